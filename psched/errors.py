@@ -1,0 +1,67 @@
+"""The exceptions of psched: what went wrong, by what the caller can do about it. Used in every process.
+
+A database error is never renamed into one of these; only a duplicate key is `AlreadyExistsError`.
+"""
+
+
+class ScheduleError(Exception):
+    """Base of everything a schedule, a queue or a task refuses to do."""
+
+
+TaskError = ScheduleError
+
+
+class AlreadyFinishedError(ScheduleError):
+    """The run was settled before; nothing was changed."""
+
+
+class NotFoundError(ScheduleError):
+    """No row has this key."""
+
+
+class AlreadyExistsError(ScheduleError):
+    """A row with this key exists, perhaps finished and still retained."""
+
+
+class PreemptedError(ScheduleError):
+    """The lease is no longer ours: it ended, or somebody else settled or took the row. Nothing was changed."""
+
+
+class NotSupportedError(ScheduleError):
+    """This store cannot do what was asked, and says what can."""
+
+
+class CancelRequestedError(ScheduleError):
+    """Somebody asked for this task to be cancelled."""
+
+
+class IdempotentError(ScheduleError):
+    """Mixin: the state asked for is the state that was found. An idempotent client may ignore it."""
+
+
+class IdempotentAlreadyFinishedError(AlreadyFinishedError, IdempotentError):
+    """This very task object settled the run before, perhaps with an answer that was lost."""
+
+
+class IdempotentAlreadyExistsError(AlreadyExistsError, IdempotentError):
+    """The row that exists is the one that was to be created."""
+
+
+class IdempotentNotFoundError(NotFoundError, IdempotentError):
+    """The row to settle or delete is gone already."""
+
+
+class ConfigError(Exception):
+    """The configuration, a cron expression, a time zone or a name in it cannot be used; the message names the remedy."""
+
+
+class ProcessStopError(Exception):
+    """The process is stopping; given to `kill(reason)` of a running handler."""
+
+
+class GracefulProcessStopError(ProcessStopError):
+    """The process stops once the running task is done."""
+
+
+class ImmediateProcessStopError(ProcessStopError):
+    """The process stops now; what is running is given back."""
