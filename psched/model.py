@@ -1,0 +1,69 @@
+"""The values that cross the layers: rows as they were read, rules, leases. All frozen; no behaviour. Any process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When a schedule is due: a cron expression, read in a time zone, plus a delay in seconds (may be negative)."""
+
+    cron: str
+    timezone: str
+    delay: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to run and settle one row until `expires_at`, proved by `fence`.
+
+    `fence` is what every write under this lease compares: in `rdb` an integer that grows at each acquire, in
+    `rdb_compat` the due time that was written last. `expires_at` is unix seconds on the database's clock.
+    `cancel_requested` is what the row said when the lease was last written.
+    """
+
+    key: str
+    fence: int
+    expires_at: float
+    cancel_requested: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a schedule and a queue task have in common, as read from the store.
+
+    `attempts` counts acquires since the last finish, the present one included; `node` is who holds or last held it.
+    `problem` says why a row that somebody wrote past us cannot be run; such a row is never handed to a handler.
+    """
+
+    key: str
+    type: str
+    data: dict[str, Any]
+    status: str
+    attempts: int = 0
+    last_error: str | None = None
+    node: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRow(Row):
+    """One schedule. `next_time`: the occurrence (unix seconds, int). `next_run_time`: when it is due, or its lease ends.
+
+    `settled` is True when the row is neither leased nor waiting for a retry, so that a new rule may move it.
+    """
+
+    rule: Rule
+    next_time: int
+    next_run_time: float
+    settled: bool = field(default=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A row that was acquired, with the lease that was written for it."""
+
+    row: Row
+    lease: Lease

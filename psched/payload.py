@@ -1,0 +1,44 @@
+"""The data of schedules and tasks as JSON text: checked before it is written, forgiving when it is read. Any process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+MAX_KEY_LENGTH = 255
+
+
+def check_key(key: object) -> str:
+    """Return `key`, or raise ValueError: it must be non-empty text of at most 255 characters without NUL or lone surrogates."""
+    if not isinstance(key, str) or not key:
+        raise ValueError(f"key must be non-empty text, got {key!r}")
+    if len(key) > MAX_KEY_LENGTH:
+        raise ValueError(f"key has {len(key)} characters, at most {MAX_KEY_LENGTH} can be stored: {key[:40]!r}…")
+    if "\0" in key or any("\ud800" <= character <= "\udfff" for character in key):
+        raise ValueError(f"key holds a character that cannot be stored: {key!r}")
+    return key
+
+
+def encode(data: object) -> str:
+    """Return `data` as compact JSON, UTF-8 not escaped. Raises ValueError for anything but an object of JSON values."""
+    if not isinstance(data, dict):
+        raise ValueError(f"data must be a JSON object (a dict), got {type(data).__name__}")
+    try:
+        text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"data cannot be stored as JSON: {error}") from error
+    return text
+
+
+def decode(text: str | bytes) -> dict[str, Any]:
+    """Return the object in `text`. Raises ValueError when it is not JSON or not an object."""
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"data must be a JSON object, found {type(value).__name__}")
+    return value
+
+
+def type_from_key(key: str) -> str:
+    """Return the type of a row that names none: its key up to the first dot (as in PerfectSched)."""
+    return key.partition(".")[0]

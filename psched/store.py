@@ -1,0 +1,149 @@
+"""The seam between the engine and a database: what every store promises. Used in children and clients, never in the master.
+
+A store holds rows that are due at a time; holding a row means having written a due time in the future together with a
+fence. Only the database's clock decides what is due and when a lease ends, and it is read inside the statement that
+uses it. Every write under a lease compares the fence and checks the row count. No method waits for work.
+
+Errors: a method raises what it names, or the driver's own error (wrapped by SQLAlchemy, or redis-py's) once the bounded
+retries of transient faults are spent; `is_unavailable` of the store tells whether such an error will pass by itself.
+Writes under a lease take `until`, a deadline on `psched.clock.boottime`: up to then lost connections and deadlocks are
+retried, and a commit whose answer was lost is recognised by the fence, so that a retry never settles twice.
+Methods may be called from any thread of the process that opened the store; a store must not cross a fork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from psched.model import Claim, Lease, Rule, ScheduleRow
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """What `open_stores(settings) -> Stores` of a backend needs. A table that is None is not opened.
+
+    `holder` names one incarnation of one process (`host/pid/random`, at most 255 characters) and is written with each
+    lease, so that a successor can give back what a dead process held. `tls` has the keys ca, cert, key and verify.
+    """
+
+    url: str
+    holder: str
+    schedules: str | None = None
+    tls: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Finding(NamedTuple):
+    """One line of `psched doctor`: what was looked at, whether it is well, and what was found or is to be done."""
+
+    subject: str
+    ok: bool
+    message: str
+
+
+class LeaseStore(Protocol):
+    """Due rows with leases: all that schedules and queue tasks have in common."""
+
+    shows_fence: bool
+    """Whether a lease's fence is a number that grows, worth showing to handlers as `task.fence`."""
+
+    def create_tables(self) -> None:
+        """Create or upgrade the tables and indexes; idempotent."""
+        ...
+
+    def check_tables(self) -> None:
+        """Raise ConfigError naming `psched init` when a table is missing, or was made by a newer psched."""
+        ...
+
+    def diagnose(self) -> Iterator[Finding]:
+        """Yield what `psched doctor` shows of this store: tables, indexes, collations, server version and its clock."""
+        ...
+
+    def now(self) -> float:
+        """Return the database's clock in unix seconds, with its fraction."""
+        ...
+
+    def is_unavailable(self, error: Exception) -> bool:
+        """Tell whether `error` means the database is away, overloaded or read-only, and will pass by itself."""
+        ...
+
+    def acquire(
+        self, limit: int, alive_time: float, types: Collection[str] | None = None, known: Collection[str] = ()
+    ) -> list[Claim]:
+        """Lease up to `limit` due rows for `alive_time` seconds, earliest first, and return those that are ours alone.
+
+        Leases whose time is over are due again. With `types`, only rows of these types (`rdb_compat` raises
+        NotSupportedError). `known` are the keys this holder knows it holds: rows that an earlier acquire leased
+        although its answer was lost, are recognised by it and returned first. The leases are committed on return.
+        """
+        ...
+
+    def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
+        """Make each lease end `alive_time` seconds from now. The answer is aligned with `leases`; None means it is lost."""
+        ...
+
+    def release(self, lease: Lease, until: float) -> None:
+        """Give the row back: due now, the attempt not counted. Raises PreemptedError, NotFoundError."""
+        ...
+
+    def retry(self, lease: Lease, wait: float, error: str | None, until: float) -> None:
+        """Make the row due `wait` seconds from now, and keep `error`. Raises PreemptedError, NotFoundError."""
+        ...
+
+    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
+        """Give back all that a dead `holder` still leases, and return how many rows that were.
+
+        Rows in `suspects` (keys it was running) are due after 1 s, doubling with each crash in a row up to
+        `longest_wait` seconds; all others at once, the attempt not counted. Where a store does not know its holders
+        (`rdb_compat`) nothing is given back and the leases end by themselves.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close every connection; idempotent."""
+        ...
+
+
+class ScheduleStore(LeaseStore, Protocol):
+    """Rows that come again: created by `add`, finished by `advance` to the next occurrence."""
+
+    def add(
+        self, key: str, type: str, rule: Rule, next_time: int, next_run_time: float, data: Mapping[str, Any]
+    ) -> None:
+        """Create a schedule. Raises AlreadyExistsError; idempotent when the answer of its own commit was lost."""
+        ...
+
+    def get(self, key: str) -> ScheduleRow | None:
+        """Return the schedule, or None."""
+        ...
+
+    def list(self) -> Iterator[ScheduleRow]:
+        """Yield every schedule, ordered by due time and key, a page at a time."""
+        ...
+
+    def modify(self, seen: ScheduleRow, wanted: ScheduleRow) -> bool:
+        """Write what differs between `seen` and `wanted`: type, data, rule, next_time, next_run_time.
+
+        False, and nothing is written, when the row no longer has the rule, times and lease it was seen with.
+        """
+        ...
+
+    def delete(self, key: str) -> None:
+        """Delete the schedule, leased or not. Raises NotFoundError."""
+        ...
+
+    def advance(self, claim: Claim, next_time: int, next_run_time: float, until: float) -> Rule | None:
+        """Finish the claimed occurrence: store the next one, computed from the rule in `claim.row`, and end the lease.
+
+        Returns None when that is done. When the stored rule is no longer the one in `claim.row`, nothing is written
+        and the stored rule is returned, for the caller to compute again. Raises PreemptedError, NotFoundError, and
+        IdempotentAlreadyFinishedError when an earlier call under this very lease had settled it.
+        """
+        ...
+
+
+class Stores(NamedTuple):
+    """What `open_stores` returns: a store for each table that was named."""
+
+    schedules: ScheduleStore | None
