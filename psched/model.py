@@ -47,6 +47,11 @@ class Row:
     node: str | None = None
     problem: str | None = None
 
+    @property
+    def scheduled_time(self) -> int:
+        """When this run was to start, in unix seconds: what a handler is told it runs for."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRow(Row):
@@ -59,6 +64,11 @@ class ScheduleRow(Row):
     next_time: int
     next_run_time: float
     settled: bool = field(default=True)
+
+    @property
+    def scheduled_time(self) -> int:
+        """The occurrence."""
+        return self.next_time
 
 
 @dataclass(frozen=True, slots=True)

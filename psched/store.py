@@ -75,7 +75,8 @@ class LeaseStore(Protocol):
 
         Leases whose time is over are due again. With `types`, only rows of these types (`rdb_compat` raises
         NotSupportedError). `known` are the keys this holder knows it holds: rows that an earlier acquire leased
-        although its answer was lost, are recognised by it and returned first. The leases are committed on return.
+        although its answer was lost, are recognised by it, renewed and returned first. The leases are committed on
+        return and last `alive_time` from this call at the least.
         """
         ...
 

@@ -1,0 +1,173 @@
+"""One run of a schedule or a queue task, as its handler sees it. Used in children and in clients that poll themselves.
+
+Settling and renewing share one lock per task, so that a renewal never crosses a finish. Times are boottime seconds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from psched.clock import Clock, boottime
+from psched.errors import IdempotentAlreadyFinishedError, PreemptedError
+from psched.model import Claim, Lease
+
+
+class Settling(Protocol):
+    """Where a task's verbs go: the source that acquired it. Each raises PreemptedError or NotFoundError."""
+
+    shows_fence: bool
+
+    def finish(self, claim: Claim, until: float) -> None:
+        """Finish the claimed run for good."""
+        ...
+
+    def retry(self, claim: Claim, wait: float | None, error: str | None, until: float) -> None:
+        """Make it due again `wait` seconds from now; None takes the configured `retry_wait`."""
+        ...
+
+    def release(self, claim: Claim, until: float) -> None:
+        """Make it due now, as if it had not been acquired."""
+        ...
+
+    def extend(self, tasks: list[Task]) -> list[Task]:
+        """Renew the leases of `tasks` and return those whose lease is lost."""
+        ...
+
+    def forget(self, task: Task) -> None:
+        """Stop counting the task among those held."""
+        ...
+
+
+class Task:
+    """A run that was acquired: run it, then settle it once with finish, retry or release.
+
+    A task that nobody settles is due again when its lease ends. May be used from any thread of the process.
+    """
+
+    def __init__(
+        self, claim: Claim, source: Settling, deadline: float, started: bool = True, clock: Clock = boottime
+    ) -> None:
+        """`deadline`: when the lease ends at the latest, on `clock`, counted from before it was asked for.
+
+        `started` is False for a task taken ahead of its run, until `begin`.
+        """
+        self._row = claim.row
+        self._lease = claim.lease
+        self._source = source
+        self._deadline = deadline
+        self._clock = clock
+        self._outcome: str | None = None
+        self._started = started
+        self.lock = threading.RLock()
+        self.stop_reason: Exception | None = None
+        """Why this run was asked to stop (what `kill` was given), or None."""
+
+    def __repr__(self) -> str:
+        return f"<Task key={self.key!r} type={self.type!r} scheduled_time={self.scheduled_time}>"
+
+    @property
+    def key(self) -> str:
+        """The key of the schedule or queue task."""
+        return self._row.key
+
+    @property
+    def type(self) -> str:
+        """What the application routes by."""
+        return self._row.type
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The JSON object stored with it."""
+        return self._row.data
+
+    @property
+    def scheduled_time(self) -> int:
+        """The occurrence this run is for, in unix seconds; the same at every attempt."""
+        return self._row.scheduled_time
+
+    @property
+    def attempts(self) -> int:
+        """How many times this occurrence was begun, this run included (1 where the store does not count)."""
+        return max(self._row.attempts, 1)
+
+    @property
+    def fence(self) -> int | None:
+        """A number that grows with every acquire of this key, to fence side effects by; None on `rdb_compat`."""
+        return self._lease.fence if self._source.shows_fence else None
+
+    @property
+    def settled(self) -> bool:
+        """Whether this run was finished, retried or released."""
+        return self._outcome is not None
+
+    @property
+    def deadline(self) -> float:
+        """When the lease ends unless it is renewed, in boottime seconds."""
+        return self._deadline
+
+    @property
+    def started(self) -> bool:
+        """Whether the run was begun, or its holder means to begin it at once."""
+        return self._started
+
+    @property
+    def lease(self) -> Lease:
+        """The lease as last written."""
+        return self._lease
+
+    def begin(self, margin: float = 0) -> bool:
+        """Mark the run as begun. False when it was given back or has less than `margin` seconds of its lease left."""
+        with self.lock:
+            if self.settled or self._clock() + margin >= self._deadline:
+                return False
+            self._started = True
+            return True
+
+    def finish(self) -> None:
+        """Settle the run as done: a schedule moves on to its next occurrence.
+
+        Raises:
+            PreemptedError: the lease is not ours any more; nothing was changed.
+            IdempotentAlreadyFinishedError: this task object was settled before, perhaps with an answer that was lost.
+            IdempotentNotFoundError: the row is gone.
+        """
+        self._settle("finished", lambda claim: self._source.finish(claim, self._deadline))
+
+    def retry(self, retry_wait: float | None = None, error: str | None = None) -> None:
+        """Give the run up and try it again `retry_wait` seconds from now (default: the configured one).
+
+        `error` is kept with the row for those who look. Raises like `finish`.
+        """
+        if retry_wait is not None and not retry_wait >= 0:
+            raise ValueError(f"retry_wait must be 0 or more seconds, got {retry_wait!r}")
+        self._settle("retried", lambda claim: self._source.retry(claim, retry_wait, error, self._deadline))
+
+    def release(self) -> None:
+        """Give the run back, due at once for anybody, as if it had not been begun. Raises like `finish`."""
+        self._settle("released", lambda claim: self._source.release(claim, self._deadline))
+
+    def heartbeat(self) -> None:
+        """Renew the lease; the daemon does so by itself. Raises PreemptedError when it is not ours any more."""
+        with self.lock:
+            self._refuse_if_settled("renewed")
+            if self._source.extend([self]):
+                raise PreemptedError(f"{self.key!r}: the lease of this run is lost; somebody else may be running it")
+
+    def renewed(self, lease: Lease, deadline: float) -> None:
+        """Take over a lease that was written anew. Called by the source, which holds `lock`."""
+        self._lease = lease
+        self._deadline = deadline
+
+    def _settle(self, outcome: str, verb: Callable[[Claim], None]) -> None:
+        with self.lock:
+            self._refuse_if_settled(outcome)
+            verb(Claim(self._row, self._lease))
+            self._outcome = outcome
+            self._source.forget(self)
+
+    def _refuse_if_settled(self, wanted: str) -> None:
+        if self._outcome is not None:
+            message = f"{self.key!r}: this run was {self._outcome} before; it cannot be {wanted} now"
+            raise IdempotentAlreadyFinishedError(message)
