@@ -1,0 +1,171 @@
+"""The pid file: whoever holds the lock runs, and nobody else is believed to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from psched.daemon.pidfile import AlreadyRunningError, PidFile, PidFileError, is_stale, read_running
+
+_HOLDER = """
+import os, sys, time
+from pathlib import Path
+from psched.daemon.pidfile import PidFile
+pid_file = PidFile.acquire(Path(sys.argv[1]))
+pid_file.write(os.getpid())
+print("locked", flush=True)
+sys.stdin.read()
+pid_file.remove()
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "psched.pid"
+
+
+@pytest.fixture
+def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock until its stdin is closed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        yield process
+        process.kill()
+
+
+def test_the_file_holds_the_pid_and_a_newline(path: Path) -> None:
+    pid_file = PidFile.acquire(path)
+    pid_file.write(1234567)
+    pid_file.write(4711)
+    assert path.read_bytes() == b"4711\n"
+    pid_file.remove()
+    assert not path.exists()
+
+
+def test_a_holder_in_another_process_is_named_and_keeps_its_lock(path: Path, holder: subprocess.Popen[str]) -> None:
+    assert read_running(path) == holder.pid
+    with pytest.raises(AlreadyRunningError, match=rf"already running with pid {holder.pid}") as caught:
+        PidFile.acquire(path)
+    assert caught.value.pid == holder.pid
+    assert path.read_text() == f"{holder.pid}\n"
+
+
+def test_a_holder_that_was_killed_leaves_a_stale_file_that_names_nobody(
+    path: Path, holder: subprocess.Popen[str]
+) -> None:
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert is_stale(path)
+    assert read_running(path) is None
+    PidFile.acquire(path).remove()
+
+
+def test_a_stale_file_with_the_pid_of_a_living_process_is_not_believed(path: Path) -> None:
+    path.write_text(f"{os.getpid()}\n")
+    assert read_running(path) is None
+
+
+def test_a_clean_end_leaves_no_file(path: Path, holder: subprocess.Popen[str]) -> None:
+    holder.communicate()
+    assert holder.returncode == 0
+    assert not path.exists()
+    assert read_running(path) is None
+    assert not is_stale(path)
+
+
+def test_the_lock_goes_with_the_descriptor_through_fork_and_exec(path: Path) -> None:
+    pid_file = PidFile.acquire(path)
+    pid_file.write(os.getpid())
+    successor = subprocess.Popen(
+        [sys.executable, "-c", _ADOPTER, str(path), str(pid_file.inheritable())],
+        close_fds=False,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert successor.stdout is not None
+    assert successor.stdout.readline() == "not inheritable\n"
+    pid_file.close()
+    assert read_running(path) == successor.pid
+    successor.communicate()
+    assert read_running(path) is None
+
+
+_ADOPTER = """
+import os, sys
+from pathlib import Path
+from psched.daemon.pidfile import PidFile
+pid_file = PidFile.adopt(Path(sys.argv[1]), int(sys.argv[2]))
+pid_file.write(os.getpid())
+print("inheritable" if os.get_inheritable(pid_file.descriptor) else "not inheritable", flush=True)
+sys.stdin.read()
+pid_file.remove()
+"""
+
+
+def test_a_child_that_closes_its_copy_does_not_end_the_lock(path: Path) -> None:
+    pid_file = PidFile.acquire(path)
+    pid_file.write(os.getpid())
+    child = os.fork()
+    if child == 0:
+        pid_file.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert read_running(path) == os.getpid()
+    pid_file.remove()
+
+
+def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("kept")
+    path.symlink_to(target)
+    for attempt in (PidFile.acquire, read_running):
+        with pytest.raises(PidFileError, match="symbolic link; remove it"):
+            attempt(path)
+    assert target.read_text() == "kept"
+
+
+def test_a_file_that_anybody_may_write_is_refused(path: Path) -> None:
+    path.write_text("1\n")
+    path.chmod(0o666)
+    with pytest.raises(PidFileError, match="may be written by anybody"):
+        PidFile.acquire(path)
+
+
+def test_strangers_may_neither_read_nor_lock_the_file(path: Path) -> None:
+    path.write_text("1\n")
+    path.chmod(0o644)
+    pid_file = PidFile.acquire(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    pid_file.remove()
+
+
+def test_a_fifo_is_refused_without_waiting_for_its_other_end(path: Path) -> None:
+    os.mkfifo(path, 0o600)
+    with pytest.raises(PidFileError, match="not a regular file"):
+        read_running(path)
+
+
+def test_a_missing_folder_is_named(path: Path) -> None:
+    with pytest.raises(PidFileError, match=r"nowhere/psched\.pid: No such file"):
+        PidFile.acquire(path.parent / "nowhere" / "psched.pid")
+
+
+def test_a_file_removed_by_somebody_else_does_not_break_the_end(path: Path) -> None:
+    pid_file = PidFile.acquire(path)
+    path.unlink()
+    successor = PidFile.acquire(path)
+    successor.write(os.getpid())
+    pid_file.remove()
+    assert read_running(path) == os.getpid(), "the file at the path is the successor's"
+    successor.remove()
