@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, cast
 
 from psched import cron
+from psched.backends import open_stores
+from psched.config import Section
 from psched.errors import ConfigError, NotFoundError, ScheduleError
 from psched.model import Claim, Row, Rule, ScheduleRow
 from psched.payload import check_key, encode
 from psched.source import LeaseTimes, Source
-from psched.store import ScheduleStore
+from psched.store import ScheduleStore, StoreSettings
 from psched.task import Task
 
 _TRIES = 100
@@ -121,7 +123,7 @@ class ScheduleCollection:
         """
         return self.source.poll(types)
 
-    def poll_multi(self, max_acquire: int = 1, types: Collection[str] | None = None) -> list[Task]:
+    def poll_multi(self, max_acquire: int = 1, types: Collection[str] | None = None) -> Sequence[Task]:
         """Acquire up to `max_acquire` due runs, earliest first; see `poll`."""
         return self.source.poll_multi(max_acquire, types)
 
@@ -258,3 +260,18 @@ def checked_type(type: object) -> str:
         return check_key(type)
     except ValueError as error:
         raise ValueError(f"type is not usable: {str(error).replace('key', 'it', 1)}") from error
+
+
+def open_schedules(section: Section, holder: str, prefetch_time: float | None = None) -> ScheduleCollection:
+    """Return the collection that `section` configures; nothing is connected yet.
+
+    `prefetch_time`: seconds a lease lasts on what a daemon took ahead (default: `alive_time`).
+    """
+    settings = StoreSettings(section.url, holder, schedules=section.table, tls=section.tls)
+    store = open_stores(section.type, settings).schedules
+    if store is None:
+        raise ConfigError(f"the store type {section.type!r} keeps no schedules")
+    times = LeaseTimes(
+        section.alive_time, section.retry_wait, section.alive_time if prefetch_time is None else prefetch_time
+    )
+    return ScheduleCollection(store, times, Defaults(section.timezone, section.cron_dialect))

@@ -45,76 +45,9 @@ class LeaseTimes:
     retry_wait: float
     prefetch_time: float
 
-
-class Source:
-    """Polls one store and keeps what it took. Safe to use from several threads."""
-
-    def __init__(self, store: LeaseStore, completion: Completion, times: LeaseTimes, clock: Clock = boottime) -> None:
-        self.times = times
-        self.shows_fence = store.shows_fence
-        self._store = store
-        self._completion = completion
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._held: dict[str, Task] = {}
-        self._reported: dict[str, str] = {}
-
-    @property
-    def held(self) -> list[Task]:
-        """The tasks this source acquired that are neither settled nor lost, oldest first."""
-        with self._lock:
-            return list(self._held.values())
-
-    def poll(self, types: Collection[str] | None = None) -> Task | None:
-        """Acquire the row that has been due longest, or None when nothing is due."""
-        tasks = self.poll_multi(1, types)
-        return tasks[0] if tasks else None
-
-    def poll_multi(self, max_acquire: int, types: Collection[str] | None = None, ahead: bool = False) -> list[Task]:
-        """Acquire up to `max_acquire` due rows, earliest first.
-
-        `ahead`: the caller runs them one after another and renews the leases meanwhile, so they may start short.
-        """
-        asked = self._clock()
-        started = not ahead or max_acquire == 1
-        lease_time = self.times.alive_time if started else self.times.prefetch_time
-        known = self._known(asked)
-        claims = self._store.acquire(max_acquire, lease_time, types, known)
-        deadline = asked + lease_time
-        tasks = [Task(claim, self, deadline, started, self._clock) for claim in claims if self._can_run(claim)]
-        with self._lock:
-            self._held.update((task.key, task) for task in tasks)
-        return tasks
-
-    def extend(self, tasks: Sequence[Task]) -> list[Task]:
-        """Renew the leases of `tasks` and return the ones that are lost.
-
-        The caller holds each task's lock.
-        """
-        running = [task for task in tasks if task.started]
-        waiting = [task for task in tasks if not task.started]
-        return self._extend(running, self.times.alive_time) + self._extend(waiting, self.times.prefetch_time)
-
-    def finish(self, claim: Claim, until: float) -> None:
-        """Settle the claimed run as done. Raises PreemptedError, NotFoundError, AlreadyFinishedError."""
-        ...
-
-    def problem(self, row: Row) -> str | None:
-        """Say why this row cannot be run, and the remedy; None when it can."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseTimes:
-    """How long leases and waits are, in seconds.
-
-    `alive_time` for what runs; `prefetch_time` for what was taken ahead and has not begun, so that little waits for long
-    when its holder dies; `retry_wait` between a failure and the next attempt.
-    """
-
-    alive_time: float
-    retry_wait: float
-    prefetch_time: float
+    def lease_time(self, started: bool) -> float:
+        """Return how long a lease lasts from when it is written."""
+        return self.alive_time if started else self.prefetch_time
 
 
 class Source:
@@ -148,7 +81,7 @@ class Source:
         """
         asked = self._clock()
         started = not ahead or max_acquire == 1
-        lease_time = self.times.alive_time if started else self.times.prefetch_time
+        lease_time = self.times.lease_time(started)
         known = self._known(asked)
         claims = self._store.acquire(max_acquire, lease_time, types, known)
         deadline = asked + lease_time
@@ -162,13 +95,11 @@ class Source:
 
         The caller holds each task's lock.
         """
-        lost: list[Task] = []
-        for lease_time in (self.times.alive_time, self.times.prefetch_time):
-            group = [task for task in tasks if self._lease_time(task) == lease_time]
+        lost = []
+        for started in (True, False):
+            group = [task for task in tasks if task.started is started]
             if group:
-                lost += self._extend(group, lease_time)
-            if self.times.alive_time == self.times.prefetch_time:
-                break
+                lost += self._extend(group, self.times.lease_time(started))
         return lost
 
     def finish(self, claim: Claim, until: float) -> None:
@@ -194,8 +125,6 @@ class Source:
         return self._store.give_back(holder, suspects, self.times.retry_wait)
 
     def _extend(self, tasks: list[Task], lease_time: float) -> list[Task]:
-        if not tasks:
-            return []
         asked = self._clock()
         leases = self._store.extend([task.lease for task in tasks], lease_time)
         lost = []

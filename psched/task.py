@@ -103,6 +103,11 @@ class Task:
         return self._outcome is not None
 
     @property
+    def outcome(self) -> str | None:
+        """How this run was settled: `finished`, `retried`, `released`, or None."""
+        return self._outcome
+
+    @property
     def deadline(self) -> float:
         """When the lease ends unless it is renewed, in boottime seconds."""
         return self._deadline
@@ -155,6 +160,10 @@ class Task:
             if self._source.extend([self]):
                 raise PreemptedError(f"{self.key!r}: the lease of this run is lost; somebody else may be running it")
 
+    def forget(self) -> None:
+        """Let go of the run as it is: unless it was settled, it is due again when its lease ends."""
+        self._source.forget(self)
+
     def renewed(self, lease: Lease, deadline: float) -> None:
         """Take over a lease that was written anew. Called by the source, which holds `lock`."""
         self._lease = lease
@@ -165,7 +174,7 @@ class Task:
             self._refuse_if_settled(outcome)
             verb(Claim(self._row, self._lease))
             self._outcome = outcome
-            self._source.forget(self)
+            self.forget()
 
     def _refuse_if_settled(self, wanted: str) -> None:
         if self._outcome is not None:

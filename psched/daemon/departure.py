@@ -1,0 +1,89 @@
+"""Leaving a child by force: park the handler, kill its descendants, give back what is held, exit. In children.
+
+The order matters: a lease is released only when nothing is left that works under it. If the release fails, the lease
+stands and ends by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+import psutil
+
+from psched.daemon.exit_codes import FORCED
+from psched.daemon.keeper import give_back
+from psched.daemon.lane import one_line
+from psched.daemon.runner import settle_stopped
+from psched.daemon.runs import Runs
+from psched.errors import ImmediateProcessStopError
+from psched.source import Source
+from psched.task import Task
+
+log = logging.getLogger(__name__)
+
+_PARK = signal.SIGQUIT
+_PATIENCE = 1.0
+"""Seconds that giving back may take; whatever is not given back by then is left to its lease."""
+
+
+class Departure:
+    """Knows what this child holds. A parked thread may hold any lock, so nothing after the parking waits without end."""
+
+    def __init__(self, sources: Sequence[Source], runs: Runs) -> None:
+        """Must be made in the main thread, which is the one that will be parked."""
+        self._sources = sources
+        self._runs = runs
+        self._main = threading.main_thread()
+        self._leaving = threading.Event()
+        signal.signal(_PARK, self._park)
+
+    def leave(self, why: str) -> NoReturn:
+        """End this process now. `why` goes to the log."""
+        log.warning("leaving by force: %s", why)
+        self._leaving.set()
+        if threading.current_thread() is not self._main and self._main.ident is not None:
+            signal.pthread_kill(self._main.ident, _PARK)
+        kill_descendants()
+        release = threading.Thread(target=self._release, name="release", daemon=True)
+        release.start()
+        release.join(_PATIENCE)
+        os._exit(FORCED)
+
+    def _park(self, signum: int, frame: FrameType | None) -> None:
+        """Hold the main thread, and with it the handler, still until the process has ended."""
+        while self._leaving.is_set():
+            time.sleep(60)
+
+    def _release(self) -> None:
+        for run in self._runs.active():
+            self._settle(run.task)
+        for source in self._sources:
+            for task in source.held:
+                give_back(task)
+
+    def _settle(self, task: Task) -> None:
+        """Settle what was running by the reason it was stopped for; what merely shares the process is released."""
+        if task.stop_reason is None:
+            task.stop_reason = ImmediateProcessStopError("the process leaves")
+        try:
+            with task.lock:
+                if not task.settled:
+                    settle_stopped(task)
+        except Exception as error:
+            log.warning("key=%s was not given back: %s; its lease ends by itself", task.key, one_line(error))
+
+
+def kill_descendants() -> None:
+    """SIGKILL everything this process has started that is still there, children of children included."""
+    for process in psutil.Process().children(recursive=True):
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue

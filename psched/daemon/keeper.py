@@ -1,0 +1,116 @@
+"""Keeps the leases of a child alive: the only thread besides the handlers' that talks to the database."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from psched.clock import Clock, boottime
+from psched.daemon.lane import one_line
+from psched.daemon.runner import Runner
+from psched.daemon.ticker import Ticker
+from psched.errors import PreemptedError, ScheduleError
+from psched.source import Source
+from psched.task import Task
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 1.0
+"""What waits behind a handler that has been running for so many seconds is given back, for others to run."""
+
+
+class Keeper:
+    """Renews leases before they end, and gives back what was taken ahead but cannot begin soon."""
+
+    def __init__(
+        self, sources: Sequence[Source], runners: Sequence[Runner], interval: float, clock: Clock = boottime
+    ) -> None:
+        """`interval`: seconds between two renewals of one lease (`task_heartbeat_interval`)."""
+        self.ticker = Ticker("keeper", self.tick, min(interval, _PATIENCE))
+        self.stopping = False
+        self._sources = sources
+        self._runners = runners
+        self._interval = interval
+        self._clock = clock
+        self._failing = False
+
+    def tick(self) -> bool:
+        """Do what is due now; True while anything is held."""
+        self._give_back()
+        for source in self._sources:
+            self._renew(source)
+        return any(source.held for source in self._sources)
+
+    def stop(self) -> None:
+        """Give back at once whatever has not begun, and go on keeping what runs."""
+        self.stopping = True
+        self.ticker.poke(urgent=True)
+
+    def _give_back(self) -> None:
+        for runner in self._runners:
+            if self.stopping or runner.busy_for() > _PATIENCE:
+                for task in runner.waiting():
+                    give_back(task)
+
+    def _renew(self, source: Source) -> None:
+        try:
+            with _locked(self._due(source)) as tasks:
+                lost = source.extend(tasks) if tasks else []
+        except Exception as error:
+            self._failed(error)
+            return
+        if self._failing:
+            log.warning("leases are renewed again")
+            self._failing = False
+        for task in lost:
+            self._tell_lost(task)
+
+    def _due(self, source: Source) -> list[Task]:
+        """Return the tasks whose lease was last written an interval ago, or for less than it should be by now."""
+        now = self._clock()
+        return [
+            task
+            for task in source.held
+            if task.deadline - now <= source.times.lease_time(task.started) - self._interval
+        ]
+
+    def _tell_lost(self, task: Task) -> None:
+        log.info("key=%s preempted: its lease is no longer ours", task.key)
+        for runner in self._runners:
+            run = runner.current()
+            if run is not None and run.task is task:
+                run.tell(
+                    PreemptedError(f"{task.key!r}: the lease of this run is lost; somebody else may be running it")
+                )
+
+    def _failed(self, error: Exception) -> None:
+        if not self._failing:
+            log.warning("leases cannot be renewed: %s; runs are stopped before their leases end", one_line(error))
+        self._failing = True
+
+
+def give_back(task: Task) -> None:
+    """Release a task that has not begun; what fails stays leased and is tried again or ends by itself."""
+    with task.lock:
+        if task.started or task.settled:
+            return
+        try:
+            task.release()
+        except ScheduleError as error:
+            log.info("key=%s was not given back: %s", task.key, error)
+        except Exception as error:
+            log.warning("key=%s was not given back: %s; its lease ends by itself", task.key, one_line(error))
+
+
+@contextmanager
+def _locked(tasks: Sequence[Task]) -> Iterator[list[Task]]:
+    """Hold the locks of those tasks that are not being settled at this moment."""
+    with ExitStack() as stack:
+        free = []
+        for task in tasks:
+            if task.lock.acquire(blocking=False):
+                stack.callback(task.lock.release)
+                if not task.settled:
+                    free.append(task)
+        yield free

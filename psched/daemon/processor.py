@@ -1,0 +1,184 @@
+"""The work of a child: its lanes, its handler threads, its keeper and its warden, put together and taken apart."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from psched.application import Application
+from psched.config import Section, Settings
+from psched.daemon.boot import Boot, DeadChild
+from psched.daemon.departure import Departure
+from psched.daemon.keeper import Keeper, give_back
+from psched.daemon.lane import Lane, one_line
+from psched.daemon.prefetch import prefetch_for
+from psched.daemon.runner import Runner
+from psched.daemon.runs import Runs
+from psched.daemon.warden import Warden
+from psched.schedules import open_schedules
+from psched.source import Source
+
+log = logging.getLogger(__name__)
+
+_SHORT_LEASE = 15.0
+"""Seconds a lease lasts on what was taken ahead and has not begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worksite:
+    """One section with the open source of its rows."""
+
+    name: str
+    section: Section
+    source: Source
+
+
+class Processor:
+    """Runs handlers in the main thread, or with `processor_type: thread` in as many threads as there are processors."""
+
+    def __init__(self, boot: Boot, application: Application, report_given_back: Callable[[], None]) -> None:
+        """`report_given_back` is called once the leases of dead predecessors are given back."""
+        settings = boot.settings
+        cells = settings.processors if settings.processor_type == "thread" else 1
+        self._boot = boot
+        self._report_given_back = report_given_back
+        self._stopping = threading.Event()
+        self._runs = Runs(cells)
+        self._sites = open_sites(settings, boot.holder)
+        sources = [site.source for site in self._sites]
+        self._departure = Departure(sources, self._runs)
+        self._warden = Warden(self._runs, settings.child_kill_interval, self._departure.leave)
+        self._runners = [self._runner(cell, application) for cell in range(cells)]
+        interval = min(site.section.task_heartbeat_interval for site in self._sites)
+        self._keeper = Keeper(sources, self._runners, interval)
+        self._left = settings.max_request_per_child
+
+    def run(self) -> None:
+        """Work until stopped. Raises ConfigError when a table is missing or is not ours."""
+        self._check_tables()
+        self._warden.ticker.start()
+        self._keeper.ticker.start()
+        try:
+            self._give_back_dead()
+            self._run_all()
+        finally:
+            self._close()
+
+    def stop(self, immediate: bool, grace: float | None = None) -> None:
+        """Take no new task; `immediate`: end those that run, within `grace` seconds at the most. Returns at once."""
+        self._stopping.set()
+        self._keeper.stop()
+        if immediate:
+            self._warden.stop(grace)
+
+    def running(self) -> str | None:
+        """Return what is being run, for the process title; None when idle. Any thread."""
+        names = [run.name.partition(":")[2] for run in self._runs.active()]
+        return ", ".join(names) or None
+
+    def _runner(self, cell: int, application: Application) -> Runner:
+        lanes = [open_lane(site, application, self._boot.settings) for site in self._sites]
+        return Runner(cell, lanes, self._runs, self._boot.board, self._stopping, self._acquired, self._done)
+
+    def _acquired(self) -> None:
+        self._warden.ticker.poke()
+        self._keeper.ticker.poke()
+
+    def _done(self) -> None:
+        """Count a run, and stop when this child has done its share (`max_request_per_child`)."""
+        if self._left is None:
+            return
+        self._left -= 1
+        if self._left <= 0:
+            self.stop(immediate=False)
+
+    def _check_tables(self) -> None:
+        """A missing table ends the start; a database that does not answer is waited for, by polling it."""
+        for site in self._sites:
+            try:
+                site.source.check()
+            except Exception as error:
+                if not site.source.is_unavailable(error):
+                    raise
+                log.warning("section=%s the database does not answer yet: %s", site.name, one_line(error))
+
+    def _give_back_dead(self) -> None:
+        """Give back what dead predecessors held before anything is polled; wait for the database if need be."""
+        pause = 0.1
+        for dead in self._boot.dead:
+            while not self._stopping.is_set() and not self._gave_back(dead):
+                self._stopping.wait(pause)
+                pause = min(pause * 2, 5.0)
+        if self._boot.dead and not self._stopping.is_set():
+            self._report_given_back()
+
+    def _gave_back(self, dead: DeadChild) -> bool:
+        try:
+            for site in self._sites:
+                prefix = f"{site.name}:"
+                suspects = [name.removeprefix(prefix) for name in dead.running if name.startswith(prefix)]
+                count = site.source.give_back(dead.holder, suspects)
+                if count:
+                    log.info("section=%s gave back %d leases of %s, which is dead", site.name, count, dead.holder)
+        except Exception as error:
+            log.warning("the leases of %s are not given back yet: %s", dead.holder, one_line(error))
+            return False
+        return True
+
+    def _run_all(self) -> None:
+        if len(self._runners) == 1:
+            self._runners[0].run()
+            return
+        threads = [
+            threading.Thread(target=runner.run, name=f"runner {cell}", daemon=True)
+            for cell, runner in enumerate(self._runners)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _close(self) -> None:
+        for site in self._sites:
+            for task in site.source.held:
+                give_back(task)
+            site.source.close()
+        self._keeper.ticker.close()
+        self._warden.ticker.close()
+
+
+def open_sites(settings: Settings, holder: str) -> list[Worksite]:
+    """Open a source for each section that is configured; nothing is connected yet."""
+    sites = []
+    if settings.schedules is not None:
+        collection = open_schedules(settings.schedules, holder, short_lease(settings, settings.schedules))
+        sites.append(Worksite("schedules", settings.schedules, collection.source))
+    return sites
+
+
+def open_lane(site: Worksite, application: Application, settings: Settings) -> Lane:
+    """Return a lane of its own for one handler thread."""
+    section = site.section
+    margin = min(settings.child_kill_interval + 1.0, section.alive_time / 4)
+    return Lane(
+        site.name,
+        site.source,
+        application,
+        prefetch_for(section.task_prefetch)(),
+        section.poll_interval,
+        section.task_timeout,
+        margin,
+    )
+
+
+def short_lease(settings: Settings, section: Section) -> float:
+    """Return the seconds a lease lasts on what was taken ahead: it must outlive a frozen child's end."""
+    frozen = settings.child_heartbeat_limit + settings.child_kill_interval
+    return min(section.alive_time, max(_SHORT_LEASE, frozen + 3.0))
+
+
+def build(boot: Boot, application: Application, report_given_back: Callable[[], None]) -> Processor:
+    """Return the work of the child that `boot` describes. Call it in the child's main thread."""
+    return Processor(boot, application, report_given_back)

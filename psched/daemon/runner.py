@@ -1,0 +1,153 @@
+"""One handler thread of a child: poll, run, settle. In a process child it is the main thread."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from psched.clock import boottime
+from psched.daemon.board import Board
+from psched.daemon.lane import Lane, one_line
+from psched.daemon.runs import Run, Runs
+from psched.errors import ImmediateProcessStopError, PreemptedError, ScheduleError
+from psched.task import Task
+
+log = logging.getLogger(__name__)
+
+
+class Runner:
+    """Takes tasks from its lanes in turn and runs their handlers, until told to stop."""
+
+    def __init__(
+        self,
+        cell: int,
+        lanes: Sequence[Lane],
+        runs: Runs,
+        board: Board,
+        stopping: threading.Event,
+        acquired: Callable[[], None],
+        done: Callable[[], None],
+    ) -> None:
+        """`acquired` is called when there is something to keep and to watch, `done` after each run."""
+        self._cell = cell
+        self._lanes = lanes
+        self._runs = runs
+        self._board = board
+        self._stopping = stopping
+        self._acquired = acquired
+        self._done = done
+        self._waiting: deque[Task] = deque()
+        self._pid = os.getpid()
+
+    def run(self) -> None:
+        """Work until stopped; returns when the running task is done."""
+        while not self._stopping.is_set():
+            worked = [self._serve(lane) for lane in self._lanes]
+            if not any(worked):
+                self._stopping.wait(min(lane.pause() for lane in self._lanes))
+
+    def current(self) -> Run | None:
+        """Return the run in progress. Any thread."""
+        return self._runs.at(self._cell)
+
+    def waiting(self) -> list[Task]:
+        """Return the tasks that were taken ahead and have not begun. Any thread."""
+        return list(self._waiting)
+
+    def busy_for(self) -> float:
+        """Return for how many seconds the present handler has been running; 0 when none is. Any thread."""
+        run = self.current()
+        return 0.0 if run is None else boottime() - run.started
+
+    def _serve(self, lane: Lane) -> bool:
+        """Run what the lane has now; False when it has nothing."""
+        tasks = lane.poll()
+        self._waiting.extend(tasks)
+        if tasks:
+            self._acquired()
+        while self._waiting and not self._stopping.is_set():
+            self._take(lane, self._waiting[0])
+            self._waiting.popleft()
+        return bool(tasks)
+
+    def _take(self, lane: Lane, task: Task) -> None:
+        if not task.begin(lane.margin):
+            return
+        begun = time.monotonic()
+        try:
+            self._run(lane, task)
+        except Exception as error:
+            log.exception(
+                "key=%s type=%s could not be settled: %s; it comes back", task.key, task.type, one_line(error)
+            )
+        finally:
+            task.forget()
+            lane.prefetch.note(time.monotonic() - begun)
+            self._done()
+
+    def _run(self, lane: Lane, task: Task) -> None:
+        handler = lane.application.handler(task)
+        if handler is None:
+            log.error("key=%s type=%s no handler for this type; trying again later", task.key, task.type)
+            task.retry(error=f"no handler for the type {task.type!r}")
+            return
+        run = Run(task, lane, handler)
+        self._board.running(self._cell, run.name)
+        self._runs.begin(self._cell, run)
+        try:
+            self._call(run)
+        finally:
+            self._runs.end(self._cell)
+            self._board.idle(self._cell)
+        self._conclude(run)
+
+    def _call(self, run: Run) -> None:
+        try:
+            run.handler.run()
+        except BaseException as error:
+            self._leave_if_forked()
+            self._raised(run.task, error)
+        self._leave_if_forked()
+
+    def _raised(self, task: Task, error: BaseException) -> None:
+        """A handler let an exception out, perhaps SystemExit: that ends its run and nothing else."""
+        if isinstance(error, PreemptedError):
+            log.info("key=%s preempted: %s", task.key, error)
+        elif task.settled:
+            log.error("key=%s raised after it was settled", task.key, exc_info=error)
+        elif task.stop_reason is None:
+            log.error("key=%s type=%s failed; trying again later", task.key, task.type, exc_info=error)
+            task.retry(error=repr(error))
+
+    def _leave_if_forked(self) -> None:
+        """A process that the handler forked and that came back here must not go on as a second worker."""
+        if os.getpid() != self._pid:
+            os._exit(0)
+
+    def _conclude(self, run: Run) -> None:
+        task = run.task
+        if not task.settled:
+            settle_stopped(task)
+        if task.settled:
+            level = logging.DEBUG if task.outcome == "released" else logging.INFO
+            log.log(
+                level, "key=%s type=%s %s after %.3f s", task.key, task.type, task.outcome, boottime() - run.started
+            )
+
+
+def settle_stopped(task: Task) -> None:
+    """Settle a run that its handler left open, by the reason it was stopped for."""
+    reason = task.stop_reason
+    try:
+        if isinstance(reason, ImmediateProcessStopError):
+            task.release()
+        elif isinstance(reason, TimeoutError):
+            task.retry(error=str(reason))
+        elif reason is None:
+            log.warning("key=%s was left unsettled by its handler; it comes back when its lease ends", task.key)
+    except ScheduleError as error:
+        log.info("key=%s was not settled: %s", task.key, error)

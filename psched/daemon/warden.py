@@ -1,0 +1,72 @@
+"""Watches what a child runs: tells a handler when it must stop, and leaves by force when it does not. Waits for nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from psched.clock import Clock, boottime
+from psched.daemon.runs import Run, Runs
+from psched.daemon.ticker import Ticker
+from psched.errors import CancelRequestedError, ImmediateProcessStopError, PreemptedError
+
+log = logging.getLogger(__name__)
+
+_TICK = 0.2
+_LAST_MOMENT = 0.5
+"""A run that was told to stop because its lease ends is gone this many seconds before it does (or half its margin)."""
+
+
+class Warden:
+    """Ends runs whose time is over: timeout, cancel, a lease that ends, an immediate stop of the process."""
+
+    def __init__(self, runs: Runs, kill_interval: float, leave: Callable[[str], None], clock: Clock = boottime) -> None:
+        """`kill_interval`: seconds a handler has between `kill(reason)` and the end. `leave` does not return."""
+        self.ticker = Ticker("warden", self.tick, _TICK)
+        self._runs = runs
+        self._kill_interval = kill_interval
+        self._leave = leave
+        self._clock = clock
+        self._stop_at: float | None = None
+
+    def stop(self, grace: float | None = None) -> None:
+        """Stop everything now: `kill(ImmediateProcessStopError)`, and the end after `grace` (default: the kill interval)."""
+        end = self._clock() + (self._kill_interval if grace is None else min(grace, self._kill_interval))
+        self._stop_at = end if self._stop_at is None else min(end, self._stop_at)
+        self.ticker.poke(urgent=True)
+
+    def tick(self) -> bool:
+        """Tell and end what must be; True while there is something to watch."""
+        now = self._clock()
+        active = self._runs.active()
+        for run in active:
+            reason = self._reason(run, now)
+            if reason is not None:
+                run.tell(reason)
+        for run in active:
+            if run.told is not None and now >= self._end(run):
+                self._leave(f"{run.name} did not stop: {run.task.stop_reason}")
+        if self._stop_at is not None and now >= self._stop_at:
+            self._leave("immediate stop")
+        return bool(active) or self._stop_at is not None
+
+    def _reason(self, run: Run, now: float) -> Exception | None:
+        """Say why this run must stop now, or None."""
+        task, lane = run.task, run.lane
+        if self._stop_at is not None:
+            return ImmediateProcessStopError("the process stops now")
+        if now >= task.deadline - lane.margin and not task.settled:
+            return PreemptedError(f"{task.key!r}: the lease of this run ends and could not be renewed")
+        if lane.task_timeout is not None and now >= run.started + lane.task_timeout:
+            return TimeoutError(f"{task.key!r} ran longer than task_timeout ({lane.task_timeout:g} s)")
+        if task.lease.cancel_requested:
+            return CancelRequestedError(f"{task.key!r}: somebody asked for it to be cancelled")
+        return None
+
+    def _end(self, run: Run) -> float:
+        """Return when a run that was told to stop is ended by force, in boottime seconds."""
+        told = now = self._clock() if run.told is None else run.told
+        end = told + self._kill_interval
+        if isinstance(run.task.stop_reason, PreemptedError):
+            return max(now, min(end, run.task.deadline - min(_LAST_MOMENT, run.lane.margin / 2)))
+        return end
