@@ -8,14 +8,17 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 from psched.daemon.pidfile import AlreadyRunningError, PidFile, PidFileError, is_stale, read_running
 
 _HOLDER = """
 import os, sys, time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from psched.daemon.pidfile import PidFile
 pid_file = PidFile.acquire(Path(sys.argv[1]))
@@ -103,6 +106,7 @@ def test_the_lock_goes_with_the_descriptor_through_fork_and_exec(path: Path) -> 
 
 _ADOPTER = """
 import os, sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from psched.daemon.pidfile import PidFile
 pid_file = PidFile.adopt(Path(sys.argv[1]), int(sys.argv[2]))
@@ -168,4 +172,16 @@ def test_a_file_removed_by_somebody_else_does_not_break_the_end(path: Path) -> N
     successor.write(os.getpid())
     pid_file.remove()
     assert read_running(path) == os.getpid(), "the file at the path is the successor's"
+    successor.remove()
+
+
+def test_who_waited_for_a_lock_whose_file_was_removed_locks_the_new_file(path: Path) -> None:
+    pid_file = PidFile.acquire(path)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(PidFile.acquire, path)
+        wait_until(lambda: [file.path for file in psutil.Process().open_files()].count(str(path.resolve())) == 2)
+        pid_file.remove()
+        successor = waiting.result()
+    successor.write(os.getpid())
+    assert read_running(path) == os.getpid()
     successor.remove()
