@@ -44,7 +44,7 @@ class Warden:
             if reason is not None:
                 run.tell(reason)
         for run in active:
-            if run.told is not None and now >= self._end(run):
+            if run.told is not None and now >= self._end(run, run.told):
                 self._leave(f"{run.name} did not stop: {run.task.stop_reason}")
         if self._stop_at is not None and now >= self._stop_at:
             self._leave("immediate stop")
@@ -63,10 +63,9 @@ class Warden:
             return CancelRequestedError(f"{task.key!r}: somebody asked for it to be cancelled")
         return None
 
-    def _end(self, run: Run) -> float:
+    def _end(self, run: Run, told: float) -> float:
         """Return when a run that was told to stop is ended by force, in boottime seconds."""
-        told = now = self._clock() if run.told is None else run.told
         end = told + self._kill_interval
         if isinstance(run.task.stop_reason, PreemptedError):
-            return max(now, min(end, run.task.deadline - min(_LAST_MOMENT, run.lane.margin / 2)))
+            return min(end, run.task.deadline - min(_LAST_MOMENT, run.lane.margin / 2))
         return end

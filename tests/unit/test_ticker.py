@@ -1,0 +1,79 @@
+"""A ticker tends while there is something to tend, and sleeps otherwise."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from psched.daemon.ticker import Ticker
+
+_PATIENCE = 10.0
+
+
+@contextmanager
+def ticking(tick: Callable[[], bool], interval: float) -> Iterator[Ticker]:
+    ticker = Ticker("test", tick, interval)
+    ticker.start()
+    try:
+        yield ticker
+    finally:
+        ticker.close()
+        ticker.join(_PATIENCE)
+        assert not ticker.is_alive()
+
+
+def test_it_ticks_again_and_again_while_there_is_work_and_then_sleeps() -> None:
+    ticks = threading.Semaphore(0)
+    left = [4]
+
+    def tick() -> bool:
+        ticks.release()
+        left[0] -= 1
+        return left[0] > 0
+
+    with ticking(tick, 0.001):
+        for _ in range(4):
+            assert ticks.acquire(timeout=_PATIENCE)
+        assert not ticks.acquire(timeout=0.05)
+
+
+def test_a_poke_wakes_it_from_its_sleep() -> None:
+    ticks = threading.Semaphore(0)
+
+    def tick() -> bool:
+        ticks.release()
+        return False
+
+    with ticking(tick, 0.001) as ticker:
+        assert ticks.acquire(timeout=_PATIENCE)
+        ticker.poke()
+        assert ticks.acquire(timeout=_PATIENCE)
+
+
+def test_an_urgent_poke_does_not_wait_for_the_interval() -> None:
+    ticks = threading.Semaphore(0)
+
+    def tick() -> bool:
+        ticks.release()
+        return True
+
+    with ticking(tick, 3600) as ticker:
+        assert ticks.acquire(timeout=_PATIENCE)
+        ticker.poke(urgent=True)
+        assert ticks.acquire(timeout=_PATIENCE)
+
+
+def test_a_tick_that_raises_is_logged_and_does_not_end_the_tending(caplog: pytest.LogCaptureFixture) -> None:
+    ticks = threading.Semaphore(0)
+
+    def tick() -> bool:
+        ticks.release()
+        raise RuntimeError("broken")
+
+    with ticking(tick, 0.001):
+        for _ in range(3):
+            assert ticks.acquire(timeout=_PATIENCE)
+    assert "broken" in caplog.text
