@@ -1,0 +1,130 @@
+"""From wall times to instants: what happens to a schedule when clocks are put forward or back. Used wherever cron is.
+
+Every expression means one fixed set of instants, and a next time is the least element past a given one; nothing is
+remembered between calls. A *once* expression (the dialect decides) maps each matching wall time to one instant: to its
+first pass, or to the end of the gap it falls in, unless the gap is 3 h or longer, as Debian's cron(8) does. Any other
+consists of all instants whose wall time matches: none in a gap, two when the wall time comes twice.
+
+Two facts about the tz database are relied on, and a test holds them: no zone puts its clock back by more than a day,
+and between two changes of one zone lie more than two days.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from psched.cron.expression import parse
+from psched.cron.matching import DAY, Expression
+from psched.cron.zones import change_between, load_zone, offset_at, offset_of_wall
+from psched.errors import ConfigError
+
+EARLIEST = int(datetime(1, 1, 4, tzinfo=UTC).timestamp())
+"""Where time begins here; asking for a time before it is asking for this one."""
+LATEST = int(datetime(9999, 12, 28, tzinfo=UTC).timestamp())
+"""Where it ends: three days from the end of datetime's range, so that no offset and no look-ahead leaves it."""
+
+_SKIPPED_DAY = 3 * 3600
+_SETTLED = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp())
+"""No zone's rules change after this, so dates and clock changes repeat every 400 years."""
+_CYCLE = 400 * 365 * DAY + 97 * DAY
+
+
+def next_time(cron: str, after: int, timezone: str, dialect: str = "vixie") -> int:
+    """Return the first match strictly after `after`, both in unix seconds.
+
+    Raises:
+        ConfigError: the expression, zone or dialect cannot be used (`validate` says the same), or the answer lies past
+            the year 9999. An `after` before the year 1 counts as the beginning of the year 1.
+    """
+    expression = parse(cron, dialect)
+    found = following(expression, load_zone(timezone), after, LATEST)
+    if found is None:
+        raise ConfigError(f"cron {cron!r}: no match after {after} and before the year 10000; give an earlier time")
+    return found
+
+
+def first_time(cron: str, at: int, timezone: str, dialect: str = "vixie") -> int:
+    """Return the first match at or after `at`, both in unix seconds. Raises as `next_time` does."""
+    return next_time(cron, at - 1, timezone, dialect)
+
+
+def validate(cron: str, timezone: str, dialect: str = "vixie") -> None:
+    """Accept what will have matches for ever.
+
+    Raises:
+        ConfigError: the expression, the zone or the dialect is wrong, or there is no such date, or all its times fall
+            in the hours that the zone's clock changes skip. One line that names the thing and the remedy.
+    """
+    expression = parse(cron, dialect)
+    if following(expression, load_zone(timezone), _SETTLED, _SETTLED + _CYCLE) is None:
+        raise ConfigError(
+            f"cron {cron!r} never runs in {timezone}: its only times are those skipped when the clock is put forward; "
+            "choose another hour"
+        )
+
+
+def following(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
+    """Return the first instant after `after` of the expression's set, or None when that is past `limit`."""
+    after = max(after, EARLIEST - 1)
+    if after >= limit:
+        return None
+    search = _next_once if expression.once else _next_in_real_time
+    found = search(expression, zone, after, limit)
+    return found if found is not None and found <= limit else None
+
+
+def gap_at(zone: ZoneInfo, wall: int) -> tuple[int, int] | None:
+    """Return (instant of the change, seconds skipped) when the wall time does not exist, otherwise None."""
+    before = offset_of_wall(zone, wall)
+    instant = wall - before
+    skipped = offset_at(zone, instant) - before
+    return (change_between(zone, instant - skipped, instant), skipped) if skipped > 0 else None
+
+
+def _next_once(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
+    """Take the wall times in order; their instants never go back."""
+    wall = expression.next_wall(after + offset_at(zone, after) + 1)
+    while wall is not None and wall <= limit + DAY:
+        instant = wall - offset_of_wall(zone, wall)
+        gap = gap_at(zone, wall)
+        if gap is not None:
+            change, skipped = gap
+            if skipped < _SKIPPED_DAY:
+                return change
+            wall = change + offset_at(zone, change)
+        elif instant <= after:  # `after` lies in a second pass: these ran in the first
+            change = change_between(zone, instant, after)
+            wall = change + offset_at(zone, change - 1)
+        else:
+            return instant
+        wall = expression.next_wall(wall)
+    return None
+
+
+def _next_in_real_time(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
+    """Follow the clock from change to change.
+
+    Only a change within a day of `start` can bring back wall times that were matched already, since no clock is put
+    back further. Changes later than that, but before the match, therefore only shift the match itself.
+    """
+    start = after + 1
+    while start <= limit:
+        offset = offset_at(zone, start)
+        wall = expression.next_wall(start + offset)
+        if wall is None:
+            return None
+        instant = wall - offset
+        seen = min(instant, start + DAY)
+        if offset_at(zone, seen) != offset:
+            start = change_between(zone, start, seen)
+            continue
+        if seen == instant:
+            return instant
+        if wall > limit + DAY:
+            return None
+        gap = gap_at(zone, wall)
+        if gap is None:
+            return wall - offset_of_wall(zone, wall)
+        start = gap[0]
+    return None

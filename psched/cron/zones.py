@@ -1,0 +1,91 @@
+"""Time zones, from the tzdata package alone, and their offsets. Used wherever cron is.
+
+The host's /usr/share/zoneinfo is never read: hosts differ, and the nodes of a cluster must agree on when a run is due.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import lru_cache
+from importlib import resources
+from zoneinfo import ZoneInfo
+
+import tzdata
+
+from psched.errors import ConfigError
+from psched.suggest import did_you_mean
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+def tz_database() -> str:
+    """Return the version of the time zone database in use, like `2025b`."""
+    version: str = tzdata.IANA_VERSION
+    return version
+
+
+def check_timezone(name: str) -> None:
+    """Raise ConfigError unless `name` is a zone of the database. `localtime`, `posixrules` and paths are none."""
+    names = _names()
+    if name in names:
+        return
+    if name.casefold() in ("localtime", "posixrules"):
+        reason = "differs from host to host; name a zone, like 'Europe/Berlin' or 'UTC'"
+    else:
+        reason = "is not a zone of the tz database; expected a name like 'Europe/Berlin'" + _suggestion(name, names)
+    raise ConfigError(f"timezone {name[:60]!r} {reason}")
+
+
+@lru_cache(maxsize=1024)
+def load_zone(name: str) -> ZoneInfo:
+    """Return the zone, read once.
+
+    Raises:
+        ConfigError: there is no such zone.
+    """
+    check_timezone(name)
+    with resources.files(tzdata).joinpath("zoneinfo", *name.split("/")).open("rb") as file:
+        return ZoneInfo.from_file(file, key=name)
+
+
+def offset_at(zone: ZoneInfo, instant: int) -> int:
+    """Return the seconds that wall time is ahead of UTC at an instant."""
+    return _seconds(datetime.fromtimestamp(instant, zone).utcoffset())
+
+
+def offset_of_wall(zone: ZoneInfo, wall: int, fold: int = 0) -> int:
+    """Return the offset of a wall time (seconds since 1970-01-01 00:00 by the same clock).
+
+    A wall time that comes twice has its first pass's offset, with `fold=1` its second's; one in a gap has the offset
+    from before the gap (PEP 495).
+    """
+    return _seconds((_EPOCH + timedelta(seconds=wall)).replace(tzinfo=zone, fold=fold).utcoffset())
+
+
+def change_between(zone: ZoneInfo, low: int, high: int) -> int:
+    """Return the instant in (low, high] at which the offset changes, given that there is exactly one."""
+    offset = offset_at(zone, low)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if offset_at(zone, middle) == offset:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _seconds(offset: timedelta | None) -> int:
+    assert offset is not None
+    return offset.days * 86400 + offset.seconds
+
+
+@lru_cache(maxsize=1)
+def _names() -> frozenset[str]:
+    return frozenset(resources.files(tzdata).joinpath("zones").read_text(encoding="ascii").split())
+
+
+def _suggestion(name: str, names: frozenset[str]) -> str:
+    """Suggest a zone of that city ('Tokyo' → 'Asia/Tokyo') or else of a similar name."""
+    city = name.strip().replace(" ", "_").casefold()
+    cities = sorted(known for known in names if known.rpartition("/")[2].casefold() == city)
+    return f"; did you mean {cities[0]!r}?" if cities else did_you_mean(name, names)
