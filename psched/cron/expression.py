@@ -191,8 +191,9 @@ def _check_order(field: _Field, term: str, low: int, high: int) -> None:
     if low <= high:
         return
     top = 6 if field is _WEEKDAY else field.high
-    upper = [f"{low}-{top}"] if low <= top else []
-    instead = "the values as a list" if "/" in term else repr(",".join([*upper, f"{field.low}-{high}"]))
+    spans = [(low, top), (field.low, high)] if low <= top else [(field.low, high)]
+    instead = ",".join(f"{first}-{last}" if first < last else f"{first}" for first, last in spans)
+    instead = "the values as a list" if "/" in term else f"'{instead}'"
     raise _MistakeError(f": {field.name} {term!r} runs backwards; write {instead}")
 
 

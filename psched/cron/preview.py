@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from psched.cron.expression import parse
-from psched.cron.matching import Expression
-from psched.cron.resolve import gap_at, next_time
+from psched.cron.matching import DAY, Expression
+from psched.cron.resolve import EARLIEST, gap_at, next_time
 from psched.cron.zones import load_zone, offset_at, offset_of_wall
 
 
@@ -40,8 +40,8 @@ def _note(expression: Expression, zone: ZoneInfo, before: int, time: int) -> str
 def _missing(expression: Expression, zone: ZoneInfo, before: int, time: int) -> str:
     """Describe matching wall times that do not exist: this run stands for them, or they were skipped before it."""
     here = time + offset_at(zone, time)
-    there = max(before, time - 400 * 366 * 86400)
-    wall = expression.next_wall(there + offset_at(zone, there) + 1)
+    before = max(before, EARLIEST - 1)
+    wall = expression.next_wall(before + offset_at(zone, before) + 1)
     if wall is None or wall >= here or (gap := gap_at(zone, wall)) is None:
         return ""
     change, skipped = gap
@@ -50,7 +50,8 @@ def _missing(expression: Expression, zone: ZoneInfo, before: int, time: int) -> 
     end = change + offset_at(zone, change)
     further = expression.next_wall(wall + 1)
     more = " and later" if further is not None and further < end else ""
-    return f"skipped {_clock(wall, day=True)}{more}: the clock jumps from {_clock(end - skipped)} to {_clock(end)}"
+    target = _clock(end, day=end // DAY != wall // DAY)
+    return f"skipped {_clock(wall, day=True)}{more}: the clock jumps from {_clock(end - skipped)} to {target}"
 
 
 def _repeated(expression: Expression, zone: ZoneInfo, time: int) -> str:
