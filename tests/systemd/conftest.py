@@ -1,0 +1,81 @@
+"""A machine with psched installed as docs/operations.md says, one schedule store and an application that leaves traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.systemd.machine import Machine, boot, python_files, require_machine
+from tests.systemd.service import Service
+
+_ROOT = Path(__file__).parents[2]
+_CONFIG = """\
+production:
+  type: rdb
+  url: sqlite:////var/lib/psched/psched.db
+  app: app:app
+  include: .
+  log: /var/log/psched/psched.log
+  poll_interval: 0.1
+  child_fork_frequency_limit: 0.1
+  processors: 1
+"""
+_APPLICATION = """\
+import os, time
+from pathlib import Path
+import psched
+
+app = psched.App()
+
+@app.task("short")
+def short(task):
+    Path("/var/lib/psched/environment").write_text("\\n".join(os.environ))
+    with open(f"/var/lib/psched/short", "a") as trace:
+        trace.write(f"{os.getpid()}\\n")
+
+@app.task("long")
+def long(task):
+    Path("/var/lib/psched/long-began").touch()
+    while not Path("/var/lib/psched/long-may-end").exists():
+        time.sleep(0.05)
+    Path("/var/lib/psched/long-ended").touch()
+"""
+_IMPATIENT = """\
+[Service]
+WatchdogSec=2
+RestartSec=100ms
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    require_machine()
+    files, binds = python_files(_ROOT / "psched")
+    for unit in (_ROOT / "systemd").glob("*.service"):
+        files[f"/etc/systemd/system/{unit.name}"] = unit.read_text()
+        files[f"/etc/systemd/system/{unit.name}.d/impatient.conf"] = _IMPATIENT
+    files["/etc/psched/psched.yml"] = _CONFIG
+    files["/etc/psched/app.py"] = _APPLICATION
+    with boot(tmp_path, files, binds) as machine:
+        machine.run("ldconfig")
+        machine.run("useradd", "--system", "--user-group", "--home-dir", "/var/lib/psched", "psched")
+        for folder in ("lib", "log"):
+            machine.run("install", "-d", "-o", "psched", "-g", "psched", "-m", "750", f"/var/{folder}/psched")
+        yield machine
+
+
+@pytest.fixture
+def service(machine: Machine) -> Service:
+    service = Service(machine)
+    service.psched("init")
+    service.psched("add", "s1", "short", "* * * * * *", "{}")
+    return service
+
+
+@pytest.fixture
+def running(service: Service) -> Service:
+    service.systemctl("start")
+    service.wait_for_trace("short")
+    return service

@@ -1,0 +1,204 @@
+"""A throw-away machine that runs a real systemd: systemd-nspawn over a copy-on-write view of this host's root.
+
+Mounts live in a mount namespace and processes in a pid namespace of their own, so both are gone with the one process
+that holds them, however it ends, even when the tests are killed; only the control groups must be removed by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from tests.lab.absent import find, not_run
+
+T = TypeVar("T")
+
+_TOOLS = ("systemd-nspawn", "dbus-daemon", "nsenter", "setpriv", "unshare", "runuser")
+_TARGET = "[Unit]\nDescription=Laboratory\n"
+_BOOT = r"""
+set -eu
+cd "$1"; name=$2; shift 2
+for group in $(awk '$3 ~ /^cgroup2?$/ { print $2 }' /proc/mounts); do
+    case $group in *cpuset*) continue ;; esac  # wants cpus and nodes before any process
+    mkdir -p "$group/$name" && echo $$ > "$group/$name/cgroup.procs"
+done
+mount -t tmpfs tmpfs cow
+mkdir cow/upper cow/work cow/root
+cp -a files/. cow/upper
+mount -t overlay overlay -o lowerdir=/,upperdir=cow/upper,workdir=cow/work cow/root
+exec systemd-nspawn --quiet --register=no --keep-unit --private-users=identity --machine="$name" \
+    -D cow/root "$@" --boot systemd.unit=laboratory.target
+"""
+
+
+def require_machine() -> None:
+    """End the test as NOT RUN where no machine can be started."""
+    if sys.platform != "linux":
+        not_run("systemd is on Linux only")
+    if os.geteuid() != 0:
+        not_run("systemd-nspawn needs root, run the tests as root")
+    for tool in _TOOLS:
+        find(tool)
+
+
+class Machine:
+    """One booted machine. `root` is its file system as this host sees it while it runs."""
+
+    def __init__(self, init: psutil.Process) -> None:
+        self._init = init
+        self.root = Path(f"/proc/{init.pid}/root")
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """Run a command inside as root and return its output; raises AssertionError with it when it fails."""
+        argv = ["nsenter", "--target", str(self._init.pid), "--all", "--", *command]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        if check and done.returncode != 0:
+            raise AssertionError(f"{' '.join(command)} ended with {done.returncode}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def show(self, unit: str, *names: str) -> dict[str, str]:
+        """Return properties of a unit as systemd knows them."""
+        lines = self.run("systemctl", "show", unit, *(f"--property={name}" for name in names)).splitlines()
+        return dict(line.split("=", 1) for line in lines)
+
+    def main(self, unit: str) -> psutil.Process:
+        """Return the unit's main process as this host sees it; raises AssertionError when there is none."""
+        inside = self.show(unit, "MainPID")["MainPID"]
+        for process in self.processes(unit):
+            if re.search(rf"^NSpid:.*\s{inside}$", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE):
+                return process
+        raise AssertionError(f"{unit} has no main process: {self.run('systemctl', 'status', unit, check=False)}")
+
+    def processes(self, unit: str) -> list[psutil.Process]:
+        """Return every process in the unit's control group, as this host sees them."""
+        return [process for process in self._init.children(recursive=True) if _is_of(process, unit)]
+
+
+@contextmanager
+def boot(folder: Path, files: Mapping[str, str], binds: Mapping[Path, str]) -> Iterator[Machine]:
+    """Boot a machine with `files` (path → text; executable under a bin folder) laid over this host's root.
+
+    `binds` shows folders of the host at other places, read-only. All is gone when the block is left.
+    """
+    name = f"psched-lab-{os.getpid()}"
+    (folder / "cow").mkdir()
+    for path, text in {"/etc/systemd/system/laboratory.target": _TARGET, **files}.items():
+        _lay(folder / "files" / path.lstrip("/"), text)
+    argv = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    argv += [
+        "sh",
+        "-c",
+        _BOOT,
+        "boot",
+        str(folder),
+        name,
+        *(f"--bind-ro={host}:{inside}" for host, inside in binds.items()),
+    ]
+    with (folder / "console").open("wb") as console:
+        launcher = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=console, stderr=console)
+    try:
+        yield _booted(launcher, folder / "console")
+    finally:
+        launcher.kill()
+        launcher.wait()
+        _remove_groups(name)
+
+
+def python_files(package: Path) -> tuple[dict[str, str], dict[Path, str]]:
+    """Return files and binds that make /opt/psched a virtualenv with this interpreter's libraries and `package`.
+
+    The sandbox of a service hides /home, /root and /tmp, where interpreters and checkouts like to be.
+    """
+    base, version = Path(sys.base_prefix), f"python{sys.version_info.major}.{sys.version_info.minor}"
+    inside = "/usr" if base == Path("/usr") else "/opt/python"
+    files = {"/opt/psched/pyvenv.cfg": f"home = {inside}/bin\ninclude-system-site-packages = false\n"}
+    for program, module in (("psched", "psched.cli.main"), ("pschedd", "psched.cli.pschedd")):
+        files[f"/opt/psched/bin/{program}"] = _SCRIPT.format(inside=inside, module=module)
+    files["/opt/psched/bin/python"] = f"-> {inside}/bin/{version}"
+    files["/etc/ld.so.conf.d/laboratory.conf"] = f"{inside}/lib\n"
+    binds = {
+        Path(sysconfig.get_path("purelib")): f"/opt/psched/lib/{version}/site-packages",
+        package: "/opt/psched/src/psched",
+    }
+    return files, binds if inside == "/usr" else {**binds, base: inside}
+
+
+_SCRIPT = """\
+#!/opt/psched/bin/python
+import sys
+sys.path.insert(0, "/opt/psched/src")
+from {module} import main
+sys.exit(main())
+"""
+
+
+def _is_of(process: psutil.Process, unit: str) -> bool:
+    try:
+        return (
+            re.search(rf"/{unit}\.service$", Path(f"/proc/{process.pid}/cgroup").read_text(), re.MULTILINE) is not None
+        )
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # it has just ended
+
+
+def _lay(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if text.startswith("-> "):
+        path.symlink_to(text[3:])
+        return
+    path.write_text(text)
+    path.chmod(0o755 if path.parent.name == "bin" else 0o644)
+
+
+def _booted(launcher: subprocess.Popen[bytes], console: Path) -> Machine:
+    def ready() -> Machine | None:
+        assert launcher.poll() is None, f"the machine did not boot: {console.read_text(errors='replace')}"
+        for process in psutil.Process(launcher.pid).children(recursive=True):
+            if "systemd.unit=laboratory.target" in process.cmdline() and "systemd-nspawn" not in process.name():
+                machine = Machine(process)
+                state = machine.run("systemctl", "is-system-running", check=False).strip()
+                return machine if state in {"running", "degraded"} else None
+        return None
+
+    return wait_for(ready, 20, lambda: console.read_text(errors="replace"))
+
+
+def wait_for(attempt: Callable[[], T | None], seconds: float, explain: Callable[[], object] = str) -> T:
+    """Return the first true answer of `attempt`; raises AssertionError with `explain()` when there is none in time."""
+    deadline = time.monotonic() + seconds
+    while not (answer := attempt()):
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain: {explain()}"
+        time.sleep(0.05)
+    return answer
+
+
+def _remove_groups(name: str) -> None:
+    mounts = re.findall(r"^\S+ (\S+) cgroup2? ", Path("/proc/mounts").read_text(), re.MULTILINE)
+    for top in (Path(mount, name) for mount in mounts):
+        for folder, _, _ in os.walk(top, topdown=False):
+            _remove(Path(folder))
+
+
+def _remove(group: Path) -> None:
+    """Remove one control group; it is busy until the kernel has buried the last of its processes."""
+
+    def removed() -> bool:
+        try:
+            group.rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    wait_for(removed, 5, lambda: f"{group} is still in use")

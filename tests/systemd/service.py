@@ -1,0 +1,41 @@
+"""A unit on a machine, as the tests handle it."""
+
+from __future__ import annotations
+
+from tests.systemd.machine import Machine, wait_for
+
+
+class Service:
+    """The unit `name` on a machine."""
+
+    def __init__(self, machine: Machine, name: str = "pschedd") -> None:
+        self.machine = machine
+        self.name = name
+        self.state = machine.root / "var/lib/psched"
+
+    def systemctl(self, verb: str, *options: str) -> str:
+        return self.machine.run("systemctl", verb, *options, self.name)
+
+    def psched(self, *arguments: str) -> str:
+        """Run the command line as the service's user."""
+        prefix = ("runuser", "-u", "psched", "--", "/opt/psched/bin/psched", "-e", "production")
+        return self.machine.run(*prefix, "-c", "/etc/psched/psched.yml", *arguments)
+
+    def properties(self, *names: str) -> dict[str, str]:
+        return self.machine.show(self.name, *names)
+
+    def wait_until_active(self, *, after_restarts: int = 0) -> None:
+        """Wait until it is up; `after_restarts` is how often systemd must have restarted it."""
+        wanted = {"ActiveState": "active", "SubState": "running", "NRestarts": str(after_restarts)}
+        wait_for(lambda: self.properties(*wanted) == wanted, 20, self.explain)
+
+    def wait_for_trace(self, name: str) -> None:
+        wait_for((self.state / name).exists, 20, self.explain)
+
+    def forget_traces(self) -> None:
+        (self.state / "short").unlink(missing_ok=True)
+
+    def explain(self) -> str:
+        log = self.machine.root / "var/log/psched/psched.log"
+        told = self.machine.run("systemctl", "status", "--no-pager", "--full", self.name, check=False)
+        return told + (log.read_text() if log.exists() else "(no log)")

@@ -1,0 +1,116 @@
+"""pschedd under a real systemd: what the unit files promise is what happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from tests.systemd.machine import wait_for
+from tests.systemd.service import Service
+
+
+def test_start_returns_when_the_workers_are_up_and_tasks_run_as_the_service_user(service: Service) -> None:
+    service.systemctl("start")
+    assert service.properties("ActiveState") == {"ActiveState": "active"}
+    assert "worker" in service.properties("StatusText")["StatusText"]
+    service.wait_for_trace("short")
+    assert (service.state / "short").stat().st_uid == service.state.stat().st_uid != 0
+    told = (service.state / "environment").read_text().split()
+    assert not {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} & set(told), "handlers do not speak for the service"
+
+
+def test_reload_changes_the_configuration_and_keeps_the_master(running: Service) -> None:
+    config = running.machine.root / "etc/psched/psched.yml"
+    main = running.machine.main("pschedd")
+    config.write_text(config.read_text().replace("processors: 1", "processors: 2"))
+    running.systemctl("reload")
+    wait_for(lambda: len(running.machine.processes("pschedd")) == 3, 20, running.explain)
+    running.wait_until_active()
+    assert running.machine.main("pschedd") == main
+
+
+def test_reload_of_a_broken_configuration_keeps_everything_running(running: Service) -> None:
+    config = running.machine.root / "etc/psched/psched.yml"
+    log = running.machine.root / "var/log/psched/psched.log"
+    config.write_text(config.read_text().replace("processors: 1", "processors: many"))
+    running.systemctl("reload")
+    wait_for(lambda: "processors" in log.read_text(), 20, running.explain)
+    running.wait_until_active()
+    running.forget_traces()
+    running.wait_for_trace("short")
+
+
+def test_a_binary_replace_hands_the_main_process_over(running: Service) -> None:
+    old = running.machine.main("pschedd")
+    old.send_signal(signal.SIGWINCH)
+    wait_for(lambda: not old.is_running(), 20, running.explain)
+    running.wait_until_active()
+    new = running.machine.main("pschedd")
+    new.kill()  # systemd must have noticed whom to watch
+    running.wait_until_active(after_restarts=1)
+
+
+def test_a_frozen_master_is_killed_by_the_watchdog_and_restarted(running: Service) -> None:
+    frozen = running.machine.main("pschedd")
+    frozen.suspend()
+    running.wait_until_active(after_restarts=1)
+    assert not frozen.is_running()
+    running.forget_traces()
+    running.wait_for_trace("short")
+
+
+def test_a_master_that_is_fed_by_a_turning_loop_outlives_the_watchdog(running: Service) -> None:
+    main = running.machine.main("pschedd")
+    began = float(running.properties("WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"])
+    wait_for(lambda: _fed(running) - began > 3_000_000, 20, running.explain)
+    assert running.machine.main("pschedd") == main
+
+
+def _fed(service: Service) -> float:
+    return float(service.properties("WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"])
+
+
+def test_a_killed_master_is_restarted_and_leaves_no_worker_behind(running: Service) -> None:
+    before = running.machine.processes("pschedd")
+    running.machine.main("pschedd").kill()
+    running.wait_until_active(after_restarts=1)
+    assert not [process for process in before if process.is_running()]
+    running.forget_traces()
+    running.wait_for_trace("short")
+
+
+def test_stop_waits_for_the_running_task(running: Service) -> None:
+    running.psched("add", "l1", "long", "* * * * * *", "{}")
+    running.wait_for_trace("long-began")
+    running.systemctl("stop", "--no-block")
+    wait_for(lambda: running.properties("ActiveState")["ActiveState"] == "deactivating", 20, running.explain)
+    assert not (running.state / "long-ended").exists()
+    (running.state / "long-may-end").touch()
+    wait_for(lambda: running.properties("ActiveState")["ActiveState"] == "inactive", 20, running.explain)
+    assert (running.state / "long-ended").exists()
+    assert running.properties("Result") == {"Result": "success"}
+    assert running.machine.processes("pschedd") == []
+
+
+def test_an_instance_serves_the_environment_it_is_named_after(service: Service) -> None:
+    instance = Service(service.machine, "pschedd@production")
+    instance.systemctl("start")
+    instance.wait_for_trace("short")
+    instance.systemctl("stop")
+
+
+def test_the_drop_in_lets_commands_use_the_system_but_gain_nothing(service: Service) -> None:
+    drop_in = Path(__file__).parents[2] / "systemd/command.conf"
+    home = service.machine.root / "home/psched"
+    home.mkdir()
+    os.chown(home, service.state.stat().st_uid, 0)
+    (service.machine.root / "etc/systemd/system/pschedd.service.d/command.conf").write_text(drop_in.read_text())
+    config = service.machine.root / "etc/psched/psched.yml"
+    config.write_text(config.read_text().replace("app: app:app", "app: psched.handlers.command:Command"))
+    command = '{"shell": true, "command": "grep NoNewPrivs /proc/self/status > /home/psched/trace"}'
+    service.psched("add", "c1", "command", "* * * * * *", command)
+    service.machine.run("systemctl", "daemon-reload")
+    service.systemctl("start")
+    trace = home / "trace"
+    wait_for(lambda: trace.exists() and "1" in trace.read_text(), 20, service.explain)
