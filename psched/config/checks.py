@@ -1,0 +1,160 @@
+"""Tests of single configuration values. Each returns the value as it is used, or raises ValueError saying what was expected.
+
+A message that begins with "expected" is completed with what was found instead by `build`, which knows how the file
+spells it: values that came from `${VAR}` may be secrets and are not repeated.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationInfo
+
+from psched import cron
+from psched.config.urls import absolute_url, check_url
+from psched.errors import ConfigError
+
+_LONGEST = 1e9
+"""Seconds (31 years): more is a slip, and more than what threads can wait for."""
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+_APPLICATION = re.compile(r"(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*:)?[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+
+
+def seconds(minimum: float, above: bool = False, never: bool = False) -> Callable[[Any], float | None]:
+    """Return a check for a number of seconds from `minimum` on (`above`: greater than it); `never` is None."""
+    expected = f"expected a number of seconds {'>' if above else '≥'} {minimum:g}" + (" or never" if never else "")
+
+    def check(value: Any) -> float | None:
+        if never and value in (None, "never", "none"):
+            return None
+        number: float = _number(value, float, expected)
+        if not math.isfinite(number) or number < minimum or (above and number == minimum) or number > _LONGEST:
+            raise ValueError(expected + (f" and ≤ {_LONGEST:.0f}" if number > _LONGEST else ""))
+        return number
+
+    return check
+
+
+def count(minimum: int, word: str | None = None, meaning: Any = None) -> Callable[[Any], Any]:
+    """Return a check for a whole number from `minimum` on, or `word`, which stands for `meaning`."""
+    expected = f"expected a whole number ≥ {minimum}" + (f" or {word}" if word else "")
+
+    def check(value: Any) -> Any:
+        if word is not None and value in (word, meaning):
+            return meaning
+        number = _number(value, int, expected)
+        if not minimum <= number < 2**31:
+            raise ValueError(expected)
+        return number
+
+    return check
+
+
+def text(value: Any) -> str:
+    """Accept text that is not empty."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("expected text")
+    return value
+
+
+def names(value: Any) -> tuple[str, ...]:
+    """Accept `module:NAME`, `NAME`, or a list of them."""
+    found = _listed(value, "module:NAME, NAME, or a list of them")
+    if not all(_APPLICATION.fullmatch(name) for name in found):
+        raise ValueError("expected module:NAME, NAME, or a list of them")
+    return found
+
+
+def path(value: Any, info: ValidationInfo) -> Path:
+    """Accept a path; a relative one is taken from the configuration's folder."""
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        raise ValueError("expected a path")
+    return Path(os.path.normpath(_base(info) / Path(value).expanduser()))
+
+
+def log_path(value: Any, info: ValidationInfo) -> Path | None:
+    """Accept a path, or `stderr`."""
+    return None if value in (None, "stderr") else path(value, info)
+
+
+def folders(value: Any, info: ValidationInfo) -> tuple[str, ...]:
+    """Accept a folder or a list of them."""
+    return tuple(str(path(folder, info)) for folder in _listed(value, "a folder or a list of them"))
+
+
+def required(value: Any, info: ValidationInfo) -> tuple[str, ...]:
+    """Accept a module, a Python file, or a list of them; relative files are taken from the configuration's folder."""
+    return tuple(
+        str(path(name, info)) if name.endswith(".py") or os.sep in name else name
+        for name in _listed(value, "a module, a file, or a list of them")
+    )
+
+
+def one_of(*words: str) -> Callable[[Any], str]:
+    """Return a check for one of these words."""
+
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or value not in words:
+            raise ValueError(f"expected {' or '.join(words)}")
+        return value
+
+    return check
+
+
+def url(value: Any, info: ValidationInfo) -> str:
+    """Accept a database URL; the file of a SQLite URL is taken from the configuration's folder."""
+    check_url(text(value))
+    return absolute_url(value, _base(info))
+
+
+def table(value: Any) -> str:
+    """Accept a table name that needs no quoting anywhere."""
+    if not isinstance(value, str) or not _IDENTIFIER.fullmatch(value):
+        raise ValueError("expected a table name of letters, digits and _, at most 63 characters")
+    return value
+
+
+def timezone(value: Any) -> str:
+    """Accept a zone of the tz database."""
+    try:
+        cron.check_timezone(text(value))
+    except ConfigError as error:
+        raise ValueError(str(error).removeprefix("timezone ")) from error
+    return str(value)
+
+
+def tls(value: Any, info: ValidationInfo) -> dict[str, str]:
+    """Accept a mapping with ca, cert, key (files) and verify (full, ca or none)."""
+    if not isinstance(value, dict) or not value.keys() <= {"ca", "cert", "key", "verify"}:
+        raise ValueError("expected a mapping with some of ca, cert, key and verify")
+    if value.get("verify", "full") not in ("full", "ca", "none"):
+        raise ValueError("expected verify to be full, ca or none")
+    if "key" in value and "cert" not in value:
+        raise ValueError("expected a cert with the key")
+    return {name: item if name == "verify" else str(path(item, info)) for name, item in value.items()}
+
+
+def _base(info: ValidationInfo) -> Path:
+    return Path(info.context["base"]) if info.context else Path()
+
+
+def _number(value: Any, kind: Callable[[Any], Any], expected: str) -> Any:
+    """Return `value` as a number; text is read as one, for it may come from a variable; True is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str) or kind is int and isinstance(value, float):
+        raise ValueError(expected)
+    try:
+        return kind(value)
+    except (ValueError, OverflowError):
+        raise ValueError(expected) from None
+
+
+def _listed(value: Any, expected: str) -> tuple[str, ...]:
+    items = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(item, str) and item for item in items):
+        raise ValueError(f"expected {expected}")
+    return tuple(items)

@@ -1,0 +1,68 @@
+"""The YAML file: read, its environment chosen, double keys refused. Read in the master and in clients."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from psched.errors import ConfigError
+from psched.suggest import did_you_mean
+
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe subset in which no mapping has a key twice (YAML itself says so; PyYAML takes the last)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.tag != _MERGE and key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} stands twice", key.start_mark
+                )
+            if key.tag != _MERGE and isinstance(key.value, str):
+                seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def read_environment(path: Path, environment: str) -> dict[str, Any]:
+    """Return what the file holds for `environment`. Raises ConfigError naming file, line or environment."""
+    document = _parse(path)
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: expected one mapping per environment, like `development:`; the file has none")
+    environments = {str(name): content for name, content in document.items()}
+    if environment not in environments:
+        raise ConfigError(f"{path}: {_missing(environment, environments)}")
+    content = environments[environment]
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}:{environment}: expected a mapping of settings, got {type(content).__name__}")
+    return content
+
+
+def _missing(environment: str, environments: dict[str, Any]) -> str:
+    if "type" in environments or "url" in environments:
+        return f"the settings stand at the top; put them, indented, under `{environment}:`"
+    there = ", ".join(environments) or "none"
+    hint = did_you_mean(environment, environments)
+    return f"there is no environment {environment!r}, only {there}{hint} (set -e or $PSCHED_ENV)"
+
+
+def _parse(path: Path) -> Any:
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file; name one with -c, etc/psched.yml is an example") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}{line}: not valid YAML: {error.problem or error.context}") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise ConfigError(f"{path}: not valid YAML: expected UTF-8 text without control characters") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not usable: nested too deeply") from None

@@ -1,0 +1,50 @@
+"""Database URLs: tested, made absolute, and shown without their password. Used in every process."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+_SECRET = re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE)
+_EXPECTED = "expected a URL like sqlite:///psched.db or mysql://user:password@host:3306/database"
+
+
+def masked_url(url: str) -> str:
+    """Return `url` with the password replaced by `***`, whether it is a valid URL or not."""
+    return _SECRET.sub(r"\1***", re.sub(r"(://[^:@/]*):.*@", r"\1:***@", url, flags=re.DOTALL))
+
+
+def check_url(url: str) -> None:
+    """Raise ValueError unless `url` is one, with a hint for the usual slips. Never repeats a password."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or not re.fullmatch(r"[a-z][a-z0-9_+.]*", scheme):
+        raise ValueError(_EXPECTED)
+    if rest.partition("?")[0].count("@") > 1:
+        raise ValueError("the password holds an '@'; write it as %40 (and % as %25, : as %3A, / as %2F)")
+    if scheme.partition("+")[0] == "sqlite" and not rest.startswith("/") and rest:
+        raise ValueError(
+            "expected sqlite:///file.db (three slashes, relative) or sqlite:////folder/file.db (four, absolute)"
+        )
+    parse(url)
+
+
+def parse(url: str) -> URL:
+    """Return the parts of `url`. Raises ValueError."""
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        raise ValueError(_EXPECTED) from None
+
+
+def absolute_url(url: str, base: Path) -> str:
+    """Return `url`; the relative file of a SQLite URL is taken from the folder `base`."""
+    parts = parse(url)
+    file = parts.database
+    if parts.get_backend_name() != "sqlite" or not file or file == ":memory:" or file.startswith("file:"):
+        return url
+    absolute = os.path.normpath(base / Path(file).expanduser())
+    return parts.set(database=absolute).render_as_string(hide_password=False)
