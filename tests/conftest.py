@@ -1,0 +1,85 @@
+"""Fixtures for all tests: databases, and the check that a test leaves nothing behind."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.leaks import MARK, Holdings, kill_since, left_since
+from tests.lab.mariadb import MariaDB
+from tests.lab.postgresql import PostgreSQL
+from tests.lab.servers import Lab, Server
+
+pytest_plugins = ["tests.lab.reporting"]
+
+_PATIENCE = 2.0
+"""Seconds in which what a test has told to end must have ended."""
+
+_KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL}
+_failed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember which tests failed, for whom the leak check only cleans up."""
+    report = yield
+    item.stash[_failed] = item.stash.get(_failed, False) or report.failed
+    return report
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """The laboratory: shared servers, started when first asked for, and private ones."""
+    with pytest.MonkeyPatch.context() as patch, Lab() as lab:
+        patch.setenv(MARK, uuid.uuid4().hex)
+        yield lab
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind(request: pytest.FixtureRequest, lab: Lab) -> Iterator[None]:
+    """Fail a test that leaves a process, a thread or an open descriptor behind; what is left is killed."""
+    before = Holdings.now(lab)
+    yield
+    failed = request.node.stash.get(_failed, False)
+    left = left_since(before, lab, 0 if failed else _PATIENCE)
+    kill_since(before, lab)
+    if left and not failed:
+        pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def mariadb(lab: Lab) -> Server:
+    """The MariaDB that all tests share; they leave it as they found it."""
+    return lab.shared(MariaDB)
+
+
+@pytest.fixture(scope="session")
+def postgresql(lab: Lab) -> Server:
+    """The PostgreSQL that all tests share; they leave it as they found it."""
+    return lab.shared(PostgreSQL)
+
+
+@pytest.fixture(params=list(_KINDS))
+def server(request: pytest.FixtureRequest, lab: Lab) -> Server:
+    """Each of the shared database servers."""
+    return lab.shared(_KINDS[request.param])
+
+
+@pytest.fixture(params=list(_KINDS))
+def own_server(request: pytest.FixtureRequest, lab: Lab) -> Iterator[Server]:
+    """Each kind of database server, running, the test's own to stop, kill, freeze and start again."""
+    with lab.private(_KINDS[request.param]) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", *_KINDS])
+def database(request: pytest.FixtureRequest, lab: Lab, tmp_path: Path) -> Iterator[str]:
+    """The URL of a new and empty database of each kind. SQLite's file does not exist yet."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'psched.db'}"
+        return
+    with lab.shared(_KINDS[request.param]).database() as url:
+        yield url

@@ -1,0 +1,45 @@
+"""Runs one server and takes it down when the tests end, however they end. A process of its own between the two.
+
+Arguments: folder, user (empty: the present one), command… It prints the server's pid, then waits for the server to
+end, or for the end of file on stdin, which comes when the test process is gone, even by kill -9. Then it kills the
+server with all its processes and removes the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import threading
+
+import psutil
+
+
+def main(folder: str, user: str, *command: str) -> int:
+    """Run the command until it ends or the tests do; returns its exit status."""
+    server = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        cwd=folder,
+        user=user or None,
+        group=pwd.getpwnam(user).pw_gid if user else None,
+        extra_groups=[] if user else None,
+    )
+    print(server.pid, flush=True)
+    threading.Thread(target=_end_with_the_tests, args=(server.pid, folder), daemon=True).start()
+    return server.wait()
+
+
+def _end_with_the_tests(pid: int, folder: str) -> None:
+    os.read(0, 1)
+    server = psutil.Process(pid)
+    for process in [server, *server.children(recursive=True)]:
+        process.kill()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,118 @@
+"""What a test must not leave behind: processes, threads, open descriptors. In the test process.
+
+A process is known as the session's by its ancestry, or, when its parent is gone (a daemon), by a mark in the
+environment that it inherited.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+MARK = "PSCHED_TEST_SESSION"
+"""The environment variable that tells whose a process is."""
+
+_DESCRIPTORS = Path("/proc/self/fd") if sys.platform == "linux" else Path("/dev/fd")
+
+
+class Owned(Protocol):
+    """What belongs to the session and is no leak: pids and file descriptors."""
+
+    @property
+    def processes(self) -> set[int]: ...
+
+    @property
+    def descriptors(self) -> set[int]: ...
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What the test process holds at one moment, each with the words that name it in a message."""
+
+    processes: dict[psutil.Process, str]
+    threads: dict[threading.Thread, str]
+    descriptors: dict[tuple[int, str], str]
+
+    @classmethod
+    def now(cls, owned: Owned) -> Holdings:
+        """Look what there is now, but for what the session owns."""
+        pids = owned.processes
+        return cls(
+            processes={process: _name(process) for process in _processes() if process.pid not in pids},
+            threads={thread: f"thread {thread.name!r}" for thread in threading.enumerate()},
+            descriptors={opened: f"descriptor {opened[0]} → {opened[1]}" for opened in _opened(owned.descriptors)},
+        )
+
+    def since(self, before: Holdings) -> list[str]:
+        """Return the names of what is here and was not there before."""
+        return [
+            name
+            for mine, theirs in (
+                (self.processes, before.processes),
+                (self.threads, before.threads),
+                (self.descriptors, before.descriptors),
+            )
+            for thing, name in mine.items()
+            if thing not in theirs
+        ]
+
+
+def left_since(before: Holdings, owned: Owned, patience: float) -> list[str]:
+    """Return what is left of what came after `before`, once nothing is or `patience` (seconds) is over."""
+    deadline = time.monotonic() + patience
+    while (left := Holdings.now(owned).since(before)) and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    return left
+
+
+def kill_since(before: Holdings, owned: Owned) -> None:
+    """Kill, and reap where they are ours, all processes that came after `before`."""
+    new = [process for process in Holdings.now(owned).processes if process not in before.processes]
+    for process in new:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(new, timeout=5)
+
+
+def _processes() -> Iterator[psutil.Process]:
+    yield from psutil.Process().children(recursive=True)
+    mark = os.environ.get(MARK)
+    for process in psutil.process_iter() if mark else ():
+        try:
+            if process.environ().get(MARK) == mark and process.pid != os.getpid():
+                yield process
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue  # it ended meanwhile, or is somebody else's
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        command = "not reaped" if process.status() == psutil.STATUS_ZOMBIE else " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        command = "just ended"
+    return f"process {process.pid} ({command[:200]})"
+
+
+def _opened(owned: set[int]) -> Iterator[tuple[int, str]]:
+    for name in os.listdir(_DESCRIPTORS):
+        descriptor = int(name)
+        if descriptor in owned:
+            continue
+        try:
+            status = os.fstat(descriptor)
+            target = os.readlink(f"/proc/self/fd/{name}") if sys.platform == "linux" else f"inode {status.st_ino}"
+        except OSError:
+            continue  # the one that listed the folder
+        yield descriptor, target

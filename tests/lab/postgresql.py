@@ -1,0 +1,81 @@
+"""A private PostgreSQL. In the test process."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.lab import absent
+from tests.lab.servers import HOST, PASSWORD, USER, Server, own, run_as_owner
+
+_SUPERUSER = "postgres"
+_USERS = f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}';\n"
+
+
+class PostgreSQL(Server):
+    """A PostgreSQL server; `admin` is its superuser."""
+
+    name = "PostgreSQL"
+
+    def admin(self, database: str = "postgres") -> psycopg.Connection[tuple[Any, ...]]:
+        """Return a connection of the superuser's in autocommit, for use in a `with`."""
+        return self._connect(_SUPERUSER, database)
+
+    def url(self, database: str, port: int | None = None) -> str:
+        return f"postgresql://{USER}:{PASSWORD}@{HOST}:{self.port if port is None else port}/{database}"
+
+    def create_database(self) -> str:
+        name = self._new_name()
+        with self.admin() as connection:
+            connection.execute(f"CREATE DATABASE {name} OWNER {USER} TEMPLATE template0")
+        return name
+
+    def drop_database(self, name: str) -> None:
+        with self.admin() as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def _connect(self, user: str, database: str) -> psycopg.Connection[tuple[Any, ...]]:
+        return psycopg.connect(
+            host=HOST, port=self.port, user=user, password=PASSWORD, dbname=database, autocommit=True, connect_timeout=5
+        )
+
+    def _ping(self) -> None:
+        self._connect(USER, "postgres").close()
+
+    def _install(self, data: Path) -> None:
+        with tempfile.NamedTemporaryFile("w") as password:
+            password.write(PASSWORD)
+            password.flush()
+            own(Path(password.name))
+            run_as_owner([
+                _find("initdb"), "--no-sync", "--encoding=UTF8", "--locale=C", f"--pgdata={data}",
+                f"--username={_SUPERUSER}", f"--pwfile={password.name}", "--auth=scram-sha-256",
+            ])  # fmt: skip
+        run_as_owner([_find("postgres"), "--single", "-F", "-D", data, "postgres"], _USERS)
+
+    def _command(self) -> list[str]:
+        settings = {
+            "listen_addresses": HOST,
+            "port": self.port,
+            "unix_socket_directories": "",
+            "max_connections": 200,
+            "fsync": "on" if self.durable else "off",  # a commit is still written before it is answered
+        }
+        return [str(_find("postgres")), "-D", str(self.data), *(f"--{key}={value}" for key, value in settings.items())]
+
+
+def _find(program: str) -> Path:
+    folders = [
+        *Path("/usr/lib/postgresql").glob("*/bin"),
+        *Path("/opt/homebrew/opt").glob("postgresql*/bin"),
+        *Path("/usr/local/opt").glob("postgresql*/bin"),
+    ]
+    return absent.find(program, folders=sorted(folders, key=_version, reverse=True))
+
+
+def _version(folder: Path) -> float:
+    digits = "".join(letter for letter in f"{folder.parent.name}" if letter.isdigit() or letter == ".")
+    return float(digits) if digits else 0.0
