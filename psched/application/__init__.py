@@ -1,0 +1,22 @@
+"""What a team writes its handlers with, and what loads them: classes (Base, Dispatch) or functions (App)."""
+
+from psched.application.base import Base
+from psched.application.decider import Decider, DefaultDecider, UndefinedDecisionError
+from psched.application.dispatch import Dispatch
+from psched.application.functions import App
+from psched.application.loader import ApplicationSpec, load
+from psched.application.routing import Application, Handler, Router
+
+__all__ = [
+    "App",
+    "Application",
+    "ApplicationSpec",
+    "Base",
+    "Decider",
+    "DefaultDecider",
+    "Dispatch",
+    "Handler",
+    "Router",
+    "UndefinedDecisionError",
+    "load",
+]

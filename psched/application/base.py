@@ -1,0 +1,61 @@
+"""The class that handlers are made from. In children."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from psched.application.decider import Decider, DefaultDecider
+from psched.task import Task
+
+
+class Base:
+    """One run of one task: override `perform`, and settle `self.task` in it. A handler is made anew for each run.
+
+    Called by a handler thread of the daemon; only `kill` comes from another thread.
+    """
+
+    decider: ClassVar[type[Decider]] = DefaultDecider
+    """Decides what becomes of a run that raised."""
+
+    retry_wait: float | None = None
+    """Seconds until the next attempt after an error; None takes the configured `retry_wait`."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def run(self) -> None:
+        """Call before_perform, perform and after_perform; an Exception of theirs is the decider's affair."""
+        try:
+            if self.before_perform() is not False:
+                self._perform()
+        except Exception as error:  # noqa: BLE001 – what the handler raises is for its decider to judge
+            self.decide("unexpected_error_raised", error=error)
+
+    def before_perform(self) -> bool | None:
+        """Prepare the run. Return False to leave it at that: `perform` and `after_perform` are not called then."""
+        return None
+
+    def perform(self) -> None:
+        """Do the work and call `self.task.finish()`, `retry()` or `release()`."""
+        raise NotImplementedError(f"{type(self).__name__} must define perform() or run()")
+
+    def after_perform(self) -> None:
+        """Tidy up after `perform`, also when it raised (as in PerfectQueue)."""
+
+    def kill(self, reason: Exception) -> None:
+        """Bring `perform` to its end; does nothing here. Called from another thread, also just before `run` begins.
+
+        `reason`: ImmediateProcessStopError, PreemptedError, CancelRequestedError or TimeoutError; `task.stop_reason`
+        is set to it before, so that a loop may look there instead. What is still running `child_kill_interval`
+        seconds later ends with its process.
+        """
+
+    def decide(self, decision: str, **options: Any) -> Any:
+        """Let the decider take a decision by name. Raises UndefinedDecisionError for one that it does not know."""
+        return self.decider(self).decide(decision, **options)
+
+    def _perform(self) -> None:
+        try:
+            self.perform()
+        finally:
+            self.after_perform()

@@ -1,0 +1,68 @@
+"""What becomes of a run that went wrong: the part of a handler that a team may replace. In children."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+from psched.errors import PreemptedError
+from psched.suggest import did_you_mean
+from psched.task import Task
+
+log = logging.getLogger(__name__)
+
+
+class UndefinedDecisionError(Exception):
+    """A handler asked its decider for a decision that it does not know."""
+
+
+class Undecided(Protocol):
+    """The handler that a decider decides for."""
+
+    task: Task
+    retry_wait: float | None
+
+
+class Decider:
+    """Decides by name: each public method of a subclass is a decision, its keyword arguments what it depends on."""
+
+    def __init__(self, handler: Undecided) -> None:
+        self.handler = handler
+
+    @property
+    def task(self) -> Task:
+        """The task being run."""
+        return self.handler.task
+
+    def decide(self, decision: str, **options: Any) -> Any:
+        """Take the named decision. Raises UndefinedDecisionError when there is no such method."""
+        if decision not in self._decisions():
+            name = type(self).__name__
+            hint = did_you_mean(decision, self._decisions())
+            raise UndefinedDecisionError(f"{name} has no decision {decision!r}{hint}")
+        return getattr(self, decision)(**options)
+
+    def _decisions(self) -> list[str]:
+        names = [name for name in dir(self) if not name.startswith("_") and name not in vars(Decider)]
+        return [name for name in names if callable(getattr(self, name))]
+
+
+class DefaultDecider(Decider):
+    """Tries again later."""
+
+    def unexpected_error_raised(self, error: Exception) -> None:
+        """Log the traceback and make the task due again after the handler's `retry_wait` (None: the configured one).
+
+        A run that was settled before, or that was told to stop, stays as it is. Raises `error` again when it says that
+        the lease is lost: then there is nothing to decide.
+        """
+        task = self.task
+        if isinstance(error, PreemptedError):
+            raise error
+        if task.settled:
+            log.error("key=%s type=%s raised after it was %s", task.key, task.type, task.outcome, exc_info=error)
+        elif task.stop_reason is not None:
+            log.info("key=%s type=%s raised when told to stop: %r", task.key, task.type, error)
+        else:
+            log.error("key=%s type=%s failed; trying again later", task.key, task.type, exc_info=error)
+            task.retry(self.handler.retry_wait, error=repr(error))

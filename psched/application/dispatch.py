@@ -1,0 +1,65 @@
+"""A router made of classes: which handler class runs which type of task. In children."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import ClassVar, cast
+
+from psched.application.modules import find, import_module
+from psched.application.routing import HandlerFactory, Pattern, check_pattern, matches
+from psched.errors import ConfigError
+
+
+class Dispatch:
+    """Routes tasks by their type; subclass it and set `routes`. Never instantiated.
+
+    The first route that matches wins. A handler given as a string is looked up when all modules are loaded:
+    `"Handler"` in the module that defines `routes`, `"pkg.mod:Handler"` anywhere.
+    """
+
+    routes: ClassVar[Mapping[Pattern, HandlerFactory | str]] = {}
+
+    @classmethod
+    def route(cls, type: str) -> HandlerFactory | None:
+        """Return the handler class of this type, or None."""
+        for pattern, target in cls.routes.items():
+            if matches(pattern, type):
+                return cls._handler(target)
+        return None
+
+    @classmethod
+    def check(cls) -> None:
+        """Raise ConfigError when a route is malformed or leads nowhere."""
+        for pattern, target in cls.routes.items():
+            try:
+                check_pattern(pattern)
+                cls._handler(target)
+            except ConfigError as error:
+                raise ConfigError(f"{cls.__name__}.routes[{pattern!r}]: {error}") from error
+
+    @classmethod
+    def close(cls) -> None:
+        """Nothing is kept between tasks."""
+
+    @classmethod
+    def _handler(cls, target: HandlerFactory | str) -> HandlerFactory:
+        found = cls._find(target) if isinstance(target, str) else target
+        if not isinstance(found, type) or not _is_handler(found):
+            raise ConfigError(f"a handler must be a subclass of psched.application.Base, got {found!r}")
+        return cast(HandlerFactory, found)
+
+    @classmethod
+    def _find(cls, name: str) -> object:
+        module_name, _, attribute = name.rpartition(":")
+        return find(import_module(module_name) if module_name else cls._home(), attribute)
+
+    @classmethod
+    def _home(cls) -> ModuleType:
+        owner = next(parent for parent in cls.__mro__ if "routes" in vars(parent))
+        return sys.modules[owner.__module__]
+
+
+def _is_handler(found: type) -> bool:
+    return all(callable(getattr(found, verb, None)) for verb in ("run", "kill"))

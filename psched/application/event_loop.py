@@ -1,0 +1,66 @@
+"""Event loops for `async def` handlers: one for each handler thread, kept from task to task. In children."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Awaitable
+
+
+class EventLoops:
+    """Gives the calling thread its event loop, which it makes when first asked."""
+
+    def __init__(self) -> None:
+        self._own = threading.local()
+
+    def runner(self) -> asyncio.Runner:
+        """Return the calling thread's runner."""
+        runner: asyncio.Runner | None = getattr(self._own, "runner", None)
+        if runner is None:
+            runner = self._own.runner = asyncio.Runner()
+        return runner
+
+    def close(self) -> None:
+        """Close the calling thread's loop: what still runs on it is cancelled and waited for."""
+        runner: asyncio.Runner | None = getattr(self._own, "runner", None)
+        if runner is not None:
+            del self._own.runner
+            runner.close()
+
+
+class CancellableRun:
+    """One awaitable, run to its end on a loop, which another thread may cancel, also before it has begun."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._cancelled = False
+
+    def run(self, awaitable: Awaitable[object], runner: asyncio.Runner) -> None:
+        """Run `awaitable`. Raises what it raises; CancelledError only when `cancel` was called."""
+        try:
+            runner.run(self._run(awaitable), context=contextvars.copy_context())
+        except asyncio.CancelledError as error:
+            if self._cancelled:
+                raise
+            raise RuntimeError("the handler was cancelled from within") from error
+
+    def cancel(self) -> None:
+        """Throw CancelledError into what is being awaited. Any thread; a second call does nothing."""
+        with self._lock:
+            first = not self._cancelled
+            self._cancelled = True
+            if first and self._task is not None:
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+
+    async def _run(self, awaitable: Awaitable[object]) -> None:
+        with self._lock:
+            self._task = asyncio.current_task()
+            if self._cancelled and self._task is not None:
+                self._task.cancel()
+        try:
+            await awaitable
+        finally:
+            with self._lock:
+                self._task = None

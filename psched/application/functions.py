@@ -1,0 +1,98 @@
+"""A router made of functions: `@app.task("type")` turns a function of one task into a handler. In children."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from psched.application.base import Base
+from psched.application.event_loop import CancellableRun, EventLoops
+from psched.application.routing import HandlerFactory, Pattern, check_pattern, matches
+from psched.errors import ConfigError
+from psched.task import Task
+
+TaskFunction = Callable[[Task], Any]
+F = TypeVar("F", bound=TaskFunction)
+
+
+class App:
+    """The tasks of an application, registered by decorating functions. Several may serve one daemon."""
+
+    def __init__(self) -> None:
+        self._routes: dict[Pattern, HandlerFactory] = {}
+        self._names: dict[Pattern, str] = {}
+        self._loops = EventLoops()
+
+    def task(self, type: Pattern, *, retry_wait: float | None = None, finish: bool = True) -> Callable[[F], F]:
+        """Make the decorated function handle tasks of this type, or of all types in which the expression is found.
+
+        Returning finishes the task (unless `finish` is False, or the function settled it itself); an exception makes it
+        due again `retry_wait` seconds later (None: the configured wait). An `async def` function runs on an event loop
+        of its thread that is kept between tasks; `kill` cancels it. Other functions look at `task.stop_reason`.
+
+        Raises:
+            ConfigError: the type has a handler, or what is decorated cannot be one.
+        """
+        if callable(type):
+            raise ConfigError(f"{_name(type)} is decorated with @app.task; write @app.task('type')")
+        pattern = check_pattern(type)
+        if retry_wait is not None and not retry_wait >= 0:
+            raise ConfigError(f"retry_wait of {pattern!r} must be 0 or more seconds, got {retry_wait!r}")
+
+        def register(function: F) -> F:
+            self._check(pattern, function)
+            self._names[pattern] = _name(function)
+            self._routes[pattern] = lambda task: FunctionHandler(task, function, self._loops, retry_wait, finish)
+            return function
+
+        return register
+
+    def route(self, type: str) -> HandlerFactory | None:
+        """Return what makes the handler of this type: the first match in the order of registration, or None."""
+        return next((factory for pattern, factory in self._routes.items() if matches(pattern, type)), None)
+
+    def check(self) -> None:
+        """Raise ConfigError when nothing is registered."""
+        if not self._routes:
+            raise ConfigError("the App handles no task; decorate a function with @app.task('type')")
+
+    def close(self) -> None:
+        """Close the event loop of the calling thread."""
+        self._loops.close()
+
+    def _check(self, pattern: Pattern, function: TaskFunction) -> None:
+        if pattern in self._routes:
+            raise ConfigError(f"{pattern!r} is handled twice: by {self._names[pattern]} and by {_name(function)}")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigError(f"{_name(function)} is a generator, which would never run; use return, not yield")
+
+
+class FunctionHandler(Base):
+    """Runs one function on one task."""
+
+    def __init__(
+        self, task: Task, function: TaskFunction, loops: EventLoops, retry_wait: float | None, finish: bool
+    ) -> None:
+        super().__init__(task)
+        self.retry_wait = retry_wait
+        self._function = function
+        self._loops = loops
+        self._finish = finish
+        self._running = CancellableRun()
+
+    def perform(self) -> None:
+        """Call the function, await what it returns if that can be awaited, and finish."""
+        result = self._function(self.task)
+        if inspect.isawaitable(result):
+            self._running.run(result, self._loops.runner())
+        if self._finish and not self.task.settled:
+            self.task.finish()
+
+    def kill(self, reason: Exception) -> None:
+        """Cancel what is awaited; a plain function has to look at `task.stop_reason`."""
+        self._running.cancel()
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__qualname__", repr(function))

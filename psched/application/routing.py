@@ -1,0 +1,81 @@
+"""Which handler a task gets: patterns, routers and the application they make up. In children, and wherever one is checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from psched.errors import ConfigError
+from psched.task import Task
+
+Pattern = str | re.Pattern[str]
+"""What a route is chosen by: a string is the whole type, a compiled expression is searched in it (as in the originals)."""
+
+
+class Handler(Protocol):
+    """One run of one task, as the daemon drives it."""
+
+    def run(self) -> None:
+        """Do the work and settle the task. In a handler thread; whatever it raises ends this run only."""
+        ...
+
+    def kill(self, reason: Exception) -> None:
+        """Bring `run` to its end soon, for `reason`. From another thread, at any time, at most once."""
+        ...
+
+
+HandlerFactory = Callable[[Task], Handler]
+
+
+class Router(Protocol):
+    """Knows the handlers of some types."""
+
+    def route(self, type: str) -> HandlerFactory | None:
+        """Return what makes the handler of this type, or None when it is not one of ours."""
+        ...
+
+    def check(self) -> None:
+        """Raise ConfigError when a route leads nowhere."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the calling handler thread used. Called when that thread ends."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """The routers of a daemon, asked in order."""
+
+    routers: tuple[Router, ...]
+
+    def handler(self, task: Task) -> Handler | None:
+        """Return a handler for `task`, or None when no router knows its type."""
+        for router in self.routers:
+            factory = router.route(task.type)
+            if factory is not None:
+                return factory(task)
+        return None
+
+    def close(self) -> None:
+        """Let go of what the calling handler thread used, event loops for instance."""
+        for router in self.routers:
+            router.close()
+
+
+def matches(pattern: Pattern, type: str) -> bool:
+    """Return whether a route for `pattern` takes this type."""
+    if isinstance(pattern, str):
+        return pattern == type
+    return pattern.search(type) is not None
+
+
+def check_pattern(pattern: object) -> Pattern:
+    """Return `pattern`. Raises ConfigError unless it is a non-empty string or a compiled expression for text."""
+    if isinstance(pattern, str) and pattern:
+        return pattern
+    if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
+        return pattern
+    raise ConfigError(f"a task type must be a non-empty string or a compiled regular expression, got {pattern!r}")
