@@ -143,7 +143,7 @@ REFUSED = [
     ("*-5 * * * *", "minute '*-5'"),
     ("1,,2 * * * *", "minute ''"),
     ("1.5 * * * *", "minute '1.5'"),
-    ("１ * * * *", "is not understood"),
+    ("\uff11 * * * *", "is not understood"),
     ("0\u00a00 * * *", "has 4 fields"),
     ("0 0 30 2 *", "never runs: there is no day 30 in February"),
     ("0 0 31 4,6,11 *", "never runs: there is no day 31 in April or June or November"),
@@ -176,5 +176,5 @@ def test_dates_are_impossible_where_both_day_fields_must_match(cron: str, reason
 
 
 def test_an_unknown_dialect_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(ConfigError, match="cron_dialect 'perfectshed': expected .* did you mean 'perfectsched'"):
+    with pytest.raises(ConfigError, match=r"cron_dialect 'perfectshed': expected .* did you mean 'perfectsched'"):
         validate("* * * * *", "UTC", "perfectshed")
