@@ -45,10 +45,14 @@ class Runner:
 
     def run(self) -> None:
         """Work until stopped; returns when the running task is done."""
-        while not self._stopping.is_set():
-            worked = [self._serve(lane) for lane in self._lanes]
-            if not any(worked):
-                self._stopping.wait(min(lane.pause() for lane in self._lanes))
+        try:
+            while not self._stopping.is_set():
+                worked = [self._serve(lane) for lane in self._lanes]
+                if not any(worked):
+                    self._stopping.wait(min(lane.pause() for lane in self._lanes))
+        finally:
+            for lane in self._lanes:
+                lane.application.close()
 
     def current(self) -> Run | None:
         """Return the run in progress. Any thread."""
@@ -90,7 +94,12 @@ class Runner:
             self._done()
 
     def _run(self, lane: Lane, task: Task) -> None:
-        handler = lane.application.handler(task)
+        try:
+            handler = lane.application.handler(task)
+        except BaseException as error:
+            self._leave_if_forked()
+            self._raised(task, error)
+            return
         if handler is None:
             log.error("key=%s type=%s no handler for this type; trying again later", task.key, task.type)
             task.retry(error=f"no handler for the type {task.type!r}")
