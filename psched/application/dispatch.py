@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from types import ModuleType
 from typing import ClassVar, cast
 
 from psched.application.modules import find, import_module
-from psched.application.routing import HandlerFactory, Pattern, check_pattern, matches
+from psched.application.routing import HandlerFactory, Routes, check_pattern, matches
 from psched.errors import ConfigError
 
 
@@ -19,7 +18,7 @@ class Dispatch:
     `"Handler"` in the module that defines `routes`, `"pkg.mod:Handler"` anywhere.
     """
 
-    routes: ClassVar[Mapping[Pattern, HandlerFactory | str]] = {}
+    routes: ClassVar[Routes] = {}
 
     @classmethod
     def route(cls, type: str) -> HandlerFactory | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +27,10 @@ class Handler(Protocol):
 
 
 HandlerFactory = Callable[[Task], Handler]
+
+
+Routes = Mapping[Pattern, HandlerFactory | str]
+"""Handlers by pattern; a string names a class that is looked up later."""
 
 
 class Router(Protocol):

@@ -1,0 +1,1 @@
+"""Ready-made applications. Each is loaded only by naming it."""

@@ -1,0 +1,213 @@
+"""Runs programs, so that a crontab can be replaced without writing Python: `-r psched.handlers.command Command`. In children.
+
+**Whoever may write the table can run any program as the user of this daemon**, with its environment, and with what
+passwords the configuration takes from there. That is why this application is never loaded unless it is named.
+
+It takes tasks of the type `command`, and of any that begins with `command.`; their data is
+
+    {"argv": ["/usr/bin/backup", "--all"]}                    no shell: one string per argument
+    {"shell": true, "command": "backup --all | gzip >out"}     /bin/sh -c
+
+and, if wanted, `cwd` (an absolute folder), `env` (added to the daemon's own), `timeout` (seconds) and `ok_exit_codes`
+(default `[0]`). The program has nothing to read, a session of its own, and in its environment `PSCHED_KEY`,
+`PSCHED_TYPE`, `PSCHED_SCHEDULED_TIME` (unix seconds), `PSCHED_ATTEMPT` and, where the store has fences, `PSCHED_FENCE`.
+
+Exit status, duration and the last lines of its output go to the log. Any other status, and data that cannot be used, are
+an error: the task is tried again after `retry_wait`. When the program ends, or is ended, so is all that is left of its
+process group: first by SIGTERM, then by SIGKILL.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import threading
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from psched.application import Base, Dispatch
+from psched.application.routing import Routes
+from psched.handlers.process_group import Ending, ProcessGroup
+from psched.suggest import did_you_mean
+from psched.task import Task
+
+log = logging.getLogger(__name__)
+
+_GRACE = 1.0
+"""Seconds between SIGTERM and SIGKILL when the run is told to stop; below the default `child_kill_interval`."""
+_TIMEOUT_GRACE = 5.0
+"""The same when the program's own timeout is over: nobody is waiting."""
+_LONGEST_ERROR = 300
+
+
+class CommandError(Exception):
+    """The program could not be started; the message says why."""
+
+
+def _text(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("a NUL character cannot be passed to a program")
+    return value
+
+
+def _variable(value: str) -> str:
+    if not value or "=" in value:
+        raise ValueError("the name of an environment variable must not be empty nor hold '='")
+    return _text(value)
+
+
+def _folder(value: str) -> str:
+    if not value.startswith("/"):
+        raise ValueError(f"expected an absolute path, got {value!r}")
+    return _text(value)
+
+
+Text = Annotated[str, AfterValidator(_text)]
+Variable = Annotated[str, AfterValidator(_variable)]
+Folder = Annotated[str, AfterValidator(_folder)]
+ExitCode = Annotated[int, Field(ge=0, le=255)]
+
+
+class Instruction(BaseModel):
+    """What the data of a task says is to be run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    argv: list[Text] | None = Field(default=None, min_length=1)
+    shell: bool = False
+    command: Text | None = Field(default=None, min_length=1)
+    cwd: Folder | None = None
+    env: dict[Variable, Text] = {}
+    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    ok_exit_codes: list[ExitCode] = Field(default=[0], min_length=1)
+
+    @model_validator(mode="after")
+    def _one_way_only(self) -> Self:
+        if self.shell and (self.command is None or self.argv is not None):
+            raise ValueError('with "shell": true give "command", not "argv"')
+        if not self.shell and (self.argv is None or self.command is not None):
+            raise ValueError('give "argv", a list of strings, or "shell": true with "command"')
+        if self.argv is not None and not self.argv[0]:
+            raise ValueError('the first of "argv" names the program; it is empty')
+        return self
+
+    @property
+    def program(self) -> list[str]:
+        """The argument list to be executed."""
+        return ["/bin/sh", "-c", self.command or ""] if self.argv is None else self.argv
+
+
+class CommandHandler(Base):
+    """Runs the program that the task's data names."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._stop = threading.Event()
+
+    def perform(self) -> None:
+        """Run the program, log how it ended, and finish or retry; a run told to stop is left for the daemon to settle."""
+        try:
+            instruction = instruction_from(self.task.data)
+            ending = self._execute(instruction)
+        except CommandError as error:
+            self._fail(str(error), "")
+            return
+        if ending is not None:
+            self._conclude(instruction, ending)
+
+    def kill(self, reason: Exception) -> None:
+        """End the process group, or do not start it."""
+        self._stop.set()
+
+    def _execute(self, instruction: Instruction) -> Ending | None:
+        """Return how the program ended, or None when it was not started because the run is to stop."""
+        if self._stop.is_set():
+            return None
+        with self._start(instruction) as group:
+            return group.wait(instruction.timeout, _TIMEOUT_GRACE, _GRACE)
+
+    def _start(self, instruction: Instruction) -> ProcessGroup:
+        environment = os.environ | instruction.env | about(self.task)
+        try:
+            return ProcessGroup(instruction.program, instruction.cwd, environment, self._stop)
+        except OSError as error:
+            thing = instruction.program[0] if error.filename is None else error.filename
+            raise CommandError(f"cannot run {thing!r}: {error.strerror}") from error
+        except ValueError as error:
+            raise CommandError(f"cannot run {instruction.program[0]!r}: {error}") from error
+
+    def _conclude(self, instruction: Instruction, ending: Ending) -> None:
+        status = describe(ending, instruction.timeout)
+        if ending.left_behind:
+            log.warning("key=%s left processes behind in its group; they were ended", self.task.key)
+        if ending.cut_short == "stop":
+            log.info("key=%s was told to stop: %s%s", self.task.key, status, quoted(ending.tail))
+        elif ending.cut_short is None and ending.status in instruction.ok_exit_codes:
+            log.info("key=%s %s%s", self.task.key, status, quoted(ending.tail))
+            self.task.finish()
+        else:
+            self._fail(status, ending.tail)
+
+    def _fail(self, problem: str, tail: str) -> None:
+        log.error("key=%s type=%s %s; trying again later%s", self.task.key, self.task.type, problem, quoted(tail))
+        last = tail.rpartition("\n")[2]
+        error = f"{problem}: {last}" if last else problem
+        self.task.retry(error=error[:_LONGEST_ERROR])
+
+
+class Command(Dispatch):
+    """The application."""
+
+    routes: ClassVar[Routes] = {re.compile(r"^command(\.|\Z)"): CommandHandler}
+
+
+def instruction_from(data: dict[str, Any]) -> Instruction:
+    """Return what `data` says. Raises CommandError: one line with every fault in it."""
+    try:
+        return Instruction.model_validate(data)
+    except ValidationError as error:
+        faults = "; ".join(_fault(details) for details in error.errors(include_url=False))
+        raise CommandError(f"the data of this task cannot be run: {faults}") from error
+
+
+def about(task: Task) -> dict[str, str]:
+    """Return what a program is told about its run, as environment variables."""
+    told = {
+        "PSCHED_KEY": task.key,
+        "PSCHED_TYPE": task.type,
+        "PSCHED_SCHEDULED_TIME": str(task.scheduled_time),
+        "PSCHED_ATTEMPT": str(task.attempts),
+    }
+    return told if task.fence is None else told | {"PSCHED_FENCE": str(task.fence)}
+
+
+def describe(ending: Ending, timeout: float | None) -> str:
+    """Say how a program ended and how long it took."""
+    if ending.cut_short == "timeout":
+        return f"was ended after its timeout of {timeout:g} s"
+    if ending.status < 0:
+        return f"was ended by {signal_name(-ending.status)} after {ending.seconds:.3f} s"
+    return f"ended with exit status {ending.status} after {ending.seconds:.3f} s"
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, or its number when it has none (some real-time signals)."""
+    names = {known.value: known.name for known in signal.Signals}
+    return names.get(number, f"signal {number}")
+
+
+def quoted(tail: str) -> str:
+    """Return the lines of `tail`, each on a line of its own behind a mark that no log line begins with."""
+    return "".join(f"\n  | {line}" for line in tail.splitlines())
+
+
+def _fault(details: ErrorDetails) -> str:
+    where = ".".join(str(part) for part in details["loc"])
+    if details["type"] == "extra_forbidden":
+        return f"unknown key {where!r}{did_you_mean(where, Instruction.model_fields)}"
+    message = details["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message
