@@ -20,12 +20,12 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key, _ in node.value:
-            if key.tag != _MERGE and key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} stands twice", key.start_mark
-                )
-            if key.tag != _MERGE and isinstance(key.value, str):
-                seen.add(key.value)
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+                continue
+            if key.value in seen:
+                problem = f"the key {key.value!r} stands twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
 
@@ -39,8 +39,12 @@ def read_environment(path: Path, environment: str) -> dict[str, Any]:
         raise ConfigError(f"{path}: {_missing(environment, environments)}")
     content = environments[environment]
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}:{environment}: expected a mapping of settings, got {type(content).__name__}")
+        raise ConfigError(f"{path}:{environment}: expected a mapping of settings, got {_kind(content)}")
     return content
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else type(value).__name__
 
 
 def _missing(environment: str, environments: dict[str, Any]) -> str:
@@ -53,7 +57,7 @@ def _missing(environment: str, environments: dict[str, Any]) -> str:
 
 def _parse(path: Path) -> Any:
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file; name one with -c, etc/psched.yml is an example") from None
     except OSError as error:

@@ -1,0 +1,210 @@
+"""What the configuration means: inheritance, defaults, variables, paths. The wrong ones are in test_config_faults.py."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psched.config import Section, Settings, coerce, from_mapping, load, masked_url
+
+SQLITE = {"type": "rdb", "url": "sqlite:////data/psched.db"}
+EXAMPLE = Path(__file__).parents[2] / "etc" / "psched.yml"
+
+
+def schedules(**keys: Any) -> Section:
+    section = from_mapping({**SQLITE, **keys}).schedules
+    assert section is not None
+    return section
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A configuration with one environment, `development`."""
+    path = tmp_path / "etc" / "psched.yml"
+    path.parent.mkdir()
+    path.write_text("development:\n  type: rdb\n  url: sqlite:///../psched.db\n  app: jobs:app\n")
+    return path
+
+
+def test_a_flat_configuration_is_the_reader_s_section() -> None:
+    read_as_schedules = from_mapping({**SQLITE, "table": "t"})
+    read_as_queue = from_mapping({**SQLITE, "table": "t"}, reader="queue")
+    assert read_as_schedules.schedules and read_as_schedules.schedules.table == "t"
+    assert read_as_schedules.queue is None
+    assert read_as_queue.queue and read_as_queue.queue.table == "t"
+    assert read_as_queue.schedules is None
+
+
+def test_sections_inherit_the_top_level_and_override_it() -> None:
+    settings = from_mapping(
+        {**SQLITE, "poll_interval": 3, "timezone": "Asia/Tokyo", "queue": {"poll_interval": 0.5}, "schedules": None}
+    )
+    assert settings.schedules and settings.queue
+    assert (settings.schedules.poll_interval, settings.queue.poll_interval) == (3, 0.5)
+    assert (settings.schedules.timezone, settings.queue.timezone) == ("Asia/Tokyo", "Asia/Tokyo")
+    assert settings.sections == (settings.schedules, settings.queue)
+
+
+def test_only_the_sections_that_are_written_are_served() -> None:
+    assert from_mapping({"queue": SQLITE}).schedules is None
+    assert from_mapping({"schedules": SQLITE}, reader="queue").queue is None
+
+
+def test_a_section_may_undo_what_the_top_level_sets() -> None:
+    settings = from_mapping({**SQLITE, "task_timeout": 60, "schedules": {"task_timeout": None}, "queue": {}})
+    assert settings.schedules and settings.schedules.task_timeout is None
+    assert settings.queue and settings.queue.task_timeout == 60
+
+
+def test_tables_have_a_default_for_each_section_and_kind_of_store() -> None:
+    ours = from_mapping({**SQLITE, "schedules": {}, "queue": {}})
+    theirs = from_mapping({**SQLITE, "type": "rdb_compat", "schedules": {}, "queue": {}})
+    tables = [section.table for settings in (ours, theirs) for section in settings.sections]
+    assert tables == ["psched_schedules", "psched_queue", "perfect_sched", "perfect_queue"]
+
+
+def test_the_cron_dialect_is_that_of_the_table_s_owner() -> None:
+    assert schedules().cron_dialect == "vixie"
+    assert schedules(type="rdb_compat").cron_dialect == "perfectsched"
+    assert schedules(type="rdb_compat", cron_dialect="vixie").cron_dialect == "vixie"
+
+
+def test_defaults_follow_a_short_alive_time_so_that_they_never_contradict_it() -> None:
+    for alive_time in (0.5, 3, 5, 30, 300):
+        settings = from_mapping({**SQLITE, "alive_time": alive_time})
+        assert settings.schedules is not None
+        assert settings.child_heartbeat_limit == min(10, alive_time / 3)
+        assert settings.child_heartbeat_interval < settings.child_heartbeat_limit
+        assert settings.schedules.task_heartbeat_interval < alive_time / 2
+
+
+def test_the_shortest_lease_of_all_sections_bounds_the_heartbeat_limit() -> None:
+    settings = from_mapping({**SQLITE, "schedules": {"alive_time": 9}, "queue": {}})
+    assert settings.child_heartbeat_limit == 3
+
+
+def test_variables_are_expanded_and_then_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKERS", "4")
+    monkeypatch.setenv("EMPTY", "")
+    monkeypatch.delenv("UNSET", raising=False)
+    settings = from_mapping(
+        {**SQLITE, "processors": "${WORKERS}", "app": ["${UNSET:-jobs}:app"], "alive_time": "${EMPTY:-60}"}
+    )
+    assert settings.processors == 4
+    assert settings.app == ("jobs:app",)
+    assert settings.schedules and settings.schedules.alive_time == 60
+
+
+def test_only_the_chosen_environment_needs_its_variables(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UNSET", raising=False)
+    file.write_text(file.read_text() + "production:\n  type: rdb\n  url: ${UNSET}\n")
+    assert load(file, "development").environment == "development"
+
+
+def test_relative_paths_start_at_the_file_s_folder(file: Path, tmp_path: Path) -> None:
+    file.write_text(
+        file.read_text() + "  log: logs/psched.log\n  pid_file: ../run/pid\n  include: .\n"
+        "  require: [jobs, ./more.py]\n  tls: {ca: ca.pem, verify: ca}\n"
+    )
+    settings = load(file, "development")
+    assert settings.schedules is not None
+    assert settings.schedules.url == f"sqlite:///{tmp_path}/psched.db"
+    assert settings.schedules.tls == {"ca": f"{tmp_path}/etc/ca.pem", "verify": "ca"}
+    assert settings.log == tmp_path / "etc/logs/psched.log"
+    assert settings.pid_file == tmp_path / "run/pid"
+    assert settings.include == (f"{tmp_path}/etc",)
+    assert settings.require == ("jobs", f"{tmp_path}/etc/more.py")
+    assert settings.path == file
+
+
+def test_relative_paths_in_code_start_at_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert schedules(url="sqlite:///here.db").url == f"sqlite:///{tmp_path}/here.db"
+    assert (
+        schedules(url="sqlite+pysqlite:///here.db?timeout=3").url == f"sqlite+pysqlite:///{tmp_path}/here.db?timeout=3"
+    )
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite://", "sqlite:///:memory:", "mysql://u:p%40:w@h/d?charset=utf8mb4", "redis://h/0"]
+)
+def test_other_urls_stay_as_they_are(url: str) -> None:
+    assert schedules(url=url).url == url
+
+
+def test_never_and_none_mean_no_limit() -> None:
+    keys = {"child_graceful_kill_limit": "never", "max_request_per_child": "none", "task_timeout": "never"}
+    settings = from_mapping({**SQLITE, **keys, "max_attempts": "none", "log": "stderr"})
+    assert (settings.child_graceful_kill_limit, settings.max_request_per_child, settings.log) == (None, None, None)
+    assert settings.schedules and settings.schedules.task_timeout is settings.schedules.max_attempts is None
+
+
+def test_zero_is_a_number() -> None:
+    settings = from_mapping({**SQLITE, "child_graceful_kill_limit": 0, "retry_wait": 0})
+    assert settings.child_graceful_kill_limit == 0
+    assert settings.schedules and settings.schedules.retry_wait == 0
+
+
+def test_the_environment_is_the_argument_then_the_variable_then_development(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(file.read_text() + "staging:\n  type: rdb\n  url: sqlite://\n")
+    monkeypatch.delenv("PSCHED_ENV", raising=False)
+    assert load(file).environment == "development"
+    monkeypatch.setenv("PSCHED_ENV", "staging")
+    assert load(file).environment == "staging"
+    assert load(file, "development").environment == "development"
+
+
+def test_anchors_and_merge_keys_may_share_settings(file: Path) -> None:
+    file.write_text(
+        "base: &base\n  type: rdb\n  url: sqlite://\n  processors: 2\ndevelopment:\n  <<: *base\n  processors: 3\n"
+    )
+    assert load(file, "development").processors == 3
+
+
+def test_coerce_takes_settings_a_mapping_or_a_path(file: Path) -> None:
+    settings = from_mapping(SQLITE)
+    assert coerce(settings) is settings
+    assert coerce(SQLITE) == settings
+    assert coerce(str(file), "development") == coerce(file, "development") == load(file, "development")
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        from_mapping(SQLITE).processors = 2
+
+
+def test_a_password_is_never_shown() -> None:
+    settings = from_mapping({"type": "rdb", "url": "mysql://psched:s3cret@db:3306/psched?ssl_password=s3cret"})
+    assert settings.schedules is not None
+    assert settings.schedules.masked_url == "mysql://psched:***@db:3306/psched?ssl_password=***"
+    assert "s3cret" not in repr(settings) + str(settings)
+    assert masked_url("mysql://u:a:b@c@h/d") == "mysql://u:***@h/d"
+    assert masked_url("sqlite:///file.db") == "sqlite:///file.db"
+
+
+def test_the_example_mentions_every_key_and_can_be_used_with_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PSCHED_DATABASE_PASSWORD", "secret")
+    text = EXAMPLE.read_text()
+    keys = (Section.model_fields.keys() | Settings.model_fields.keys()) - {"environment", "path"}
+    written = set(re.findall(r"^  #?(\w+):", text, re.MULTILINE))
+    assert written == keys
+    assert load(EXAMPLE, "production").processors == 4
+    assert load(EXAMPLE, "development").schedules is not None
+
+
+def test_the_example_tells_the_true_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PSCHED_DATABASE_PASSWORD", "secret")
+    everything = tmp_path / "psched.yml"
+    everything.write_text(re.sub(r"^  #(\w+|  \w+):", r"  \1:", EXAMPLE.read_text(), flags=re.MULTILINE))
+    shown, default = load(everything, "production"), from_mapping(SQLITE)
+    assert shown.schedules and shown.queue and default.schedules
+    examples = {"path", "environment", "schedules", "queue", "app", "include", "require", "processors"}
+    examples |= {"log", "pid_file", "user", "group", "max_request_per_child"}
+    assert shown.model_dump(exclude=examples) == default.model_dump(exclude=examples)
+    examples = {"url", "tls", "app", "include", "require", "task_timeout", "max_attempts"}
+    assert shown.schedules.model_dump(exclude=examples) == default.schedules.model_dump(exclude=examples)

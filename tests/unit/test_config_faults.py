@@ -1,0 +1,180 @@
+"""What a wrong configuration is told: one line per fault that names file, environment, key, what was expected and found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psched.config import from_mapping, load
+from psched.errors import ConfigError
+
+SQLITE: dict[str, Any] = {"type": "rdb", "url": "sqlite:////data/psched.db"}
+
+
+def fault(mapping: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        from_mapping(mapping)
+    return str(caught.value)
+
+
+def file_fault(tmp_path: Path, content: str | bytes, environment: str = "production") -> str:
+    """Return what is said of a file with this content, without the file's own path."""
+    path = tmp_path / "psched.yml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ConfigError) as caught:
+        load(path, environment)
+    assert str(caught.value).startswith(str(path))
+    return str(caught.value).removeprefix(str(path))
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"retry_wiat": 3}, "config: retry_wiat: unknown key; did you mean 'retry_wait'?"),
+        ({"schedules": {"tabel": "x"}}, "config: schedules.tabel: unknown key; did you mean 'table'?"),
+        ({"schedules": {"log": "x"}}, "config: schedules.log: unknown key; it stands at the top level only"),
+        ({"schedules": [1]}, "config: schedules: expected a mapping of settings, got list"),
+        ({"processors": True}, "config: processors: expected a whole number ≥ 1, got True"),
+        ({"processors": 0}, "config: processors: expected a whole number ≥ 1, got 0"),
+        ({"processors": 1.5}, "config: processors: expected a whole number ≥ 1, got 1.5"),
+        ({"processors": "many"}, "config: processors: expected a whole number ≥ 1, got 'many'"),
+        ({"max_attempts": 0}, "config: max_attempts: expected a whole number ≥ 1 or none, got 0"),
+        ({"task_prefetch": "all"}, "config: task_prefetch: expected a whole number ≥ 1 or auto, got 'all'"),
+        ({"poll_interval": 0}, "config: poll_interval: expected a number of seconds > 0, got 0"),
+        ({"poll_interval": False}, "config: poll_interval: expected a number of seconds > 0, got False"),
+        ({"retry_wait": -1}, "config: retry_wait: expected a number of seconds ≥ 0, got -1"),
+        ({"retry_wait": float("nan")}, "config: retry_wait: expected a number of seconds ≥ 0, got nan"),
+        ({"alive_time": 1e12}, "config: alive_time: expected a number of seconds > 0 and ≤ 1000000000, got 1000000000000.0"),
+        (
+            {"child_graceful_kill_limit": "nevr"},
+            "config: child_graceful_kill_limit: expected a number of seconds ≥ 0 or never, got 'nevr'",
+        ),
+        ({"table": "a; drop"}, "config: table: expected a table name of letters, digits and _, at most 63 characters, got 'a; drop'"),
+        ({"processor_type": "fiber"}, "config: processor_type: expected process or thread, got 'fiber'"),
+        ({"cron_dialect": "quartz"}, "config: cron_dialect: expected vixie or perfectsched, got 'quartz'"),
+        ({"app": "jobs:"}, "config: app: expected module:NAME, NAME, or a list of them, got 'jobs:'"),
+        ({"app": [3]}, "config: app: expected module:NAME, NAME, or a list of them, got [3]"),
+        ({"log": ""}, "config: log: expected a path, got ''"),
+        ({"user": 0}, "config: user: expected text, got 0"),
+        ({"tls": {"verify": "yes"}}, "config: tls: expected verify to be full, ca or none, got {'verify': 'yes'}"),
+        ({"tls": {"chain": "x"}}, "config: tls: expected a mapping with some of ca, cert, key and verify, got {'chain': 'x'}"),
+        ({"queue": {}, "schedules": {}, "table": "t"}, "config: queue.table: schedules and queue cannot share the table 't'; name another one"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_named_with_what_was_expected_and_found(keys: dict[str, Any], expected: str) -> None:
+    assert fault({**SQLITE, **keys}) == expected
+
+
+def test_an_unknown_zone_is_named_with_the_nearest_one() -> None:
+    assert fault({**SQLITE, "schedules": {"timezone": "Asia/Tokio"}}) == (
+        "config: schedules.timezone: 'Asia/Tokio' is not a zone of the tz database; "
+        "expected a name like 'Europe/Berlin'; did you mean 'Asia/Tokyo'?"
+    )
+
+
+def test_what_is_missing_is_named_with_what_may_stand_there() -> None:
+    assert fault({"url": "sqlite://"}).startswith("config: type: missing; expected rdb")
+    assert fault({"type": "rdb"}).startswith("config: url: missing; expected a URL like sqlite:///psched.db")
+
+
+def test_every_fault_has_a_line_of_its_own_and_is_told_once() -> None:
+    lines = fault({**SQLITE, "processors": 0, "retry_wait": "x", "schedules": {}, "queue": {}}).splitlines()
+    assert sorted(line.split(":")[1].strip() for line in lines) == ["processors", "retry_wait"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        ({"child_heartbeat_limit": 299}, "child_heartbeat_limit 299 + child_kill_interval 2"),
+        ({"child_kill_interval": 290}, "child_heartbeat_limit 10 + child_kill_interval 290"),
+        ({"child_heartbeat_interval": 10}, "child_heartbeat_interval 10 must be less than child_heartbeat_limit 10"),
+        ({"task_heartbeat_interval": 150}, "task_heartbeat_interval 150 must be less than half"),
+    ],
+)
+def test_values_that_would_let_a_frozen_child_outlive_its_lease_are_refused(keys: dict[str, Any], name: str) -> None:
+    assert name in fault({**SQLITE, **keys})
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("psched.db", "expected a URL like"),
+        ("mysql:/psched:s3cret@db/psched", "expected a URL like"),
+        ("mysql://psched:s3cret@db:port/psched", "expected a URL like"),
+        ("mysql://psched:s3@cret@db/psched", "the password holds an '@'; write it as %40"),
+        ("sqlite://psched.db", "three slashes"),
+    ],
+)
+def test_a_wrong_url_is_told_without_its_password(url: str, expected: str) -> None:
+    message = fault({"type": "rdb", "url": url})
+    assert message.startswith("config: url: ")
+    assert expected in message
+    assert "s3" not in message
+
+
+def test_a_url_under_a_wrong_key_is_told_without_its_password() -> None:
+    assert "s3cret" not in fault({**SQLITE, "table": "mysql://psched:s3cret@db/psched"})
+
+
+def test_what_a_variable_holds_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "s3cret")
+    assert fault({**SQLITE, "table": "${SECRET}!"}).endswith("got '${SECRET}!'")
+
+
+def test_an_unset_variable_is_named_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UNSET", raising=False)
+    assert fault({**SQLITE, "queue": {"url": "mysql://u:${UNSET}@h/d"}}) == (
+        "config: queue.url: the environment variable UNSET is not set"
+    )
+    assert "expected ${NAME}" in fault({**SQLITE, "log": "${UNSET"})
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(ConfigError, match="^/none/psched.yml: there is no such file"):
+        load("/none/psched.yml")
+
+
+def test_a_missing_environment_is_named_with_those_that_are_there(tmp_path: Path) -> None:
+    assert file_fault(tmp_path, "development: {}\nproduktion: {}\n") == (
+        ": there is no environment 'production', only development, produktion; "
+        "did you mean 'produktion'? (set -e or $PSCHED_ENV)"
+    )
+
+
+def test_settings_without_an_environment_are_told_where_they_belong(tmp_path: Path) -> None:
+    assert "indented, under `production:`" in file_fault(tmp_path, "type: rdb\nurl: sqlite://\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("production:\n  type: rdb\n  type: rdb\n", ":3: not valid YAML: the key 'type' stands twice"),
+        ("production:\n\ttype: rdb\n", ":2: not valid YAML: "),
+        ("production: [\n", ":2: not valid YAML: "),
+        ("production: {? [a] : b}", ":1: not valid YAML: found unhashable key"),
+        (b"production: \xff\n", ": not valid YAML: expected UTF-8 text"),
+        ("production: \x00\n", ": not valid YAML: expected UTF-8 text"),
+        ("", ": expected one mapping per environment"),
+        ("- a\n", ": expected one mapping per environment"),
+        ("production:\n", ":production: expected a mapping of settings, got nothing"),
+        ("production: &a\n  app: [*a]\n", ":production: nested too deeply"),
+        ("production: !!python/object:os.system {}\n", ":1: not valid YAML: "),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_told_with_its_line(
+    tmp_path: Path, content: str | bytes, expected: str
+) -> None:
+    assert file_fault(tmp_path, content).startswith(expected)
+
+
+def test_a_fault_names_file_and_environment(tmp_path: Path) -> None:
+    assert file_fault(tmp_path, "production: {type: rdb, url: 'sqlite://', processors: 0}") == (
+        ":production: processors: expected a whole number ≥ 1, got 0"
+    )
+
+
+def test_what_is_no_configuration_at_all_is_refused() -> None:
+    with pytest.raises(ConfigError, match="got list"):
+        from_mapping({**SQLITE, "queue": []})
