@@ -21,6 +21,8 @@ PACKAGES = {
     "initdb": ("postgresql", "postgresql"),
     "redis-server": ("redis", "redis-server"),
     "systemd-analyze": (None, "systemd"),
+    "systemd-nspawn": (None, "systemd-container"),
+    "dbus-daemon": (None, "dbus"),
 }
 """Program → the Homebrew formula and the Debian packages it comes with."""
 
