@@ -9,16 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.absent import find
-
 _UNITS = Path(__file__).parents[2] / "systemd"
 _NAMES = ["pschedd.service", "pschedd@.service"]
 
 
 def _analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [find("systemd-analyze"), *arguments], capture_output=True, text=True, timeout=30, check=False
-    )
+    return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, timeout=30, check=False)
 
 
 def _installed(name: str, folder: Path, *drop_ins: Path) -> Path:
@@ -34,18 +30,21 @@ def _installed(name: str, folder: Path, *drop_ins: Path) -> Path:
     return unit.rename(folder / name.replace("@", "@staging")) if not drop_ins else unit
 
 
+@pytest.mark.needs("systemd-analyze")
 @pytest.mark.parametrize("name", _NAMES)
 def test_systemd_finds_no_fault_with_the_unit(name: str, tmp_path: Path) -> None:
     done = _analyze("verify", "--recursive-errors=yes", "--man=no", str(_installed(name, tmp_path)))
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.needs("systemd-analyze")
 def test_systemd_finds_no_fault_with_the_drop_in_for_commands(tmp_path: Path) -> None:
     unit = _installed("pschedd.service", tmp_path, _UNITS / "command.conf")
     done = _analyze("verify", "--recursive-errors=yes", "--man=no", str(unit))
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.needs("systemd-analyze")
 @pytest.mark.parametrize("name", _NAMES)
 def test_the_exposure_of_the_sandbox_is_at_most_2(name: str) -> None:
     done = _analyze("security", "--offline=true", "--threshold=20", "--no-pager", str(_UNITS / name))
