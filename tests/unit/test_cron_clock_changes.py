@@ -89,6 +89,9 @@ CHANGES: list[tuple[Window, str, list[str], list[str] | None]] = [
     (NEW_YORK_AUTUMN, "*/30 1 * * *", [f"2026-11-01T01:{m}-0{o}:00" for o in (4, 5) for m in ("00", "30")], SAME),
     (NEW_YORK_AUTUMN, "45 * * * *", [f"2026-11-01T{t}:00" for t in ("00:45-04", "01:45-04", "01:45-05")], SAME),
     (NEW_YORK_AUTUMN, "15 30 1 * * *", ["2026-11-01T01:30:15-04:00"], [f"2026-11-01T01:30:15-0{o}:00" for o in (4, 5)]),
+    # also when the next match but for the second pass is a year away
+    (NEW_YORK_AUTUMN, "30 1 1 11 *", ["2026-11-01T01:30-04:00"], [f"2026-11-01T01:30-0{o}:00" for o in (4, 5)]),
+    (NEW_YORK_AUTUMN, "*/30 1 1 11 *", [f"2026-11-01T01:{m}-0{o}:00" for o in (4, 5) for m in ("00", "30")], SAME),
     # half an hour
     (LORD_HOWE_AUTUMN, "45 1 * * *", ["2026-04-05T01:45+11:00"], ["2026-04-05T01:45+11:00", "2026-04-05T01:45+10:30"]),
     (LORD_HOWE_AUTUMN, "15 1 * * *", ["2026-04-05T01:15+11:00"], SAME),
