@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.clock import WallClock
 from tests.lab.leaks import MARK, Holdings, kill_since, left_since
 from tests.lab.mariadb import MariaDB
 from tests.lab.postgresql import PostgreSQL
@@ -83,3 +84,9 @@ def database(request: pytest.FixtureRequest, lab: Lab, tmp_path: Path) -> Iterat
         return
     with lab.shared(_KINDS[request.param]).database() as url:
         yield url
+
+
+@pytest.fixture
+def wall_clock(lab: Lab) -> WallClock:
+    """A wall clock for other processes; it shows the true time until the test sets it."""
+    return lab.wall_clock()

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import psutil
+
+from tests.lab.clock import WallClock, build_shim
 
 HOST = "127.0.0.1"
 USER = "psched"
@@ -275,6 +278,13 @@ class Lab:
     def private(self, kind: type[Server], *, durable: bool = False) -> Server:
         """Return a new server, not started, for one test to do with as it likes."""
         return kind(template=self.folder / kind.__name__, durable=durable)
+
+    def wall_clock(self) -> WallClock:
+        """Return a wall clock that shows the true time until it is set."""
+        library = self.folder / "clock_shim.so"
+        if not library.exists():
+            build_shim(self.folder)
+        return WallClock(library, self.folder / f"clock-{uuid.uuid4().hex}")
 
     @property
     def folder(self) -> Path:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-DRIVERS = {"sqlite": "sqlite", "mysql": "mysql+pymysql", "postgresql": "postgresql+psycopg"}
+from tests.lab.sql import connect
 
 
 def _tables(url: str) -> list[str]:
-    parsed = sa.make_url(url)
-    engine = sa.create_engine(parsed.set(drivername=DRIVERS[parsed.drivername]))
-    try:
-        with engine.begin() as connection:
-            names = sa.inspect(connection).get_table_names()
-            connection.execute(sa.text("CREATE TABLE mine (id INTEGER)"))
-            return names
-    finally:
-        engine.dispose()
+    with connect(url) as connection:
+        names = sa.inspect(connection).get_table_names()
+        connection.execute(sa.text("CREATE TABLE mine (id INTEGER)"))
+        return names
 
 
 def test_each_test_gets_an_empty_database(database: str) -> None:

@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Iterator
 
-import psycopg
-import pymysql
 import pytest
+import sqlalchemy as sa
 
 from tests.lab.proxy import Proxy
-from tests.lab.servers import HOST, PASSWORD, USER, Server
+from tests.lab.servers import HOST, Server
+from tests.lab.sql import connect
 
 
 class _Echo(socketserver.StreamRequestHandler):
@@ -159,26 +159,12 @@ def test_a_commit_whose_answer_is_lost_was_done(server: Server) -> None:
     try:
         with Proxy(server.port) as proxy:
             trap = proxy.lose_answer(b"INSERT")
-            with pytest.raises((psycopg.OperationalError, pymysql.OperationalError)):
-                _execute(server, name, proxy.port, "CREATE TABLE t (n INTEGER)", "INSERT INTO t VALUES (1)")
+            with connect(server.url(name, proxy.port)) as connection:
+                connection.execute(sa.text("CREATE TABLE t (n INTEGER)"))
+                with pytest.raises(sa.exc.OperationalError):
+                    connection.execute(sa.text("INSERT INTO t VALUES (1)"))
             trap.wait()
-        assert _execute(server, name, server.port, "SELECT n FROM t") == 1
+        with connect(server.url(name)) as connection:
+            assert connection.scalar(sa.text("SELECT n FROM t")) == 1
     finally:
         server.drop_database(name)
-
-
-def _execute(server: Server, database: str, port: int, *statements: str) -> int | None:
-    """Run statements in autocommit; return the last one's value."""
-    account = {"host": HOST, "port": port, "user": USER, "password": PASSWORD, "autocommit": True}
-    connection = (
-        psycopg.connect(dbname=database, **account)
-        if server.name == "PostgreSQL"
-        else pymysql.connect(database=database, **account)
-    )
-    try:
-        cursor = connection.cursor()
-        for statement in statements:
-            cursor.execute(statement)
-        return cursor.fetchone()[0] if statements[-1].startswith("SELECT") else None
-    finally:
-        connection.close()
