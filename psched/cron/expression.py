@@ -130,8 +130,7 @@ def _values(field: _Field, text: str, vixie: bool) -> set[int]:
 
 def _day_rule(day: str, weekday: str, vixie: bool) -> DayRule:
     """Combine the two fields: both must match when one begins with `*` (Debian's cron) or is just `*` (Ruby)."""
-    if not vixie and day == "l":
-        weekday = "*"  # chrono, which computes for PerfectSched, looks at no weekday then
+    day_alone = not vixie and day == "l"  # chrono, which computes for PerfectSched, looks at no weekday then
     days = [term for term in day.split(",") if term != "l"]
     plain: set[int] = set()
     nth: set[tuple[int, int]] = set()
@@ -145,9 +144,9 @@ def _day_rule(day: str, weekday: str, vixie: bool) -> DayRule:
     return DayRule(
         days=frozenset(value for term in days for value in _term(_DAY, term, vixie)),
         last_day="l" in day.split(","),
-        weekdays=frozenset(plain),
+        weekdays=frozenset(range(7) if day_alone else plain),
         nth_weekdays=frozenset(nth),
-        both=any(text.startswith("*") if vixie else text == "*" for text in (day, weekday)),
+        both=day_alone or any(text.startswith("*") if vixie else text == "*" for text in (day, weekday)),
     )
 
 

@@ -121,6 +121,7 @@ REFUSED = [
     ("0 0 * * 8", "weekday '8'"),
     ("0 0 * * 8L", "weekday '8'"),
     ("0 0 * * mno", "did you mean 'mon'?"),
+    ("0 0 L * xyz", "weekday 'xyz' is unknown"),
     ("0 0 1 fri *", "month 'fri' is unknown"),
     ("0 22-2 * * *", "hour '22-2' runs backwards; write '22-23,0-2'"),
     ("0 22-2/2 * * *", "runs backwards; write the values as a list"),
