@@ -63,8 +63,10 @@ def _loaded(path: Path) -> ModuleType | None:
 def _free_name(path: Path) -> str:
     """Return a key for sys.modules under which a file such as `calendar.py` hides nobody else's module."""
     stem = path.stem
-    taken = stem in sys.modules or not stem.isidentifier() or importlib.util.find_spec(stem) is not None
-    return f"{stem}@{path}" if taken else stem
+    if stem in sys.modules or not stem.isidentifier():
+        return f"{stem}@{path}"
+    spec = importlib.util.find_spec(stem)
+    return stem if spec is None or spec.origin == str(path) else f"{stem}@{path}"
 
 
 def _execute(path: Path, name: str) -> ModuleType:

@@ -1,0 +1,57 @@
+"""Tasks without a database: what is done with them stands in a ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psched.errors import PreemptedError
+from psched.model import Claim, Lease, Row, Rule, ScheduleRow
+from psched.task import Task
+
+
+class Ledger:
+    """Where the tasks it hands out are settled. `entries` holds a tuple for each settling, in order."""
+
+    shows_fence = True
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[Any, ...]] = []
+        self.preempted = False
+
+    def task(self, type: str = "type1", data: dict[str, Any] | None = None, key: str = "key1") -> Task:
+        """Return a task whose lease does not end."""
+        row: Row = ScheduleRow(
+            key,
+            type,
+            {} if data is None else data,
+            "due",
+            2,
+            rule=Rule("* * * * *", "UTC"),
+            next_time=60,
+            next_run_time=60,
+        )
+        return Task(Claim(row, Lease(key, 7, 1e12)), self, deadline=1e12)
+
+    def finish(self, claim: Claim, until: float) -> None:
+        """Enter ("finished",)."""
+        self._enter("finished")
+
+    def retry(self, claim: Claim, wait: float | None, error: str | None, until: float) -> None:
+        """Enter ("retried", wait, error)."""
+        self._enter("retried", wait, error)
+
+    def release(self, claim: Claim, until: float) -> None:
+        """Enter ("released",)."""
+        self._enter("released")
+
+    def extend(self, tasks: list[Task]) -> list[Task]:
+        """Lose every lease once `preempted`."""
+        return tasks if self.preempted else []
+
+    def forget(self, task: Task) -> None:
+        """Nothing is counted here."""
+
+    def _enter(self, *entry: Any) -> None:
+        if self.preempted:
+            raise PreemptedError("the lease is lost")
+        self.entries.append(entry)
