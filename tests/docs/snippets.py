@@ -4,6 +4,7 @@
     ```python file=app.py  written there (any language)
     ```yaml load=production  loaded as a configuration with that environment
     ```sql on=mariadb      executed on a server of that kind
+    ```sh machine=step     executed on a machine with systemd, by tests/systemd
     ```sh norun=reason     shown only, and why
 
 `text`, `mermaid` and `ini` blocks need nothing.

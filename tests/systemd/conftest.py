@@ -1,4 +1,4 @@
-"""A machine with psched installed as docs/operations.md says, one schedule store and an application that leaves traces."""
+"""A machine with psched installed as docs/operations.md says, a SQLite file and an application that leaves traces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.systemd.machine import Machine, boot, python_files, require_machine
-from tests.systemd.service import Service
+from tests.systemd.service import CHECKOUT, Service, follow_documents
 
 _ROOT = Path(__file__).parents[2]
 _CONFIG = """\
@@ -16,7 +16,7 @@ production:
   type: rdb
   url: sqlite:////var/lib/psched/psched.db
   app: app:app
-  include: .
+  include: /srv
   log: /var/log/psched/psched.log
   poll_interval: 0.1
   child_fork_frequency_limit: 0.1
@@ -51,23 +51,24 @@ RestartSec=100ms
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
+    """A machine on which docs/operations.md was followed up to the configuration."""
     require_machine()
     files, binds = python_files(_ROOT / "psched")
-    for unit in (_ROOT / "systemd").glob("*.service"):
-        files[f"/etc/systemd/system/{unit.name}"] = unit.read_text()
-        files[f"/etc/systemd/system/{unit.name}.d/impatient.conf"] = _IMPATIENT
-    files["/etc/psched/psched.yml"] = _CONFIG
-    files["/etc/psched/app.py"] = _APPLICATION
+    for folder in ("etc", "systemd"):
+        binds[_ROOT / folder] = f"{CHECKOUT}/{folder}"
+    for unit in ("pschedd", "pschedd@"):
+        files[f"/etc/systemd/system/{unit}.service.d/impatient.conf"] = _IMPATIENT
+    files["/srv/app.py"] = _APPLICATION
     with boot(tmp_path, files, binds) as machine:
         machine.run("ldconfig")
-        machine.run("useradd", "--system", "--user-group", "--home-dir", "/var/lib/psched", "psched")
-        for folder in ("lib", "log"):
-            machine.run("install", "-d", "-o", "psched", "-g", "psched", "-m", "750", f"/var/{folder}/psched")
+        follow_documents(machine, "install")
+        (machine.root / "etc/psched/psched.yml").write_text(_CONFIG)
         yield machine
 
 
 @pytest.fixture
 def service(machine: Machine) -> Service:
+    """The service, not started, with a table and a schedule that is due every second."""
     service = Service(machine)
     service.psched("init")
     service.psched("add", "s1", "short", "* * * * * *", "{}")
@@ -76,6 +77,7 @@ def service(machine: Machine) -> Service:
 
 @pytest.fixture
 def running(service: Service) -> Service:
+    """The service, started, after its first task."""
     service.systemctl("start")
     service.wait_for_trace("short")
     return service

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from tests.docs.snippets import snippets
 from tests.systemd.machine import Machine, wait_for
+
+CHECKOUT = "/srv/psched"
+"""Where a machine sees what of the checkout its installation needs."""
+
+_OPERATIONS = Path(__file__).parents[2] / "docs/operations.md"
+
+
+def follow_documents(machine: Machine, step: str) -> None:
+    """Do what docs/operations.md says for a step, as root in the checkout."""
+    texts = [block.text for block in snippets(_OPERATIONS) if (block.action, block.argument) == ("machine", step)]
+    assert texts, f"docs/operations.md has no step {step}"
+    for text in texts:
+        machine.run("sh", "-euc", f"cd {CHECKOUT}\n{text}")
 
 
 class Service:

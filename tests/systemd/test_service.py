@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 from tests.systemd.machine import wait_for
-from tests.systemd.service import Service
+from tests.systemd.service import Service, follow_documents
 
 
 def test_start_returns_when_the_workers_are_up_and_tasks_run_as_the_service_user(service: Service) -> None:
-    service.systemctl("start")
+    follow_documents(service.machine, "start")
     assert service.properties("ActiveState") == {"ActiveState": "active"}
     assert "worker" in service.properties("StatusText")["StatusText"]
     service.wait_for_trace("short")
@@ -100,17 +99,14 @@ def test_an_instance_serves_the_environment_it_is_named_after(service: Service) 
     instance.systemctl("stop")
 
 
-def test_the_drop_in_lets_commands_use_the_system_but_gain_nothing(service: Service) -> None:
-    drop_in = Path(__file__).parents[2] / "systemd/command.conf"
-    home = service.machine.root / "home/psched"
+def test_the_drop_in_lets_commands_use_the_system_but_gain_nothing(running: Service) -> None:
+    home = running.machine.root / "home/psched"
     home.mkdir()
-    os.chown(home, service.state.stat().st_uid, 0)
-    (service.machine.root / "etc/systemd/system/pschedd.service.d/command.conf").write_text(drop_in.read_text())
-    config = service.machine.root / "etc/psched/psched.yml"
+    os.chown(home, running.state.stat().st_uid, 0)
+    config = running.machine.root / "etc/psched/psched.yml"
     config.write_text(config.read_text().replace("app: app:app", "app: psched.handlers.command:Command"))
     command = '{"shell": true, "command": "grep NoNewPrivs /proc/self/status > /home/psched/trace"}'
-    service.psched("add", "c1", "command", "* * * * * *", command)
-    service.machine.run("systemctl", "daemon-reload")
-    service.systemctl("start")
+    running.psched("add", "c1", "command", "* * * * * *", command)
+    follow_documents(running.machine, "commands")
     trace = home / "trace"
-    wait_for(lambda: trace.exists() and "1" in trace.read_text(), 20, service.explain)
+    wait_for(lambda: trace.exists() and trace.read_text().split() == ["NoNewPrivs:", "1"], 20, running.explain)
