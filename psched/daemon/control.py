@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ class Control:
         """Return its master's process id, or None when none runs. Raises PidFileError."""
         return read_running(self.pid_file)
 
-    def send(self, number: signal.Signals) -> int | None:
+    def send(self, number: int) -> int | None:
         """Signal the master and return its pid, or None when none runs. Raises PermissionError, PidFileError."""
         pid = self.pid()
         if pid is not None:
