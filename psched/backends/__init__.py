@@ -1,0 +1,31 @@
+"""Where the stores are found: a package for each `type`, and nothing to register. Children and clients."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+
+from psched.errors import ConfigError
+from psched.store import Stores, StoreSettings
+
+
+def open_stores(type_: str, settings: StoreSettings) -> Stores:
+    """Return the stores of the backend `type_` for the tables that `settings` name; nothing is connected yet.
+
+    A name with a dot is somebody else's package with an `open_stores(settings)` of its own. Raises ConfigError.
+    """
+    name = type_ if "." in type_ else f"{__name__}.{type_}"
+    if not all(part.isidentifier() for part in name.split(".")) or not _exists(name):
+        raise ConfigError(f"type: no store {type_!r}; there are rdb_compat, rdb and redis, or a package of your own")
+    opener = getattr(import_module(name), "open_stores", None)
+    if opener is None:
+        raise ConfigError(f"type: the package {type_} has no open_stores(settings)")
+    stores: Stores = opener(settings)
+    return stores
+
+
+def _exists(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,0 +1,60 @@
+"""Reading a stored row, whoever wrote it: what cannot be used is named, never an exception. Children and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from psched.payload import decode
+
+_LAST_SECOND = 253_402_300_799
+"""The end of the year 9999 in unix seconds: what a calendar can show."""
+
+
+class Fields:
+    """The columns of one row; `problem` is the first that cannot be used, and why."""
+
+    def __init__(self, row: Mapping[Any, Any]) -> None:
+        self._row = row
+        self.problem: str | None = None
+
+    def text(self, name: str) -> str:
+        """Return a text column."""
+        value = self._row[name]
+        if isinstance(value, str):
+            return value
+        self._complain(name, "text", value)
+        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+    def optional_text(self, name: str) -> str | None:
+        """Return a text column that may be NULL."""
+        return None if self._row[name] is None else self.text(name)
+
+    def number(self, name: str) -> int:
+        """Return an integer column; 0 when it holds something else."""
+        value = self._row[name]
+        if isinstance(value, int):
+            return value
+        self._complain(name, "an integer", value)
+        return 0
+
+    def seconds(self, name: str, per_second: int = 1) -> float:
+        """Return a column of `per_second` units to the second in seconds; 0 when no calendar reaches that far."""
+        units = self.number(name)
+        seconds = units // per_second if units % per_second == 0 else units / per_second
+        if abs(seconds) <= _LAST_SECOND:
+            return seconds
+        self._complain(name, "seconds within the year 9999", self._row[name])
+        return 0
+
+    def json(self, name: str) -> dict[str, Any]:
+        """Return a column of JSON; {} when it is no object."""
+        try:
+            return decode(self.text(name))
+        except (ValueError, RecursionError) as error:
+            self._complain(name, f"a JSON object ({error})", self._row[name])
+            return {}
+
+    def _complain(self, name: str, expected: str, found: object) -> None:
+        if self.problem is None:
+            self.problem = f"column {name} should hold {expected}, found {str(found)[:60]!r}"

@@ -1,0 +1,19 @@
+"""The store `rdb`: our own tables on SQLite, MariaDB, MySQL or PostgreSQL. Used in children and clients."""
+
+from __future__ import annotations
+
+from psched.backends.rdb.schedules import RdbScheduleStore
+from psched.dialects import open_database
+from psched.store import Stores, StoreSettings
+
+SCHEDULES_TABLE = "psched_schedules"
+"""The table's usual name."""
+
+
+def open_stores(settings: StoreSettings) -> Stores:
+    """Return a store for each table that is named. Raises ConfigError."""
+    schedules = None
+    if settings.schedules is not None:
+        database = open_database(settings.url, settings.tls)
+        schedules = RdbScheduleStore(database, settings.schedules, settings.holder)
+    return Stores(schedules)

@@ -1,0 +1,99 @@
+"""Taking due rows so that each has one taker: what the databases differ by most. Used in children and clients."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, RowMapping, Select, Table, Update, bindparam, select
+
+from psched.backends.rdb.statements import LeaseStatements
+from psched.backends.rdb.tables import RUNNING
+from psched.dialects.base import Dialect
+
+Parameters = dict[str, Any]
+
+
+class Claiming(Protocol):
+    """How due rows are leased. The parameters are those of `LeaseStatements.claim`, with :limit and the types."""
+
+    def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[RowMapping]:
+        """Lease up to :limit due rows and return them as they are then, in any order."""
+        ...
+
+
+def claiming_by(dialect: Dialect, table: Table, statements: LeaseStatements) -> Claiming:
+    """Return the way of claiming that suits the database."""
+    return OneStatement(dialect, table, statements) if dialect.returning else ThreeSteps(table, statements)
+
+
+def type_parameters(types: Collection[str] | None) -> Parameters:
+    """Return the parameters :type_0, :type_1, … for `types`."""
+    return {} if types is None else {f"type_{number}": type_ for number, type_ in enumerate(types)}
+
+
+class OneStatement:
+    """UPDATE … RETURNING of keys that are selected, and locked where there are row locks, in the same statement."""
+
+    def __init__(self, dialect: Dialect, table: Table, statements: LeaseStatements) -> None:
+        self._dialect = dialect
+        self._table = table
+        self._statements = statements
+        self._by_types: dict[int | None, Any] = {}
+
+    def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[RowMapping]:
+        """Lease up to :limit due rows."""
+        if type_count not in self._by_types:
+            self._by_types[type_count] = self._statement(type_count)
+        return connection.execute(self._by_types[type_count], parameters).mappings().all()
+
+    def _statement(self, type_count: int | None) -> Any:
+        due = self._statements.due(type_count, locked=True).subquery()
+        keys = self._dialect.among(self._table.c.key, select(due.c.key))
+        return self._statements.claim(keys).returning(*self._table.c)
+
+
+class ThreeSteps:
+    """Look at candidates, take those that are still due, read what was taken: the fastest, and free of deadlocks.
+
+    For MariaDB and MySQL, which have no UPDATE … RETURNING. Claimers that look at once see the same candidates; all
+    but the first get few of them. So whoever gets less than he saw looks further and picks a window by chance, the
+    wider the oftener that happens, and comes back to the earliest rows as soon as he is alone.
+    """
+
+    TRIES = 6
+    WIDEST = 16
+
+    def __init__(self, table: Table, statements: LeaseStatements) -> None:
+        c = table.c
+        self._statements = statements
+        self._take: Update = statements.claim(c.key.in_(bindparam("keys", expanding=True)))
+        self._taken: Select[Any] = select(*c).where(
+            c.key.in_(bindparam("keys", expanding=True)),
+            c.claim == bindparam("claim_number"),
+            c.status == RUNNING,
+        )
+        self._by_types: dict[int | None, Select[Any]] = {}
+        self._windows = 1
+
+    def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[RowMapping]:
+        """Lease up to :limit due rows; none only when none is due, or others were faster every time."""
+        for _ in range(self.TRIES):
+            keys = self._candidates(connection, parameters, type_count)
+            if not keys:
+                return []
+            taken = connection.execute(self._take, {**parameters, "keys": keys}).rowcount
+            self._windows = min(self._windows * 2, self.WIDEST) if taken < len(keys) else max(self._windows // 2, 1)
+            if taken:
+                return connection.execute(self._taken, {**parameters, "keys": keys}).mappings().all()
+        return []
+
+    def _candidates(self, connection: Connection, parameters: Parameters, type_count: int | None) -> list[str]:
+        if type_count not in self._by_types:
+            self._by_types[type_count] = self._statements.due(type_count, locked=False)
+        limit = parameters["limit"]
+        seen = {**parameters, "limit": limit * self._windows}
+        keys = list(connection.execute(self._by_types[type_count], seen).scalars())
+        start = random.randrange(0, max(len(keys), 1), limit)
+        return keys[start : start + limit]

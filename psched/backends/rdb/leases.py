@@ -1,0 +1,169 @@
+"""Leases on the rows of one table: acquiring, renewing, settling, giving back. Used in children and clients.
+
+Written once for every table that has the lease columns of tables.py; the SQL stands in statements.py.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, Table, Update
+
+from psched.backends.rdb.claiming import claiming_by, type_parameters
+from psched.backends.rdb.statements import LeaseStatements
+from psched.backends.rdb.tables import RUNNING
+from psched.clock import boottime
+from psched.dialects.database import Database
+from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError
+from psched.model import Lease
+
+_BATCH = 500
+"""Leases renewed by one statement, to keep it short."""
+
+_ERROR_TAIL = 8000
+"""Characters kept of an error: the end of a traceback says most."""
+
+
+class Leases:
+    """The leases of one holder on one table. Safe to use from several threads."""
+
+    def __init__(self, database: Database, table: Table, holder: str) -> None:
+        self.statements = LeaseStatements(database.dialect, table)
+        self._database = database
+        self._holder = holder
+        self._claiming = claiming_by(database.dialect, table, self.statements)
+        self._lock = threading.Lock()
+        self._unanswered: dict[int, float] = {}
+
+    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None) -> list[tuple[RowMapping, Lease]]:
+        """Lease up to `limit` due rows, earliest first, to run for `alive_time` seconds.
+
+        Each acquire writes a number of its own into its rows. When its answer is lost, the next one undoes by this
+        number what it did, so that the rows are due again as they were.
+        """
+        if limit < 1 or (types is not None and not types):
+            return []
+        asked = boottime()
+        self._undo(self._still_leased(asked))
+        number = new_number()
+        values = {
+            "claim_number": number,
+            "claimer": self._holder,
+            "alive": math.ceil(alive_time * 1000),
+            "limit": limit,
+            **type_parameters(types),
+        }
+        type_count = None if types is None else len(types)
+
+        def work(connection: Connection, uncertain: bool) -> Sequence[RowMapping]:
+            if uncertain:
+                connection.execute(self.statements.undo, self._undoing([number]))
+            return self._claiming.acquire(connection, values, type_count)
+
+        try:
+            rows = self._database.run(work)
+        except BaseException:
+            with self._lock:
+                self._unanswered[number] = asked + alive_time
+            raise
+        return [(row, _lease(row)) for row in sorted(rows, key=lambda row: (row["ready"], row["key"]))]
+
+    def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
+        """Make each lease end `alive_time` seconds from now; None for those that are lost."""
+        renewed: dict[tuple[str, int], Lease] = {}
+        for start in range(0, len(leases), _BATCH):
+            rows = self._extend(leases[start : start + _BATCH], math.ceil(alive_time * 1000))
+            renewed.update(((row["key"], row["fence"]), _lease(row)) for row in rows)
+        return [renewed.get((lease.key, lease.fence)) for lease in leases]
+
+    def release(self, lease: Lease, until: float) -> None:
+        """Make the row due now, the attempt not counted."""
+        self.settle(lease, self.statements.release, {}, until)
+
+    def retry(self, lease: Lease, wait: float, error: str | None, until: float) -> None:
+        """Make the row due `wait` seconds from now, and keep the end of `error`."""
+        values = {"wait": math.ceil(wait * 1000), "error": None if error is None else _storable(error)}
+        self.settle(lease, self.statements.retry, values, until)
+
+    def settle(self, lease: Lease, statement: Update, values: Mapping[str, Any], until: float) -> RowMapping | None:
+        """Execute `statement`, one of `LeaseStatements.settling`.
+
+        Returns None when it is done, and the row when the lease is ours but another condition of the statement does
+        not hold. Raises PreemptedError, IdempotentNotFoundError, IdempotentAlreadyFinishedError.
+        """
+        parameters = {"lease_key": lease.key, "lease_fence": lease.fence}
+
+        def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None]:
+            if connection.execute(statement, {**parameters, **values}).rowcount == 1:
+                return True, None
+            row = connection.execute(self.statements.read, {"lease_key": lease.key}).mappings().first()
+            settled_before = row is not None and row["fence"] == lease.fence and row["status"] != RUNNING
+            return uncertain and settled_before, row
+
+        done, row = self._database.run(work, until)
+        return None if done else _still_ours(lease, row)
+
+    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
+        """Give back what a dead `holder` leases; see `LeaseStore.give_back`."""
+        values = {"dead": holder, "suspects": list(suspects), "longest": math.ceil(longest_wait * 1000)}
+        count: int = self._database.run(
+            lambda connection, _: connection.execute(self.statements.give_back, values).rowcount
+        )
+        return count
+
+    def _extend(self, leases: Sequence[Lease], alive: int) -> Sequence[RowMapping]:
+        keys = [lease.key for lease in leases]
+        values = {"alive": alive, "keys": keys, "pairs": [(lease.key, lease.fence) for lease in leases]}
+
+        def work(connection: Connection, uncertain: bool) -> Sequence[RowMapping]:
+            changed = connection.execute(self.statements.extend, values)
+            if not self._database.dialect.returning:
+                changed = connection.execute(self.statements.held, {"keys": keys})
+            return changed.mappings().all()
+
+        return self._database.run(work)
+
+    def _still_leased(self, now: float) -> list[int]:
+        """Return the numbers of acquires without an answer that may hold rows, as some statement may come late."""
+        with self._lock:
+            self._unanswered = {number: end for number, end in self._unanswered.items() if end > now}
+            return list(self._unanswered)
+
+    def _undo(self, numbers: list[int]) -> None:
+        if numbers:
+            self._database.run(
+                lambda connection, _: connection.execute(self.statements.undo, self._undoing(numbers)).rowcount
+            )
+
+    def _undoing(self, numbers: list[int]) -> dict[str, Any]:
+        return {"claimer": self._holder, "claims": numbers}
+
+
+def new_number() -> int:
+    """Return a number that no other call has, to know one's own rows by when an answer is lost."""
+    return secrets.randbits(62)
+
+
+def _lease(row: RowMapping) -> Lease:
+    return Lease(row["key"], row["fence"], row["due"] / 1000)
+
+
+def _still_ours(lease: Lease, row: RowMapping | None) -> RowMapping:
+    """Return `row` when it is under `lease`; raise what happened to it otherwise."""
+    if row is None:
+        raise IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
+    if row["fence"] != lease.fence:
+        whose = f"{row['node']} has it" if row["status"] == RUNNING else "nobody has it now"
+        raise PreemptedError(f"{lease.key!r}: the lease of this run is lost; {whose}")
+    if row["status"] != RUNNING:
+        raise IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was settled before")
+    return row
+
+
+def _storable(error: str) -> str:
+    """Return the end of `error` without what PostgreSQL's text cannot hold."""
+    return error[-_ERROR_TAIL:].replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

@@ -1,0 +1,152 @@
+"""The SQL of leases, built once per table; each statement reads the database's clock within itself. Any process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    Table,
+    Update,
+    bindparam,
+    case,
+    func,
+    literal,
+    select,
+    tuple_,
+    union_all,
+    update,
+)
+
+from psched.backends.rdb.tables import RUNNING, WAITING
+from psched.dialects.base import Dialect, now_ms
+
+_LONGEST_BACKOFF = 30
+"""Doublings of the wait after crashes: beyond that a shift would overflow, and any cap is reached."""
+
+
+def after(name: str) -> ColumnElement[int]:
+    """Return the time `name` (a parameter, in milliseconds) from now."""
+    return now_ms() + bindparam(name, type_=BigInteger)
+
+
+class LeaseStatements:
+    """The statements on one table with leases. Parameters stand in the statements as `:name`.
+
+    MariaDB and MySQL assign from left to right and read what was assigned, hence the `ordered_values`: what is read
+    (`due`, `crashes`) comes before it is written.
+    """
+
+    def __init__(self, dialect: Dialect, table: Table) -> None:
+        self._dialect = dialect
+        self._table = table
+        self._ended = {"status": WAITING, "holder": None, "updated": now_ms()}
+        self.read = select(*table.c).where(table.c.key == bindparam("lease_key"))
+        self.release = self._releasing()
+        self.retry = self._retrying()
+        self.extend = self._extending()
+        self.held = self._holding()
+        self.undo = self._undoing()
+        self.give_back = self._giving_back()
+
+    def settling(self, *conditions: ColumnElement[bool], **values: Any) -> Update:
+        """Return the UPDATE that ends the lease :lease_key, :lease_fence and writes `values`, if `conditions` hold."""
+        c = self._table.c
+        under_lease = (c.key == bindparam("lease_key"), c.fence == bindparam("lease_fence"), c.status == RUNNING)
+        return update(self._table).where(*under_lease, *conditions).values(**self._ended, **values)
+
+    def due(self, type_count: int | None, locked: bool) -> Select[Any]:
+        """Return the keys that are due, earliest first, at most :limit; of the types :type_0, :type_1, … if limited.
+
+        Each type is read by its own index range, so that a backlog of other types is not waded through.
+        """
+        if type_count is None:
+            return self._due(locked)
+        c = self._table.c
+        parts = [self._due(locked, c.type == bindparam(f"type_{number}")) for number in range(type_count)]
+        if type_count == 1:
+            return parts[0]
+        together = union_all(*(select(part.subquery()) for part in parts)).subquery()
+        return select(*together.c).order_by(together.c.due, together.c.key).limit(bindparam("limit"))
+
+    def claim(self, *conditions: ColumnElement[bool]) -> Update:
+        """Return the UPDATE that leases the due rows that meet `conditions` for :alive to :holder, numbered :claim."""
+        c = self._table.c
+        return (
+            update(self._table)
+            .where(*conditions, c.due <= now_ms())
+            .ordered_values(
+                (c.ready, c.due),
+                (c.due, after("alive")),
+                (c.status, RUNNING),
+                (c.fence, c.fence + 1),
+                (c.claim, bindparam("claim_number")),
+                (c.holder, bindparam("claimer")),
+                (c.node, bindparam("claimer")),
+                (c.attempts, c.attempts + 1),
+                (c.updated, now_ms()),
+            )
+        )
+
+    def _due(self, locked: bool, *conditions: ColumnElement[bool]) -> Select[Any]:
+        c = self._table.c
+        due = select(c.key, c.due).where(*conditions, c.due <= now_ms()).order_by(c.due, c.key)
+        limited = due.limit(bindparam("limit"))
+        return limited.with_for_update(skip_locked=True) if locked else limited
+
+    def _releasing(self) -> Update:
+        return self.settling(due=now_ms(), attempts=self._table.c.attempts - 1)
+
+    def _retrying(self) -> Update:
+        error = self._table.c.last_error
+        kept = func.coalesce(bindparam("error", type_=error.type), error)
+        return self.settling(due=after("wait"), last_error=kept, crashes=0)
+
+    def _extending(self) -> Update:
+        """Renew :pairs of key and fence; :keys are the same keys again, by which the rows are found."""
+        c = self._table.c
+        ours = (
+            c.key.in_(bindparam("keys", expanding=True)),
+            c.status == RUNNING,
+            tuple_(c.key, c.fence).in_(bindparam("pairs", expanding=True)),
+        )
+        extend = update(self._table).where(*ours).values(due=after("alive"), updated=now_ms())
+        return extend.returning(c.key, c.fence, c.due) if self._dialect.returning else extend
+
+    def _holding(self) -> Select[Any]:
+        c = self._table.c
+        return select(c.key, c.fence, c.due).where(c.key.in_(bindparam("keys", expanding=True)), c.status == RUNNING)
+
+    def _undoing(self) -> Update:
+        """Make rows as they were before the acquires numbered :claims of :claimer, whose answers were lost."""
+        c = self._table.c
+        lost = (
+            c.holder == bindparam("claimer"),
+            c.claim.in_(bindparam("claims", expanding=True)),
+            c.status == RUNNING,
+        )
+        return update(self._table).where(*lost).values(due=c.ready, attempts=c.attempts - 1, **self._ended)
+
+    def _giving_back(self) -> Update:
+        """Give back what :dead leases. The fence grows, so that whoever still has the lease finds it lost."""
+        c = self._table.c
+        suspect = c.key.in_(bindparam("suspects", expanding=True))
+        longest = bindparam("longest", type_=BigInteger)
+        doublings = case((c.crashes < _LONGEST_BACKOFF, c.crashes), else_=_LONGEST_BACKOFF)
+        backoff = literal(1000, BigInteger).bitwise_lshift(doublings)
+        wait = case((backoff < longest, backoff), else_=longest)
+        return (
+            update(self._table)
+            .where(c.holder == bindparam("dead"), c.status == RUNNING)
+            .ordered_values(
+                (c.due, now_ms() + case((suspect, wait), else_=0)),
+                (c.attempts, c.attempts - case((suspect, 0), else_=1)),
+                (c.crashes, c.crashes + case((suspect, 1), else_=0)),
+                (c.fence, c.fence + 1),
+                (c.status, WAITING),
+                (c.holder, None),
+                (c.updated, now_ms()),
+            )
+        )

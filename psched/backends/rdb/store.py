@@ -1,0 +1,75 @@
+"""What the stores of `rdb` have in common: everything of `LeaseStore`. Used in children and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from sqlalchemy import MetaData, RowMapping, Table, select
+
+from psched.backends.rdb.layout import Layout
+from psched.backends.rdb.leases import Leases
+from psched.backends.rdb.tables import versions_table
+from psched.dialects.base import now_ms
+from psched.dialects.database import Database
+from psched.model import Claim, Lease, Row
+from psched.store import Finding
+
+
+class RdbLeaseStore:
+    """Due rows with leases in one table; `read` makes of a stored row what the engine knows."""
+
+    shows_fence = True
+
+    def __init__(self, database: Database, table: Table, holder: str, read: Callable[[RowMapping], Row]) -> None:
+        """Connects to nothing yet."""
+        self._database = database
+        self._layout = Layout(database, table, versions_table(MetaData()))
+        self._leases = Leases(database, table, holder)
+        self._read_row = read
+
+    def create_tables(self) -> None:
+        """Create or upgrade the table and its indexes; idempotent. Raises ConfigError when it is newer, or not ours."""
+        self._layout.create()
+
+    def check_tables(self) -> None:
+        """Raise ConfigError naming the remedy when the table cannot be used as it is."""
+        self._layout.check()
+
+    def diagnose(self) -> Iterator[Finding]:
+        """Yield what `psched doctor` shows of this store."""
+        return self._layout.diagnose()
+
+    def now(self) -> float:
+        """Return the database's clock in unix seconds, to the millisecond."""
+        milliseconds: int = self._database.run(lambda connection, _: connection.execute(select(now_ms())).scalar_one())
+        return milliseconds / 1000
+
+    def is_unavailable(self, error: Exception) -> bool:
+        """Tell whether `error` means that the database is away, overloaded or read-only."""
+        return self._database.fault(error) is not None
+
+    def acquire(
+        self, limit: int, alive_time: float, types: Collection[str] | None = None, known: Collection[str] = ()
+    ) -> list[Claim]:
+        """Lease up to `limit` due rows, earliest first."""
+        return [Claim(self._read_row(row), lease) for row, lease in self._leases.acquire(limit, alive_time, types)]
+
+    def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
+        """Make each lease end `alive_time` seconds from now; None for those that are lost."""
+        return self._leases.extend(leases, alive_time)
+
+    def release(self, lease: Lease, until: float) -> None:
+        """Make the row due now, the attempt not counted."""
+        self._leases.release(lease, until)
+
+    def retry(self, lease: Lease, wait: float, error: str | None, until: float) -> None:
+        """Make the row due `wait` seconds from now, and keep the end of `error`."""
+        self._leases.retry(lease, wait, error, until)
+
+    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
+        """Give back what a dead `holder` leases."""
+        return self._leases.give_back(holder, suspects, longest_wait)
+
+    def close(self) -> None:
+        """Close every connection; idempotent."""
+        self._database.close()

@@ -1,0 +1,156 @@
+"""What databases differ by, each named once; a dialect overrides what it does otherwise. Used in children and clients.
+
+SQL that differs is a small construct here (`now_ms`, `ExactText`) which each dialect compiles in its own way, so that
+the stores build every statement once and for all databases.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sqlalchemy import URL, BigInteger, Connection, String, Text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import DDLCompiler
+from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.sql.selectable import Select
+
+from psched.errors import ConfigError
+
+
+class Fault(enum.Enum):
+    """How a database error passes by itself."""
+
+    CONFLICT = "rolled back for the sake of others (deadlock, serialisation, lock or statement timeout): try again"
+    LOST = "the connection or the server is gone; whether the statement was done is unknown: try on a fresh connection"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long one step may take, in seconds. `read` bounds every answer; the server gives up somewhat earlier.
+
+    A URL sets them by `?connect_timeout=…&read_timeout=…`.
+    """
+
+    connect: float
+    read: float
+
+    @property
+    def statement(self) -> float:
+        """When the server gives up a statement: before the client does, so that the connection can be kept."""
+        return self.read * 0.8
+
+    @property
+    def lock(self) -> float:
+        """How long a statement waits for a row that somebody else has locked."""
+        return self.read * 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files of the transport encryption. `verify` is full (certificate and host), ca (certificate only) or none."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    verify: str = "full"
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Tls | None:
+        """Return what the configuration's `tls` mapping says; None when it is empty. Raises ConfigError."""
+        if not settings:
+            return None
+        unknown = sorted(set(settings) - {"ca", "cert", "key", "verify"})
+        if unknown:
+            raise ConfigError(f"tls: unknown key {unknown[0]!r}; known are ca, cert, key and verify")
+        tls = cls(**settings)
+        if tls.verify not in ("full", "ca", "none"):
+            raise ConfigError(f"tls: verify must be full, ca or none, got {tls.verify!r}")
+        return tls
+
+
+class now_ms(FunctionElement[int]):  # noqa: N801 – spelled like the SQL function it stands for
+    """The database's clock inside a statement: unix time in milliseconds, the same all through the statement."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+class ExactText(String):
+    """Text that compares byte by byte: case, accents and trailing spaces make a difference. Four-byte UTF-8 fits."""
+
+
+class LongText(Text):
+    """Text of at least 15 MB."""
+
+
+@compiles(ExactText)
+def _exact_text(element: ExactText, compiler: DDLCompiler, **options: Any) -> str:
+    return f"VARCHAR({element.length})"
+
+
+class Dialect:
+    """One kind of database behind one URL: how to connect, and how to tell its errors apart."""
+
+    name: ClassVar[str]
+    driver: ClassVar[str]
+    begin: ClassVar[str] = "BEGIN"
+    returning: ClassVar[bool] = True
+    """Whether UPDATE can return the rows it changed."""
+
+    def __init__(self, url: URL, tls: Tls | None, timeouts: Timeouts) -> None:
+        self.url = url
+        self.tls = tls
+        self.timeouts = timeouts
+
+    @property
+    def ephemeral(self) -> bool:
+        """Whether the database is gone with its connection."""
+        return False
+
+    def engine_options(self) -> dict[str, Any]:
+        """Return the arguments of `create_engine` that carry timeouts, encryption and the pool."""
+        raise NotImplementedError
+
+    def prepare(self, connection: Any) -> None:
+        """Set up the session of a new driver connection."""
+
+    def create_database(self) -> None:
+        """Make the database itself where that is ours to do (SQLite's file)."""
+
+    def fault(self, error: DBAPIError) -> Fault | None:
+        """Return how `error` passes by itself; None when it will not."""
+        raise NotImplementedError
+
+    def is_duplicate_key(self, error: DBAPIError) -> bool:
+        """Tell whether a row with this key exists."""
+        raise NotImplementedError
+
+    def is_missing_table(self, error: DBAPIError) -> bool:
+        """Tell whether a table, or the database file, does not exist."""
+        raise NotImplementedError
+
+    def is_already_there(self, error: DBAPIError) -> bool:
+        """Tell whether a table or index that was to be created exists, perhaps since this very moment."""
+        raise NotImplementedError
+
+    def among(self, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
+        """Return the condition that `column` is among `keys`, which are selected (and locked) once."""
+        return column.in_(keys)
+
+    def unfit(self, connection: Connection) -> str | None:
+        """Say why this server cannot be used (too old), or None."""
+        return None
+
+    def version(self, connection: Connection) -> str:
+        """Return the server's name and version."""
+        found = connection.dialect.server_version_info
+        return f"{self.name} {'.'.join(str(part) for part in found or ())}"
+
+    def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
+        """Say why keys in `column` do not compare byte by byte, or None."""
+        return None

@@ -1,0 +1,160 @@
+"""One database: its connections, each with its timeouts, and retries with a bound. Used in children and clients.
+
+A pool of one connection with a small overflow, so that a heartbeat beside a long statement opens a second one and
+nothing else does. Connections are in autocommit: one statement is one transaction unless `transaction` says otherwise.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from sqlalchemy import Connection, create_engine, event
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from psched.clock import Clock, boottime
+from psched.dialects.base import Dialect, Fault, Timeouts
+from psched.errors import ConfigError
+
+T = TypeVar("T")
+Work = Callable[[Connection, bool], T]
+"""What is done on one connection; the flag says whether an earlier attempt may have been done without our knowing."""
+
+
+class Retries:
+    """How often one call is tried again, and after how long."""
+
+    CONFLICTS = 10
+    SPAN = 10.0
+    """How many conflicts, over how many seconds, a call without a deadline bears."""
+
+    def __init__(self, until: float | None, clock: Clock) -> None:
+        """`until`: a deadline on `clock`; None for calls that their caller repeats by himself."""
+        self._until = until
+        self._end = clock() + self.SPAN if until is None else until
+        self._clock = clock
+        self._conflicts = 0
+        self._losses = 0
+
+    def pause(self, fault: Fault | None) -> float | None:
+        """Return the seconds to wait before the next attempt; None when there shall be none."""
+        if fault is Fault.CONFLICT:
+            return self._after_conflict()
+        if fault is Fault.LOST:
+            return self._after_loss()
+        return None
+
+    def _after_conflict(self) -> float | None:
+        self._conflicts += 1
+        if self._until is None and self._conflicts > self.CONFLICTS:
+            return None
+        return self._in_time(random.uniform(0, min(1.0, 0.01 * 2 ** min(self._conflicts, 10))))
+
+    def _after_loss(self) -> float | None:
+        self._losses += 1
+        if self._losses == 1:
+            return 0  # the pooled connection may have been dead for hours: that is no outage
+        if self._until is None:
+            return None
+        return self._in_time(min(2.0, 0.05 * 2 ** min(self._losses, 10)) * random.uniform(0.5, 1))
+
+    def _in_time(self, pause: float) -> float | None:
+        return pause if self._clock() + pause < self._end else None
+
+
+class Database:
+    """Runs work on connections to one database. Safe to use from several threads, not across a fork."""
+
+    def __init__(self, dialect: Dialect, clock: Clock = boottime, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Connect to nothing yet. Raises ConfigError when the URL or the driver cannot be used."""
+        self.dialect = dialect
+        self._clock = clock
+        self._sleep = sleep
+        try:
+            self._engine = create_engine(
+                dialect.url,
+                isolation_level="AUTOCOMMIT",
+                pool_reset_on_return=None,
+                skip_autocommit_rollback=True,
+                hide_parameters=True,
+                **dialect.engine_options(),
+            )
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"the driver of {dialect.url.drivername}:// is not installed: pip install {error.name}"
+            ) from error
+        except (ArgumentError, NoSuchModuleError) as error:
+            raise ConfigError(f"url: {dialect.url.drivername}:// cannot be used: {error}") from error
+        if self._engine.dialect.is_async:
+            raise ConfigError(f"url: {dialect.url.drivername}:// is an asynchronous driver; leave out the +driver")
+        event.listen(self._engine, "connect", lambda connection, _: dialect.prepare(connection))
+
+    def run(self, work: Work[T], until: float | None = None) -> T:
+        """Return `work(connection, uncertain)`, done again on a fresh connection when the old one was lost.
+
+        Conflicts are tried again too; with `until` (boottime seconds) both go on up to then. `work` must bear being
+        done twice, returns its findings, and raises nothing but what the driver does.
+        """
+        retries = Retries(until, self._clock)
+        uncertain = False
+        while True:
+            try:
+                return self._attempt(work, uncertain)
+            except (DBAPIError, PoolTimeoutError) as error:
+                fault = self.fault(error)
+                pause = retries.pause(fault)
+                if pause is None:
+                    raise
+                uncertain = uncertain or fault is Fault.LOST
+            self._sleep(pause)
+
+    @contextmanager
+    def transaction(self, connection: Connection) -> Iterator[None]:
+        """Make the statements within one transaction: READ COMMITTED, on SQLite with the write lock from the start."""
+        connection.exec_driver_sql(self.dialect.begin)
+        try:
+            yield
+            connection.exec_driver_sql("COMMIT")
+        except DBAPIError as error:
+            if self.fault(error) is not Fault.LOST:
+                connection.exec_driver_sql("ROLLBACK")
+            raise
+
+    def fault(self, error: Exception) -> Fault | None:
+        """Return how `error` passes by itself; None when it will not, or is no error of the database's."""
+        if isinstance(error, PoolTimeoutError):
+            return Fault.LOST
+        if not isinstance(error, DBAPIError):
+            return None
+        return Fault.LOST if error.connection_invalidated else self.dialect.fault(error)
+
+    @contextmanager
+    def patient(self) -> Iterator[Database]:
+        """Give the same database with an hour for each statement: creating an index may take that long."""
+        dialect = self.dialect
+        if dialect.ephemeral:
+            yield self
+            return
+        patient = Database(type(dialect)(dialect.url, dialect.tls, Timeouts(dialect.timeouts.connect, read=3600)))
+        try:
+            yield patient
+        finally:
+            patient.close()
+
+    def close(self) -> None:
+        """Close the pooled connections; idempotent."""
+        self._engine.dispose()
+
+    def _attempt(self, work: Work[T], uncertain: bool) -> T:
+        with self._engine.connect() as connection:
+            try:
+                return work(connection, uncertain)
+            except BaseException as error:
+                # A driver interrupted amid an answer would give the rest of it to the next question.
+                if not isinstance(error, DBAPIError) or self.fault(error) is Fault.LOST:
+                    connection.invalidate()
+                raise

@@ -1,0 +1,98 @@
+"""SQLite 3.35 or later: one file, one host; its clock is the host's. Used in children and clients.
+
+WAL, so that readers and the writer do not wait for one another; `synchronous` FULL, so that what was acknowledged
+survives a power cut. A missing file is never created but by `create_database`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.pool import QueuePool
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from psched.dialects import base
+from psched.dialects.base import Fault, now_ms
+
+_NOT_NOW = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_NO_STORAGE = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
+_DUPLICATE = {sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE}
+
+
+@compiles(now_ms, "sqlite")
+def _now_ms(element: now_ms, compiler: SQLCompiler, **options: Any) -> str:
+    # SQLite keeps the time in whole milliseconds; rounding takes back what the day fraction lost.
+    return "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
+
+
+class Dialect(base.Dialect):
+    """A file, or `sqlite://` for a database in memory that lives as long as the store."""
+
+    name: ClassVar[str] = "sqlite"
+    driver: ClassVar[str] = "pysqlite"
+    begin: ClassVar[str] = "BEGIN IMMEDIATE"
+
+    @property
+    def ephemeral(self) -> bool:
+        """Whether it is in memory."""
+        return self.url.database in (None, "", ":memory:")
+
+    def engine_options(self) -> dict[str, Any]:
+        """Return the pool and the way to connect; a database in memory has one connection, which all take turns on."""
+        return {
+            "creator": lambda: self._connect("rw"),
+            "poolclass": QueuePool,
+            "pool_size": 1,
+            "max_overflow": 0 if self.ephemeral else 4,
+            "pool_timeout": self.timeouts.read,
+        }
+
+    def prepare(self, connection: Any) -> None:
+        """Set the session up."""
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+
+    def create_database(self) -> None:
+        """Create the file."""
+        if not self.ephemeral:
+            self._connect("rwc").close()
+
+    def fault(self, error: DBAPIError) -> Fault | None:
+        """Return how `error` passes: a database that is locked is tried again."""
+        code = _code(error) & 0xFF
+        if code in _NOT_NOW:
+            return Fault.CONFLICT
+        return Fault.LOST if code in _NO_STORAGE else None
+
+    def is_duplicate_key(self, error: DBAPIError) -> bool:
+        """Tell whether a row with this key exists."""
+        return _code(error) in _DUPLICATE
+
+    def is_missing_table(self, error: DBAPIError) -> bool:
+        """Tell whether a table or the file does not exist."""
+        return "no such table" in str(error.orig) or _code(error) & 0xFF == sqlite3.SQLITE_CANTOPEN
+
+    def is_already_there(self, error: DBAPIError) -> bool:
+        """Tell whether a table or index exists."""
+        return "already exists" in str(error.orig)
+
+    def unfit(self, connection: Connection) -> str | None:
+        """Say why this library cannot be used, or None."""
+        if sqlite3.sqlite_version_info < (3, 35):
+            return f"SQLite {sqlite3.sqlite_version} is too old: 3.35 or later is needed"
+        return None
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        path = ":memory:" if self.ephemeral else f"file:{quote(str(self.url.database))}?mode={mode}"
+        return sqlite3.connect(
+            path, timeout=self.timeouts.lock, isolation_level=None, check_same_thread=False, uri=not self.ephemeral
+        )
+
+
+def _code(error: DBAPIError) -> int:
+    return getattr(error.orig, "sqlite_errorcode", 0)
