@@ -1,4 +1,4 @@
-"""From names in a config or on a command line to an application. In children, the probe and `doctor`; never in the master."""
+"""From names in a config or on a command line to an application. In children and `doctor`; never in the master."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def load(spec: ApplicationSpec) -> Application:
 
 def _include(folders: Sequence[str]) -> None:
     """Put `folders` at the head of the import path, in their order."""
+    for folder in folders:
+        if not Path(folder).is_dir():
+            raise ConfigError(f"the folder {folder!r} to be included (-I) does not exist")
     paths = [str(Path(folder).absolute()) for folder in folders]
-    for path in paths:
-        if not os.path.isdir(path):
-            raise ConfigError(f"the folder {path!r} to be included (-I) does not exist")
     sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
 
 

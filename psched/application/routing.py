@@ -1,4 +1,4 @@
-"""Which handler a task gets: patterns, routers and the application they make up. In children, and wherever one is checked."""
+"""Which handler a task gets: patterns, routers and the application they make up. In children and `doctor`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psched.errors import ConfigError
 from psched.task import Task
 
 Pattern = str | re.Pattern[str]
-"""What a route is chosen by: a string is the whole type, a compiled expression is searched in it (as in the originals)."""
+"""What a route is chosen by: a string is the whole type, an expression is searched in it (as in PerfectQueue)."""
 
 
 class Handler(Protocol):

@@ -1,4 +1,4 @@
-"""Runs programs, so that a crontab can be replaced without writing Python: `-r psched.handlers.command Command`. In children.
+"""Runs programs, so that a crontab can be replaced without Python: `-r psched.handlers.command Command`. In children.
 
 **Whoever may write the table can run any program as the user of this daemon**, with its environment, and with what
 passwords the configuration takes from there. That is why this application is never loaded unless it is named.
@@ -12,9 +12,9 @@ and, if wanted, `cwd` (an absolute folder), `env` (added to the daemon's own), `
 (default `[0]`). The program has nothing to read, a session of its own, and in its environment `PSCHED_KEY`,
 `PSCHED_TYPE`, `PSCHED_SCHEDULED_TIME` (unix seconds), `PSCHED_ATTEMPT` and, where the store has fences, `PSCHED_FENCE`.
 
-Exit status, duration and the last lines of its output go to the log. Any other status, and data that cannot be used, are
-an error: the task is tried again after `retry_wait`. When the program ends, or is ended, so is all that is left of its
-process group: first by SIGTERM, then by SIGKILL.
+Exit status, duration and the last lines of its output go to the log. Any other status, and data that cannot be used,
+are an error: the task is tried again after `retry_wait`. When the program ends, or is ended, so is all that is left of
+its process group: first by SIGTERM, then by SIGKILL.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class CommandHandler(Base):
         self._stop = threading.Event()
 
     def perform(self) -> None:
-        """Run the program, log how it ended, and finish or retry; a run told to stop is left for the daemon to settle."""
+        """Run the program, log how it ended, finish or retry; a run told to stop is left to the daemon."""
         try:
             instruction = instruction_from(self.task.data)
             ending = self._execute(instruction)

@@ -1,4 +1,4 @@
-"""Runs one program in a session of its own, keeps the end of its output, and ends its whole process group. In children."""
+"""Runs one program in a session of its own, keeps the end of its output, ends its whole process group. In children."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+import psutil
+
 _TAIL_BYTES = 8192
 _TAIL_LINES = 40
 _CHUNK = 65536
 _TICK = 0.1
 """Seconds between two looks at whether to stop."""
 _SETTLING = 0.02
-"""Seconds between two looks at whether a group is gone, its dead reaped."""
+"""Seconds between two looks at whether a group is gone."""
 _DRAIN_CHUNKS = 32
 """How much is still read when all is over; a pipe holds less, and who writes for ever does not keep us."""
 _LAST_WAIT = 1.0
-"""Seconds until processes that SIGKILL did not remove (in the kernel, another user's, unreaped) are left alone."""
+"""Seconds until processes that SIGKILL did not remove (busy in the kernel, or another user's) are left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +115,8 @@ class ProcessGroup:
 
     def _end_rest(self, grace: float) -> None:
         """The program has ended and was reaped; a group's number is not given away while it has members."""
-        self._read(_SETTLING if self._signal(0) else 0)
-        while self._signal(0):
+        self._read(_SETTLING if self._has_members() else 0)
+        while self._has_members():
             now = time.monotonic()
             self._left_behind = True
             if self._kill_at is None:
@@ -142,6 +144,10 @@ class ProcessGroup:
         except PermissionError:
             return True
         return True
+
+    def _has_members(self) -> bool:
+        """Whether anybody of the group is alive; the dead whom nobody reaps (a container without init) do not count."""
+        return self._signal(0) and any(_is_alive(pid, self._process.pid) for pid in psutil.pids())
 
     def _turn(self) -> None:
         if self._open:
@@ -176,3 +182,11 @@ class ProcessGroup:
     def _tail(self) -> str:
         lines = self._output.decode(errors="replace").splitlines()[-_TAIL_LINES:]
         return "\n".join("".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in line) for line in lines)
+
+
+def _is_alive(pid: int, group: int) -> bool:
+    """Whether `pid` is a living member of `group`."""
+    try:
+        return os.getpgid(pid) == group and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, PermissionError, psutil.Error):
+        return False

@@ -1,0 +1,331 @@
+"""A task can be a program: it is run as its data says, told about its run, and ended with all that it started."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from psched.application import ApplicationSpec, load
+from psched.errors import ImmediateProcessStopError
+from psched.handlers.command import Command, CommandHandler
+from tests.unit.ledger import Ledger
+
+_PATIENCE = 10.0
+
+
+@pytest.fixture
+def ledger(caplog: pytest.LogCaptureFixture) -> Ledger:
+    caplog.set_level(logging.INFO)
+    return Ledger()
+
+
+def run(ledger: Ledger, **data: Any) -> CommandHandler:
+    handler = CommandHandler(ledger.task("command", data))
+    handler.run()
+    return handler
+
+
+def shell(ledger: Ledger, command: str, **data: Any) -> None:
+    run(ledger, **in_shell(command), **data)
+
+
+def in_shell(command: str) -> dict[str, Any]:
+    return {"shell": True, "command": command}
+
+
+def wait_for(path: Path) -> str:
+    """Return what stands in a file once there is a whole line."""
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        if path.exists() and path.read_text().endswith("\n"):
+            return path.read_text()
+        time.sleep(0.01)
+    pytest.fail(f"{path} was not written")
+
+
+def is_gone(pid: int) -> bool:
+    """Whether the process has ended, reaped or not."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.fixture
+def running(ledger: Ledger) -> Iterator[Any]:
+    """Run a command in a thread; return its handler and its thread."""
+    threads = []
+
+    def start(**data: Any) -> tuple[CommandHandler, threading.Thread]:
+        handler = CommandHandler(ledger.task("command", data))
+        thread = threading.Thread(target=handler.run)
+        thread.start()
+        threads.append(thread)
+        return handler, thread
+
+    yield start
+    for thread in threads:
+        thread.join(_PATIENCE)
+
+
+def stop(handler: CommandHandler) -> None:
+    """Do as the daemon does."""
+    handler.task.stop_reason = ImmediateProcessStopError()
+    handler.kill(handler.task.stop_reason)
+
+
+# --- what is run
+
+
+@pytest.mark.parametrize(("type_", "ours"), [("command", True), ("command.backup", True), ("commands", False)])
+def test_it_takes_the_type_command_and_what_begins_with_it(type_: str, ours: bool) -> None:
+    assert (Command.route(type_) is CommandHandler) is ours
+
+
+def test_it_is_loaded_by_its_name() -> None:
+    spec = ApplicationSpec(("Command",), require=("psched.handlers.command",))
+    assert load(spec).routers == (Command,)
+
+
+def test_arguments_are_passed_as_they_are(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    run(ledger, argv=["printf", "%s\\n", "a b", "$HOME", "*", "", "ü"])
+    assert ledger.entries == [("finished",)]
+    assert caplog.messages[-1].splitlines()[1:] == ["  | a b", "  | $HOME", "  | *", "  | ", "  | ü"]
+
+
+def test_a_shell_runs_what_asks_for_one(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    shell(ledger, "echo $((6 * 7)); echo error >&2")
+    assert ledger.entries == [("finished",)]
+    assert caplog.messages[-1].splitlines()[1:] == ["  | 42", "  | error"]
+
+
+def test_it_is_told_about_its_run(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    shell(ledger, "echo $PSCHED_KEY $PSCHED_TYPE $PSCHED_SCHEDULED_TIME $PSCHED_ATTEMPT $PSCHED_FENCE")
+    assert caplog.messages[-1].splitlines()[1:] == ["  | key1 command 60 2 7"]
+
+
+def test_without_fences_none_is_told(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.shows_fence = False
+    shell(ledger, 'test "${PSCHED_FENCE-unset}" = unset')
+    assert ledger.entries == [("finished",)]
+
+
+def test_folder_and_environment_are_the_given_ones(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("INHERITED", "yes")
+    monkeypatch.setenv("REPLACED", "no")
+    env = {"REPLACED": "yes", "ADDED": "x=y", "PSCHED_KEY": "forged"}
+    shell(ledger, "pwd; echo $INHERITED $REPLACED $ADDED $PSCHED_KEY", cwd=str(tmp_path), env=env)
+    assert caplog.messages[-1].splitlines()[1:] == [f"  | {tmp_path}", "  | yes yes x=y key1"]
+
+
+def test_it_reads_nothing_and_inherits_no_descriptor(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    with Path(os.devnull).open("w") as opened:
+        os.set_inheritable(opened.fileno(), True)
+        run(ledger, argv=[sys.executable, "-c", "import os, sys; print(repr(sys.stdin.read()), os.listdir('/dev/fd'))"])
+    assert ledger.entries == [("finished",)]
+    assert caplog.messages[-1].splitlines()[1:] == ["  | '' ['0', '1', '2', '3']"]
+
+
+def test_it_has_a_session_of_its_own(ledger: Ledger) -> None:
+    check = f"import os; assert os.getsid(0) == os.getpid() != {os.getpid()}"
+    run(ledger, argv=[sys.executable, "-c", check])
+    assert ledger.entries == [("finished",)]
+
+
+# --- how it ends
+
+
+def test_another_exit_status_is_an_error_with_the_last_line(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    shell(ledger, "echo first; echo disk full; exit 3")
+    [(verb, wait, error)] = ledger.entries
+    assert (verb, wait) == ("retried", None)
+    assert error.startswith("ended with exit status 3 after ")
+    assert error.endswith(" s: disk full")
+    assert "key=key1 type=command ended with exit status 3" in caplog.messages[-1]
+    assert caplog.messages[-1].splitlines()[1:] == ["  | first", "  | disk full"]
+    assert [record.exc_info for record in caplog.records] == [None]
+
+
+@pytest.mark.parametrize(("status", "verb"), [(0, "retried"), (3, "finished"), (4, "finished")])
+def test_what_counts_as_success_may_be_chosen(status: int, verb: str, ledger: Ledger) -> None:
+    shell(ledger, f"exit {status}", ok_exit_codes=[3, 4])
+    assert [entry[0] for entry in ledger.entries] == [verb]
+
+
+def test_a_program_ended_by_a_signal_is_an_error(ledger: Ledger) -> None:
+    shell(ledger, "kill -9 $$")
+    [(verb, _, error)] = ledger.entries
+    assert verb == "retried"
+    assert error.startswith("was ended by SIGKILL after")
+
+
+def test_a_timeout_ends_it_and_is_an_error(ledger: Ledger) -> None:
+    shell(ledger, "echo begun; sleep 60", timeout=1)
+    assert ledger.entries == [("retried", None, "was ended after its timeout of 1 s: begun")]
+
+
+def test_it_may_tidy_up_at_its_timeout(ledger: Ledger, tmp_path: Path) -> None:
+    shell(ledger, "trap 'echo tidy >tidied; exit 0' TERM; sleep 60 & wait", timeout=1, cwd=str(tmp_path))
+    assert (tmp_path / "tidied").exists()
+    assert [entry[0] for entry in ledger.entries] == ["retried"]
+
+
+# --- its output
+
+
+def test_a_flood_of_output_neither_blocks_it_nor_fills_the_memory(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = psutil.Process().memory_info().rss
+    shell(ledger, "head -c 200000000 /dev/zero; echo; seq 1000000")
+    assert psutil.Process().memory_info().rss - before < 50_000_000
+    assert ledger.entries == [("finished",)]
+    assert caplog.messages[-1].splitlines()[1:] == [f"  | {number}" for number in range(999_961, 1_000_001)]
+
+
+def test_one_endless_line_is_cut(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    shell(ledger, "head -c 1000000 /dev/zero | tr '\\0' x")
+    assert caplog.messages[-1].splitlines()[1:] == ["  | " + "x" * 8192]
+
+
+def test_output_that_is_no_text_is_replaced(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    shell(ledger, r"printf 'a\377b\tc\033[31md\n'")
+    assert caplog.messages[-1].splitlines()[1:] == ["  | a\ufffdb\tc\ufffd[31md"]
+
+
+def test_output_cannot_forge_a_log_line(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    shell(ledger, r"printf '\nkey=other finished\r\nkey=x\013key=y\n'")
+    assert all(line.startswith("  |") for line in caplog.messages[-1].splitlines()[1:])
+
+
+def test_a_program_may_close_its_output_and_go_on(ledger: Ledger) -> None:
+    shell(ledger, "exec >/dev/null 2>&1; sleep 0.3; exit 5")
+    [(_, _, error)] = ledger.entries
+    assert error.startswith("ended with exit status 5")
+
+
+# --- the whole group
+
+
+def test_what_it_leaves_behind_ends_with_it(ledger: Ledger, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shell(ledger, "sleep 60 & echo $! >left", cwd=str(tmp_path))
+    assert is_gone(int(wait_for(tmp_path / "left")))
+    assert ledger.entries == [("finished",)]
+    assert "left processes behind in its group" in caplog.messages[0]
+
+
+def test_also_what_ignores_sigterm_and_writes_for_ever(ledger: Ledger, tmp_path: Path) -> None:
+    shell(ledger, "(trap '' TERM; yes) & echo $! >left", cwd=str(tmp_path))
+    assert is_gone(int(wait_for(tmp_path / "left")))
+    assert ledger.entries == [("finished",)]
+
+
+def test_what_left_the_group_with_the_pipe_does_not_hold_the_run_up(ledger: Ledger, tmp_path: Path) -> None:
+    leave = "import os, time; os.setsid(); print(os.getpid(), file=open('left', 'w'), flush=True); time.sleep(60)"
+    shell(ledger, f'{sys.executable} -c "{leave}" & until test -s left; do sleep 0.01; done', cwd=str(tmp_path))
+    left = int(wait_for(tmp_path / "left"))
+    assert ledger.entries == [("finished",)]
+    assert not is_gone(left)
+    os.kill(left, signal.SIGKILL)
+
+
+def test_kill_ends_the_whole_group_and_leaves_the_task_to_the_daemon(
+    running: Any, ledger: Ledger, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    handler, thread = running(**in_shell("sleep 60 & echo $! $$ >pids; wait"), cwd=str(tmp_path))
+    pids = [int(pid) for pid in wait_for(tmp_path / "pids").split()]
+    stop(handler)
+    thread.join(_PATIENCE)
+    assert [is_gone(pid) for pid in pids] == [True, True]
+    assert ledger.entries == []
+    assert "was told to stop: was ended by SIGTERM" in caplog.messages[-1]
+
+
+def test_kill_does_not_wait_for_who_ignores_sigterm(running: Any, ledger: Ledger, tmp_path: Path) -> None:
+    handler, thread = running(**in_shell("trap '' TERM; echo $$ >pid; while :; do sleep 0.1; done"), cwd=str(tmp_path))
+    pid = int(wait_for(tmp_path / "pid"))
+    stop(handler)
+    thread.join(_PATIENCE)
+    assert is_gone(pid)
+    assert ledger.entries == []
+
+
+def test_a_program_that_was_told_to_stop_is_not_finished_whatever_it_says(
+    running: Any, ledger: Ledger, tmp_path: Path
+) -> None:
+    command = "trap 'exit 0' TERM; echo $$ >pid; sleep 60 & wait"
+    handler, thread = running(**in_shell(command), cwd=str(tmp_path))
+    wait_for(tmp_path / "pid")
+    stop(handler)
+    thread.join(_PATIENCE)
+    assert ledger.entries == []
+
+
+def test_a_run_told_to_stop_before_it_began_starts_nothing(ledger: Ledger, tmp_path: Path) -> None:
+    handler = CommandHandler(ledger.task("command", {"argv": ["touch", str(tmp_path / "touched")]}))
+    stop(handler)
+    handler.run()
+    assert not (tmp_path / "touched").exists()
+    assert ledger.entries == []
+
+
+def test_a_kill_after_the_end_harms_nobody(ledger: Ledger) -> None:
+    handler = run(ledger, argv=["true"])
+    handler.kill(ImmediateProcessStopError())
+    assert ledger.entries == [("finished",)]
+
+
+# --- what cannot be run
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({}, 'give "argv", a list of strings, or "shell": true with "command"'),
+        ({"command": "ls"}, 'give "argv", a list of strings'),
+        ({"shell": True, "argv": ["ls"]}, 'with "shell": true give "command", not "argv"'),
+        ({"shell": 1, "command": "ls"}, "shell: Input should be a valid boolean"),
+        ({"argv": "ls -l"}, "argv: Input should be a valid list"),
+        ({"argv": []}, "argv: List should have at least 1 item"),
+        ({"argv": [""]}, 'the first of "argv" names the program; it is empty'),
+        ({"argv": ["ls", 1]}, "argv.1: Input should be a valid string"),
+        ({"argv": ["ls", "a\0b"]}, "argv.1: a NUL character cannot be passed to a program"),
+        ({"argv": ["ls"], "timout": 3}, "unknown key 'timout'; did you mean 'timeout'?"),
+        ({"argv": ["ls"], "timeout": 0}, "timeout: Input should be greater than 0"),
+        ({"argv": ["ls"], "timeout": True}, "timeout: Input should be a valid number"),
+        ({"argv": ["ls"], "cwd": "var"}, "cwd: expected an absolute path, got 'var'"),
+        ({"argv": ["ls"], "env": {"A": 1}}, "env.A: Input should be a valid string"),
+        ({"argv": ["ls"], "env": {"A=B": "1"}}, "environment variable must not be empty nor hold '='"),
+        ({"argv": ["ls"], "ok_exit_codes": [256]}, "ok_exit_codes.0: Input should be less than or equal to 255"),
+        ({"argv": [1], "cwd": 2}, "argv.0: Input should be a valid string; cwd: Input should be a valid string"),
+        ({"argv": ["/nowhere/at/all"]}, "cannot run '/nowhere/at/all': No such file or directory"),
+        ({"argv": ["psched-nowhere-in-path"]}, "cannot run 'psched-nowhere-in-path': No such file or directory"),
+        ({"argv": ["/etc/passwd"]}, "cannot run '/etc/passwd': Permission denied"),
+        ({"argv": ["ls"], "cwd": "/nowhere"}, "cannot run '/nowhere': No such file or directory"),
+        ({"argv": ["ls", "x" * 3_000_000]}, "cannot run 'ls': Argument list too long"),
+        ({"argv": ["ls", "\ud800"]}, "cannot run 'ls': 'utf-8' codec can't encode"),
+    ],
+)
+def test_data_that_cannot_be_used_is_one_clear_error_and_retried(
+    data: dict[str, Any], message: str, ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(ledger, **data)
+    [(verb, _, error)] = ledger.entries
+    assert verb == "retried"
+    assert message in error
+    [record] = caplog.records
+    assert message in record.getMessage()
+    assert record.exc_info is None
+    assert "\n" not in record.getMessage()
