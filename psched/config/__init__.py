@@ -1,4 +1,4 @@
-"""The configuration: one mapping per environment in a YAML file, or a dict, made into frozen settings. Read in the master and in clients.
+"""The configuration: an environment of a YAML file, or a dict, made into frozen settings. In the master and in clients.
 
 `document` reads the file, `variables` expands `${VAR}`, `checks` tests single values, `settings` holds the result and
 its defaults, `build` puts it together and says what is wrong, one line per fault. Passwords are never shown.

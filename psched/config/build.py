@@ -1,4 +1,4 @@
-"""From a file or a dict to `Settings`, and what is wrong on the way: one line per fault. Read in the master and in clients."""
+"""From a file or a dict to `Settings`, or one line for each fault on the way. Read in the master and in clients."""
 
 from __future__ import annotations
 
@@ -48,9 +48,10 @@ def from_mapping(
     environment: str | None = None,
     reader: Reader = "schedules",
 ) -> Settings:
-    """Return what `mapping`, one environment, says. Relative paths are taken from `base` (default: the working directory).
+    """Return what `mapping`, one environment, says.
 
-    `reader` says which section a flat mapping, with `type` and `url` but no sections, is read as. Raises ConfigError.
+    Relative paths are taken from `base` (default: the working directory). `reader` says which section a flat mapping,
+    with `type` and `url` but no sections, is read as. Raises ConfigError.
     """
     environment = default_environment() if environment is None else environment
     return _Building(
@@ -180,7 +181,7 @@ _MISSING = {
 
 
 def cross_faults(settings: Settings, given: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong between settings that are right each for itself. `given`: the keys that were written down."""
+    """Return what is wrong between settings that are right each for itself. `given`: what was written down."""
     faults = []
     limit, interval = settings.child_heartbeat_limit, settings.child_heartbeat_interval
     if interval >= limit:

@@ -1,4 +1,4 @@
-"""Tests of single configuration values. Each returns the value as it is used, or raises ValueError saying what was expected.
+"""Tests of single configuration values: each returns the value as it is used, or raises ValueError. Any process.
 
 A message that begins with "expected" is completed with what was found instead by `build`, which knows how the file
 spells it: values that came from `${VAR}` may be secrets and are not repeated.
@@ -90,9 +90,14 @@ def folders(value: Any, info: ValidationInfo) -> tuple[str, ...]:
 def required(value: Any, info: ValidationInfo) -> tuple[str, ...]:
     """Accept a module, a Python file, or a list of them; relative files are taken from the configuration's folder."""
     return tuple(
-        str(path(name, info)) if name.endswith(".py") or os.sep in name else name
+        str(path(name, info)) if is_file(name) else name
         for name in _listed(value, "a module, a file, or a list of them")
     )
+
+
+def is_file(name: str) -> bool:
+    """Tell whether what is to be loaded is a Python file, and not a module."""
+    return name.endswith(".py") or os.sep in name
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
@@ -145,7 +150,11 @@ def _base(info: ValidationInfo) -> Path:
 
 def _number(value: Any, kind: Callable[[Any], Any], expected: str) -> Any:
     """Return `value` as a number; text is read as one, for it may come from a variable; True is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str) or kind is int and isinstance(value, float):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float | str)
+        or (kind is int and isinstance(value, float))
+    ):
         raise ValueError(expected)
     try:
         return kind(value)

@@ -57,7 +57,7 @@ def _missing(environment: str, environments: dict[str, Any]) -> str:
 
 def _parse(path: Path) -> Any:
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file; name one with -c, etc/psched.yml is an example") from None
     except OSError as error:

@@ -5,8 +5,10 @@ Both are checked when they are made. All durations are seconds.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
@@ -14,6 +16,7 @@ from psched.config import checks
 from psched.config.urls import masked_url
 from psched.cron import DIALECTS
 
+Model = TypeVar("Model", bound=BaseModel)
 Names = Annotated[tuple[str, ...], PlainValidator(checks.names)]
 Folders = Annotated[tuple[str, ...], PlainValidator(checks.folders)]
 Required = Annotated[tuple[str, ...], PlainValidator(checks.required)]
@@ -34,6 +37,10 @@ def _cron_dialect(known: dict[str, Any]) -> str:
 
 def _task_heartbeat_interval(known: dict[str, Any]) -> float:
     return float(min(2.0, known.get("alive_time", 300.0) / 6))
+
+
+def _absolute(path: str) -> str:
+    return os.path.normpath(Path(path).absolute())
 
 
 class Section(_Frozen):
@@ -92,3 +99,22 @@ class Settings(_Frozen):
     def sections(self) -> tuple[Section, ...]:
         """The sections that are there."""
         return tuple(section for section in (self.schedules, self.queue) if section is not None)
+
+    def with_application(self, names: Iterable[str], include: Iterable[str], require: Iterable[str]) -> Settings:
+        """Return settings with the command line laid over: other `names`, if any; further folders and modules.
+
+        Relative folders and files are taken from the working directory.
+        """
+        loading = {
+            "include": tuple(_absolute(folder) for folder in include),
+            "require": tuple(_absolute(name) if checks.is_file(name) else name for name in require),
+        }
+
+        def over(configured: Model) -> Model:
+            update: dict[str, Any] = {name: getattr(configured, name) + extra for name, extra in loading.items()}
+            return configured.model_copy(update={**update, "app": tuple(names)} if names else update)
+
+        names = tuple(names)
+        sections = {"schedules": self.schedules, "queue": self.queue}
+        changed = {name: None if section is None else over(section) for name, section in sections.items()}
+        return over(self).model_copy(update=changed)

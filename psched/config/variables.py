@@ -1,4 +1,4 @@
-"""`${VAR}` and `${VAR:-default}` in configuration values, replaced after YAML is parsed. Read in the master and in clients."""
+"""`${VAR}` and `${VAR:-default}` in configuration values, replaced once YAML is parsed. In master and clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _replacement(match: re.Match[str], variables: Mapping[str, str], path: tuple
         raise UnsetVariableError(path, "expected ${NAME} or ${NAME:-default} after '$'")
     found = variables.get(match["name"])
     if match["default"] is not None:
-        return found if found else match["default"]
+        return found or match["default"]
     if found is None:
         raise UnsetVariableError(path, f"the environment variable {match['name']} is not set")
     return found

@@ -1,0 +1,86 @@
+"""The options of every command, which may stand before or after it. Used by the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import click
+
+from psched.config import Settings, load
+
+DEFAULT_CONFIG = Path("etc/psched.yml")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the common options say. `config` is None when -c was not given."""
+
+    environment: str | None = None
+    config: Path | None = None
+    json: bool = False
+    include: tuple[str, ...] = ()
+    require: tuple[str, ...] = ()
+
+    def settings(self) -> Settings:
+        """Return the configuration. Raises ConfigError."""
+        return load(DEFAULT_CONFIG if self.config is None else self.config, self.environment)
+
+    @property
+    def has_config(self) -> bool:
+        """Whether a configuration was named, or the usual one is there."""
+        return self.config is not None or DEFAULT_CONFIG.exists()
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Keep what was given; after the command wins over before it, and folders and modules add up."""
+    if not value:
+        return
+    chosen, name = _chosen(context), str(parameter.name)
+    if isinstance(value, tuple):
+        value = getattr(chosen, name) + value
+    context.meta[__name__] = replace(chosen, **{name: value})
+
+
+def _chosen(context: click.Context) -> Chosen:
+    chosen: Chosen = context.meta.get(__name__, Chosen())
+    return chosen
+
+
+def _option(*names: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(*names, expose_value=False, callback=_remember, **attributes)
+
+
+_COMMON = (
+    _option(
+        "-e", "--environment", metavar="ENV", help="Environment in the file (default: $PSCHED_ENV, or development)."
+    ),
+    _option("-c", "--config", type=click.Path(path_type=Path), metavar="PATH", help=f"Default: {DEFAULT_CONFIG}."),
+    _option("--json", is_flag=True, help="Print JSON."),
+)
+_LOADING = (
+    _option("-I", "--include", multiple=True, metavar="DIR", help="Folder for the import path; may be repeated."),
+    _option("-r", "--require", multiple=True, metavar="MODULE|FILE.py", help="Load this first; may be repeated."),
+)
+
+
+def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chosen, P], R]], Callable[P, R]]:
+    """Give a command the common options, with `loading` -I and -r too, and their values as its first argument."""
+
+    def decorate(function: Callable[Concatenate[Chosen, P], R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return function(_chosen(click.get_current_context()), *args, **kwargs)
+
+        decorated: Callable[..., R] = call
+        for option in (*_COMMON, *(_LOADING if loading else ())):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate

@@ -1,0 +1,136 @@
+"""Rows as the command line shows them: as JSON, in the originals' fixed columns, or fitted to a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import chain, islice
+from typing import Any
+
+from rich.cells import cell_len, set_cell_size
+
+from psched.model import ScheduleRow
+from psched.payload import encode
+
+_SAMPLE = 200
+"""How many rows decide how wide the columns are: the rest is not waited for, so that millions can be listed."""
+_NARROWEST = 5
+
+
+def write(lines: Iterable[str]) -> None:
+    """Print each line as it comes."""
+    for line in lines:
+        sys.stdout.write(f"{line}\n")
+
+
+def json_lines(values: Iterable[Any]) -> Iterator[str]:
+    """Yield the lines of one JSON array with one value on each, without holding them all."""
+    before = "["
+    for value in values:
+        yield f"{before}{json.dumps(value, ensure_ascii=False)}"
+        before = ","
+    yield "[]" if before == "[" else "]"
+
+
+def schedule_object(row: ScheduleRow) -> dict[str, Any]:
+    """Return what `--json` shows of a schedule. Names and meanings stay as they are in later versions."""
+    return {
+        "key": row.key,
+        "type": row.type,
+        "cron": row.rule.cron,
+        "delay": row.rule.delay,
+        "timezone": row.rule.timezone,
+        "next_time": row.next_time,
+        "next_time_local": local_iso(row.next_time),
+        "next_run_time": row.next_run_time,
+        "next_run_time_local": local_iso(row.next_run_time),
+        "data": row.data,
+        "status": row.status,
+        "attempts": row.attempts,
+        "last_error": row.last_error,
+        "node": row.node,
+        "problem": row.problem,
+    }
+
+
+def local_iso(time: float) -> str | None:
+    """Return unix seconds in this host's time zone, ISO 8601; None where no calendar reaches."""
+    moment = _moment(time)
+    return None if moment is None else moment.isoformat(timespec="seconds")
+
+
+def local_time(time: float) -> str:
+    """Return unix seconds in this host's time zone, with its offset from UTC."""
+    moment = _moment(time)
+    return str(time) if moment is None else f"{moment:%Y-%m-%d %H:%M:%S %z}"
+
+
+def short_time(time: float) -> str:
+    """Return unix seconds in this host's time zone, as short as can be."""
+    moment = _moment(time)
+    if moment is None:
+        return str(time)
+    return f"{moment:%Y-%m-%d %H:%M:%S}" if moment.second else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def compact(data: dict[str, Any]) -> str:
+    """Return data as compact JSON; what another program stored against the rules is shown as Python has it."""
+    try:
+        return encode(data)
+    except ValueError:
+        return repr(data)
+
+
+def number(value: float) -> str:
+    """Return a number without a needless fraction."""
+    return str(int(value)) if float(value).is_integer() else str(value)
+
+
+def fixed(widths: Sequence[int], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield rows in the originals' columns: right-aligned, never cut; the last one, without a width, as it is."""
+    for row in rows:
+        yield " ".join(f"{printable(text):>{width}}" for text, width in zip(row, (*widths, 0), strict=True))
+
+
+def fitted(rows: Iterable[Sequence[str]], width: int, rigid: Sequence[int] = ()) -> Iterator[str]:
+    """Yield rows (the first one is the header) in columns that fit `width` cells.
+
+    Columns with a number in `rigid` are never cut; of the others the widest give way, marked by …
+    """
+    stream = iter(rows)
+    sample = [[printable(text) for text in row] for row in islice(stream, _SAMPLE)]
+    widths = _widths(sample, width, rigid)
+    for row in chain(sample, ([printable(text) for text in row] for row in stream)):
+        cells = [text if column in rigid else cut(text, widths[column]) for column, text in enumerate(row)]
+        padded = (cell + " " * (size - cell_len(cell)) for cell, size in zip(cells, widths, strict=True))
+        yield " ".join(padded).rstrip()
+
+
+def cut(text: str, width: int) -> str:
+    """Return `text` in at most `width` cells, ending in … when some of it is missing."""
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
+
+
+def printable(text: str) -> str:
+    """Return `text` with control characters written out: a key must not move the cursor or break the line."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _widths(sample: Sequence[Sequence[str]], width: int, rigid: Sequence[int]) -> list[int]:
+    widths = [max(cell_len(text) for text in column) for column in zip(*sample, strict=True)]
+    soft = [column for column in range(len(widths)) if column not in rigid]
+    while sum(widths) + len(widths) - 1 > width:
+        widest = max(soft, key=lambda column: widths[column])
+        if widths[widest] <= _NARROWEST:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _moment(time: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(time).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return None

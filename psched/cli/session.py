@@ -1,0 +1,62 @@
+"""The collection a command works on: opened by the configuration, its errors made into one line. Command line only."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from psched.cli.faults import database_errors
+from psched.cli.options import Chosen
+from psched.config import Section, Settings
+from psched.errors import ConfigError
+from psched.holder import holder_name
+from psched.schedules import ScheduleCollection, open_schedules
+
+
+def schedules_section(settings: Settings) -> Section:
+    """Return the section of the schedules. Raises ConfigError when there is none."""
+    if settings.schedules is None:
+        raise ConfigError(f"{settings.path}:{settings.environment}: there is no section `schedules:`; add one")
+    return settings.schedules
+
+
+@contextmanager
+def opened(chosen: Chosen, check: bool = True) -> Iterator[ScheduleCollection]:
+    """Open the schedules that are configured; with `check` their table must be there.
+
+    Raises ConfigError, and within the context DatabaseError for what the driver raises.
+    """
+    section = schedules_section(chosen.settings())
+    schedules = open_schedules(section, holder_name(f"psched-{os.getpid()}"))
+    with schedules, database_errors(section, schedules.store):
+        if check:
+            schedules.store.check_tables()
+        yield schedules
+
+
+def parse_data(text: str) -> dict[str, Any]:
+    """Return the JSON object in `text`. Raises ValueError that says what is wrong where."""
+    try:
+        data = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        found = text[error.pos : error.pos + 20] or "the end"
+        raise ValueError(f"data is not valid JSON: {error.msg} at character {error.pos + 1} ({found})") from error
+    except RecursionError:
+        raise ValueError("data is not usable: nested too deeply") from None
+    if not isinstance(data, dict):
+        raise ValueError(f'data must be a JSON object like {{"key": "value"}}, got {text[:40]}')
+    return data
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"data is not valid JSON: {constant} is no JSON number")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        raise ValueError("data holds a key twice")
+    return data
