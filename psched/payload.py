@@ -33,10 +33,15 @@ def encode(data: object) -> str:
 
 def decode(text: str | bytes) -> dict[str, Any]:
     """Return the object in `text`. Raises ValueError when it is not JSON or not an object."""
-    value = json.loads(text)
+    value = json.loads(text, parse_constant=_refuse)
     if not isinstance(value, dict):
         raise ValueError(f"data must be a JSON object, found {type(value).__name__}")
     return value
+
+
+def _refuse(constant: str) -> None:
+    """Python's reader takes NaN and Infinity, which are no JSON and could not be written again."""
+    raise ValueError(f"{constant} is no JSON")
 
 
 def type_from_key(key: str) -> str:

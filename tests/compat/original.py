@@ -1,0 +1,88 @@
+"""The statements of the originals against the schedules table, as seen on the wire. In the test process.
+
+Written here as bytes and SQL, not by psched's code, so that the two can be held against each other.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from tests.stores.bench import Bench
+
+MAKE_TABLE = {
+    "sqlite": "CREATE TABLE IF NOT EXISTS schedules (id VARCHAR(255) NOT NULL, timeout INT NOT NULL, "
+    "next_time INT NOT NULL, cron VARCHAR(128) NOT NULL, delay INT NOT NULL, data LONGBLOB NOT NULL, "
+    "timezone VARCHAR(255) NULL, PRIMARY KEY (id))",
+    "mysql": "CREATE TABLE IF NOT EXISTS schedules (id VARCHAR(255) NOT NULL, timeout INT NOT NULL, "
+    "next_time INT NOT NULL, cron VARCHAR(128) NOT NULL, delay INT NOT NULL, data LONGBLOB NOT NULL, "
+    "timezone VARCHAR(255) NULL, PRIMARY KEY (id)) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_general_ci",
+    "postgresql": "CREATE TABLE IF NOT EXISTS schedules (id VARCHAR(255) NOT NULL, timeout INT NOT NULL, "
+    "next_time INT NOT NULL, cron VARCHAR(128) NOT NULL, delay INT NOT NULL, data BYTEA NOT NULL, "
+    "timezone VARCHAR(255) NULL, PRIMARY KEY (id))",
+}
+
+COLUMNS = ("id", "timeout", "next_time", "cron", "delay", "data", "timezone")
+
+
+@dataclass
+class Original:
+    """A client and worker of the original on the table of `bench`, by its own clock."""
+
+    bench: Bench
+
+    def make_table(self) -> None:
+        self._run(MAKE_TABLE[self.bench.database])
+
+    def add(self, key: str, **values: Any) -> None:
+        """Insert a row; columns that are not given are those of a plain hourly schedule that is due."""
+        row = {
+            "id": key,
+            "timeout": 1_600_000_000,
+            "next_time": 1_600_000_000,
+            "cron": "0 * * * *",
+            "delay": 0,
+            "data": b'{"key":"value","type":"type1"}',
+            "timezone": "UTC",
+        } | values
+        self._run(
+            "INSERT INTO schedules (id, timeout, next_time, cron, delay, data, timezone) "
+            "VALUES (:id, :timeout, :next_time, :cron, :delay, :data, :timezone)",
+            **row,
+        )
+
+    def poll(self, alive_time: int = 100) -> dict[str, Any] | None:
+        """Take one due row by a compare-and-set on its timeout, as the original's worker does."""
+        now = int(time.time())
+        with self.bench.connect() as connection:
+            found = connection.execute(
+                sa.text("SELECT id, timeout FROM schedules WHERE timeout <= :now ORDER BY timeout LIMIT 10"),
+                {"now": now},
+            ).all()
+        for key, timeout in found:
+            if self._run(
+                "UPDATE schedules SET timeout = :new WHERE id = :id AND timeout = :timeout",
+                new=now + alive_time,
+                id=key,
+                timeout=timeout,
+            ):
+                return self.bench.raw(key)
+        return None
+
+    def finish(self, row: dict[str, Any], next_time: int) -> int:
+        """Store the next occurrence; returns how many rows that changed."""
+        return self._run(
+            "UPDATE schedules SET timeout = :timeout, next_time = :next WHERE id = :id AND next_time = :seen",
+            timeout=next_time + row["delay"],
+            next=next_time,
+            id=row["id"],
+            seen=row["next_time"],
+        )
+
+    def _run(self, statement: str, **values: Any) -> int:
+        with self.bench.connect() as connection:
+            done: int = connection.execute(sa.text(statement), values).rowcount
+            return done

@@ -1,0 +1,194 @@
+"""Every statement of every verb, its request or its answer lost: done once, by this call or known to the next.
+
+Which statements a verb sends is not written here but seen in a rehearsal, so that none is forgotten when they change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from psched.errors import AlreadyExistsError, NotFoundError
+from psched.model import Claim
+from psched.store import ScheduleStore
+from tests.lab.proxy import Proxy, Trap
+from tests.lab.servers import Server
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, eventually, keys_of, soon, unless_away
+
+
+@dataclass
+class Scene:
+    """One verb on one row: `far` reaches the database through the proxy, `near` does not."""
+
+    bench: Bench
+    far: ScheduleStore
+    near: ScheduleStore
+    key: str
+
+    def take(self) -> Claim:
+        self.bench.add(self.near, self.key)
+        return self.bench.take(self.far, self.key)
+
+
+Verb = Callable[[Scene], Iterator[None]]
+"""Prepares; yields for the trap to be set; calls; yields for it to be gone; judges."""
+
+
+def add(scene: Scene) -> Iterator[None]:
+    yield
+    scene.bench.add(scene.far, scene.key, data={"mine": 1})
+    yield
+    row = scene.near.get(scene.key)
+    assert row is not None
+    assert row.data == {"mine": 1}
+    with pytest.raises(AlreadyExistsError):
+        scene.bench.add(scene.far, scene.key, data={"mine": 1})
+
+
+def add_what_exists(scene: Scene) -> Iterator[None]:
+    scene.bench.add(scene.near, scene.key, data={"theirs": 1})
+    yield
+    with pytest.raises(AlreadyExistsError):
+        scene.bench.add(scene.far, scene.key, data={"mine": 1})
+    yield
+    row = scene.near.get(scene.key)
+    assert row is not None
+    assert row.data == {"theirs": 1}
+
+
+def acquire(scene: Scene) -> Iterator[None]:
+    scene.bench.add(scene.near, scene.key)
+    yield
+    claims = polled(scene)
+    yield
+    if claims:
+        assert scene.near.acquire(1, 100) == []
+    else:  # the call gave up, or the store does not know its own: then the lease ends by itself
+        claims = eventually(lambda: polled(scene))
+    assert keys_of(claims) == [scene.key]
+    assert scene.far.advance(claims[0], FAR_OFF, FAR_OFF, soon()) is None
+    stands_at(scene, FAR_OFF, FAR_OFF)
+
+
+def polled(scene: Scene) -> list[Claim]:
+    return unless_away(scene.far, lambda: scene.far.acquire(1, 1)) or []
+
+
+def extend(scene: Scene) -> Iterator[None]:
+    claim = scene.take()
+    yield
+    leases = unless_away(scene.far, lambda: scene.far.extend([claim.lease], 200))
+    if leases is None:
+        leases = scene.far.extend([claim.lease], 200)
+    yield
+    (lease,) = leases
+    assert lease is not None, "after an unanswered renewal both the old and the new fence are ours"
+    assert scene.near.acquire(1, 100) == []
+    assert scene.far.advance(Claim(claim.row, lease), FAR_OFF, FAR_OFF, soon()) is None
+
+
+def settle_after_a_lost_renewal(scene: Scene) -> Iterator[None]:
+    claim = scene.take()
+    yield
+    (lease,) = unless_away(scene.far, lambda: scene.far.extend([claim.lease], 200)) or [claim.lease]
+    assert lease is not None
+    yield
+    assert scene.far.advance(Claim(claim.row, lease), FAR_OFF, FAR_OFF, soon()) is None
+    stands_at(scene, FAR_OFF, FAR_OFF)
+
+
+def release(scene: Scene) -> Iterator[None]:
+    claim = scene.take()
+    yield
+    scene.far.release(claim.lease, soon())
+    yield
+    assert keys_of(scene.near.acquire(1, 100)) == [scene.key]
+
+
+def retry(scene: Scene) -> Iterator[None]:
+    claim = scene.take()
+    before = scene.near.now()
+    yield
+    scene.far.retry(claim.lease, 50, "error", soon())
+    yield
+    row = scene.near.get(scene.key)
+    assert row is not None
+    assert before + 50 <= row.next_run_time + 0.001 <= scene.near.now() + 51
+    assert row.next_time == LONG_AGO
+
+
+def advance(scene: Scene) -> Iterator[None]:
+    claim = scene.take()
+    yield
+    assert scene.far.advance(claim, LONG_AGO + 60, LONG_AGO + 60, soon()) is None
+    yield
+    stands_at(scene, LONG_AGO + 60, LONG_AGO + 60)
+    assert scene.bench.take(scene.near, scene.key).row.scheduled_time == LONG_AGO + 60
+
+
+def stands_at(scene: Scene, next_time: int, due: float) -> None:
+    row = scene.near.get(scene.key)
+    assert row is not None
+    assert (row.next_time, row.next_run_time) == (next_time, due)
+
+
+VERBS: list[Verb] = [
+    add, add_what_exists, acquire, extend, settle_after_a_lost_renewal, release, retry, advance,
+]  # fmt: skip
+LOSSES: list[Callable[[Proxy, bytes], Trap]] = [Proxy.lose_request, Proxy.lose_answer]
+
+
+@pytest.mark.parametrize("lose", LOSSES, ids=["request", "answer"])
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
+def test_a_lost_statement_is_done_once(
+    server: Server, bench: Bench, verb: Verb, lose: Callable[[Proxy, bytes], Trap]
+) -> None:
+    statements = rehearse(server, bench, verb)
+    assert statements
+    for number, statement in enumerate(statements):
+        with Proxy(server.port) as proxy, scene_through(proxy, bench, f"key{number}") as scene:
+            steps = verb(scene)
+            next(steps)
+            trap = lose(proxy, statement)
+            next(steps)
+            assert trap.sprung, f"{statement!r} did not pass"
+            next(steps, None)
+
+
+def rehearse(server: Server, bench: Bench, verb: Verb) -> list[bytes]:
+    """Return what is fixed in the text of each statement that the verb sends, in their order."""
+    seen: list[bytes] = []
+
+    def note(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
+        text = statement.partition("%")[0].encode()
+        if text not in seen:
+            seen.append(text)
+
+    with Proxy(server.port) as proxy, scene_through(proxy, bench, "rehearsal") as scene:
+        steps = verb(scene)
+        next(steps)
+        sa.event.listen(sa.Engine, "before_cursor_execute", note)
+        next(steps)
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+        next(steps, None)
+    return seen
+
+
+@contextmanager
+def scene_through(proxy: Proxy, bench: Bench, key: str) -> Iterator[Scene]:
+    """Yield a scene whose far store has a connection already; its row is deleted in the end."""
+    url = sa.make_url(bench.url).set(port=proxy.port).render_as_string(hide_password=False)
+    scene = Scene(bench, bench.open(url=url), bench.open(), key)
+    scene.far.now()
+    try:
+        yield scene
+    finally:
+        with suppress(NotFoundError):
+            scene.near.delete(key)
+        scene.far.close()
+        scene.near.close()

@@ -1,0 +1,266 @@
+"""Servers that go, come back, kill sessions, refuse writes and choose a deadlock's victim: the calls go on."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from psched.clock import boottime
+from psched.errors import ScheduleError
+from psched.model import Claim
+from psched.store import ScheduleStore
+from tests.lab.mariadb import MariaDB
+from tests.lab.servers import PASSWORD, Server
+from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, eventually, keys_of, soon, unless_away
+
+TYPES = ["rdb", "rdb_compat"]
+
+
+def test_a_server_that_was_restarted_between_two_calls_is_no_error(own_server: Server) -> None:
+    """Each verb meets connections that died since: it takes a fresh one, and nobody hears of it."""
+    with own_server.database() as url:
+        benches = [Bench(type_, url, table=f"table_{type_}") for type_ in TYPES]
+        for bench in benches:
+            bench.open().create_tables()
+            bench.fill(bench.open(), [f"key{n}" for n in range(5)], lambda i: LONG_AGO + i)
+            bench.close()
+        claims = {bench.type: Held.take(bench) for bench in benches}
+        own_server.kill()
+        own_server.start()
+        for bench in benches:
+            claims[bench.type].use_every_verb()
+            bench.close()
+
+
+class Held:
+    """A store per verb, each with a connection of its own that will be dead when the verb is called."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.stores = [bench.open("host/1/same") for _ in range(9)]
+        self.claims: list[Claim] = []
+
+    @classmethod
+    def take(cls, bench: Bench) -> Held:
+        held = cls(bench)
+        held.claims = held.stores[0].acquire(4, 100)
+        for store in held.stores:
+            store.now()
+        return held
+
+    def use_every_verb(self) -> None:
+        acquire, extend, release, retry, advance, get, add, list_, now = self.stores
+        released, retried, advanced, extended = self.claims
+        known = keys_of(self.claims)
+        assert keys_of(acquire.acquire(10, 100, known=known)) == ["key4"]
+        assert extend.extend([extended.lease], 100) != [None]
+        release.release(released.lease, soon())
+        retry.retry(retried.lease, 100, "error", soon())
+        assert advance.advance(advanced, FAR_OFF, FAR_OFF, soon()) is None
+        assert get.get("key0") is not None
+        self.bench.add(add, "new")
+        assert len(list(list_.list())) == 6
+        assert now.now() > LONG_AGO
+
+
+def test_a_server_that_is_away_is_told_as_such_and_settling_waits_for_it(own_server: Server) -> None:
+    with own_server.database() as url:
+        for type_ in TYPES:
+            bench = Bench(type_, url, table=f"table_{type_}")
+            store = bench.open()
+            store.create_tables()
+            bench.fill(store, ["a", "b"], lambda i: LONG_AGO + i)
+            a, b = store.acquire(2, 100)
+            own_server.kill()
+            see_that_it_is_unavailable(store, store.acquire, 1, 100)
+            see_that_it_is_unavailable(store, store.get, "a")
+            see_that_it_is_unavailable(store, store.extend, [a.lease], 100)
+            see_that_it_is_unavailable(store, store.release, a.lease, boottime() + 0.3)
+            later = threading.Timer(0.5, own_server.start)
+            later.start()
+            assert store.advance(b, FAR_OFF, FAR_OFF, boottime() + 20) is None
+            later.join()
+            store.release(a.lease, soon())
+            bench.take(store, "a")
+            bench.close()
+
+
+def see_that_it_is_unavailable(store: ScheduleStore, call: Callable[..., object], *arguments: object) -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - the driver's own, whichever it is
+        call(*arguments)
+    assert not isinstance(caught.value, ScheduleError), "a database error was renamed"
+    assert store.is_unavailable(caught.value), repr(caught.value)
+    assert PASSWORD not in f"{caught.value} {caught.value!r}"
+
+
+def test_an_error_of_our_own_making_does_not_pass_by_itself(bench: Bench, store: ScheduleStore) -> None:
+    with bench.connect() as connection:
+        connection.execute(sa.text("DROP TABLE schedules"))
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - the driver's own, whichever it is
+        store.acquire(1, 100)
+    assert not store.is_unavailable(caught.value)
+    assert not store.is_unavailable(ValueError("no database error"))
+
+
+def test_a_session_killed_by_the_server_is_replaced(server: Server, bench: Bench) -> None:
+    bench.fill(bench.open(), [f"key{n}" for n in range(5)], lambda i: LONG_AGO + i)
+    held = Held.take(bench)
+    kill_sessions(server, bench)
+    held.use_every_verb()
+
+
+def test_sessions_killed_at_any_moment_lose_nothing_and_do_nothing_twice(
+    server: Server, bench: Bench, store: ScheduleStore
+) -> None:
+    keys = [f"key{n:02}" for n in range(40)]
+    bench.fill(store, keys, lambda i: LONG_AGO + i)
+    with killing_sessions(server, bench) as kills:
+        ran: list[str] = []
+        deadline = time.monotonic() + 20
+        while len(ran) < len(keys) or kills[0] < 3:
+            assert time.monotonic() < deadline, f"{len(ran)} of {len(keys)} ran with {kills[0]} kills"
+            for claim in acquire_in_spite_of_it(store, ran):
+                store.advance(claim, FAR_OFF, FAR_OFF, boottime() + 10)
+                ran.append(claim.row.key)
+    assert sorted(ran) == keys
+    assert {row.next_time for row in store.list()} == {FAR_OFF}
+
+
+def acquire_in_spite_of_it(store: ScheduleStore, ran: list[str]) -> list[Claim]:
+    """Acquire as the engine does: an error that passes is no answer, and the next poll asks again."""
+    return unless_away(store, lambda: store.acquire(3, 1)) or []
+
+
+@contextlib.contextmanager
+def killing_sessions(server: Server, bench: Bench) -> Iterator[list[int]]:
+    """Kill every session of the database again and again; yields how often that hit somebody."""
+    over, kills = threading.Event(), [0]
+
+    def kill() -> None:
+        while not over.wait(0.01):
+            kills[0] += kill_sessions(server, bench)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield kills
+    finally:
+        over.set()
+        thread.join()
+
+
+def kill_sessions(server: Server, bench: Bench) -> int:
+    """Kill every session that is connected to the bench's database; return how many that were."""
+    database = sa.make_url(bench.url).database
+    if isinstance(server, MariaDB):
+        with server.admin() as cursor:
+            cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", [database])
+            sessions = cursor.fetchall()
+            for (session,) in sessions:
+                with contextlib.suppress(Exception):  # it ended by itself
+                    cursor.execute("KILL %s", [session])
+            return len(sessions)
+    with server.admin() as connection:  # type: ignore[attr-defined]
+        found = connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [database]
+        )
+        return len(found.fetchall())
+
+
+def test_the_victim_of_a_deadlock_tries_again(bench: Bench, store: ScheduleStore) -> None:
+    """A stranger locks the rows in the other order and has more to lose, so that the store is the victim."""
+    keys = [f"key{n:02}" for n in range(30)]
+    bench.fill(store, keys, lambda i: LONG_AGO + i)
+    leases = [claim.lease for claim in store.acquire(2, 100)]
+    answers: list[Any] = []
+    stranger = sa.create_engine(bench.plain_url, poolclass=sa.NullPool).connect()
+    with stranger, stranger.begin():
+        touch = f"UPDATE schedules SET cron = cron || '' WHERE {bench.quoted_key} IN :keys"
+        if bench.database == "mysql":
+            touch = touch.replace("cron || ''", "CONCAT(cron, ' ')")
+        statement = sa.text(touch).bindparams(sa.bindparam("keys", expanding=True))
+        stranger.execute(statement, {"keys": ["key01", *keys[2:]]})
+        thread = threading.Thread(target=lambda: answers.append(store.extend(leases, 200)))
+        thread.start()
+        eventually(lambda: waits_for_a_lock(bench) or not thread.is_alive())
+        stranger.execute(statement, {"keys": ["key00"]})
+    thread.join(20)
+    assert [lease and lease.key for lease in answers[0]] == ["key00", "key01"]
+
+
+def waits_for_a_lock(bench: Bench) -> bool:
+    """Whether a session of the database waits for another's lock."""
+    question = {
+        "mysql": "SELECT count(*) FROM information_schema.processlist WHERE db = database() "
+        "AND command = 'Query' AND time_ms > 20 AND id <> connection_id()",
+        "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+        "AND wait_event_type = 'Lock'",
+    }
+    with bench.connect() as connection:
+        return bool(connection.scalar(sa.text(question[bench.database])))
+
+
+def test_a_row_that_somebody_else_has_locked_ends_no_call_with_a_wrong_answer(
+    bench: Bench, store: ScheduleStore
+) -> None:
+    bench.fill(store, ["locked", "free"], lambda i: LONG_AGO + i)
+    with bench.connect() as stranger:
+        stranger.execute(sa.text(f"SELECT * FROM schedules WHERE {bench.quoted_key} = 'locked' FOR UPDATE"))
+        taken = keys_of(unless_away(store, lambda: store.acquire(1, 100)) or [])
+    assert "locked" not in taken
+    assert keys_of(eventually(lambda: store.acquire(1, 100, known=taken))) == ["locked"]
+
+
+@contextlib.contextmanager
+def read_only(server: Server, bench: Bench) -> Iterator[None]:
+    """Make the server refuse writes of psched's user, as a demoted primary does; sessions stay connected."""
+    database = sa.make_url(bench.url).database
+    if isinstance(server, MariaDB):
+        with server.admin() as cursor:
+            cursor.execute("SET GLOBAL read_only = 1")
+            try:
+                yield
+            finally:
+                cursor.execute("SET GLOBAL read_only = 0")
+        return
+    with server.admin() as connection:  # type: ignore[attr-defined]
+        connection.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
+        kill_sessions(server, bench)
+        try:
+            yield
+        finally:
+            connection.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = off")
+
+
+def test_a_server_that_became_read_only_counts_as_away(server: Server, bench: Bench, store: ScheduleStore) -> None:
+    bench.fill(store, ["a", "b"], lambda i: LONG_AGO + i)
+    (a,) = store.acquire(1, 100)
+    with read_only(server, bench):
+        see_that_it_is_unavailable(store, store.acquire, 1, 100)
+        see_that_it_is_unavailable(store, store.extend, [a.lease], 100)
+        see_that_it_is_unavailable(store, store.add, "c", "t", HOURLY, FAR_OFF, FAR_OFF, {})
+        see_that_it_is_unavailable(store, store.release, a.lease, boottime() + 0.2)
+    assert keys_of(store.acquire(1, 100, known=["a"])) == ["b"]
+    store.release(a.lease, soon())
+
+
+def test_settling_outlasts_a_time_of_refused_writes(server: Server, bench: Bench, store: ScheduleStore) -> None:
+    bench.add(store, "key")
+    claim = bench.take(store, "key")
+    outcome: list[Any] = []
+    thread = threading.Thread(target=lambda: outcome.append(store.advance(claim, FAR_OFF, FAR_OFF, boottime() + 15)))
+    with read_only(server, bench):
+        thread.start()
+        time.sleep(0.3)
+        assert outcome == []
+    thread.join(20)
+    assert outcome == [None]
+    row = store.get("key")
+    assert row is not None
+    assert row.next_time == FAR_OFF

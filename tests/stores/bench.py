@@ -1,0 +1,188 @@
+"""A store under test on a fresh database: opens stores, and looks at and writes rows past them. In the test process.
+
+What stores differ by is said here once (`Bench.times`, `columns`), so that the tests read the same for each of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from psched.backends import open_stores
+from psched.clock import boottime
+from psched.errors import AlreadyFinishedError, PreemptedError
+from psched.model import Claim, Rule
+from psched.store import ScheduleStore, StoreSettings
+
+Result = TypeVar("Result")
+
+LONG_AGO = 1_600_000_000
+"""An occurrence that every test may take for due (unix seconds)."""
+
+FAR_OFF = 2_000_000_000
+"""An occurrence that is not due before 2033, and fits into 32 bits (unix seconds)."""
+
+HOURLY = Rule("0 * * * *", "UTC")
+
+LOST = (PreemptedError, AlreadyFinishedError)
+"""What a lease that its own holder has settled may raise: both say that nothing was changed."""
+
+DRIVERS = {"sqlite": "sqlite", "mysql": "mysql+pymysql", "postgresql": "postgresql+psycopg"}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How a store names the due time, and how many of its units make a second."""
+
+    key: str
+    due: str
+    per_second: int
+
+
+@dataclass
+class Bench:
+    """One kind of store on one database with one fresh table.
+
+    `lease` is a short lease (seconds) that can be waited for; `grain` is the finest step of due times.
+    """
+
+    type: str
+    url: str
+    table: str = "schedules"
+    _opened: list[ScheduleStore] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def compat(self) -> bool:
+        """Whether this is the originals' table: whole seconds, no holder, no attempts, no types column."""
+        return self.type == "rdb_compat"
+
+    @property
+    def database(self) -> str:
+        """The kind of database: sqlite, mysql or postgresql."""
+        return sa.make_url(self.url).get_backend_name()
+
+    @property
+    def grain(self) -> float:
+        return 1.0 if self.compat else 0.001
+
+    @property
+    def lease(self) -> float:
+        return 1.0 if self.compat else 0.2
+
+    @property
+    def columns(self) -> Columns:
+        return Columns("id", "timeout", 1) if self.compat else Columns("key", "due", 1000)
+
+    @property
+    def plain_url(self) -> sa.URL:
+        """The URL as SQLAlchemy spells it, with the driver named."""
+        parsed = sa.make_url(self.url)
+        return parsed.set(drivername=DRIVERS[parsed.get_backend_name()])
+
+    @property
+    def quoted_key(self) -> str:
+        """The key column as it is written in SQL."""
+        quote = "`" if self.database == "mysql" else '"'
+        return f"{quote}{self.columns.key}{quote}"
+
+    def open(self, holder: str | None = None, url: str | None = None) -> ScheduleStore:
+        """Open one more store, as another process would; closed when the test ends."""
+        name = f"host/1/{next(self._numbers)}" if holder is None else holder
+        settings = StoreSettings(url=self.url if url is None else url, holder=name, schedules=self.table)
+        store = open_stores(self.type, settings).schedules
+        assert store is not None
+        self._opened.append(store)
+        return store
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()
+
+    @contextlib.contextmanager
+    def connect(self) -> Iterator[sa.Connection]:
+        """Yield a connection that knows nothing of psched, in one transaction."""
+        engine = sa.create_engine(self.plain_url, poolclass=sa.NullPool)
+        try:
+            with engine.begin() as connection:
+                yield connection
+        finally:
+            engine.dispose()
+
+    def raw(self, key: str) -> dict[str, Any] | None:
+        """Return the whole stored row as the database has it, or None."""
+        with self.connect() as connection:
+            table = self._reflect(connection)
+            found = connection.execute(sa.select(table).where(table.c[self.columns.key] == key)).mappings().first()
+            return None if found is None else dict(found)
+
+    def write(self, key: str, **values: Any) -> None:
+        """Write columns of one row past the store."""
+        with self.connect() as connection:
+            table = self._reflect(connection)
+            done = connection.execute(table.update().where(table.c[self.columns.key] == key).values(**values))
+            assert done.rowcount == 1, f"{key!r} is not there"
+
+    def make_due(self, key: str) -> None:
+        """Move the row's due time to long ago, as if time had passed. Moves the fence of `rdb_compat`."""
+        self.write(key, **{self.columns.due: LONG_AGO * self.columns.per_second})
+
+    def fill(self, store: ScheduleStore, keys: list[str], due: Callable[[int], int]) -> None:
+        """Create a schedule for each key, number i due at `due(i)`: one by the store, the others copied from it."""
+        self.add(store, keys[0], due=due(0))
+        with self.connect() as connection:
+            table = self._reflect(connection)
+            template = dict(connection.execute(sa.select(table)).mappings().one())
+            rows = [
+                {**template, self.columns.key: key, self.columns.due: due(i) * self.columns.per_second}
+                for i, key in enumerate(keys)
+            ]
+            connection.execute(table.insert(), rows[1:])
+
+    def add(self, store: ScheduleStore, key: str, due: float = LONG_AGO, **values: Any) -> None:
+        """Create a schedule that is due at `due`; `values` replace the other arguments of `add`."""
+        arguments: dict[str, Any] = {"type": "type1", "rule": HOURLY, "next_time": int(due), "data": {"n": 1}} | values
+        store.add(key, next_run_time=due, **arguments)
+
+    def take(self, store: ScheduleStore, key: str, alive_time: float = 100) -> Claim:
+        """Acquire one row and see that it is `key`."""
+        claims = store.acquire(1, alive_time)
+        assert [claim.row.key for claim in claims] == [key]
+        return claims[0]
+
+    def _reflect(self, connection: sa.Connection) -> sa.Table:
+        return sa.Table(self.table, sa.MetaData(), autoload_with=connection)
+
+
+def soon() -> float:
+    """A deadline for writes under a lease."""
+    return boottime() + 5
+
+
+def eventually(condition: Callable[[], Result], within: float = 10) -> Result:
+    """Return the first true answer of `condition`, asked again and again; fail after `within` seconds."""
+    deadline = time.monotonic() + within
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+    return answer
+
+
+def unless_away(store: ScheduleStore, call: Callable[[], Result]) -> Result | None:
+    """Return the call's answer; None when it raised what the store says will pass by itself."""
+    try:
+        return call()
+    except Exception as error:
+        if not store.is_unavailable(error):
+            raise
+        return None
+
+
+def keys_of(claims: list[Claim]) -> list[str]:
+    return [claim.row.key for claim in claims]

@@ -1,0 +1,70 @@
+"""A process whose clock is wrong uses every verb that takes a time, and prints what it saw. Under the shim.
+
+Arguments: type, url, table. The answer is a JSON object of unix seconds, for a process whose clock is right to judge.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from psched.backends import open_stores
+from psched.clock import boottime
+from psched.model import Rule
+from psched.store import ScheduleStore, StoreSettings
+
+HOLDER = "host/1/wrong"
+
+
+def main(type_: str, url: str, table: str) -> None:
+    store = open_stores(type_, StoreSettings(url=url, holder=HOLDER, schedules=table)).schedules
+    assert store is not None
+    print(json.dumps(use_every_verb(store)))
+    store.close()
+
+
+def use_every_verb(store: ScheduleStore) -> dict[str, Any]:
+    """Acquire what is due, then settle each row in a way of its own."""
+    claims = {claim.row.key: claim for claim in store.acquire(10, 100)}
+    seen: dict[str, Any] = {"node": time.time(), "now": store.now(), "acquired": sorted(claims)}
+    seen["lease ends"] = [claim.lease.expires_at for claim in claims.values()]
+    extended, released, retried, crashed = (claims.get(f"due{n}") for n in range(4))
+    if extended is not None:
+        (lease,) = store.extend([extended.lease], 100)
+        seen["extended to"] = lease and lease.expires_at
+    if released is not None:
+        store.release(released.lease, boottime() + 5)
+        seen["released at"] = due(store, "due1")
+    if retried is not None:
+        store.retry(retried.lease, 0, None, boottime() + 5)
+        seen["retried at"] = due(store, "due2")
+    if crashed is not None:
+        store.give_back(HOLDER, ["due0", "due3"], 300)
+        seen["given back at"] = due(store, "due3")
+    store.add("added", "type", Rule("0 * * * *", "UTC"), 1_600_000_000, 1_600_000_000, {})
+    (first, *_) = store.acquire(1, 1, known=["due0"])
+    seen["taken first"] = first.row.key
+    seen["again after"] = wait_for_the_end(store, first.lease.expires_at)
+    return seen
+
+
+def wait_for_the_end(store: ScheduleStore, expires_at: float) -> float:
+    """Return how long after the end of its lease, by the database's clock, the row was due again (seconds)."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if any(claim.row.key == "added" for claim in store.acquire(10, 100, known=["added", "due0"])):
+            return store.now() - expires_at
+        time.sleep(0.02)
+    return 1e9
+
+
+def due(store: ScheduleStore, key: str) -> float:
+    row = store.get(key)
+    assert row is not None
+    return row.next_run_time
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

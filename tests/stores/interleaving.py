@@ -1,0 +1,207 @@
+"""Workers whose statements a seed puts in order, so that any can be late. In the test process.
+
+Each worker is a thread that stops before every statement it sends; the seed decides whose statement goes next, and when
+time passes. Time passes by moving all that was written back: due times in the table and, where the fence is a due time,
+the fences in the workers' hands. So a run of hours takes milliseconds, and a finish may arrive whenever it hurts most.
+
+Whatever happens in between,
+- an occurrence is finished once;
+- a row is not handed to a second worker while the lease of the first runs;
+- a lease that did not end settles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from psched.errors import AlreadyFinishedError, PreemptedError
+from psched.model import Claim
+from psched.store import ScheduleStore
+from tests.stores.bench import LONG_AGO, Bench, soon
+
+LEASE = 10
+STEP = 60
+BLOCKED_AFTER = 0.05
+"""Seconds after which a statement is taken to wait for somebody's lock, and the next worker goes on."""
+
+
+class Violation(AssertionError):
+    """A promise of leases that was broken."""
+
+
+@dataclass
+class Worker:
+    """One holder: acquires, thinks, settles. `epoch` counts how often time has passed (shared by all)."""
+
+    name: str
+    store: ScheduleStore
+    simulation: Simulation
+    rng: random.Random
+    rounds: int
+    claim: Claim | None = None
+    taken_in: int = 0
+    settling: bool = False
+    go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    parked: threading.Event = field(default_factory=threading.Event)
+    done: bool = False
+    error: BaseException | None = None
+
+    def work(self) -> None:
+        """Run all rounds, one statement at a time."""
+        try:
+            self.simulation.current.worker = self
+            for _ in range(self.rounds):
+                self.pause()
+                self._round()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.done = True
+            self.parked.set()
+
+    def pause(self) -> None:
+        """Wait until it is our turn."""
+        self.parked.set()
+        self.go.acquire()
+
+    def _round(self) -> None:
+        self.taken_in = self.simulation.epoch
+        self.settling = False
+        for claim in self.store.acquire(1, LEASE):
+            self.claim = claim
+            self.simulation.granted(self)
+            self._run()
+            self.claim = None
+
+    def _run(self) -> None:
+        for _ in range(self.rng.randrange(3)):
+            self.pause()
+        if self.rng.random() < 0.3:
+            assert self.claim is not None
+            (lease,) = self.store.extend([self.claim.lease], LEASE)
+            if lease is None:
+                self.simulation.refused(self, "extend")
+                return
+            self.claim = Claim(self.claim.row, lease)
+        self._settle(self.rng.choice(["advance", "advance", "advance", "release", "retry"]))
+
+    def _settle(self, verb: str) -> None:
+        assert self.claim is not None
+        lease, next_time = self.claim.lease, self.claim.row.scheduled_time + STEP
+        self.settling = True
+        try:
+            if verb == "release":
+                self.store.release(lease, soon())
+            elif verb == "retry":
+                self.store.retry(lease, -1, "error", soon())
+            else:
+                self.store.advance(self.claim, next_time, next_time, soon())
+                self.simulation.finished[self.claim.row.key, self.claim.row.scheduled_time] += 1
+        except (PreemptedError, AlreadyFinishedError):
+            self.simulation.refused(self, verb)
+
+
+class Simulation:
+    """One run: the workers, the table, and what was promised about them."""
+
+    def __init__(self, bench: Bench, seed: int, workers: int = 3, rounds: int = 5) -> None:
+        self.bench = bench
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.epoch = 0
+        self.finished: Counter[tuple[str, int]] = Counter()
+        self.current = threading.local()
+        self.violations: list[str] = []
+        self.refusals = 0
+        self.workers = [
+            Worker(f"w{n}", bench.open(), self, random.Random(f"{seed}/{n}"), rounds) for n in range(workers)
+        ]
+
+    def run(self) -> None:
+        """Run to the end. Raises Violation."""
+        self.bench.add(self.workers[0].store, f"seed{self.seed}")
+        threads = [threading.Thread(target=worker.work) for worker in self.workers]
+        with self._stops_before_statements():
+            for thread in threads:
+                thread.start()
+            while running := [worker for worker in self.workers if not worker.done]:
+                self._step(running)
+            for thread in threads:
+                thread.join(20)
+        for worker in self.workers:
+            worker.store.close()
+            if worker.error is not None:
+                raise worker.error
+        self._judge()
+
+    def granted(self, worker: Worker) -> None:
+        """See that nobody else holds the row under a lease that cannot have ended."""
+        for other in self.workers:
+            if other is not worker and other.claim is not None and not other.settling and other.taken_in == self.epoch:
+                self.violations.append(f"{worker.name} was given what {other.name} holds")
+
+    def refused(self, worker: Worker, verb: str) -> None:
+        """See that a refusal has a reason: time has passed since the row was asked for."""
+        self.refusals += 1
+        if worker.taken_in == self.epoch:
+            self.violations.append(f"{verb} of {worker.name} was refused although its lease had not ended")
+
+    def _step(self, running: list[Worker]) -> None:
+        ready = [worker for worker in running if worker.parked.is_set()]
+        if not ready:
+            running[0].parked.wait(BLOCKED_AFTER)
+            return
+        if len(ready) == len(running) and self.rng.random() < 0.25:
+            self._let_time_pass()
+        worker = self.rng.choice(ready)
+        if worker.done:
+            return
+        worker.parked.clear()
+        worker.go.release()
+        worker.parked.wait(BLOCKED_AFTER)
+
+    def _let_time_pass(self) -> None:
+        """All leases end: move what was written back, and with it the fences that are due times."""
+        due: sa.ColumnClause[int] = sa.column(self.bench.columns.due)
+        table = sa.table(self.bench.table, due)
+        with self.bench.connect() as connection:
+            connection.execute(table.update().values({due: due - 2 * LEASE * self.bench.columns.per_second}))
+        self.epoch += 1
+        if self.bench.compat:
+            for worker in self.workers:
+                if worker.claim is not None:
+                    lease = worker.claim.lease
+                    worker.claim = Claim(worker.claim.row, replace(lease, fence=lease.fence - 2 * LEASE))
+
+    def _judge(self) -> None:
+        for (key, occurrence), times in self.finished.items():
+            if times != 1:
+                self.violations.append(f"{key} {occurrence} was finished {times} times")
+        row = self.bench.raw(f"seed{self.seed}")
+        assert row is not None
+        moved = row["next_time"] // self.bench.columns.per_second - LONG_AGO
+        if moved != len(self.finished) * STEP:
+            self.violations.append(f"{len(self.finished)} occurrences were finished, but it stands at {moved // STEP}")
+        if self.violations:
+            raise Violation(f"seed {self.seed}: " + "; ".join(self.violations))
+
+    @contextlib.contextmanager
+    def _stops_before_statements(self) -> Iterator[None]:
+        def stop(*_: Any) -> None:
+            worker = getattr(self.current, "worker", None)
+            if worker is not None:
+                worker.pause()
+
+        sa.event.listen(sa.Engine, "before_cursor_execute", stop)
+        try:
+            yield
+        finally:
+            sa.event.remove(sa.Engine, "before_cursor_execute", stop)

@@ -1,0 +1,139 @@
+"""The statements a store really executes: their plans, the rows they read and lock. In the test process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from tests.stores.bench import Bench
+
+READS_ROWS = ("SELECT", "UPDATE", "DELETE", "INSERT", "WITH")
+
+
+@dataclass
+class Watch:
+    """What the statements of one call did. `reads`: how many rows each looked at; `plans`: what the planner said."""
+
+    bench: Bench
+    statements: list[str] = field(default_factory=list)
+    plans: list[str] = field(default_factory=list)
+    reads: list[int] = field(default_factory=list)
+    locked: set[str] = field(default_factory=set)
+    locks: bool = False
+    _before: int = 0
+
+    def before(self, cursor: Any, statement: str, parameters: Any) -> None:
+        self.statements.append(statement)
+        if self.locks and statement.lstrip().startswith(("UPDATE", "WITH", "SELECT")):
+            self._look_at_locks(cursor, statement, parameters)
+        getattr(self, f"_before_{self.bench.database}")(cursor, statement, parameters)
+
+    def after(self, cursor: Any) -> None:
+        if self.bench.database == "mysql":
+            probe = cursor.connection.cursor()
+            read = handler_reads(probe)
+            own_cost = handler_reads(probe) - read
+            self.reads.append(read - self._before - own_cost)
+
+    def _before_sqlite(self, cursor: Any, statement: str, parameters: Any) -> None:
+        probe = cursor.connection.cursor()
+        for *_, detail in probe.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall():
+            self.plans.append(detail)
+
+    def _before_mysql(self, cursor: Any, statement: str, parameters: Any) -> None:
+        probe = cursor.connection.cursor()
+        probe.execute(f"EXPLAIN {statement}", parameters)
+        names = [column[0] for column in probe.description]
+        for row in probe.fetchall():
+            step = dict(zip(names, row, strict=True))
+            self.plans.append(f"{step['table']} type={step['type']} key={step['key']} {step['Extra']}")
+        self._before = handler_reads(probe)
+
+    def _before_postgresql(self, cursor: Any, statement: str, parameters: Any) -> None:
+        with undone(cursor) as probe:
+            probe.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters)
+            answer = probe.fetchone()[0]
+            plan = answer if isinstance(answer, list) else json.loads(answer)
+            nodes = list(walk(plan[0]["Plan"]))
+            self.plans += [f"{node['Node Type']} {node.get('Index Name', '')}" for node in nodes]
+            self.reads.append(sum(rows_read(node) for node in nodes if "Scan" in node["Node Type"]))
+
+    def _look_at_locks(self, cursor: Any, statement: str, parameters: Any) -> None:
+        """Run the statement, see from outside which rows nobody else may lock now, and undo it."""
+        quoted = self.bench.quoted_key
+        with undone(cursor) as probe:
+            probe.execute(statement, parameters)
+            with self.bench.connect() as outside:
+                every = set(outside.scalars(sa.text(f"SELECT {quoted} FROM schedules")))
+                free = set(outside.scalars(sa.text(f"SELECT {quoted} FROM schedules FOR UPDATE SKIP LOCKED")))
+            self.locked |= every - free
+
+
+@contextlib.contextmanager
+def watched(bench: Bench, locks: bool = False) -> Iterator[Watch]:
+    """Yield a Watch of every statement that touches rows, executed by any engine of this process meanwhile."""
+    watch = Watch(bench, locks=locks)
+    busy = False
+
+    def before(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+        nonlocal busy
+        if statement.lstrip().upper().startswith(READS_ROWS) and "schedules" in statement and not busy:
+            busy = True
+            watch.before(cursor, statement, parameters)
+            busy = False
+
+    def after(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+        if watch.statements and statement == watch.statements[-1] and not busy:
+            watch.after(cursor)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", before)
+    sa.event.listen(sa.Engine, "after_cursor_execute", after)
+    try:
+        yield watch
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", before)
+        sa.event.remove(sa.Engine, "after_cursor_execute", after)
+
+
+@contextlib.contextmanager
+def undone(cursor: Any) -> Iterator[Any]:
+    """Yield a cursor of the same session whose writes are rolled back."""
+    connection = cursor.connection
+    probe = connection.cursor()
+    inside = in_transaction(connection)
+    probe.execute("SAVEPOINT probe" if inside else "BEGIN")
+    try:
+        yield probe
+    finally:
+        probe.execute("ROLLBACK TO SAVEPOINT probe" if inside else "ROLLBACK")
+        probe.close()
+
+
+def in_transaction(connection: Any) -> bool:
+    """Whether a PyMySQL or psycopg connection stands in a transaction."""
+    info = getattr(connection, "info", None)
+    if info is not None:
+        return bool(info.transaction_status.name != "IDLE")
+    return bool(connection.server_status & 1)
+
+
+def handler_reads(probe: Any) -> int:
+    """How many rows the storage engine has handed to this session (MariaDB)."""
+    probe.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
+    return sum(int(value) for _, value in probe.fetchall())
+
+
+def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for child in node.get("Plans", ()):
+        yield from walk(child)
+
+
+def rows_read(node: dict[str, Any]) -> int:
+    removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+    return int((node["Actual Rows"] + removed) * node["Actual Loops"])

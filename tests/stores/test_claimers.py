@@ -1,0 +1,87 @@
+"""Several claimers at once, threads and processes: no row is shared, none is lost."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from psched.model import Claim
+from psched.store import ScheduleStore
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
+
+CLAIMER = Path(__file__).with_name("claimer.py")
+
+
+def test_threads_with_stores_of_their_own_share_no_row_and_lose_none(bench: Bench, store: ScheduleStore) -> None:
+    keys = [f"key{n:03}" for n in range(400)]
+    bench.fill(store, keys, lambda i: LONG_AGO + i % 7)
+    taken: list[Claim] = []
+    claimers = [threading.Thread(target=claim_all, args=(bench.open(), 1 + 8 * n, taken)) for n in range(4)]
+    run(claimers)
+    assert sorted(keys_of(taken)) == keys
+
+
+def test_threads_may_share_one_store(bench: Bench, store: ScheduleStore) -> None:
+    keys = [f"key{n:03}" for n in range(200)]
+    bench.fill(store, keys, lambda i: LONG_AGO)
+    taken: list[Claim] = []
+    run([threading.Thread(target=settle_all, args=(store, taken)) for _ in range(4)])
+    assert sorted(keys_of(taken)) == keys
+    assert store.acquire(10, 100) == []
+    assert all(row.next_time == FAR_OFF for row in store.list())
+
+
+def test_processes_share_no_row_and_lose_none(bench: Bench, store: ScheduleStore) -> None:
+    keys = [f"key{n:03}" for n in range(600)]
+    bench.fill(store, keys, lambda i: LONG_AGO + i % 5)
+    command = [sys.executable, str(CLAIMER), bench.type, bench.url, bench.table]
+    env = {**os.environ, "PYTHONPATH": str(CLAIMER.parents[2])}
+    claimers = [
+        subprocess.Popen([*command, f"host/{n}/x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+        for n in range(3)
+    ]
+    try:
+        assert [claimer.stdout and claimer.stdout.readline() for claimer in claimers] == ["ready\n"] * 3
+        for claimer in claimers:
+            assert claimer.stdin is not None
+            claimer.stdin.write("go\n")
+            claimer.stdin.flush()
+        answers = [json.loads(claimer.communicate(timeout=30)[0]) for claimer in claimers]
+    finally:
+        for claimer in claimers:
+            claimer.kill()
+            claimer.communicate()
+    assert collections.Counter(key for answer in answers for key in answer) == collections.Counter(keys)
+    assert all(row.next_time == FAR_OFF for row in store.list())
+
+
+def claim_all(store: ScheduleStore, limit: int, taken: list[Claim]) -> None:
+    """Acquire until nothing is due."""
+    mine: list[str] = []
+    while claims := store.acquire(limit, 300, known=mine):
+        mine += keys_of(claims)
+        taken += claims
+
+
+def settle_all(store: ScheduleStore, taken: list[Claim]) -> None:
+    """Acquire one row after another and advance it, with everything that siblings hold unknown to them."""
+    while claims := store.acquire(1, 300, known=KNOWN):
+        for claim in claims:
+            store.advance(claim, FAR_OFF, FAR_OFF, soon())
+        taken += claims
+
+
+KNOWN = [f"key{n:03}" for n in range(200)]
+
+
+def run(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()

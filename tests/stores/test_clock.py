@@ -1,0 +1,111 @@
+"""A process whose clock is ten minutes off takes nothing early, leaves nothing lying, and writes right times."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psched.store import ScheduleStore
+from tests.lab.clock import WallClock, build_shim
+from tests.lab.servers import Server
+from tests.stores.bench import LONG_AGO, Bench
+
+PROBE = Path(__file__).with_name("clock_probe.py")
+ROOT = Path(__file__).parents[2]
+OFF = 600
+NEAR = 60
+"""Seconds: what is nearer than this to the true time was not measured by a clock that is 600 s off."""
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that shifts a process's wall clock."""
+    return build_shim(tmp_path_factory.mktemp("shim"))
+
+
+@pytest.fixture(params=["rdb", "rdb_compat"])
+def served(request: pytest.FixtureRequest, server: Server) -> Iterator[Bench]:
+    """Each store on the databases that have a clock of their own."""
+    with server.database() as url:
+        bench = Bench(request.param, url)
+        try:
+            bench.open().create_tables()
+            yield bench
+        finally:
+            bench.close()
+
+
+@pytest.mark.parametrize("offset", [OFF, -OFF], ids=["ahead", "behind"])
+def test_the_clock_of_a_node_decides_nothing(served: Bench, shim: Path, tmp_path: Path, offset: float) -> None:
+    store = served.open()
+    add_rows(served, store)
+    before = store.now()
+    seen = probe(served, WallClock(shim, tmp_path / "clock"), offset)
+    faults = judge(served, seen, before)
+    assert abs(seen["node"] - time.time() - offset) < NEAR, "the shim did not shift the clock"
+    assert faults == []
+
+
+@pytest.mark.parametrize("offset", [OFF, -OFF], ids=["ahead", "behind"])
+def test_a_store_that_goes_by_the_nodes_clock_is_found(shim: Path, tmp_path: Path, offset: float) -> None:
+    """SQLite's clock is the host's: there the same judge must find fault."""
+    for type_ in ("rdb", "rdb_compat"):
+        bench = Bench(type_, f"sqlite:///{tmp_path}/{type_}.db")
+        try:
+            store = bench.open()
+            store.create_tables()
+            add_rows(bench, store)
+            before = store.now()
+            assert judge(bench, probe(bench, WallClock(shim, tmp_path / type_), offset), before)
+        finally:
+            bench.close()
+
+
+def add_rows(bench: Bench, store: ScheduleStore) -> None:
+    """Four rows that are due since a second, and one that is due in five minutes."""
+    now = int(store.now())
+    for n in range(4):
+        bench.add(store, f"due{n}", due=now - 1, next_time=LONG_AGO)
+    bench.add(store, "soon", due=now + 300, next_time=LONG_AGO)
+
+
+def probe(bench: Bench, clock: WallClock, offset: float) -> dict[str, Any]:
+    """Run the probe in a process whose clock is `offset` seconds off, and return what it saw."""
+    clock.set(offset)
+    done = subprocess.run(
+        [sys.executable, str(PROBE), bench.type, bench.url, bench.table],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **clock.environment},
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def judge(bench: Bench, seen: dict[str, Any], before: float) -> list[str]:
+    """Return what is wrong, by the true clock, with what the probe saw."""
+    faults = []
+    if seen["acquired"] != ["due0", "due1", "due2", "due3"]:
+        faults.append(f"acquired {seen['acquired']}")
+    expected = {"now": 0, "lease ends": 100, "extended to": 100, "released at": 0, "retried at": 0}
+    if not bench.compat:
+        expected["given back at"] = 1
+    for name, after in expected.items():
+        times = seen.get(name, [])
+        for value in times if isinstance(times, list) else [times]:
+            if value is None or abs(value - before - after) > NEAR:
+                faults.append(f"{name} is {value}, {value and value - before:+} s")
+    if not -0.01 <= seen["again after"] <= NEAR:
+        faults.append(f"a lease of a second was over after {seen['again after']} s")
+    return faults

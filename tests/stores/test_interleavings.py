@@ -1,0 +1,66 @@
+"""A finish that comes late finds a missing fence: seeds decide which statement goes when."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests.stores.bench import Bench
+from tests.stores.interleaving import Simulation, Violation
+
+SEEDS = 20
+"""Enough for each removed guard to be found several times over (see below)."""
+
+
+def test_no_order_of_statements_breaks_a_promise(bench: Bench) -> None:
+    refusals = 0
+    for seed in range(SEEDS):
+        simulation = Simulation(bench, seed)
+        simulation.run()
+        refusals += simulation.refusals
+        bench.open().delete(f"seed{seed}")
+    assert refusals > 0, "nobody was ever late: these seeds prove nothing"
+
+
+def test_a_removed_fence_is_found(bench: Bench) -> None:
+    with rewritten(r"\b(?:\w+\.)?[`\"]?(?:fence|timeout)[`\"]? = ((?:\?|%\(\w+\)s|%s)(?:::\w+)?)(?! *,)"):
+        assert find_violation(bench)
+
+
+def test_a_removed_row_count_check_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sa.CursorResult, "rowcount", property(lambda result: 1))
+    if bench.database == "mysql" or bench.compat:
+        assert find_violation(bench)
+
+
+def find_violation(bench: Bench) -> bool:
+    for seed in range(SEEDS):
+        try:
+            Simulation(bench, seed).run()
+        except (Violation, AssertionError):
+            return True
+        finally:
+            bench.open().delete(f"seed{seed}")
+    return False
+
+
+@contextmanager
+def rewritten(pattern: str) -> Iterator[None]:
+    """Make a comparison in the WHERE of every UPDATE true for all rows."""
+
+    def rewrite(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> tuple[str, Any]:
+        if not statement.lstrip().startswith("UPDATE"):
+            return statement, parameters
+        head, where, tail = statement.partition("WHERE")
+        return head + where + re.sub(pattern, r"\1 IS NOT NULL", tail), parameters
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", rewrite, retval=True)
+    try:
+        yield
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", rewrite)

@@ -1,0 +1,144 @@
+"""What the statements of a store cost with many rows stored: an index in the order of the due times, and few rows read.
+
+The statements are those that really run, seen on their way to the driver and explained in the same session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+
+from psched.store import ScheduleStore
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
+from tests.stores.statements import Watch, watched
+
+DUE, WAITING = 3000, 9000
+FEW = 400
+"""Rows a call may look at, of 12,000. Generous: what is to be caught reads all that is stored, or all that is due."""
+
+
+@pytest.fixture
+def crowd(bench: Bench, store: ScheduleStore) -> ScheduleStore:
+    """A store with a backlog of 3,000 due rows and 9,000 that wait."""
+    stop_analysing(bench)
+    keys = [f"key{n:05}" for n in range(DUE + WAITING)]
+    bench.fill(store, keys, lambda i: (LONG_AGO if i < DUE else FAR_OFF) + i)
+    return store
+
+
+@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
+def test_acquiring_reads_only_what_it_takes(bench: Bench, crowd: ScheduleStore, analysed: bool) -> None:
+    if analysed:
+        analyse(bench)
+    for _ in range(2):
+        with watched(bench) as watch:
+            assert len(crowd.acquire(10, 100, known=["key00001"])) == 10
+        see_that_few_rows_were_read(watch)
+        assert not any("TEMP B-TREE" in plan or "filesort" in plan for plan in watch.plans), watch.plans
+
+
+def test_acquiring_when_nothing_is_due_reads_next_to_nothing(bench: Bench, store: ScheduleStore) -> None:
+    stop_analysing(bench)
+    bench.fill(store, [f"key{n:05}" for n in range(WAITING)], lambda i: FAR_OFF + i)
+    with watched(bench) as watch:
+        assert store.acquire(10, 100) == []
+    see_that_few_rows_were_read(watch)
+    assert sum(watch.reads) <= 20
+
+
+def test_acquiring_one_type_does_not_read_the_backlog_of_the_others(bench: Bench, crowd: ScheduleStore) -> None:
+    if bench.compat:
+        return  # it refuses types: see test_acquire
+    bench.write("key02990", type="rare")
+    analyse(bench)
+    with watched(bench) as watch:
+        assert keys_of(crowd.acquire(10, 100, types=["rare"])) == ["key02990"]
+    see_that_few_rows_were_read(watch)
+
+
+def test_acquiring_locks_no_row_but_those_it_takes(bench: Bench, crowd: ScheduleStore) -> None:
+    if bench.database == "sqlite":
+        return  # it locks the whole file, for as long as a statement lasts
+    with watched(bench, locks=True) as watch:
+        claims = crowd.acquire(10, 100)
+    assert len(watch.locked) <= 10
+    assert watch.locked <= set(keys_of(claims)) or not watch.locked
+
+
+def get(store: ScheduleStore) -> None:
+    assert store.get("key00005")
+
+
+def add(store: ScheduleStore) -> None:
+    seen = store.get("key00005")
+    assert seen is not None
+    store.add("new", seen.type, seen.rule, seen.next_time, seen.next_run_time, {})
+
+
+def modify(store: ScheduleStore) -> None:
+    seen = store.get("key05000")
+    assert seen is not None
+    assert store.modify(seen, replace(seen, next_run_time=FAR_OFF + 1))
+
+
+def delete(store: ScheduleStore) -> None:
+    store.delete("key00005")
+
+
+def extend(store: ScheduleStore) -> None:
+    assert None not in store.extend([claim.lease for claim in store.acquire(20, 100)], 100)
+
+
+def settle(store: ScheduleStore) -> None:
+    released, retried, advanced = store.acquire(3, 100)
+    store.release(released.lease, soon())
+    store.retry(retried.lease, 5, "error", soon())
+    store.advance(advanced, FAR_OFF, FAR_OFF, soon())
+
+
+def give_back(store: ScheduleStore) -> None:
+    store.acquire(5, 100)
+    store.give_back("host/9/none", ["key00001"], 10)
+
+
+@pytest.mark.parametrize("verb", [get, add, modify, delete, extend, settle, give_back])
+def test_no_verb_reads_the_whole_table(
+    bench: Bench, crowd: ScheduleStore, verb: Callable[[ScheduleStore], None]
+) -> None:
+    with watched(bench) as watch:
+        verb(crowd)
+    see_that_few_rows_were_read(watch)
+
+
+def test_listing_reads_a_page_at_a_time_by_the_index(bench: Bench, crowd: ScheduleStore) -> None:
+    rows = crowd.list()
+    with watched(bench) as watch:
+        next(rows)
+    assert watch.statements
+    assert not any("TEMP B-TREE" in plan or "filesort" in plan for plan in watch.plans), watch.plans
+    assert sum(watch.reads) < (DUE + WAITING) / 2
+
+
+def see_that_few_rows_were_read(watch: Watch) -> None:
+    """Fail with the statements and plans when a call looked at more than it may."""
+    story = "\n".join([*watch.statements, *watch.plans, str(watch.reads)])
+    assert sum(watch.reads) <= FEW, story
+    whole = [plan for plan in watch.plans if plan.startswith("SCAN schedules") or "type=ALL" in plan]
+    assert not [plan for plan in whole if not plan.startswith("schedules type=ALL key=None Deleting")], story
+
+
+def stop_analysing(bench: Bench) -> None:
+    """Keep PostgreSQL from learning what the table holds, as a table is in its first minute."""
+    if bench.database == "postgresql":
+        with bench.connect() as connection:
+            connection.execute(sa.text("ALTER TABLE schedules SET (autovacuum_enabled = false)"))
+
+
+def analyse(bench: Bench) -> None:
+    """Let the database gather its statistics now."""
+    statement = {"sqlite": "ANALYZE", "mysql": "ANALYZE TABLE schedules", "postgresql": "ANALYZE schedules"}
+    with bench.connect() as connection:
+        connection.execute(sa.text(statement[bench.database])).close()

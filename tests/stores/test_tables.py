@@ -1,0 +1,175 @@
+"""Tables: made once, by anybody, and never taken for what they are not."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from psched.backends import open_stores
+from psched.errors import ConfigError
+from psched.store import ScheduleStore, StoreSettings
+from tests.stores.bench import Bench
+
+TYPES = ["rdb", "rdb_compat"]
+
+
+@pytest.fixture(params=TYPES)
+def bare(request: pytest.FixtureRequest, database: str) -> Bench:
+    """A store whose table was not made."""
+    return Bench(request.param, database)
+
+
+def test_a_missing_table_is_an_error_that_names_the_remedy(bare: Bench) -> None:
+    store = bare.open()
+    with pytest.raises(ConfigError, match=r"(?s)schedules.*psched init"):
+        store.check_tables()
+    bare.close()
+
+
+def test_only_making_tables_makes_a_database_file(tmp_path: Path) -> None:
+    for type_ in TYPES:
+        path = tmp_path / f"{type_}.db"
+        bench = Bench(type_, f"sqlite:///{path}")
+        with pytest.raises(ConfigError, match="psched init"):
+            bench.open().check_tables()
+        bench.close()
+        assert not path.exists()
+        bench.open().create_tables()
+        bench.open().check_tables()
+        bench.close()
+        assert path.exists()
+
+
+def test_tables_may_be_made_again_and_keep_their_rows(bench: Bench, store: ScheduleStore) -> None:
+    bench.add(store, "key")
+    claim = bench.take(store, "key")
+    before = bench.raw("key")
+    store.create_tables()
+    bench.open().create_tables()
+    store.check_tables()
+    assert bench.raw("key") == before
+    assert store.extend([claim.lease], 100) != [None]
+
+
+def test_tables_may_be_made_by_several_at_once(bare: Bench) -> None:
+    errors: list[BaseException] = []
+    barrier = threading.Barrier(4)
+
+    def create() -> None:
+        store = bare.open()
+        barrier.wait(10)
+        try:
+            store.create_tables()
+            store.check_tables()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=create) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    try:
+        assert errors == []
+        bare.add(bare.open(), "key")
+    finally:
+        bare.close()
+
+
+def test_a_table_of_something_else_is_not_taken_for_ours(bare: Bench) -> None:
+    with bare.connect() as connection:
+        connection.execute(sa.text("CREATE TABLE schedules (id VARCHAR(20) PRIMARY KEY, name VARCHAR(20))"))
+    try:
+        with pytest.raises(ConfigError, match="schedules"):
+            bare.open().check_tables()
+    finally:
+        bare.close()
+
+
+def test_two_tables_of_one_database_are_apart(bench: Bench, store: ScheduleStore) -> None:
+    second = Bench(bench.type, bench.url, table="second_Table")
+    try:
+        twin = second.open()
+        twin.create_tables()
+        twin.check_tables()
+        bench.add(store, "key")
+        second.add(twin, "key", data={"n": 2})
+        assert second.take(twin, "key").row.data == {"n": 2}
+        assert bench.take(store, "key").row.data == {"n": 1}
+    finally:
+        second.close()
+
+
+@pytest.mark.parametrize("name", ["a b", "x;drop table y", "", "1\x00", 'a"b', "a`b", "x" * 200, "ä'"])
+def test_a_table_name_that_is_no_identifier_is_refused(database: str, name: str) -> None:
+    for type_ in TYPES:
+        with pytest.raises(ConfigError):
+            open_stores(type_, StoreSettings(url=database, holder="h", schedules=name))
+
+
+def test_a_word_of_sql_is_a_name_like_any_other(bare: Bench) -> None:
+    bench = Bench(bare.type, bare.url, table="order")
+    try:
+        store = bench.open()
+        store.create_tables()
+        store.check_tables()
+        bench.add(store, "key")
+        bench.take(store, "key")
+        assert [row.key for row in store.list()] == ["key"]
+    finally:
+        bench.close()
+
+
+def test_a_table_of_a_newer_layout_is_refused(bench: Bench, store: ScheduleStore) -> None:
+    if bench.compat:
+        return  # the originals' layout is what it is for ever
+    with bench.connect() as connection:
+        meta = sa.Table("psched_meta", sa.MetaData(), autoload_with=connection)
+        column = next(column for column in meta.c if "version" in column.name or "layout" in column.name)
+        connection.execute(meta.update().values({column.name: 99}))
+    newcomer = bench.open()
+    with pytest.raises(ConfigError, match="newer"):
+        newcomer.check_tables()
+    with pytest.raises(ConfigError, match="newer"):
+        newcomer.create_tables()
+
+
+def test_no_table_named_is_no_store_opened(database: str) -> None:
+    for type_ in TYPES:
+        assert open_stores(type_, StoreSettings(url=database, holder="h")).schedules is None
+
+
+def test_an_unknown_type_of_store_is_an_error_that_names_it(database: str) -> None:
+    for type_ in ("rbd", "no.such.package", "os", ""):
+        with pytest.raises(ConfigError, match=type_):
+            open_stores(type_, StoreSettings(url=database, holder="h", schedules="schedules"))
+
+
+def test_closing_twice_is_closing_once(bench: Bench, store: ScheduleStore) -> None:
+    store.acquire(1, 100)
+    store.close()
+    store.close()
+
+
+def test_a_fresh_table_has_nothing_to_complain_of(store: ScheduleStore) -> None:
+    findings = list(store.diagnose())
+    assert findings
+    assert [finding for finding in findings if not finding.ok] == []
+
+
+def test_a_missing_index_is_found(bench: Bench, store: ScheduleStore) -> None:
+    with bench.connect() as connection:
+        for index in sa.inspect(connection).get_indexes("schedules"):
+            if bench.columns.due in index["column_names"]:
+                of = " ON schedules" if bench.database == "mysql" else ""
+                connection.execute(sa.text(f"DROP INDEX {index['name']}{of}"))
+    assert any(not finding.ok and "index" in f"{finding.subject} {finding.message}" for finding in store.diagnose())
+
+
+def test_making_tables_again_makes_a_missing_index(bench: Bench, store: ScheduleStore) -> None:
+    test_a_missing_index_is_found(bench, store)
+    store.create_tables()
+    assert [finding for finding in store.diagnose() if not finding.ok] == []

@@ -1,0 +1,103 @@
+"""Rows that somebody wrote past us: they are told as such, and never stop their neighbours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from psched.model import ScheduleRow
+from psched.store import ScheduleStore
+from tests.stores.bench import LONG_AGO, Bench, soon
+
+UNREADABLE: dict[str, dict[str, dict[str, Any]]] = {
+    "rdb": {
+        "no JSON": {"data": "{broken"},
+        "an array": {"data": "[1, 2]"},
+        "a text": {"data": '"text"'},
+        "nothing": {"data": ""},
+        "not a number": {"data": '{"a": NaN}'},
+    },
+    "rdb_compat": {},
+}
+"""What any database stores, and no handler should ever get. PerfectSched reads whatever it cannot parse as `{}`."""
+
+FORGIVEN: list[bytes] = [b"{broken", b"[1, 2]", b"", b"null", b"\xff\xfe", b"--- yaml", b'{"a": ']
+
+SQLITE_STORES_ANYTHING: dict[str, list[dict[str, Any]]] = {
+    "rdb": [
+        {"next_time": "soon"},
+        {"delay_ms": "later"},
+        {"next_time": 10**18},
+        {"data": b"\xff\xfe"},
+        {"cron": b"\xff"},
+        {"timezone": b"\xff"},
+    ],
+    "rdb_compat": [
+        {"next_time": "soon"},
+        {"delay": "later"},
+        {"next_time": 10**18},
+        {"cron": b"\xff"},
+        {"timezone": b"\xff"},
+    ],
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE["rdb"])
+def test_data_that_is_no_object_is_a_problem_of_its_row_alone(bench: Bench, store: ScheduleStore, name: str) -> None:
+    if bench.compat:
+        return  # it reads such data as {}, see below
+    bench.fill(store, ["bad", "good"], lambda i: LONG_AGO + i)
+    bench.write("bad", **UNREADABLE["rdb"][name])
+    see_that_the_neighbour_runs(bench, store)
+
+
+@pytest.mark.parametrize("data", FORGIVEN, ids=ascii)
+def test_the_originals_table_reads_unparsable_data_as_empty(bench: Bench, store: ScheduleStore, data: bytes) -> None:
+    if not bench.compat:
+        return  # a problem there, see above
+    bench.add(store, "kind.of.key")
+    bench.write("kind.of.key", data=data)
+    row = bench.take(store, "kind.of.key").row
+    assert (row.data, row.type, row.problem) == ({}, "kind", None)
+    listed = next(iter(store.list()))
+    assert (listed.data, listed.type, listed.problem) == ({}, "kind", None)
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_columns_of_a_wrong_kind_are_a_problem_of_their_row_alone(tmp_path: Any, number: int) -> None:
+    """Only SQLite stores such rows; so it is no matter of the other databases."""
+    for type_, writes in SQLITE_STORES_ANYTHING.items():
+        if number >= len(writes):
+            continue
+        bench = Bench(type_, f"sqlite:///{tmp_path}/{type_}.db")
+        try:
+            store = bench.open()
+            store.create_tables()
+            bench.fill(store, ["bad", "good"], lambda i: LONG_AGO + i)
+            with bench.connect() as connection:
+                ((column, value),) = writes[number].items()
+                statement = sa.text(f"UPDATE schedules SET {column} = :value WHERE {bench.columns.key} = 'bad'")
+                connection.execute(statement, {"value": value})
+            see_that_the_neighbour_runs(bench, store)
+        finally:
+            bench.close()
+
+
+def see_that_the_neighbour_runs(bench: Bench, store: ScheduleStore) -> None:
+    """Acquire both: one has a problem and can be put off, listed and read; the other is as ever."""
+    claims = {claim.row.key: claim for claim in store.acquire(10, 100)}
+    assert claims["good"].row.problem is None
+    assert claims["bad"].row.problem, "a row that cannot be run says why"
+    store.retry(claims["bad"].lease, 100, claims["bad"].row.problem, soon())
+    assert [problem_of(row) for row in sorted(store.list(), key=lambda row: row.key)] == [True, False]
+    row = store.get("bad")
+    assert row is not None
+    assert problem_of(row)
+    assert store.extend([claims["good"].lease], 100) != [None]
+    store.delete("bad")
+
+
+def problem_of(row: ScheduleRow) -> bool:
+    return row.problem is not None
