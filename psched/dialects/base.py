@@ -116,6 +116,10 @@ class Dialect:
         """Return the arguments of `create_engine` that carry timeouts, encryption and the pool."""
         raise NotImplementedError
 
+    def pool_options(self) -> dict[str, Any]:
+        """Return the arguments of `create_engine` for a pool of one connection and a few more when that is busy."""
+        return {"pool_size": 1, "max_overflow": 4, "pool_timeout": self.timeouts.read}
+
     def prepare(self, connection: Any) -> None:
         """Set up the session of a new driver connection."""
 

@@ -1,0 +1,155 @@
+"""MariaDB 10.6 or later and MySQL 8.0 or later, by PyMySQL unless the URL names another driver. Children and clients.
+
+`UTC_TIMESTAMP(3)` is the clock: it is one instant all through a statement and asks neither for the session's time zone
+nor for which of two passes of a repeated hour is meant.
+"""
+
+from __future__ import annotations
+
+import math
+import ssl
+from typing import Any, ClassVar
+
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
+
+from psched.dialects import base
+from psched.dialects.base import ExactText, Fault, LongText, now_ms
+
+_DUPLICATE = 1062
+_NO_TABLE = 1146
+_TABLE_EXISTS = 1050
+_INDEX_EXISTS = 1061
+
+_CONFLICTS = {1020, 1205, 1213, 1317, 1969, 3024}
+"""Changed since read, lock wait timeout, deadlock, interrupted, statement timeout of MariaDB and of MySQL."""
+
+_LOST = {
+    1040, 1203, 1226,  # too many connections, of all, of this user, per hour
+    1047, 1180,  # a Galera node outside its cluster; an error during the commit
+    1053, 1927,  # shutting down, connection killed
+    1158, 1159, 1160, 1161,  # network errors as the server sees them
+    1290, 1792, 1836,  # read only: perhaps a primary that was demoted
+    2002, 2003, 2006, 2013, 2014, 2055, 4031,  # the client's: not connected, or not any more
+}  # fmt: skip
+
+
+@compiles(now_ms, "mysql")
+def _now_ms(element: now_ms, compiler: SQLCompiler, **options: Any) -> str:
+    return "(TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(3)) DIV 1000)"
+
+
+@compiles(ExactText, "mysql")
+def _exact_text(element: ExactText, compiler: DDLCompiler, **options: Any) -> str:
+    # utf8mb4_bin would ignore trailing spaces.
+    collation = "utf8mb4_nopad_bin" if compiler.dialect.is_mariadb else "utf8mb4_0900_bin"  # type: ignore[attr-defined]
+    return f"VARCHAR({element.length}) CHARACTER SET utf8mb4 COLLATE {collation}"
+
+
+@compiles(LongText, "mysql")
+def _long_text(element: LongText, compiler: DDLCompiler, **options: Any) -> str:
+    return "LONGTEXT"
+
+
+class Dialect(base.Dialect):
+    """A MariaDB or MySQL server."""
+
+    name: ClassVar[str] = "mysql"
+    driver: ClassVar[str] = "pymysql"
+    begin: ClassVar[str] = "START TRANSACTION"
+    returning: ClassVar[bool] = False
+
+    def engine_options(self) -> dict[str, Any]:
+        """Return how to connect. `read_timeout` bounds the handshake too, which `connect_timeout` does not."""
+        arguments: dict[str, Any] = {
+            "charset": "utf8mb4",
+            "connect_timeout": math.ceil(self.timeouts.connect),
+            "read_timeout": math.ceil(self.timeouts.read),
+            "write_timeout": math.ceil(self.timeouts.read),
+        }
+        if self.tls is not None:
+            arguments["ssl"] = _tls_context(self.tls)
+        return {"connect_args": arguments, **self.pool_options()}
+
+    def prepare(self, connection: Any) -> None:
+        """Set the session up. What only MariaDB knows stands in its own kind of comment."""
+        lock, statement = math.ceil(self.timeouts.lock), self.timeouts.statement
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            cursor.execute(
+                f"SET SESSION sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO', time_zone = '+00:00',"
+                f" innodb_lock_wait_timeout = {lock}, lock_wait_timeout = {lock}"
+                f" /*M! , max_statement_time = {statement:g},"
+                f" idle_transaction_timeout = {math.ceil(self.timeouts.read)} */"
+            )
+
+    def fault(self, error: DBAPIError) -> Fault | None:
+        """Return how `error` passes. The driver's own errors come as code 0, or without any."""
+        code = _code(error)
+        if code in _CONFLICTS:
+            return Fault.CONFLICT
+        if code in _LOST or (code == 0 and isinstance(error, InterfaceError | OperationalError)):
+            return Fault.LOST
+        return None
+
+    def is_duplicate_key(self, error: DBAPIError) -> bool:
+        """Tell whether a row with this key exists."""
+        return _code(error) == _DUPLICATE
+
+    def is_missing_table(self, error: DBAPIError) -> bool:
+        """Tell whether a table does not exist."""
+        return _code(error) == _NO_TABLE
+
+    def is_already_there(self, error: DBAPIError) -> bool:
+        """Tell whether a table or index exists."""
+        return _code(error) in (_TABLE_EXISTS, _INDEX_EXISTS)
+
+    def unfit(self, connection: Connection) -> str | None:
+        """Say why this server cannot be used, or None."""
+        needed = (10, 6) if _is_mariadb(connection) else (8, 0)
+        if (connection.dialect.server_version_info or (0,)) >= needed:
+            return None
+        return f"{self.version(connection)} is too old: MariaDB 10.6 or MySQL 8.0 or later is needed"
+
+    def version(self, connection: Connection) -> str:
+        """Return which of the two the server is, and its version."""
+        found = ".".join(str(part) for part in connection.dialect.server_version_info or ())
+        return f"{'MariaDB' if _is_mariadb(connection) else 'MySQL'} {found}"
+
+    def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
+        """Say why keys in `column` do not compare byte by byte, or None."""
+        collation = connection.execute(_COLLATION, {"table": table, "column": column}).scalar()
+        if collation is None or str(collation).endswith(("_nopad_bin", "_0900_bin")) or collation == "binary":
+            return None
+        return (
+            f"column {column} of {table} has the collation {collation}, under which different keys are equal: "
+            "they may differ in trailing spaces, perhaps in case and accents"
+        )
+
+
+_COLLATION = text(
+    "SELECT collation_name FROM information_schema.columns"
+    " WHERE table_schema = DATABASE() AND table_name = :table AND column_name = :column"
+)
+
+
+def _code(error: DBAPIError) -> int:
+    """Return the error number; 0 when there is none."""
+    arguments = getattr(error.orig, "args", ())
+    return arguments[0] if arguments and isinstance(arguments[0], int) else 0
+
+
+def _is_mariadb(connection: Connection) -> bool:
+    return bool(getattr(connection.dialect, "is_mariadb", False))
+
+
+def _tls_context(tls: base.Tls) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=tls.ca)
+    context.check_hostname = tls.verify == "full"
+    if tls.verify == "none":
+        context.verify_mode = ssl.CERT_NONE
+    if tls.cert is not None:
+        context.load_cert_chain(tls.cert, tls.key)
+    return context

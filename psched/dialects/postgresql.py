@@ -1,0 +1,172 @@
+"""PostgreSQL 12 or later, by psycopg 3 unless the URL names another driver. Used in children and clients.
+
+`statement_timestamp()` is the clock: `clock_timestamp()` could not be used with an index.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import Any, ClassVar
+
+from sqlalchemy import ARRAY, Connection, any_, func, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
+from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.selectable import Select
+
+from psched.dialects import base
+from psched.dialects.base import ExactText, Fault, now_ms
+from psched.errors import ConfigError
+
+Steps = Generator[Any, Any, Any]
+"""How psycopg talks to the server: it yields what it waits for, and is sent what is ready, or nothing now and then."""
+
+_CONFLICTS = {"40001", "40P01", "55P03", "57014"}
+_LOST_CLASSES = {"08", "53"}
+_LOST = {"25006", "25P03", "26000", "57P01", "57P02", "57P03", "57P05"}
+"""25006: a primary that was demoted refuses to write; 26000: a pooler lost our prepared statement."""
+
+_VERIFY = {"full": "verify-full", "ca": "verify-ca", "none": "require"}
+
+_DETERMINISTIC = text(
+    "SELECT l.collisdeterministic FROM pg_attribute a JOIN pg_collation l ON l.oid = a.attcollation"
+    " WHERE a.attrelid = to_regclass(:table) AND a.attname = :column"
+)
+
+
+@compiles(now_ms, "postgresql")
+def _now_ms(element: now_ms, compiler: SQLCompiler, **options: Any) -> str:
+    return "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT)"
+
+
+@compiles(ExactText, "postgresql")
+def _exact_text(element: ExactText, compiler: DDLCompiler, **options: Any) -> str:
+    return f'VARCHAR({element.length}) COLLATE "C"'
+
+
+class Dialect(base.Dialect):
+    """A PostgreSQL server."""
+
+    name: ClassVar[str] = "postgresql"
+    driver: ClassVar[str] = "psycopg"
+
+    def engine_options(self) -> dict[str, Any]:
+        """Return how to connect. What libpq knows of timeouts finds a dead network, not a server that stands still."""
+        arguments: dict[str, Any] = {
+            "connect_timeout": max(2, round(self.timeouts.connect)),  # libpq: whole seconds, 2 at the least
+            "tcp_user_timeout": round(self.timeouts.read * 1000),
+            "keepalives_idle": 15,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            **self._tls_arguments(),
+        }
+        own = {"use_native_hstore": False} if self._is_psycopg else {}  # else it asks the catalogue for that type
+        return {
+            "connect_args": arguments,
+            **self.pool_options(),
+            **own,
+        }
+
+    def prepare(self, connection: Any) -> None:
+        """Set the session up.
+
+        The planner must take the due rows by their index whatever it believes of a table that was never analysed;
+        so it has no other way to like. A penalised plan would look dear enough for jit, which costs 100 ms.
+        """
+        settings = {
+            "statement_timeout": f"{self.timeouts.statement * 1000:.0f}",
+            "lock_timeout": f"{self.timeouts.lock * 1000:.0f}",
+            "idle_in_transaction_session_timeout": f"{self.timeouts.read * 1000:.0f}",
+            "default_transaction_isolation": "'read committed'",
+            "enable_seqscan": "off",
+            "enable_bitmapscan": "off",
+            "enable_sort": "off",
+            "jit": "off",
+        }
+        if self._is_psycopg:
+            _bound_waiting(connection, self.timeouts.read)
+        with connection.cursor() as cursor:
+            cursor.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
+
+    def fault(self, error: DBAPIError) -> Fault | None:
+        """Return how `error` passes. The driver's own errors, such as a refused connection, have no SQLSTATE."""
+        state = _state(error)
+        if state is None:
+            return Fault.LOST if isinstance(error, OperationalError) else None
+        if state in _CONFLICTS:
+            return Fault.CONFLICT
+        return Fault.LOST if state in _LOST or state[:2] in _LOST_CLASSES else None
+
+    def is_duplicate_key(self, error: DBAPIError) -> bool:
+        """Tell whether a row with this key exists."""
+        return _state(error) == "23505"
+
+    def is_missing_table(self, error: DBAPIError) -> bool:
+        """Tell whether a table does not exist."""
+        return _state(error) == "42P01"
+
+    def is_already_there(self, error: DBAPIError) -> bool:
+        """Tell whether a table or index exists; two that create it at once meet in the catalogue's unique index."""
+        return _state(error) in ("42P07", "23505")
+
+    def among(self, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
+        """Return a condition that selects `keys` once; a plain IN may be scanned again, and lock far more rows."""
+        return column == any_(func.array(keys.scalar_subquery(), type_=ARRAY(column.type)))
+
+    def unfit(self, connection: Connection) -> str | None:
+        """Say why this server cannot be used, or None."""
+        found = connection.dialect.server_version_info or (0,)
+        return None if found >= (12,) else f"{self.version(connection)} is too old: PostgreSQL 12 or later is needed"
+
+    def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
+        """Say why different keys in `column` may be equal, or None: only some ICU collations do that."""
+        deterministic = connection.execute(_DETERMINISTIC, {"table": table, "column": column}).scalar()
+        if deterministic is False:
+            return f"column {column} of {table} has a collation under which different keys are equal"
+        return None
+
+    @property
+    def _is_psycopg(self) -> bool:
+        return self.url.get_driver_name() == "psycopg"
+
+    def _tls_arguments(self) -> dict[str, Any]:
+        tls = self.tls
+        if tls is None:
+            return {}
+        if tls.ca is None and tls.verify == "ca":
+            raise ConfigError("tls: verify: ca needs the certificates to trust; set tls.ca")
+        arguments = {"sslmode": _VERIFY[tls.verify], "sslcert": tls.cert, "sslkey": tls.key, "sslrootcert": tls.ca}
+        if tls.ca is None and tls.verify == "full":
+            arguments["sslrootcert"] = "system"
+        return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _state(error: DBAPIError) -> str | None:
+    """Return the SQLSTATE; psycopg 2 calls it otherwise."""
+    state: str | None = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    return state
+
+
+def _bound_waiting(connection: Any, seconds: float) -> None:
+    """Let no answer take longer than `seconds`: neither libpq nor psycopg bounds the wait for a server that hangs."""
+    wait = connection.wait
+
+    def bounded_wait(steps: Steps, *arguments: Any, **options: Any) -> Any:
+        return wait(bounded(steps), *arguments, **options)
+
+    def bounded(steps: Steps) -> Steps:
+        end = time.monotonic() + seconds
+        try:
+            wish = next(steps)
+            while True:
+                ready = yield wish
+                if not ready and time.monotonic() > end:
+                    connection.close()
+                    raise connection.OperationalError(f"the server has not answered for {seconds:g} s")
+                wish = steps.send(ready)
+        except StopIteration as stop:
+            return stop.value
+
+    connection.wait = bounded_wait
