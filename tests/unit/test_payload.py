@@ -1,0 +1,101 @@
+"""What is stored with a row is checked before it is written, and read as it was."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psched.payload import MAX_KEY_LENGTH, check_key, decode, encode, type_from_key
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for _ in range(depth):
+        data = {"in": data}
+    return data
+
+
+@given(st.dictionaries(TEXT, JSON, max_size=5))
+def test_what_was_written_is_read_again(data: dict[str, Any]) -> None:
+    text = encode(data)
+    assert decode(text) == data
+    assert decode(text.encode()) == data
+
+
+def test_data_is_compact_and_escapes_no_more_than_it_must() -> None:
+    assert encode({"é": ["ü", "😀", "</a>"], "n": 1.5, "t": True, "e": None}) == (
+        '{"é":["ü","😀","</a>"],"n":1.5,"t":true,"e":null}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ([1], r"data must be a JSON object \(a dict\), got list"),
+        ("{}", "got str"),
+        (None, "got NoneType"),
+        ({"x": math.nan}, "cannot be stored as JSON"),
+        ({"x": [math.inf]}, "cannot be stored as JSON"),
+        ({"x": {1, 2}}, "cannot be stored as JSON: .*set is not JSON serializable"),
+        ({"x": b"bytes"}, "cannot be stored as JSON: .*bytes is not JSON serializable"),
+        ({("a", "b"): 1}, "cannot be stored as JSON: keys must be str"),
+        ({"x": "\ud800"}, "cannot be stored as JSON: .*surrogates not allowed"),
+        (nested(100_000), "cannot be stored as JSON: maximum recursion depth"),
+    ],
+)
+def test_what_is_no_json_is_refused_with_the_reason(data: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        encode(data)
+
+
+def test_data_that_contains_itself_is_refused() -> None:
+    data: dict[str, Any] = {}
+    data["self"] = data
+    with pytest.raises(ValueError, match="cannot be stored as JSON: Circular reference"):
+        encode(data)
+
+
+@pytest.mark.parametrize("text", ["", "{", "nonsense", b"\xff{}", '{"x":NaN}', '{"x":-Infinity}', "[1]", "null", "1"])
+def test_text_that_holds_no_json_object_is_refused(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        decode(text)
+
+
+@pytest.mark.parametrize("key", ["a", "Sched-1.b", "ключ", "😀" * MAX_KEY_LENGTH, " ", "a\nb", "x" * MAX_KEY_LENGTH])
+def test_any_text_up_to_255_characters_is_a_key(key: str) -> None:
+    assert check_key(key) == key
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("", "key must be non-empty text, got ''"),
+        (None, "key must be non-empty text, got None"),
+        (7, "key must be non-empty text, got 7"),
+        (b"key", "key must be non-empty text, got b'key'"),
+        ("x" * 256, "key has 256 characters, at most 255 can be stored: 'xxxx"),
+        ("a\0b", "holds a character that cannot be stored"),
+        ("a\ud800b", "holds a character that cannot be stored"),
+    ],
+)
+def test_what_cannot_be_a_key_is_refused_with_the_reason(key: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        check_key(key)
+
+
+@pytest.mark.parametrize(
+    ("key", "type_"), [("backup", "backup"), ("backup.web1", "backup"), ("backup.web1.daily", "backup"), (".x", "")]
+)
+def test_a_row_without_a_type_has_its_key_up_to_the_first_dot(key: str, type_: str) -> None:
+    assert type_from_key(key) == type_
