@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.lab.clock import WallClock
+from tests.lab.laboratory import Lab
 from tests.lab.leaks import MARK, Holdings, kill_since, left_since
 from tests.lab.mariadb import MariaDB
 from tests.lab.postgresql import PostgreSQL
-from tests.lab.servers import Lab, Server
+from tests.lab.redis import Redis
+from tests.lab.servers import Server
 
 pytest_plugins = ["tests.lab.reporting"]
 
@@ -61,6 +63,12 @@ def mariadb(lab: Lab) -> Server:
 def postgresql(lab: Lab) -> Server:
     """The PostgreSQL that all tests share; they leave it as they found it."""
     return lab.shared(PostgreSQL)
+
+
+@pytest.fixture(scope="session")
+def redis(lab: Lab) -> Server:
+    """The Redis that all tests share; they leave it as they found it."""
+    return lab.shared(Redis)
 
 
 @pytest.fixture(params=list(_KINDS))

@@ -29,16 +29,20 @@ def main(folder: str, user: str, *command: str) -> int:
         extra_groups=[] if user else None,
     )
     print(server.pid, flush=True)
-    threading.Thread(target=_end_with_the_tests, args=(server.pid, folder), daemon=True).start()
-    return server.wait()
+    ending = threading.Lock()
+    threading.Thread(target=_end_with_the_tests, args=(server.pid, folder, ending), daemon=True).start()
+    status = server.wait()
+    ending.acquire()  # the thread ends with us: not before it has killed all and removed the folder
+    return status
 
 
-def _end_with_the_tests(pid: int, folder: str) -> None:
+def _end_with_the_tests(pid: int, folder: str, ending: threading.Lock) -> None:
     os.read(0, 1)
-    server = psutil.Process(pid)
-    for process in [server, *server.children(recursive=True)]:
-        process.kill()
-    shutil.rmtree(folder, ignore_errors=True)
+    with ending:
+        server = psutil.Process(pid)
+        for process in [*server.children(recursive=True), server]:
+            process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

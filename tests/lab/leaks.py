@@ -106,13 +106,13 @@ def _name(process: psutil.Process) -> str:
 
 
 def _opened(owned: set[int]) -> Iterator[tuple[int, str]]:
-    for name in os.listdir(_DESCRIPTORS):
-        descriptor = int(name)
+    for entry in _DESCRIPTORS.iterdir():
+        descriptor = int(entry.name)
         if descriptor in owned:
             continue
         try:
             status = os.fstat(descriptor)
-            target = os.readlink(f"/proc/self/fd/{name}") if sys.platform == "linux" else f"inode {status.st_ino}"
+            target = str(entry.readlink()) if sys.platform == "linux" else f"inode {status.st_ino}"
         except OSError:
             continue  # the one that listed the folder
         yield descriptor, target

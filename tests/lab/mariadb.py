@@ -12,9 +12,9 @@ import pymysql
 from pymysql.cursors import Cursor
 
 from tests.lab import absent
-from tests.lab.servers import HOST, PASSWORD, USER, Server, own, run_as_owner
+from tests.lab.identity import own, run_as_owner
+from tests.lab.servers import HOST, PASSWORD, USER, Server
 
-_BREW = [Path("/opt/homebrew/opt/mariadb/bin"), Path("/usr/local/opt/mariadb/bin")]
 _SMALL = ["--innodb-log-file-size=16M", "--innodb-buffer-pool-size=32M", "--aria-pagecache-buffer-size=8M"]
 _USERS = f"""
 FLUSH PRIVILEGES;
@@ -54,6 +54,10 @@ class MariaDB(Server):
                 cursor.execute("KILL %s", [session])
             cursor.execute(f"DROP DATABASE {name}")
 
+    def set_read_only(self) -> None:
+        with self.admin() as cursor:
+            cursor.execute("SET GLOBAL read_only = ON")
+
     def _connect(self, user: str, database: str | None = None) -> pymysql.Connection[Any]:
         return pymysql.connect(
             host=HOST, port=self.port, user=user, password=PASSWORD, database=database, autocommit=True,
@@ -64,7 +68,7 @@ class MariaDB(Server):
         self._connect(USER).close()
 
     def _install(self, data: Path) -> None:
-        program = absent.find("mariadb-install-db", "mysql_install_db", folders=_BREW)
+        program = absent.find("mariadb-install-db", "mysql_install_db")
         with tempfile.NamedTemporaryFile("w", suffix=".sql") as users:
             users.write(_USERS)
             users.flush()
@@ -77,7 +81,8 @@ class MariaDB(Server):
     def _command(self) -> list[str]:
         quick = ["--innodb-flush-log-at-trx-commit=2", "--innodb-doublewrite=0", "--innodb-flush-method=nosync"]
         return [
-            str(absent.find("mariadbd", "mysqld", folders=_BREW)), "--no-defaults", f"--datadir={self.data}",
-            f"--bind-address={HOST}", f"--port={self.port}", f"--socket={self.folder}/s", f"--pid-file={self.folder}/pid",
-            "--skip-name-resolve", "--skip-log-bin", "--max-connections=400", *_SMALL, *([] if self.durable else quick),
+            str(absent.find("mariadbd", "mysqld")), "--no-defaults", f"--datadir={self.data}",
+            f"--bind-address={HOST}", f"--port={self.port}", f"--socket={self.folder}/s",
+            f"--pid-file={self.folder}/pid", "--skip-name-resolve", "--skip-log-bin", "--max-connections=400", *_SMALL,
+            *([] if self.durable else quick),
         ]  # fmt: skip

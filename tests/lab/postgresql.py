@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import psycopg
 
 from tests.lab import absent
-from tests.lab.servers import HOST, PASSWORD, USER, Server, own, run_as_owner
+from tests.lab.identity import own, run_as_owner
+from tests.lab.servers import HOST, PASSWORD, USER, Server
 
 _SUPERUSER = "postgres"
 _USERS = f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}';\n"
@@ -19,6 +21,7 @@ class PostgreSQL(Server):
     """A PostgreSQL server; `admin` is its superuser."""
 
     name = "PostgreSQL"
+    quick_end = signal.SIGQUIT  # after a kill its shared memory segment would stay
 
     def admin(self, database: str = "postgres") -> psycopg.Connection[tuple[Any, ...]]:
         """Return a connection of the superuser's in autocommit, for use in a `with`."""
@@ -37,6 +40,11 @@ class PostgreSQL(Server):
         with self.admin() as connection:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
+    def set_read_only(self) -> None:
+        with self.admin() as connection:
+            connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+            connection.execute("SELECT pg_reload_conf()")
+
     def _connect(self, user: str, database: str) -> psycopg.Connection[tuple[Any, ...]]:
         return psycopg.connect(
             host=HOST, port=self.port, user=user, password=PASSWORD, dbname=database, autocommit=True, connect_timeout=5
@@ -51,10 +59,10 @@ class PostgreSQL(Server):
             password.flush()
             own(Path(password.name))
             run_as_owner([
-                _find("initdb"), "--no-sync", "--encoding=UTF8", "--locale=C", f"--pgdata={data}",
+                absent.find("initdb"), "--no-sync", "--encoding=UTF8", "--locale=C", f"--pgdata={data}",
                 f"--username={_SUPERUSER}", f"--pwfile={password.name}", "--auth=scram-sha-256",
             ])  # fmt: skip
-        run_as_owner([_find("postgres"), "--single", "-F", "-D", data, "postgres"], _USERS)
+        run_as_owner([absent.find("postgres"), "--single", "-F", "-D", data, "postgres"], _USERS)
 
     def _command(self) -> list[str]:
         settings = {
@@ -64,18 +72,9 @@ class PostgreSQL(Server):
             "max_connections": 200,
             "fsync": "on" if self.durable else "off",  # a commit is still written before it is answered
         }
-        return [str(_find("postgres")), "-D", str(self.data), *(f"--{key}={value}" for key, value in settings.items())]
-
-
-def _find(program: str) -> Path:
-    folders = [
-        *Path("/usr/lib/postgresql").glob("*/bin"),
-        *Path("/opt/homebrew/opt").glob("postgresql*/bin"),
-        *Path("/usr/local/opt").glob("postgresql*/bin"),
-    ]
-    return absent.find(program, folders=sorted(folders, key=_version, reverse=True))
-
-
-def _version(folder: Path) -> float:
-    digits = "".join(letter for letter in f"{folder.parent.name}" if letter.isdigit() or letter == ".")
-    return float(digits) if digits else 0.0
+        return [
+            str(absent.find("postgres")),
+            "-D",
+            str(self.data),
+            *(f"--{key}={value}" for key, value in settings.items()),
+        ]

@@ -6,7 +6,6 @@ Each server process runs under a guardian (guardian.py), so it ends with the tes
 from __future__ import annotations
 
 import os
-import pwd
 import random
 import shutil
 import signal
@@ -15,16 +14,15 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar, Self
 
 import psutil
 
-from tests.lab.clock import WallClock, build_shim
+from tests.lab.identity import ordinary_user, own
 
 HOST = "127.0.0.1"
 USER = "psched"
@@ -33,6 +31,7 @@ PASSWORD = "secret"
 _GUARDIAN = Path(__file__).with_name("guardian.py")
 _START_LIMIT = 30.0
 _STOP_LIMIT = 20.0
+_ENDED = (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE)
 _PORTS = range(20_000, 32_000)
 """Below the ephemeral ports: while a server is down, no outgoing connection can take its port."""
 
@@ -46,6 +45,8 @@ class Server(ABC):
     """
 
     name: ClassVar[str]
+    quick_end: ClassVar[int] = signal.SIGKILL
+    """Ends the server at once when nobody needs its data any more."""
 
     def __init__(self, *, template: Path | None = None, durable: bool = False) -> None:
         self.port = 0
@@ -55,7 +56,7 @@ class Server(ABC):
         self._template = template
         self._folder: Path | None = None
         self._guardian: subprocess.Popen[bytes] | None = None
-        self._server: psutil.Process | None = None
+        self._pid = 0
         self._databases = 0
 
     def __enter__(self) -> Self:
@@ -95,6 +96,10 @@ class Server(ABC):
     def drop_database(self, name: str) -> None:
         """Drop a database, along with the sessions that use it."""
 
+    @abstractmethod
+    def set_read_only(self) -> None:
+        """Refuse all writes of psched's user from now on, as a demoted primary does; sessions stay."""
+
     # Life
 
     @property
@@ -119,7 +124,9 @@ class Server(ABC):
     @property
     def pid(self) -> int:
         """The main process of the running server."""
-        return self._running.pid
+        if self._guardian is None:
+            raise RuntimeError(f"{self.name} is not running")
+        return self._pid
 
     @property
     def processes(self) -> set[int]:
@@ -139,45 +146,46 @@ class Server(ABC):
         """Start the server and return when it answers.
 
         Raises:
-            RuntimeError: it ended, or did not answer within 30 s; its log is in the message.
+            RuntimeError: its port is taken, or it ended, or did not answer within 30 s; its log is in the message.
         """
         if self._guardian is not None:
             raise RuntimeError(f"{self.name} is running")
         if not self.data.exists():
             self._provide_data()
-        self.port = self.port or free_port()
-        self._guardian = self._launch()
-        self._wait_for_answer()
+        if self.port == 0:
+            self.port = free_port()
+        elif not _is_free(self.port):
+            raise RuntimeError(f"{self.name} cannot start: somebody else listens on its port {self.port}")
+        try:
+            self._launch()
+            self._wait_for_answer()
+        except BaseException:
+            self.kill()
+            raise
 
     def stop(self) -> None:
         """End the server in good order; returns when it has ended."""
-        self._running.send_signal(signal.SIGTERM)
-        self._reap()
+        self._end(signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill the server with all its processes, as kill -9 or the kernel would; returns when it has ended."""
-        tree = self._tree()
-        for process in tree:
-            process.kill()
-        self._reap()
-        deadline = time.monotonic() + _STOP_LIMIT
-        while any(_lives(process) for process in tree) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        self._end(signal.SIGKILL, also_children=True)
 
     def pause(self) -> None:
-        """Freeze all processes of the server: connections stay open, nothing answers."""
-        for process in self._tree():
-            process.suspend()
+        """Freeze all processes of the server: connections stay open, nothing answers. Returns when they stand still."""
+        tree = self._tree()
+        _send(tree, signal.SIGSTOP)
+        _wait(lambda: all(_status(process) in (psutil.STATUS_STOPPED, *_ENDED) for process in tree))
 
     def resume(self) -> None:
         """Let a frozen server go on."""
-        for process in reversed(self._tree()):
-            process.resume()
+        _send(self._tree(), signal.SIGCONT)
 
     def close(self) -> None:
         """End the server by force and remove its folder; the object can be started anew after that."""
         if self._guardian is not None:
-            self.kill()
+            self.resume()
+            self._end(self.quick_end)
         if self._folder is not None:
             shutil.rmtree(self._folder)
             self._folder = None
@@ -195,14 +203,12 @@ class Server(ABC):
         self._databases += 1
         return f"psched_{self._databases}"
 
-    @property
-    def _running(self) -> psutil.Process:
-        if self._server is None:
-            raise RuntimeError(f"{self.name} is not running")
-        return self._server
-
     def _tree(self) -> list[psutil.Process]:
-        return [self._running, *self._running.children(recursive=True)]
+        try:
+            server = psutil.Process(self.pid)
+            return [server, *server.children(recursive=True)]
+        except psutil.NoSuchProcess:  # it has ended by itself
+            return []
 
     def _provide_data(self) -> None:
         if self._template is None:
@@ -212,10 +218,10 @@ class Server(ABC):
             self._install(self._template)
         subprocess.run(["cp", "-a", self._template, self.data], check=True)
 
-    def _launch(self) -> subprocess.Popen[bytes]:
+    def _launch(self) -> None:
         command = [sys.executable, "-I", str(_GUARDIAN), str(self.folder), ordinary_user() or "", *self._command()]
         with (self.folder / "log").open("ab") as log:
-            guardian = subprocess.Popen(
+            self._guardian = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -223,14 +229,9 @@ class Server(ABC):
                 env={**os.environ, "LC_ALL": "C", **self.environment},
                 start_new_session=True,  # a Ctrl-C at the terminal is for the tests
             )
-        assert guardian.stdout is not None
-        with guardian.stdout as answer:
-            pid = answer.readline()
-        if not pid:
-            guardian.communicate()
-            raise RuntimeError(f"{self.name} cannot be run: {self.log}")
-        self._server = psutil.Process(int(pid))
-        return guardian
+        assert self._guardian.stdout is not None
+        with self._guardian.stdout as answer:
+            self._pid = int(answer.readline() or 0)
 
     def _wait_for_answer(self) -> None:
         deadline = time.monotonic() + _START_LIMIT
@@ -238,119 +239,53 @@ class Server(ABC):
             try:
                 return self._ping()
             except Exception as error:
-                if self._ended() or time.monotonic() > deadline:
+                ended = self._guardian is None or self._guardian.poll() is not None
+                if ended or time.monotonic() > deadline:
                     raise RuntimeError(f"{self.name} does not start: {error}\n{self.log[-4000:]}") from error
             time.sleep(0.02)
 
-    def _ended(self) -> bool:
-        return self._guardian is None or self._guardian.poll() is not None
+    def _end(self, by: int, *, also_children: bool = False) -> None:
+        tree = self._tree()
+        _send(tree if also_children else tree[:1], by)
+        self._reap()
+        _wait(lambda: all(_status(process) in _ENDED for process in tree))
 
     def _reap(self) -> None:
         assert self._guardian is not None
         self._guardian.wait(_STOP_LIMIT)
         assert self._guardian.stdin is not None
         self._guardian.stdin.close()
-        self._guardian = self._server = None
+        self._guardian = None
 
 
-class Lab:
-    """The servers that the tests of a session share, started when first asked for. A context object."""
-
-    def __init__(self) -> None:
-        self._folder: Path | None = None
-        self._shared: dict[type[Server], Server] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for server in self._shared.values():
-            server.close()
-        if self._folder is not None:
-            shutil.rmtree(self._folder)
-
-    def shared(self, kind: type[Server]) -> Server:
-        """Return the running server that all tests share. They must leave it as they found it."""
-        if kind not in self._shared:
-            self._shared[kind] = self.private(kind).__enter__()
-        return self._shared[kind]
-
-    def private(self, kind: type[Server], *, durable: bool = False) -> Server:
-        """Return a new server, not started, for one test to do with as it likes."""
-        return kind(template=self.folder / kind.__name__, durable=durable)
-
-    def wall_clock(self) -> WallClock:
-        """Return a wall clock that shows the true time until it is set."""
-        library = self.folder / "clock_shim.so"
-        if not library.exists():
-            build_shim(self.folder)
-        return WallClock(library, self.folder / f"clock-{uuid.uuid4().hex}")
-
-    @property
-    def folder(self) -> Path:
-        """Where prepared data are kept for the session."""
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="psched-lab-"))
-            own(self._folder)
-        return self._folder
-
-    @property
-    def processes(self) -> set[int]:
-        """The pids of the shared servers."""
-        return set().union(*(server.processes for server in self._shared.values()))
-
-    @property
-    def descriptors(self) -> set[int]:
-        """The file descriptors kept open for the shared servers."""
-        return set().union(*(server.descriptors for server in self._shared.values()))
+def _send(processes: list[psutil.Process], number: int) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):  # a session may end at any moment
+            process.send_signal(number)
 
 
-def _lives(process: psutil.Process) -> bool:
-    """Tell whether a process still holds its files and ports, which a zombie does not."""
+def _status(process: psutil.Process) -> str:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        return process.status()
     except psutil.NoSuchProcess:
-        return False
+        return psutil.STATUS_DEAD
 
 
-def ordinary_user() -> str | None:
-    """Return whom servers run as: nobody when we are root, as PostgreSQL refuses root; None means ourselves."""
-    return "nobody" if os.geteuid() == 0 else None
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _STOP_LIMIT
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the server's processes do not obey within {_STOP_LIMIT} s")
+        time.sleep(0.005)
 
 
-def own(path: Path) -> None:
-    """Give a path to the user that servers run as."""
-    if user := ordinary_user():
-        shutil.chown(path, user)
-
-
-def run_as_owner(command: list[str | Path], text: str = "") -> None:
-    """Run a command as the servers' user, `text` on its stdin.
-
-    Raises:
-        RuntimeError: it failed; its output is in the message.
-    """
-    user = ordinary_user()
-    done = subprocess.run(
-        command,
-        input=text,
-        text=True,
-        capture_output=True,
-        cwd="/",
-        check=False,
-        user=user,
-        group=pwd.getpwnam(user).pw_gid if user else None,
-        extra_groups=[] if user else None,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stdout}{done.stderr}")
-
-
-def free_port(choose: Callable[[range], int] = random.choice) -> int:
+def free_port() -> int:
     """Return a loopback port that nobody listens on."""
-    while True:
-        port = choose(_PORTS)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if probe.connect_ex((HOST, port)) != 0:
-                return port
+    while not _is_free(port := random.choice(_PORTS)):
+        pass
+    return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) != 0

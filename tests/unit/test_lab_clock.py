@@ -9,9 +9,9 @@ import time
 import pytest
 
 from tests.lab.clock import WallClock
+from tests.lab.laboratory import Lab
 from tests.lab.mariadb import MariaDB
 from tests.lab.postgresql import PostgreSQL
-from tests.lab.servers import Lab
 
 _CHILD = """
 import datetime, os, selectors, sys, threading, time
