@@ -18,6 +18,7 @@ production:
   app: app:app
   include: /srv
   log: /var/log/psched/psched.log
+  pid_file: /run/psched/pschedd.pid
   poll_interval: 0.1
   child_fork_frequency_limit: 0.1
   processors: 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from tests.systemd.machine import wait_for
 from tests.systemd.service import Service, follow_documents
 
@@ -110,3 +112,15 @@ def test_the_drop_in_lets_commands_use_the_system_but_gain_nothing(running: Serv
     follow_documents(running.machine, "commands")
     trace = home / "trace"
     wait_for(lambda: trace.exists() and trace.read_text().split() == ["NoNewPrivs:", "1"], 20, running.explain)
+
+
+@pytest.mark.needs("logrotate")
+def test_logrotate_moves_the_log_and_the_service_goes_on_in_a_new_one(running: Service) -> None:
+    follow_documents(running.machine, "logrotate")
+    log = running.machine.root / "var/log/psched/psched.log"
+    old = log.stat()
+    running.machine.run("logrotate", "--force", "/etc/logrotate.d/psched")
+    moved = log.with_name("psched.log.1")
+    assert moved.stat().st_ino == old.st_ino
+    wait_for(lambda: log.read_text(), 20, running.explain)
+    assert (log.stat().st_uid, log.stat().st_mode & 0o777) == (old.st_uid, 0o640)

@@ -1,0 +1,107 @@
+"""Every command and snippet of the documents is executed, or says why not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import psched
+from psched.config import load
+from tests.docs.snippets import Snippet, snippets
+from tests.lab.laboratory import Lab
+from tests.lab.mariadb import MariaDB
+from tests.lab.postgresql import PostgreSQL
+from tests.lab.servers import Server
+
+_ROOT = Path(__file__).parents[2]
+_DOCUMENTS = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").glob("*.md"))]
+_BLOCKS = [snippet for document in _DOCUMENTS for snippet in snippets(document)]
+_PLAIN = {"text", "mermaid", "ini"}
+_ACTIONS = {"run", "file", "load", "on", "norun", "machine"}
+_PROGRAM = """\
+#!{python}
+import sys
+sys.path.insert(0, {root!r})
+from {module} import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("snippet", _BLOCKS, ids=str)
+def test_every_block_says_how_it_is_tested(snippet: Snippet) -> None:
+    assert snippet.language in _PLAIN or snippet.action in _ACTIONS, snippet.text
+    assert snippet.action not in {"file", "load", "on", "norun"} or snippet.argument, snippet.text
+
+
+@pytest.mark.parametrize("document", _DOCUMENTS, ids=lambda document: document.name)
+def test_the_commands_of_a_document_work_one_after_the_other(document: Path, tmp_path: Path) -> None:
+    environment = _environment(tmp_path)
+    work = tmp_path / "work"
+    work.mkdir()
+    for snippet in snippets(document):
+        if snippet.action == "file":
+            file = work / snippet.argument
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(snippet.text)
+        if snippet.action == "run":
+            _run(snippet, work, environment)
+
+
+@pytest.mark.parametrize("snippet", [block for block in _BLOCKS if block.action == "load"], ids=str)
+def test_a_configuration_is_accepted(snippet: Snippet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PSCHED_DATABASE_PASSWORD", "secret")
+    config = tmp_path / "psched.yml"
+    config.write_text(snippet.text)
+    settings = load(config, snippet.argument)
+    assert settings.sections
+
+
+@pytest.mark.parametrize("kind", [MariaDB, PostgreSQL])
+def test_the_statements_for_a_server_make_a_database_that_psched_can_use(kind: type[Server], lab: Lab) -> None:
+    blocks = [block for block in _BLOCKS if (block.action, block.argument) == ("on", kind.name.lower())]
+    with lab.private(kind) as server:
+        for statement in [_WITHOUT_PSCHED[kind.name], *(line for block in blocks for line in block.text.split(";"))]:
+            if statement.strip():
+                _execute(server, statement)
+        with psched.open({"type": "rdb", "url": server.url("psched")}) as schedules:
+            schedules.store.create_tables()
+            assert not schedules["key"].exists()
+
+
+_WITHOUT_PSCHED = {"MariaDB": "DROP USER psched@'127.0.0.1'", "PostgreSQL": "DROP ROLE psched"}
+"""The laboratory's servers know the user psched already."""
+
+
+def _execute(server: Server, statement: str) -> None:
+    assert isinstance(server, MariaDB | PostgreSQL)
+    with server.admin() as administrator:
+        administrator.execute(statement)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Return an environment whose first programs are this checkout's psched and pschedd."""
+    programs = folder / "bin"
+    programs.mkdir()
+    for name, module in (("psched", "psched.cli.main"), ("pschedd", "psched.cli.pschedd")):
+        program = programs / name
+        program.write_text(_PROGRAM.format(python=sys.executable, root=str(_ROOT), module=module))
+        program.chmod(0o755)
+    return {**os.environ, "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(folder)}
+
+
+def _run(snippet: Snippet, folder: Path, environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        ["bash", "-euc", snippet.text],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, f"{snippet}: {snippet.text}\n{done.stdout}{done.stderr}"
