@@ -1,0 +1,212 @@
+"""The collection of schedules: what add and modify compute, and what a run may do. On SQLite in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from psched.backends import open_stores
+from psched.errors import (
+    AlreadyExistsError,
+    ConfigError,
+    IdempotentAlreadyFinishedError,
+    NotFoundError,
+    PreemptedError,
+    ScheduleError,
+)
+from psched.model import Rule, ScheduleRow
+from psched.schedules import Defaults, ScheduleCollection, moved
+from psched.source import LeaseTimes
+from psched.store import StoreSettings
+
+HOUR = 3600
+NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())
+
+
+@pytest.fixture
+def schedules() -> Iterator[ScheduleCollection]:
+    store = open_stores("rdb", StoreSettings("sqlite://", "host/test/1", schedules="psched_schedules")).schedules
+    assert store is not None
+    store.create_tables()
+    times = LeaseTimes(alive_time=300, retry_wait=300, prefetch_time=15)
+    with ScheduleCollection(store, times, Defaults("UTC")) as collection:
+        yield collection
+
+
+def test_the_first_occurrence_is_the_first_match_at_or_after_next_time(schedules: ScheduleCollection) -> None:
+    row = schedules.add("a", "t", cron="0 * * * *", next_time=NOON, delay=30).metadata()
+    assert (row.next_time, row.next_run_time) == (NOON, NOON + 30)
+    row = schedules.add("b", "t", cron="0 * * * *", next_time=NOON + 1).metadata()
+    assert row.next_time == NOON + HOUR
+
+
+def test_next_run_time_moves_the_first_run_only(schedules: ScheduleCollection) -> None:
+    schedules.add("a", "t", cron="0 * * * *", next_time=NOON, next_run_time=NOON + 7, delay=30)
+    assert schedules["a"].metadata().next_run_time == NOON + 7
+    run(schedules).finish()
+    assert schedules["a"].metadata().next_run_time == NOON + HOUR + 30
+
+
+def test_without_next_time_the_first_occurrence_is_not_in_the_past(schedules: ScheduleCollection) -> None:
+    row = schedules.add("a", "t", cron="* * * * * *").metadata()
+    assert 0 <= row.next_time - schedules.store.now() + 1 <= 60
+
+
+def test_a_finished_run_moves_to_the_next_match_after_its_occurrence_not_after_now(
+    schedules: ScheduleCollection,
+) -> None:
+    schedules.add("a", "t", cron="0 * * * *", next_time=NOON, data={"n": 1})
+    for hour in range(3):
+        task = run(schedules)
+        assert (task.scheduled_time, task.data, task.type) == (NOON + hour * HOUR, {"n": 1}, "t")
+        task.finish()
+
+
+def test_a_zone_is_the_configured_one_unless_given(schedules: ScheduleCollection) -> None:
+    schedules.add("a", "t", cron="0 0 * * *", timezone="Asia/Tokyo", next_time=NOON)
+    assert schedules["a"].metadata().rule == Rule("0 0 * * *", "Asia/Tokyo", 0)
+    assert schedules["a"].metadata().next_time == NOON + 3 * HOUR
+    assert schedules.add("b", "t", cron="0 0 * * *", next_time=NOON).metadata().rule.timezone == "UTC"
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"cron": "61 * * * *"}, ConfigError),
+        ({"timezone": "Mars/Olympus"}, ConfigError),
+        ({"delay": "soon"}, ValueError),
+        ({"delay": float("nan")}, ValueError),
+        ({"data": {"x": float("nan")}}, ValueError),
+        ({"data": {"x": {1, 2}}}, ValueError),
+        ({"type": ""}, ValueError),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_before_anything_is_written(
+    schedules: ScheduleCollection, change: dict[str, Any], error: type[Exception]
+) -> None:
+    before = schedules.add("a", "t", cron="0 * * * *", next_time=NOON).metadata()
+    with pytest.raises(error):
+        schedules["a"].modify(**change)
+    assert schedules["a"].metadata() == before
+    with pytest.raises(error):
+        schedules.add("b", **{"type": "t", "cron": "0 * * * *", **change})
+    assert not schedules["b"].exists()
+
+
+def test_a_key_is_added_once(schedules: ScheduleCollection) -> None:
+    schedules.add("a", "t", cron="0 * * * *")
+    with pytest.raises(AlreadyExistsError):
+        schedules.add("a", "t", cron="0 * * * *")
+
+
+def test_references_to_nothing_say_so(schedules: ScheduleCollection) -> None:
+    assert not schedules["a"].exists()
+    for verb in (schedules["a"].metadata, schedules["a"].delete, lambda: schedules["a"].modify(delay=1)):
+        with pytest.raises(NotFoundError, match="'a'"):
+            verb()
+
+
+def test_a_new_rule_moves_an_occurrence_that_is_still_to_come(schedules: ScheduleCollection) -> None:
+    now = schedules.store.now()
+    schedules.add("a", "t", cron="0 0 1 1 *")
+    schedules["a"].modify(cron="* * * * *", delay=5)
+    row = schedules["a"].metadata()
+    assert now <= row.next_time <= now + 61
+    assert row.next_run_time == row.next_time + 5
+
+
+def test_a_new_rule_does_not_drop_an_occurrence_that_is_due(schedules: ScheduleCollection) -> None:
+    schedules.add("a", "t", cron="0 * * * *", next_time=NOON)
+    schedules["a"].modify(cron="30 * * * *")
+    task = run(schedules)
+    assert task.scheduled_time == NOON
+    task.finish()
+    assert schedules["a"].metadata().next_time == NOON + HOUR // 2
+
+
+def test_a_rule_modified_during_a_run_is_what_the_run_settles_by(schedules: ScheduleCollection) -> None:
+    schedules.add("a", "t", cron="0 * * * *", next_time=NOON)
+    task = run(schedules)
+    schedules["a"].modify(cron="45 * * * *", delay=9, timezone="Asia/Kolkata", data={"new": 1})
+    task.heartbeat()
+    assert schedules.poll() is None
+    task.finish()
+    row = schedules["a"].metadata()
+    assert (row.next_time, row.next_run_time, row.data) == (NOON + HOUR // 4, NOON + HOUR // 4 + 9, {"new": 1})
+
+
+def test_times_cannot_be_moved_under_a_run(schedules: ScheduleCollection) -> None:
+    schedules.add("a", "t", cron="0 * * * *", next_time=NOON)
+    task = run(schedules)
+    with pytest.raises(ScheduleError, match="in progress"):
+        schedules["a"].modify(next_time=NOON)
+    task.finish()
+    schedules["a"].modify(next_time=NOON, next_run_time=NOON + 1)
+    row = schedules["a"].metadata()
+    assert (row.next_time, row.next_run_time) == (NOON, NOON + 1)
+
+
+def test_a_task_is_settled_once(schedules: ScheduleCollection) -> None:
+    schedules.add("a", "t", cron="0 * * * *", next_time=NOON)
+    task = run(schedules)
+    task.finish()
+    for verb in (task.finish, task.retry, task.release, task.heartbeat):
+        with pytest.raises(IdempotentAlreadyFinishedError, match="finished before"):
+            verb()
+
+
+def test_a_deleted_schedule_preempts_its_run(schedules: ScheduleCollection) -> None:
+    schedules.add("a", "t", cron="0 * * * *", next_time=NOON)
+    task = run(schedules)
+    schedules["a"].delete()
+    with pytest.raises(PreemptedError):
+        task.heartbeat()
+    with pytest.raises(NotFoundError):
+        task.finish()
+
+
+def test_a_rule_that_somebody_broke_in_the_table_is_put_off_and_reported_once(
+    schedules: ScheduleCollection, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = schedules.add("broken", "t", cron="0 * * * *", next_time=NOON).metadata()
+    schedules.add("sound", "t", cron="0 * * * *", next_time=NOON)
+    assert schedules.store.modify(seen, replace(seen, rule=Rule("0 0 * *", "UTC", 0)))
+    assert [task.key for task in schedules.poll_multi(10)] == ["sound"]
+    assert schedules.poll() is None
+    reports = [record for record in caplog.records if "broken" in record.getMessage()]
+    assert len(reports) == 1
+    assert "psched modify or delete" in reports[0].getMessage()
+
+
+ROW = ScheduleRow("a", "t", {}, "waiting", rule=Rule("0 * * * *", "UTC", 60), next_time=NOON, next_run_time=NOON)
+
+
+@pytest.mark.parametrize(
+    ("now", "old", "next_time", "next_run_time", "expected"),
+    [
+        pytest.param(NOON + 50, Rule("9 9 * * *", "UTC", 50), NOON, NOON + 50, (NOON, NOON + 50), id="due"),
+        pytest.param(NOON + 10, Rule("9 9 * * *", "UTC", 90), NOON, NOON + 90, (NOON, NOON + 60), id="come but delayed"),
+        pytest.param(NOON - 99, Rule("0 * * * *", "UTC", 90), NOON, NOON + 90, (NOON, NOON + 60), id="delay only"),
+        pytest.param(
+            NOON - HOUR + 0.5, Rule("9 9 * * *", "UTC", 60), NOON + 99, NOON + 99, (NOON, NOON + 60), id="to come"
+        ),
+        pytest.param(
+            float(NOON), Rule("9 9 * * *", "UTC", 60), NOON + 99, NOON + 99, (NOON, NOON + 60), id="a match is now"
+        ),
+    ],
+)
+def test_where_a_new_rule_moves_a_schedule(
+    now: float, old: Rule, next_time: int, next_run_time: float, expected: tuple[int, float]
+) -> None:
+    row = moved(replace(ROW, next_time=next_time, next_run_time=next_run_time), old, now, "vixie")
+    assert (row.next_time, row.next_run_time) == expected
+
+
+def run(schedules: ScheduleCollection) -> Any:
+    task = schedules.poll()
+    assert task is not None
+    return task
