@@ -58,6 +58,11 @@ def test_the_first_route_that_matches_wins(type_: str, name: str) -> None:
         assert getattr(router.route(type_), "__name__", None) == name
 
 
+def test_a_string_is_looked_up_where_the_routes_stand_not_where_they_are_inherited() -> None:
+    elsewhere = type("Elsewhere", (Sample,), {"__module__": "psched.errors"})
+    assert elsewhere.route("regexp-7") is Second
+
+
 @pytest.mark.parametrize("type_", ["type", "type11", "TYPE1", "x-regexp-", ""])
 def test_a_string_is_the_whole_type(type_: str) -> None:
     assert Sample.route(type_) is None

@@ -77,10 +77,13 @@ def test_without_a_wait_of_its_own_the_configured_one_is_taken(app: App, ledger:
         (Task.release, ("released",)),
     ],
 )
-def test_what_the_function_settles_itself_stays(verb: Any, entry: Any, app: App, ledger: Ledger) -> None:
+def test_what_the_function_settles_itself_stays(
+    verb: Any, entry: Any, app: App, ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
     app.task("type1")(verb)
     run(app, ledger)
     assert ledger.entries == [entry]
+    assert caplog.records == []
 
 
 def test_finish_false_leaves_settling_to_the_function(app: App, ledger: Ledger) -> None:

@@ -130,6 +130,21 @@ def test_folder_and_environment_are_the_given_ones(
     assert caplog.messages[-1].splitlines()[1:] == [f"  | {tmp_path}", "  | yes yes x=y key1"]
 
 
+@pytest.fixture
+def something_to_read() -> Iterator[None]:
+    """Give the test process a standard input with a line in it."""
+    reader, writer = os.pipe()
+    os.write(writer, b"not for programs\n")
+    os.close(writer)
+    before = os.dup(0)
+    os.dup2(reader, 0)
+    os.close(reader)
+    yield
+    os.dup2(before, 0)
+    os.close(before)
+
+
+@pytest.mark.usefixtures("something_to_read")
 def test_it_reads_nothing_and_inherits_no_descriptor(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     with Path(os.devnull).open("w") as opened:
         os.set_inheritable(opened.fileno(), True)
@@ -211,7 +226,9 @@ def test_output_cannot_forge_a_log_line(ledger: Ledger, caplog: pytest.LogCaptur
 
 
 def test_a_program_may_close_its_output_and_go_on(ledger: Ledger) -> None:
-    shell(ledger, "exec >/dev/null 2>&1; sleep 0.3; exit 5")
+    before = time.process_time()
+    shell(ledger, "exec >/dev/null 2>&1; sleep 0.6; exit 5")
+    assert time.process_time() - before < 0.3, "it was waited for with a busy loop"
     [(_, _, error)] = ledger.entries
     assert error.startswith("ended with exit status 5")
 
