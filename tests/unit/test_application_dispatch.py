@@ -59,7 +59,7 @@ def test_the_first_route_that_matches_wins(type_: str, name: str) -> None:
 
 
 def test_a_string_is_looked_up_where_the_routes_stand_not_where_they_are_inherited() -> None:
-    elsewhere = type("Elsewhere", (Sample,), {"__module__": "psched.errors"})
+    elsewhere: Any = type("Elsewhere", (Sample,), {"__module__": "psched.errors"})
     assert elsewhere.route("regexp-7") is Second
 
 
