@@ -1,0 +1,121 @@
+"""The thread that beats and obeys: it waits for nothing but orders, signals and the next beat. In children.
+
+So a child that is silent is frozen by definition: its interpreter is held, or the process is stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from psched.clock import Clock, monotonic
+from psched.daemon import pipes
+from psched.daemon.departure import kill_descendants
+from psched.daemon.exit_codes import LOST_MASTER
+from psched.daemon.pipes import ChildEnds
+from psched.daemon.signals import SignalQueue
+
+log = logging.getLogger(__name__)
+
+_REOPEN = {pipes.REOPEN, signal.SIGUSR2}
+_STOPS: dict[int, bool] = {
+    pipes.GRACEFUL: False,
+    signal.SIGTERM: False,
+    signal.SIGINT: False,
+    pipes.IMMEDIATE: True,
+    signal.SIGQUIT: True,
+}
+"""Orders and signals that end the child, and whether at once."""
+_ORPHAN_GRACE = 0.4
+_ORPHAN_END = 1.7
+"""A child without a master gives its handler the first, and is gone after the second: within 2 s in all."""
+
+
+class Obedient(Protocol):
+    """What the beating thread commands. Every method returns at once."""
+
+    def stop(self, immediate: bool, grace: float | None = None) -> None:
+        """Stop, now or after the running task; `grace` bounds the seconds of an immediate stop."""
+        ...
+
+    def reopen(self) -> None:
+        """Reopen the log file."""
+        ...
+
+    def beating(self) -> None:
+        """Called at each beat."""
+        ...
+
+
+class Beat(threading.Thread):
+    """Says "beat" every `interval` seconds, and passes orders and signals on to the child."""
+
+    def __init__(
+        self, ends: ChildEnds, signals: SignalQueue, interval: float, child: Obedient, clock: Clock = monotonic
+    ) -> None:
+        super().__init__(name="beat", daemon=True)
+        self._ends = ends
+        self._signals = signals
+        self._interval = interval
+        self._child = child
+        self._clock = clock
+        self._end_at: float | None = None
+
+    def run(self) -> None:
+        """Beat until the process ends."""
+        next_beat = self._clock()
+        while True:
+            if self._clock() >= next_beat:
+                next_beat = self._clock() + self._interval
+                self._beat()
+            self._await(next_beat)
+            self._guarded(self._obey)
+            if self._end_at is not None and self._clock() >= self._end_at:
+                kill_descendants()
+                os._exit(LOST_MASTER)
+
+    def _beat(self) -> None:
+        self._guarded(self._child.beating)
+        if not self._ends.say(pipes.BEAT):
+            self._orphaned("the pipe to the master is gone")
+
+    def _await(self, next_beat: float) -> None:
+        """Wait for an order, a signal or the time. Looks at no descriptor that is not ours any more."""
+        poll = select.poll()
+        if self._end_at is None:
+            for pipe in (self._ends.orders, self._signals.reader):
+                if pipe.is_ours():
+                    poll.register(pipe.descriptor, select.POLLIN)
+        until = next_beat if self._end_at is None else min(next_beat, self._end_at)
+        poll.poll(max(0.0, until - self._clock()) * 1000)
+
+    def _obey(self) -> None:
+        if self._end_at is not None:
+            return
+        orders = self._ends.listen()
+        if orders is None:
+            self._orphaned("the master is gone")
+            return
+        for order in [*orders, *self._signals.take()]:
+            if order in _REOPEN:
+                self._child.reopen()
+            elif order in _STOPS:
+                self._child.stop(_STOPS[order])
+
+    def _orphaned(self, why: str) -> None:
+        """Stop now, and be gone soon whatever happens: nobody is there to see us freeze, or to give our leases back."""
+        if self._end_at is None:
+            self._end_at = self._clock() + _ORPHAN_END
+            log.warning("%s; leaving", why)
+            self._guarded(lambda: self._child.stop(immediate=True, grace=_ORPHAN_GRACE))
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception:
+            log.exception("the beat goes on after an error")

@@ -1,0 +1,33 @@
+"""What a child is told at its birth. Made by the master for each fork, read in the child."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psched.application import ApplicationSpec
+from psched.config import Settings
+from psched.daemon.board import Board
+
+
+@dataclass(frozen=True, slots=True)
+class DeadChild:
+    """A child that is gone for certain: the name its leases carry, and what it was running (`section:key`)."""
+
+    holder: str
+    running: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """One incarnation of the child in a slot.
+
+    `holder` names it on its leases and is never used twice. `dead` are predecessors whose leases it is to give back.
+    `board` is its own: the master reads there what it runs, also after its death.
+    """
+
+    slot: int
+    settings: Settings
+    application: ApplicationSpec
+    holder: str
+    dead: tuple[DeadChild, ...]
+    board: Board

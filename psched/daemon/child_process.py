@@ -1,0 +1,170 @@
+"""A child from its birth to its end: load the application, work, leave. In children, and in the probe of a restart."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from setproctitle import setproctitle
+
+from psched.application import Application, ApplicationSpec, load
+from psched.daemon import pipes
+from psched.daemon.beat import Beat
+from psched.daemon.boot import Boot
+from psched.daemon.exit_codes import BOOT_FAILED, DONE
+from psched.daemon.logs import Log
+from psched.daemon.pipes import ChildEnds
+from psched.daemon.processor import build
+from psched.daemon.signals import VERBS, SignalQueue
+from psched.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+class Work(Protocol):
+    """What a child does once it is up."""
+
+    def prepare(self) -> None:
+        """Check what must be there before work can begin. Raises ConfigError."""
+        ...
+
+    def run(self) -> None:
+        """Work in the main thread until stopped or done."""
+        ...
+
+    def stop(self, immediate: bool, grace: float | None = None) -> None:
+        """Called from the beating thread, perhaps several times; returns at once."""
+        ...
+
+    def running(self) -> str | None:
+        """Return what runs, for the process title."""
+        ...
+
+
+@dataclass(slots=True)
+class ChildProcess:
+    """The child called `name` (it stands in the process title). `interval`: seconds between two beats."""
+
+    name: str
+    interval: float
+    ends: ChildEnds
+    log: Log
+    _work: Work | None = None
+    _left: bool = False
+    _title: str = ""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self) -> None:
+        """Take signals and beat. Call first, in the main thread."""
+        signals = SignalQueue()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signals.install(VERBS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        os.register_at_fork(after_in_child=lambda: _be_a_stranger(signals, self.ends))
+        Beat(self.ends, signals, self.interval, self).start()
+
+    def boot(self, make: Callable[[], Work]) -> Work | None:
+        """Return the work that `make` makes and prepares, or None after telling the master what is wrong."""
+        try:
+            work = make()
+            work.prepare()
+        except ConfigError as error:
+            log.debug("cannot begin", exc_info=True)
+            self.ends.say(pipes.WHY, str(error))
+        except BaseException as error:
+            log.exception("cannot begin")
+            self.ends.say(pipes.WHY, f"{type(error).__name__}: {error}")
+        else:
+            with self._lock:  # an order that finds no work yet ends the process, so it must not come in between
+                self._work = work
+            self.ends.say(pipes.READY)
+            self.beating()
+            return work
+        return None
+
+    def stop(self, immediate: bool, grace: float | None = None) -> None:
+        """Stop the work; without work nothing is held, and the process just ends."""
+        with self._lock:
+            work = self._work
+            if work is None:
+                self.ends.say(pipes.BYE)
+                os._exit(DONE)
+        work.stop(immediate, grace)
+
+    def reopen(self) -> None:
+        """Reopen the log file."""
+        self.log.reopen()
+
+    def beating(self) -> None:
+        """Keep the process title up to date."""
+        work = self._work
+        running = None if work is None else work.running()
+        state = "booting" if work is None else "idle" if running is None else f"running {running}"
+        if state != self._title:
+            setproctitle(f"psched: {self.name} {state}")
+            self._title = state
+
+    def leave(self) -> int:
+        """Run what was registered to run at exit, say goodbye, and return the exit code."""
+        atexit._run_exitfuncs()
+        self.ends.say(pipes.BYE)
+        return DONE
+
+
+def work(boot: Boot, interval_log: Log, ends: ChildEnds) -> int:
+    """Be the worker that `boot` describes; returns its exit code."""
+    child = ChildProcess(f"worker {boot.slot}", boot.settings.child_heartbeat_interval, ends, interval_log)
+    pid = os.getpid()
+    child.begin()
+    labour = child.boot(lambda: build(boot, load(boot.application), lambda: _say_gave_back(ends)))
+    if labour is None:
+        return BOOT_FAILED
+    labour.run()
+    if os.getpid() != pid:
+        os._exit(DONE)  # forked by a handler: it must not speak or clean up in our name
+    return child.leave()
+
+
+def rehearse(application: ApplicationSpec, interval: float, log_file: Log, ends: ChildEnds) -> int:
+    """Load the application and do nothing with it: whether it can be loaded is what the master wants to know."""
+    child = ChildProcess("probe", interval, ends, log_file)
+    child.begin()
+    return BOOT_FAILED if child.boot(lambda: _Nothing(load(application))) is None else DONE
+
+
+def _say_gave_back(ends: ChildEnds) -> None:
+    ends.say(pipes.GAVE_BACK)
+
+
+def _be_a_stranger(signals: SignalQueue, ends: ChildEnds) -> None:
+    """In a process that a handler forks: answer no signal meant for us, and hold no pipe of ours."""
+    signals.abandon()
+    for number in VERBS:
+        signal.signal(number, signal.SIG_DFL)
+    ends.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Nothing:
+    """The work of a probe."""
+
+    application: Application
+
+    def prepare(self) -> None:
+        """Nothing to check."""
+
+    def run(self) -> None:
+        """Nothing to do."""
+
+    def stop(self, immediate: bool, grace: float | None = None) -> None:
+        """Nothing to stop."""
+
+    def running(self) -> str | None:
+        """Nothing runs."""
+        return None

@@ -1,0 +1,199 @@
+"""One slot of the master: fork a child, hear it, end it when it must, bury it, and fork the next. In the master.
+
+`tick(now)` never waits. Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Callable
+from functools import partial
+
+from psched.daemon import child_process, pipes
+from psched.daemon.board import Board
+from psched.daemon.boot import Boot, DeadChild
+from psched.daemon.child_handle import ChildHandle, Order
+from psched.daemon.estate import Estate
+from psched.daemon.forked import Forked
+from psched.daemon.logs import Log
+from psched.daemon.nursery import Nursery
+from psched.daemon.plan import Plan
+from psched.holder import holder_name
+
+log = logging.getLogger(__name__)
+
+_ORDERS = {Order.GRACEFUL: pipes.GRACEFUL, Order.IMMEDIATE: pipes.IMMEDIATE}
+_LONGEST_PAUSE = 60.0
+_SHORTEST_PAUSE = 0.5
+"""Bounds of the pause between two attempts of a child that cannot begin, in seconds."""
+
+
+class ForkProcessor:
+    """A slot. At any time it has at most one child, and each child has a board of its own."""
+
+    def __init__(
+        self, number: int, plan: Plan, nursery: Nursery, estate: Estate, log_file: Log, failed: Callable[[str], None]
+    ) -> None:
+        """`failed` is called with the reason when a child could not begin."""
+        self.number = number
+        self.plan = plan
+        self.was_ready = False
+        """Whether any child of it has ever begun to work."""
+        self._nursery = nursery
+        self._estate = estate
+        self._log_file = log_file
+        self._failed = failed
+        self._retired = False
+        self._child: Forked | None = None
+        self._handle: ChildHandle | None = None
+        self._boot: Boot | None = None
+        self._fork_at = -math.inf
+        self._failures = 0
+        self._reason: str | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether the slot is retired and empty."""
+        return self._retired and self._child is None
+
+    @property
+    def began(self) -> bool:
+        """Whether its first child has begun to work, or could not and is tried again."""
+        return self.was_ready or self._failures > 0
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """What its child runs (`section:key`)."""
+        return () if self._boot is None else self._boot.board.names()
+
+    def tick(self, now: float) -> None:
+        """Bury, hear, end or fork, whatever is due."""
+        if self._child is not None:
+            self._tend(self._child, now)
+        if self._child is None and not self._retired and now >= self._fork_at:
+            self._fork(now)
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due at the latest."""
+        if self._handle is not None:
+            return self._handle.deadline
+        return math.inf if self._retired else self._fork_at
+
+    def forgive(self, now: float) -> None:
+        """Count no silence before `now`: the master itself could not hear."""
+        if self._handle is not None:
+            self._handle.hear(now)
+
+    def replace(self, plan: Plan, immediate: bool, now: float) -> None:
+        """Go on by another plan: the child ends, after its task unless `immediate`, and the next one is born into it.
+
+        The slot stays one slot: a task that runs goes on occupying it, so no more run at a time than are configured.
+        """
+        self.plan = plan
+        self._retired = False
+        self._fork_at = -math.inf
+        self._failures = 0
+        if self._handle is not None:
+            self._handle.stop(immediate, now)
+
+    def retire(self, immediate: bool, now: float) -> None:
+        """End the child and fork no other."""
+        self._retired = True
+        if self._handle is not None:
+            self._handle.stop(immediate, now)
+
+    def reopen_log(self) -> None:
+        """Tell the child to reopen its log file."""
+        if self._child is not None:
+            self._child.ends.order(pipes.REOPEN)
+
+    def _fork(self, now: float) -> None:
+        boot = Boot(
+            self.number,
+            self.plan.settings,
+            self.plan.application,
+            holder_name(f"w{self.number}"),
+            self._estate.claim(),
+            Board(self.plan.cells),
+        )
+        try:
+            child = self._nursery.fork(f"worker {self.number}", partial(child_process.work, boot, self._log_file))
+        except OSError as error:
+            self._estate.leave(boot.dead)
+            self._cannot_begin(f"cannot fork: {error.strerror}", now)
+            return
+        self._child, self._boot = child, boot
+        self._handle = ChildHandle(self.plan.limits, now)
+        log.debug("%s was forked", child)
+
+    def _tend(self, child: Forked, now: float) -> None:
+        assert self._handle is not None
+        self._handle.hear(child.heard)
+        if child.gone:
+            self._bury(child, now)
+            return
+        if child.ready and self._failures:
+            log.warning("%s is up after %d failed attempts", child, self._failures)
+            self._failures, self._reason = 0, None
+        self.was_ready = self.was_ready or child.ready
+        order = self._handle.tick(now)
+        if order is not None:
+            self._enforce(child, self._handle, order, now)
+
+    def _enforce(self, child: Forked, handle: ChildHandle, order: Order, now: float) -> None:
+        if order is not Order.KILL:
+            child.ends.order(_ORDERS[order])
+            return
+        why = "was silent for too long and counts as frozen" if handle.silent(now) else "did not leave in time"
+        log.error("%s %s; killing it%s", child, why, _while_running(self.running))
+        child.kill()
+
+    def _bury(self, child: Forked, now: float) -> None:
+        """Draw the consequences of a child's end: what it leaves behind, and when the next one is born."""
+        assert self._boot is not None and self._handle is not None
+        boot, stopping = self._boot, self._handle.stopping
+        running = boot.board.names()
+        boot.board.close()
+        self._child = self._handle = self._boot = None
+        if not child.gave_back:
+            self._estate.leave(boot.dead)
+        if child.ready and not child.orderly:
+            self._estate.leave([DeadChild(boot.holder, running)])
+        if child.orderly or stopping:
+            self._log_end(child, running, stopping)
+            self._fork_at = now
+        elif not child.ready:
+            self._cannot_begin(child.why or f"{child.end} before it could begin", now)
+        else:
+            self._fork_at = max(now, child.born + self.plan.settings.child_fork_frequency_limit)
+            log.error("%s %s%s; %s", child, child.end, _while_running(running), self._announce(now))
+
+    def _log_end(self, child: Forked, running: tuple[str, ...], stopping: bool) -> None:
+        if child.orderly:
+            log.log(logging.INFO if stopping else logging.DEBUG, "%s has left", child)
+        else:
+            log.warning("%s %s%s", child, child.end, _while_running(running))
+
+    def _cannot_begin(self, reason: str, now: float) -> None:
+        """Back off: each attempt in a row waits longer. The reason is told when it is a new one."""
+        self._failures += 1
+        shortest = max(self.plan.settings.child_fork_frequency_limit, _SHORTEST_PAUSE)
+        pause = min(shortest * 2 ** min(self._failures - 1, 10), _LONGEST_PAUSE) * random.uniform(1.0, 1.25)
+        self._fork_at = now + pause
+        if reason != self._reason:
+            self._reason = reason
+            log.error("worker %d cannot begin: %s; %s", self.number, reason, self._announce(now))
+        self._failed(reason)
+
+    def _announce(self, now: float) -> str:
+        if self._retired:
+            return "it is not replaced"
+        pause = self._fork_at - now
+        return "replacing it" if pause <= 0 else f"the next one comes in {pause:.1f} s"
+
+
+def _while_running(names: tuple[str, ...]) -> str:
+    return f" while running {', '.join(names)}" if names else ""

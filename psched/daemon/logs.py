@@ -1,0 +1,120 @@
+"""The log of master and children: one write per record, appended, reopened on USR2.
+
+There are no locks, so that no thread ever waits for another's record, and none is held at a fork.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from psched.errors import ConfigError
+
+_STDERR = 2
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
+_MODE = 0o640
+_INDENT = "\n    "
+
+
+class Log:
+    """Where records go: a file, or stderr (`path` None). `capture`: what the process prints goes there, too.
+
+    The descriptor stays the same when the file is reopened, so it can be done by any thread at any time.
+    """
+
+    def __init__(self, path: Path | None, capture: bool = False) -> None:
+        """Raises ConfigError when the file cannot be opened."""
+        self.path = path
+        self._capture = capture
+        self._descriptor = _STDERR if path is None else _open(path)
+        self._redirect()
+
+    def write(self, line: str) -> None:
+        """Append one record. A disk that is full or gone loses it: there is nowhere left to say so."""
+        with suppress(OSError):
+            os.write(self._descriptor, line.encode("utf-8", "backslashreplace"))
+
+    def reopen(self) -> None:
+        """Go on in a new file of the same name; in the old one, if that cannot be opened."""
+        try:
+            self.move(self.path)
+        except ConfigError as error:
+            logging.getLogger(__name__).error("%s; going on in the old file", error)
+
+    def move(self, path: Path | None) -> None:
+        """Go on in another file, or on stderr. Raises ConfigError, and then nothing has changed."""
+        if path is not None:
+            new = _open(path)
+            if self._descriptor == _STDERR:
+                self._descriptor = new
+            else:
+                os.dup2(new, self._descriptor, inheritable=False)
+                os.close(new)
+        elif self._descriptor != _STDERR:
+            os.close(self._descriptor)
+            self._descriptor = _STDERR
+        self.path = path
+        self._redirect()
+
+    def _redirect(self) -> None:
+        if self._capture and self._descriptor != _STDERR:
+            os.dup2(self._descriptor, 1)
+            os.dup2(self._descriptor, 2)
+
+
+class LogHandler(logging.Handler):
+    """Hands finished records to a `Log`, each in one piece. Further lines are indented: no key can feign a record."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self.setFormatter(_Formatter("%(asctime)s %(levelname)s [%(process)d] %(name)s: %(message)s"))
+        self._log = log
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Take no lock: one write is whole by itself, and a parked thread would keep the lock for ever."""
+        wanted = bool(self.filter(record))
+        if wanted:
+            self.emit(record)
+        return wanted
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record."""
+        try:
+            self._log.write(self.format(record).replace("\n", _INDENT) + "\n")
+        except Exception:  # noqa: BLE001 – as every handler of logging does
+            self.handleError(record)
+
+
+class _Formatter(logging.Formatter):
+    """Local time with milliseconds and its offset from UTC, since hosts and log readers differ in their zones."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 – logging's name
+        moment = time.localtime(record.created)
+        return f"{time.strftime('%Y-%m-%d %H:%M:%S', moment)}.{int(record.msecs):03d} {time.strftime('%z', moment)}"
+
+
+def begin_logging(log: Log, level: int = logging.INFO) -> None:
+    """Send what is logged in this process, psched's and the application's, to `log`.
+
+    A program that has set up logging itself and configures no `log` keeps what it has.
+    """
+    root = logging.getLogger()
+    if root.handlers and log.path is None:
+        return
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+    root.addHandler(LogHandler(log))
+    root.setLevel(level)
+    logging.captureWarnings(True)
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, _FLAGS, _MODE)
+    except OSError as error:
+        raise ConfigError(
+            f"log: cannot write {path}: {error.strerror}; name another file, or none for stderr"
+        ) from error

@@ -1,0 +1,110 @@
+"""Forks children and takes from them what is the master's alone. In the master, and in a newborn child."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from selectors import EVENT_READ, BaseSelector
+
+from psched.clock import Clock, monotonic
+from psched.daemon.birth import be_own_process
+from psched.daemon.forked import Forked
+from psched.daemon.pipes import ChildEnds, open_pipes
+from psched.daemon.signals import VERBS, SignalQueue
+
+log = logging.getLogger(__name__)
+
+Job = Callable[[ChildEnds], int]
+"""What a child does, up to its exit code. It is called with the signals in `VERBS` blocked."""
+
+_CRASHED = 70
+_BLOCKED = VERBS | {signal.SIGCHLD}
+
+
+class Nursery:
+    """Every process of this master. `disown`: called in each child, closes what else must not be inherited."""
+
+    def __init__(
+        self, selector: BaseSelector, signals: SignalQueue, disown: Callable[[], None], clock: Clock = monotonic
+    ) -> None:
+        self._selector = selector
+        self._signals = signals
+        self._disown = disown
+        self._clock = clock
+        self._living: set[Forked] = set()
+
+    def fork(self, name: str, job: Job) -> Forked:
+        """Fork a child that does `job` and never returns. Raises OSError when the system has no process left.
+
+        Signals are blocked meanwhile: one that reached the child before it has handlers of its own would be written
+        to the master's queue.
+        """
+        ends, (words, orders) = open_pipes()
+        master = os.getpid()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                ends.close()
+                self._live(job, words, orders, master)
+        except OSError:
+            ends.close()
+            raise
+        finally:
+            os.close(words)
+            os.close(orders)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        now = self._clock()
+        child = Forked(name, pid, ends, born=now, heard=now)
+        self._living.add(child)
+        self._selector.register(ends.words, EVENT_READ, child)
+        return child
+
+    def tick(self, now: float) -> None:
+        """Hear every child, and bury those that are dead."""
+        for child in list(self._living):
+            child.hear(now)
+            gone = child.reap(now)
+            if gone or child.ends.ended:
+                self._unwatch(child)
+            if gone:
+                child.ends.close()
+                self._living.remove(child)
+
+    def _unwatch(self, child: Forked) -> None:
+        if child.ends.words in self._selector.get_map():
+            self._selector.unregister(child.ends.words)
+
+    def _live(self, job: Job, words: int, orders: int, master: int) -> None:
+        """Be the child; never return into the master's code."""
+        code = _CRASHED
+        try:
+            self._forget_master()
+            be_own_process(master)
+            code = job(ChildEnds(words, orders))
+        except BaseException:
+            log.critical("a child ends by an error of psched's own", exc_info=True)
+        finally:
+            _flush()
+            os._exit(code)
+
+    def _forget_master(self) -> None:
+        """Close the master's ends of every sibling's pipes: else a sibling's death, or the master's, goes unseen."""
+        atexit._clear()
+        self._signals.abandon()
+        self._selector.close()
+        for sibling in self._living:
+            sibling.ends.close()
+        self._disown()
+
+
+def _flush() -> None:
+    """Write out what a handler printed; it may have closed the files, too."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()

@@ -1,0 +1,132 @@
+"""The two pipes between a master and a child: words up, orders down. Used in both.
+
+Up: one line a word ("beat", "ready", "gave", "bye", "why <reason>"), each written at once, so that words of several
+threads never mix. Down: one byte an order; the end of the file means that the master is gone.
+Orders go through the pipe and not by signal: a signal would interrupt the handler's system calls, and a handler may
+have taken the signals for itself.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+BEAT = "beat"
+READY = "ready"
+GAVE_BACK = "gave"
+BYE = "bye"
+WHY = "why"
+
+GRACEFUL = ord("g")
+IMMEDIATE = ord("i")
+REOPEN = ord("r")
+
+_CHUNK = 65536
+_LONGEST = 3000  # below PIPE_BUF, so that a word is written whole or not at all
+
+
+class Pinned:
+    """A descriptor of ours in a process whose handlers may close it or reuse its number."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._identity = _identity(descriptor)
+
+    def is_ours(self) -> bool:
+        """Tell whether the number still stands for what it stood for."""
+        try:
+            return _identity(self.descriptor) == self._identity
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Close it, if it is still ours."""
+        if self.is_ours():
+            os.close(self.descriptor)
+
+
+class ChildEnds:
+    """What the child has of the two pipes. Any of its threads may speak."""
+
+    def __init__(self, words: int, orders: int) -> None:
+        self._words = Pinned(words)
+        self.orders = Pinned(orders)
+
+    def say(self, word: str, reason: str = "") -> bool:
+        """Send a word without waiting; False when the pipe is gone. A master that is stopped misses it."""
+        line = " ".join([word, *reason.split()]).encode()[:_LONGEST] + b"\n"
+        if not self._words.is_ours():
+            return False
+        try:
+            os.write(self._words.descriptor, line)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def listen(self) -> bytes | None:
+        """Return the orders that have come, b"" when there are none, None when no more will come."""
+        if not self.orders.is_ours():
+            return None
+        try:
+            return os.read(self.orders.descriptor, _CHUNK) or None
+        except BlockingIOError:
+            return b""
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        """Close both ends; in a process forked by a handler, which is none of the master's children."""
+        self._words.close()
+        self.orders.close()
+
+
+class MasterEnds:
+    """What the master has of the two pipes of one child."""
+
+    def __init__(self, words: int, orders: int) -> None:
+        self.words = words
+        self.ended = False
+        """Nobody has the other end any more: the child is dead, or a handler has closed it."""
+        self._orders = orders
+        self._rest = b""
+
+    def listen(self) -> list[str]:
+        """Return the words that have come. Never waits."""
+        while chunk := self._read():
+            self._rest += chunk
+        *lines, self._rest = self._rest.split(b"\n")
+        return [line.decode("utf-8", "replace") for line in lines]
+
+    def order(self, order: int) -> None:
+        """Send an order without waiting. A child that no longer reads is dead or frozen, and found out as such."""
+        with suppress(BlockingIOError, BrokenPipeError):
+            os.write(self._orders, bytes([order]))
+
+    def close(self) -> None:
+        """Close both ends: in the master when the child is gone, in its siblings when they are born."""
+        os.close(self.words)
+        os.close(self._orders)
+
+    def _read(self) -> bytes:
+        try:
+            chunk = os.read(self.words, _CHUNK)
+        except BlockingIOError:
+            return b""
+        self.ended = not chunk
+        return chunk
+
+
+def open_pipes() -> tuple[MasterEnds, tuple[int, int]]:
+    """Return the master's ends, and the child's as descriptors: words, orders. None of the four ever blocks."""
+    words_reader, words_writer = os.pipe()
+    orders_reader, orders_writer = os.pipe()
+    for descriptor in (words_reader, words_writer, orders_reader, orders_writer):
+        os.set_blocking(descriptor, False)
+    return MasterEnds(words_reader, orders_writer), (words_writer, orders_reader)
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino

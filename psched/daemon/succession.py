@@ -1,0 +1,134 @@
+"""Who is the master: the pid file, the change to a new master, and the change from an old one. In the master."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from selectors import EVENT_READ, BaseSelector
+
+from psched.daemon.notify import Notifier
+from psched.daemon.pidfile import PidFile
+from psched.daemon.replacement import Command, Replacement, Takeover
+
+log = logging.getLogger(__name__)
+
+
+class Succession:
+    """The claim of this process to be the master. `limit`: seconds that a new master has to become ready."""
+
+    def __init__(
+        self,
+        selector: BaseSelector,
+        command: Command,
+        pid_file: PidFile | None,
+        takeover: Takeover | None,
+        notifier: Notifier,
+        limit: float,
+    ) -> None:
+        self._selector = selector
+        self._command = command
+        self._pid_file = pid_file
+        self._takeover = takeover
+        self._notifier = notifier
+        self._limit = limit
+        self._replacement: Replacement | None = None
+        self.immediate = False
+        """Whether running tasks are to be given back when the new master takes over."""
+
+    @property
+    def active(self) -> bool:
+        """Whether a new master is starting."""
+        return self._replacement is not None
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due at the latest, monotonic."""
+        return math.inf if self._replacement is None else self._replacement.deadline
+
+    def begin(self) -> None:
+        """Write the pid file, unless there is an old master that it still names."""
+        if self._takeover is None:
+            self._sign()
+
+    def came_up(self) -> None:
+        """The children are up: relieve the old master, if there is one."""
+        if self._takeover is not None:
+            self._sign()
+            self._takeover.ready()
+            self._takeover = None
+
+    def ask(self, immediate: bool, now: float) -> None:
+        """Start a new master. Asking again while one is starting can only make it immediate."""
+        if self._replacement is not None:
+            self.immediate = self.immediate or immediate
+            return
+        self.immediate = immediate
+        lock = None if self._pid_file is None else self._pid_file.inheritable()
+        environ = {**os.environ, **self._notifier.environment()}
+        try:
+            self._replacement = Replacement(self._command, lock, environ, self._limit, now)
+        except OSError as error:
+            log.error("not replaced: cannot start a new master: %s", error.strerror)
+        else:
+            self._selector.register(self._replacement.channel, EVENT_READ)
+            log.info("a new master is starting (pid %d)", self._replacement.pid)
+        finally:
+            if lock is not None:
+                os.set_inheritable(lock, False)
+
+    def tick(self, now: float) -> bool:
+        """Watch the new master; True once, when it has taken over."""
+        replacement = self._replacement
+        if replacement is None:
+            return False
+        if replacement.is_ready():
+            self._hand_over(replacement)
+            return True
+        failure = replacement.failure(now)
+        if failure is not None:
+            log.error("not replaced: %s; its own words are in the log; this master goes on", failure)
+            self._forget(replacement)
+            self._sign()
+        return False
+
+    def abort(self) -> None:
+        """End a new master that has not taken over."""
+        if self._replacement is not None:
+            self._replacement.abort()
+            self._forget(self._replacement)
+
+    def end(self) -> None:
+        """Give the pid file up: it is removed, unless it has become another's."""
+        if self._pid_file is not None:
+            self._pid_file.remove()
+            self._pid_file = None
+        if self._takeover is not None:
+            self._takeover.close()
+
+    def disown(self) -> None:
+        """In a child: close what makes the master the master."""
+        if self._pid_file is not None:
+            self._pid_file.close()
+        if self._takeover is not None:
+            self._takeover.close()
+        if self._replacement is not None:
+            self._replacement.close()
+
+    def _hand_over(self, replacement: Replacement) -> None:
+        log.info("the new master is up (pid %d); this one stops", replacement.pid)
+        self._notifier.mainpid(replacement.pid)
+        self._notifier.address = None  # from now on the new one speaks
+        self._forget(replacement)
+        if self._pid_file is not None:
+            self._pid_file.close()
+            self._pid_file = None
+
+    def _forget(self, replacement: Replacement) -> None:
+        self._selector.unregister(replacement.channel)
+        replacement.close()
+        self._replacement = None
+
+    def _sign(self) -> None:
+        if self._pid_file is not None:
+            self._pid_file.write(os.getpid())

@@ -1,0 +1,212 @@
+"""The master: slots, and what signals make of them. It opens no database and runs no handler.
+
+    running ──TERM, INT, QUIT──▶ stopping ──every slot empty──▶ done
+       │ └──USR1, HUP──▶ rehearsing ──loaded──▶ running, by the new plan
+       └──WINCH, EMT──▶ replacing ──the new master is up──▶ stopping
+
+Times are monotonic seconds. Nothing here waits: the loop in `engine` calls `take_signal` and `tick`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from psched.clock import Clock, monotonic
+from psched.daemon.estate import Estate
+from psched.daemon.exit_codes import DONE
+from psched.daemon.fork_processor import ForkProcessor
+from psched.daemon.logs import Log
+from psched.daemon.nursery import Nursery
+from psched.daemon.plan import Plan
+from psched.daemon.restart import Restart
+from psched.daemon.signals import REPLACE_NOW, name_of
+from psched.daemon.succession import Succession
+from psched.daemon.terminal import Terminal
+from psched.daemon.voice import Voice
+
+log = logging.getLogger(__name__)
+
+_FAILED = 1
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Keeps the plan's children at work, and obeys."""
+
+    plan: Plan
+    nursery: Nursery
+    log_file: Log
+    restart: Restart
+    succession: Succession
+    voice: Voice
+    terminal: Terminal
+    clock: Clock = monotonic
+    exit_code: int = DONE
+    """What the process is to end with, once `done`."""
+    _slots: dict[int, ForkProcessor] = field(default_factory=dict)
+    _estate: Estate = field(default_factory=Estate)
+    _was_up: bool = False
+    _stopping: bool = False
+    _interrupted: bool = False
+
+    def begin(self) -> None:
+        """Make the slots; the first `tick` forks their children."""
+        self.succession.begin()
+        self._resize(self.clock())
+
+    @property
+    def done(self) -> bool:
+        """Whether every child is gone after a stop."""
+        return self._stopping and not self._slots
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due at the latest."""
+        slots = [slot.deadline for slot in self._slots.values()]
+        return min([self.restart.deadline, self.succession.deadline, self.voice.deadline, *slots])
+
+    def take_signal(self, number: int) -> None:
+        """Do what the signal asks for; see the table in the README."""
+        verb = self._verbs().get(number)
+        if verb is not None:
+            log.info("received %s", name_of(number))
+            verb()
+
+    def tick(self, now: float) -> None:
+        """Do what is due in every part."""
+        self.nursery.tick(now)
+        plan = self.restart.tick(now)
+        if plan is not None:
+            self._adopt(plan, now)
+        if self.succession.tick(now):
+            self._stop(self.succession.immediate)
+        for slot in list(self._slots.values()):
+            slot.tick(now)
+            if slot.gone:
+                del self._slots[slot.number]
+        if not self._was_up and not self._stopping:
+            self._see_whether_up()
+        if not self.restart.active:
+            self.voice.reloaded()
+        self.voice.tick(now, self._status())
+
+    def forgive(self, now: float) -> None:
+        """Count no child's silence before `now`: the whole host, or this process, stood still."""
+        log.warning("time has passed unseen (was the host suspended?); no worker is blamed for it")
+        for slot in self._slots.values():
+            slot.forgive(now)
+        self.restart.forgive(now)
+
+    def _verbs(self) -> dict[int, Callable[[], None]]:
+        return {
+            signal.SIGTERM: lambda: self._stop(immediate=False),
+            signal.SIGQUIT: lambda: self._stop(immediate=True),
+            signal.SIGINT: self._interrupt,
+            signal.SIGUSR1: lambda: self._restart(immediate=False),
+            signal.SIGHUP: self._hang_up,
+            signal.SIGWINCH: self._window_changed,
+            REPLACE_NOW: lambda: self._replace(immediate=True),
+            signal.SIGUSR2: self._reopen_logs,
+        }
+
+    def _stop(self, immediate: bool) -> None:
+        log.info("stopping %s", "now" if immediate else "when the running tasks are done")
+        self._stopping = True
+        self.restart.abort()
+        self.succession.abort()
+        self.voice.stopping()
+        now = self.clock()
+        for slot in self._slots.values():
+            slot.retire(immediate, now)
+
+    def _interrupt(self) -> None:
+        """Ctrl-C: who presses it again on a terminal means it."""
+        self._stop(immediate=self._interrupted and self.terminal.attached)
+        self._interrupted = True
+
+    def _hang_up(self) -> None:
+        """HUP asks for an immediate restart, unless it is a terminal that says goodbye."""
+        if not self.terminal.closed:
+            self._restart(immediate=True)
+        elif self.terminal.is_nohup:
+            log.info("the terminal is closed; going on, as nohup asks")
+        else:
+            self._stop(immediate=False)
+
+    def _window_changed(self) -> None:
+        """WINCH asks for a graceful binary replace, unless it is a terminal that was resized."""
+        if self.terminal.attached:
+            log.debug("the terminal was resized")
+        else:
+            self._replace(immediate=False)
+
+    def _restart(self, immediate: bool) -> None:
+        if self._is_busy("restarted"):
+            return
+        self.voice.reloading()
+        self.restart.begin(immediate, self.clock())
+
+    def _replace(self, immediate: bool) -> None:
+        if not self._is_busy("replaced", but_by_replacing=True):
+            self.restart.abort()
+            self.succession.ask(immediate, self.clock())
+
+    def _is_busy(self, what: str, but_by_replacing: bool = False) -> bool:
+        if self._stopping:
+            log.warning("not %s: this master is stopping", what)
+        elif self.succession.active and not but_by_replacing:
+            log.warning("not %s: a new master is starting", what)
+        else:
+            return False
+        return True
+
+    def _reopen_logs(self) -> None:
+        self.log_file.reopen()
+        for slot in self._slots.values():
+            slot.reopen_log()
+
+    def _adopt(self, plan: Plan, now: float) -> None:
+        """Go on by the new plan: every slot replaces its child, and there are as many slots as it says."""
+        immediate = self.restart.immediate
+        log.info("restarting %s", "now" if immediate else "each worker after its task")
+        self.plan = plan
+        for slot in self._slots.values():
+            slot.replace(plan, immediate, now)
+        self._resize(now, immediate)
+
+    def _resize(self, now: float, immediate: bool = False) -> None:
+        wanted = range(1, self.plan.slots + 1)
+        for number, slot in self._slots.items():
+            if number not in wanted:
+                slot.retire(immediate, now)
+        for number in wanted:
+            if number not in self._slots:
+                self._slots[number] = ForkProcessor(
+                    number, self.plan, self.nursery, self._estate, self.log_file, self._could_not_begin
+                )
+
+    def _could_not_begin(self, reason: str) -> None:
+        """End a start in which nothing ever worked; later on a slot just tries again."""
+        if self._was_up or self._stopping or any(slot.was_ready for slot in self._slots.values()):
+            return
+        self.exit_code = _FAILED
+        self._stop(immediate=True)
+
+    def _see_whether_up(self) -> None:
+        if not all(slot.began for slot in self._slots.values()):
+            return
+        self._was_up = True
+        log.info("up: %s, master pid %d", self._status(), os.getpid())
+        self.succession.came_up()
+        self.voice.came_up(self._status())
+
+    def _status(self) -> str:
+        names = [name.partition(":")[2] for slot in self._slots.values() for name in slot.running]
+        count = len(self._slots)
+        workers = f"{count} worker{'s' if count != 1 else ''}"
+        shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        return f"{workers}, {len(names)} running {shown}" if names else f"{workers}, idle"
