@@ -28,8 +28,9 @@ _TOLERABLE_SKEW = 2.0
 def doctor(chosen: Chosen) -> int:
     """Check everything a worker needs.
 
-    Configuration, application, database, tables, indexes, collations, clocks and the tz database: each is `ok`, or told with what to do; exit code 1 when anything is not. --json prints one array of objects with
-    subject, ok and message.
+    Configuration, application, database, tables, indexes, collations, clocks and the tz database: each is `ok`, or
+    told with what to do; exit code 1 when anything is not. --json prints one array of objects with subject, ok and
+    message.
     """
     findings = []
     for finding in findings_of(chosen):
@@ -77,10 +78,15 @@ def _database_findings(section: Section) -> Iterator[Finding]:
 
 def _store_findings(section: Section, schedules: ScheduleCollection) -> Iterator[Finding]:
     with database_errors(section, schedules.store):
-        skew = clock_finding(schedules.store)
+        try:
+            schedules.store.check_tables()
+        except ConfigError as error:
+            yield Finding("table", False, str(error))
+            return
+        clocks = clock_finding(schedules.store)
         yield Finding("database", True, f"{section.masked_url} answers")
         yield from schedules.store.diagnose()
-        yield skew
+        yield clocks
 
 
 def clock_finding(store: LeaseStore) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,8 +19,6 @@ FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
 """What a shell reports of a command that SIGINT ended."""
-NO_READER = 141
-"""What a shell reports of a command that SIGPIPE ended."""
 
 
 class DatabaseError(Exception):
@@ -36,7 +35,8 @@ def guarded(program: str, run: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        return _without_reader()
+        _forget_output()
+        return FAILED
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
@@ -57,7 +57,7 @@ def database_errors(section: Section, store: LeaseStore) -> Iterator[None]:
     """Turn what the database's driver raises within into DatabaseError."""
     try:
         yield
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, sqlite3.Error) as error:
         raise DatabaseError(explain(error, section, store)) from error
 
 
@@ -107,9 +107,8 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _without_reader() -> int:
+def _forget_output() -> None:
     """Let the rest of the output go nowhere, so that closing it at exit does not fail once more."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
-    return NO_READER

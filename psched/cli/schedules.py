@@ -139,7 +139,8 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **when: An
 def modify(chosen: Chosen, /, key: str, **changes: Any) -> None:
     """Change a schedule, at once.
 
-    What is not given stays. --json prints the schedule as `list` does. An occurrence that is due already stays due. A run in progress goes on, and is finished by the new rule.
+    What is not given stays. An occurrence that is due already stays due. A run in progress goes on, and is finished
+    by the new rule. --json prints the schedule as `list` does.
     """
     wanted = {name: value for name, value in changes.items() if value is not None}
     if not wanted:

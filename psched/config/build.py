@@ -31,7 +31,7 @@ def default_environment() -> str:
     return os.environ.get("PSCHED_ENV") or "development"
 
 
-def load(path: str | Path, environment: str | None = None, reader: Reader = "schedules") -> Settings:
+def load(path: str | os.PathLike[str], environment: str | None = None, reader: Reader = "schedules") -> Settings:
     """Return what the YAML file at `path` says for `environment` (default: $PSCHED_ENV, or `development`).
 
     Raises ConfigError: the file, the environment or a value cannot be used.
@@ -60,14 +60,16 @@ def from_mapping(
 
 
 def coerce(
-    config: Settings | Mapping[str, Any] | str | Path, environment: str | None = None, reader: Reader = "schedules"
+    config: Settings | Mapping[str, Any] | str | os.PathLike[str],
+    environment: str | None = None,
+    reader: Reader = "schedules",
 ) -> Settings:
     """Return the settings that `config` is or names: settings, one environment as a mapping, or a file's path."""
     if isinstance(config, Settings):
         return config
     if isinstance(config, Mapping):
         return from_mapping(config, environment=environment, reader=reader)
-    if isinstance(config, str | Path):
+    if isinstance(config, str | os.PathLike):
         return load(config, environment, reader)
     raise ConfigError(f"config: expected a dict, Settings or the path of a YAML file, got {type(config).__name__}")
 

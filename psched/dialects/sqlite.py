@@ -6,6 +6,7 @@ survives a power cut. A missing file is never created but by `create_database`.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -70,7 +71,8 @@ class Dialect(base.Dialect):
 
     def is_missing_table(self, error: DBAPIError) -> bool:
         """Tell whether a table or the file does not exist."""
-        return "no such table" in str(error.orig) or _code(error) & 0xFF == sqlite3.SQLITE_CANTOPEN
+        absent = _code(error) & 0xFF == sqlite3.SQLITE_CANTOPEN and not os.path.lexists(str(self.url.database))
+        return absent or "no such table" in str(error.orig)
 
     def is_already_there(self, error: DBAPIError) -> bool:
         """Tell whether a table or index exists."""

@@ -1,0 +1,74 @@
+"""psched's command line under test: in a folder of its own, in this process or as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psched.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = "import sys; from psched.cli.main import main; sys.exit(main())"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left: its exit code, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What it wrote, as JSON."""
+        return json.loads(self.out)
+
+
+class Commands:
+    """Runs `psched …` where `etc/psched.yml` is the configuration."""
+
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._capture = capture
+
+    def configure(self, text: str) -> None:
+        """Write the configuration."""
+        (self.folder / "etc").mkdir(exist_ok=True)
+        (self.folder / "etc" / "psched.yml").write_text(text)
+
+    def use(self, url: str, more: str = "") -> None:
+        """Write a configuration with one environment, `development`, for this database."""
+        self.configure(f"development:\n  type: rdb\n  url: {url}\n{more}")
+
+    def __call__(self, *arguments: str) -> Outcome:
+        """Run a command in this process."""
+        self._capture.readouterr()
+        code = main(arguments)
+        return Outcome(code, *self._capture.readouterr())
+
+    def ok(self, *arguments: str) -> Outcome:
+        """Run a command that must succeed and say nothing on standard error."""
+        outcome = self(*arguments)
+        assert (outcome.code, outcome.err) == (0, "")
+        return outcome
+
+    def fault(self, *arguments: str) -> str:
+        """Run a command that must fail, and return the one line it says."""
+        outcome = self(*arguments)
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1), outcome
+        return outcome.err.removeprefix("psched: ").rstrip("\n")
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        """Start a command as a process."""
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *arguments], cwd=self.folder, env=environment, **options
+        )

@@ -1,0 +1,77 @@
+"""psched doctor: each thing is ok, or told with what to do; exit code 1 when anything is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from psched.cli.doctor import clock_finding
+from tests.cli.commands import Commands, Outcome
+
+APP = "import psched\napp = psched.App()\n@app.task('t')\ndef handle(task): ...\n"
+
+
+def findings(outcome: Outcome) -> dict[str, Any]:
+    return {finding["subject"]: (finding["ok"], finding["message"]) for finding in outcome.json}
+
+
+def test_everything_is_ok_on_each_database(fresh: Commands, database: str) -> None:
+    (fresh.folder / "jobs.py").write_text(APP)
+    fresh.use(database, "  app: jobs:app\n  include: ..\n")
+    fresh.ok("init")
+    found = findings(fresh.ok("doctor", "--json"))
+    assert {"config", "application", "tz database", "database", "table", "indexes", "clocks"} <= found.keys()
+    assert all(ok for ok, _ in found.values())
+    assert found["application"] == (True, "jobs:app")
+    assert "secret" not in str(found)
+
+
+def test_each_finding_is_a_line_that_begins_with_ok_or_failed(psched: Commands) -> None:
+    psched.use("sqlite:///../psched.db", "  app: absent:app\n")
+    outcome = psched("doctor")
+    words = {line.split(maxsplit=2)[1]: line.split()[0] for line in outcome.out.splitlines()}
+    assert outcome.code == 1
+    assert (words["config"], words["application"], words["database"]) == ("ok", "FAILED", "ok")
+
+
+def test_a_wrong_configuration_is_the_one_finding(fresh: Commands) -> None:
+    fresh.configure("development: {type: rdb}")
+    outcome = fresh("doctor", "--json")
+    assert outcome.code == 1
+    assert list(findings(outcome)) == ["config"]
+    assert "url: missing" in outcome.out
+
+
+def test_a_missing_table_is_told_with_its_remedy(fresh: Commands, database: str) -> None:
+    fresh.use(database)
+    outcome = fresh("doctor", "--json")
+    assert outcome.code == 1
+    assert any(not finding["ok"] and "psched init" in finding["message"] for finding in outcome.json)
+
+
+def test_a_database_that_is_away_is_told_without_its_password(fresh: Commands) -> None:
+    fresh.use("postgresql://psched:s3cret@127.0.0.1:1/psched")
+    outcome = fresh("doctor", "--json")
+    assert outcome.code == 1
+    ok, message = findings(outcome)["database"]
+    assert not ok
+    assert "127.0.0.1:1/psched is not available" in message
+    assert "s3cret" not in outcome.out
+
+
+class Clock:
+    """A store as far as its clock."""
+
+    def __init__(self, now: float) -> None:
+        self.now = lambda: now
+
+
+@pytest.mark.parametrize(
+    ("ahead", "ok", "words"),
+    [(600, False, "600.0 s ahead of"), (-600, False, "600.0 s behind"), (0.5, True, "0.5 s ahead of")],
+)
+def test_clocks_that_differ_are_told(monkeypatch: pytest.MonkeyPatch, ahead: float, ok: bool, words: str) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_000_000 + ahead)
+    finding = clock_finding(Clock(1_000_000))  # type: ignore[arg-type]
+    assert (finding.ok, words in finding.message) == (ok, True)

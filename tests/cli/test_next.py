@@ -1,0 +1,50 @@
+"""psched next: when an expression is due, in its zone and in UTC, with what clock changes do to it."""
+
+from __future__ import annotations
+
+from tests.cli.commands import Commands
+
+BEFORE_SUMMER = "1743200000"
+"""2025-03-28 in Berlin, two nights before the clocks go forward."""
+
+
+def test_it_needs_no_configuration(fresh: Commands) -> None:
+    lines = fresh.ok("next", "30 2 * * *", "-n", "2", "-s", BEFORE_SUMMER).out.splitlines()
+    assert [line.split() for line in lines] == [
+        ["UTC", "UTC", "note"],
+        ["Sat", "2025-03-29", "02:30:00", "+0000", "2025-03-29", "02:30:00"],
+        ["Sun", "2025-03-30", "02:30:00", "+0000", "2025-03-30", "02:30:00"],
+    ]
+
+
+def test_it_takes_zone_and_dialect_from_the_configuration(fresh: Commands) -> None:
+    fresh.use("mysql://nowhere/psched", "  timezone: Europe/Berlin\n  cron_dialect: perfectsched\n")
+    rows = fresh.ok("next", "30 2 * * *", "-n", "2", "-s", BEFORE_SUMMER, "--json").json
+    assert [row["local"] for row in rows] == ["2025-03-29T02:30:00+01:00", "2025-03-31T02:30:00+02:00"]
+
+
+def test_surprises_of_clock_changes_are_marked(fresh: Commands) -> None:
+    rows = fresh.ok("next", "30 2 * * *", "-t", "Europe/Berlin", "-n", "2", "-s", BEFORE_SUMMER, "--json").json
+    assert rows == [
+        {
+            "time": 1743211800,
+            "local": "2025-03-29T02:30:00+01:00",
+            "utc": "2025-03-29T01:30:00+00:00",
+            "note": "",
+        },
+        {
+            "time": 1743296400,
+            "local": "2025-03-30T03:00:00+02:00",
+            "utc": "2025-03-30T01:00:00+00:00",
+            "note": "runs late: 02:30 does not exist",
+        },
+    ]
+    assert "runs late" in fresh.ok("next", "30 2 * * *", "-t", "Europe/Berlin", "-s", BEFORE_SUMMER).out
+
+
+def test_it_shows_ten_from_now_on(fresh: Commands) -> None:
+    assert len(fresh.ok("next", "* * * * * *").out.splitlines()) == 1 + 10
+
+
+def test_a_configuration_that_was_named_must_be_there(fresh: Commands) -> None:
+    assert "/none.yml" in fresh.fault("next", "@daily", "-c", "/none.yml")

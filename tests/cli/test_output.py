@@ -1,0 +1,83 @@
+"""How rows are laid out: streamed, fitted to a terminal, safe to look at."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+
+import pytest
+from rich.cells import cell_len
+
+from psched.cli.rows import (
+    compact,
+    cut,
+    fitted,
+    fixed,
+    json_lines,
+    local_iso,
+    local_time,
+    number,
+    printable,
+    short_time,
+)
+
+
+def taken(limit: int) -> Iterator[tuple[str, str]]:
+    """Yield rows, and fail when more than `limit` are asked for."""
+    for index in range(limit):
+        yield f"key{index}", "data"
+    pytest.fail("read ahead")
+
+
+def test_rows_are_printed_while_more_are_read() -> None:
+    assert next(fixed((5,), taken(1))) == " key0 data"
+    assert next(json_lines(taken(1))).startswith('[["key0"')
+    assert list(itertools.islice(fitted(taken(300), 80), 300))[299] == "key299 data"
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_json_is_one_array_however_many_rows_there_are(count: int) -> None:
+    assert json.loads("\n".join(json_lines(iter(range(count))))) == list(range(count))
+
+
+@pytest.mark.parametrize("width", [80, 60, 40])
+def test_a_table_fits_the_terminal_in_cells_not_characters(width: int) -> None:
+    rows = [("key", "time", "data"), ("値" * 30, "2013-01-01 00:00", "x" * 100), ("b", "2013-01-01 00:00", "{}")]
+    lines = list(fitted(rows, width, rigid=(1,)))
+    assert all(cell_len(line) <= width for line in lines)
+    assert all("2013-01-01 00:00" in line for line in lines[1:])
+    assert lines[1].endswith("…")
+
+
+def test_a_table_that_fits_is_not_cut() -> None:
+    assert list(fitted([("key", "data"), ("a", "{}")], 80)) == ["key data", "a   {}"]
+
+
+def test_rows_after_the_first_hundreds_keep_the_columns() -> None:
+    rows = [("key", "data"), *[("a", "{}")] * 300, ("a much longer key", "{}")]
+    assert list(fitted(rows, 80))[-1] == "a…  {}"
+
+
+def test_cut_marks_what_is_missing() -> None:
+    assert cut("abc", 3) == "abc"
+    assert cut("abcd", 3) == "ab…"
+    assert cut("値値値", 4) == "値…"
+
+
+def test_control_characters_are_written_out_so_that_a_key_cannot_move_the_cursor() -> None:
+    assert printable("a\x1b[2Jb\nc\u202e値") == "a\\x1b[2Jb\\nc\\u202e値"
+    assert list(fixed((4,), [("a\nb", "c\rd")])) == ["a\\nb c\\rd"]
+
+
+def test_times_no_calendar_reaches_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert local_iso(1e18) is None
+    assert (local_time(10**18), short_time(10**18)) == (str(10**18), str(10**18))
+
+
+def test_data_that_another_program_stored_against_the_rules_is_shown() -> None:
+    assert compact({"a": float("nan")}) == "{'a': nan}"
+
+
+def test_numbers_have_no_needless_fraction() -> None:
+    assert (number(30.0), number(-5), number(0.5)) == ("30", "-5", "0.5")

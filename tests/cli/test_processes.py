@@ -1,0 +1,102 @@
+"""psched as a process of its own: at a closed pipe, on Ctrl-C, on a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import socket
+import struct
+import subprocess
+import termios
+import time
+
+from rich.cells import cell_len
+
+from tests.cli.commands import Commands
+
+PATIENCE = 20.0
+
+
+def fill(psched: Commands, rows: int = 10) -> None:
+    for row in range(rows):
+        psched.ok("add", f"key {row}", "t", "0 0 1 1 *", f'{{"text":"{"x" * 20_000}"}}')
+
+
+def test_a_reader_that_leaves_ends_it_silently(psched: Commands) -> None:
+    fill(psched)
+    for arguments in (("list",), ("list", "--json")):
+        with psched.start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout and process.stderr
+            process.stdout.read(100)
+            process.stdout.close()
+            assert process.stderr.read() == b""
+        assert process.returncode == 1
+
+
+def test_a_reader_that_never_read_is_no_fault_either(psched: Commands) -> None:
+    with psched.start("list", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout and process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+def test_ctrl_c_ends_it_without_a_traceback(fresh: Commands) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        fresh.use(f"mysql://u:p@127.0.0.1:{silent.getsockname()[1]}/d")
+        process = fresh.start("list", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        silent.settimeout(PATIENCE)
+        connection, _ = silent.accept()
+        with connection:
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert (out, err.strip()) == (b"", b"")
+
+
+def test_a_table_on_a_terminal_fits_it(psched: Commands) -> None:
+    fill(psched, 3)
+    output = on_terminal(psched, 100, "list")
+    lines = output.splitlines()
+    assert lines[0].split()[:2] == ["key", "type"]
+    assert lines[-1] == "3 entries."
+    assert len(lines) == 5
+    assert all(cell_len(line) <= 100 for line in lines)
+
+
+def test_findings_on_a_terminal_are_coloured(psched: Commands) -> None:
+    assert "\x1b[32mok" in on_terminal(psched, 100, "doctor")
+
+
+def on_terminal(psched: Commands, columns: int, *arguments: str) -> str:
+    """Return what a command writes to a terminal of that width."""
+    master, slave = pty.openpty()
+    try:
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        environment = {"COLUMNS": str(columns), "TERM": "xterm"}
+        process = psched.start(*arguments, stdin=slave, stdout=slave, stderr=subprocess.PIPE, env=environment)
+        os.close(slave)
+        output = read_all(master)
+        _, err = process.communicate(timeout=PATIENCE)
+        assert err == b""
+        return output.decode().replace("\r\n", "\n")
+    finally:
+        os.close(master)
+
+
+def read_all(descriptor: int) -> bytes:
+    """Read a terminal until the other side is gone."""
+    found, deadline = b"", time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if not select.select([descriptor], [], [], 0.2)[0]:
+            continue
+        try:
+            piece = os.read(descriptor, 65536)
+        except OSError:  # Linux says EIO when nobody has the terminal open
+            break
+        if not piece:
+            break
+        found += piece
+    return found

@@ -1,0 +1,142 @@
+"""The commands on schedules do what they say, on every database; --json keeps its shape."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.commands import Commands
+
+START = 1356966000
+"""2013-01-01 00:00 in Tokyo."""
+
+HOURLY = (
+    "add",
+    "sched-id",
+    "type1",
+    "0 * * * *",
+    '{"key":"wert – 値"}',
+    "-d",
+    "30",
+    "-t",
+    "Asia/Tokyo",
+    "-s",
+    f"{START - 9}",
+)
+
+
+def test_a_schedule_s_whole_life_on_each_database(fresh: Commands, database: str) -> None:
+    fresh.use(database)
+    assert fresh.ok("init").out == ""
+    assert fresh.ok(*HOURLY).out == ""
+    assert [row["key"] for row in fresh.ok("--json", "list").json] == ["sched-id"]
+    fresh.ok("modify", "sched-id", "--cron", "30 * * * *", "--data", "{}")
+    shown = fresh.ok("show", "sched-id", "--json").json
+    assert (shown["cron"], shown["data"]) == ("30 * * * *", {})
+    assert fresh.ok("delete", "sched-id").out == ""
+    assert fresh.ok("list", "--json").json == []
+
+
+def test_json_shows_every_field_of_a_schedule_with_unix_and_local_times(psched: Commands) -> None:
+    psched.ok(*HOURLY)
+    assert psched.ok("show", "sched-id", "--json").json == {
+        "key": "sched-id",
+        "type": "type1",
+        "cron": "0 * * * *",
+        "delay": 30,
+        "timezone": "Asia/Tokyo",
+        "next_time": START,
+        "next_time_local": "2013-01-01T00:00:00+09:00",
+        "next_run_time": START + 30,
+        "next_run_time_local": "2013-01-01T00:00:30+09:00",
+        "data": {"key": "wert – 値"},
+        "status": "waiting",
+        "attempts": 0,
+        "last_error": None,
+        "node": None,
+        "problem": None,
+    }
+
+
+def test_list_prints_the_originals_columns_when_its_output_is_no_terminal(psched: Commands) -> None:
+    psched.ok(*HOURLY)
+    header, row, last = psched.ok("list").out.splitlines()
+    widths = (30, 15, 18, 7, 11, 28, 28)
+    cells, rest = [], row
+    for width in widths:
+        cells.append(rest[:width].strip())
+        rest = rest[width + 1 :]
+    assert (*cells, rest) == (
+        "sched-id", "type1", "0 * * * *", "30", "Asia/Tokyo",
+        "2013-01-01 00:00:00 +0900", "2013-01-01 00:00:30 +0900", '{"key":"wert – 値"}',
+    )  # fmt: skip
+    assert header.split() == ["key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "data"]
+    assert last == "1 entries."
+
+
+def test_list_is_ordered_by_due_time_and_json_is_one_array(psched: Commands) -> None:
+    for key, at in (("later", 2_000_000_002), ("first", 2_000_000_000), ("second", 2_000_000_001)):
+        psched.ok("add", key, "t", "* * * * *", "{}", "-a", str(at))
+    assert [row["key"] for row in psched.ok("list", "--json").json] == ["first", "second", "later"]
+
+
+def test_show_tells_a_schedule_in_lines(psched: Commands) -> None:
+    psched.ok(*HOURLY)
+    lines = dict(line.split(maxsplit=1) for line in psched.ok("show", "sched-id").out.splitlines())
+    assert lines["next_time"] == f"{START}  2013-01-01 00:00:00 +0900"
+    assert lines["data"] == '{"key":"wert – 値"}'
+    assert "last_error" not in lines
+
+
+def test_add_and_modify_print_the_schedule_with_json(psched: Commands) -> None:
+    assert psched.ok(*HOURLY, "--json").json["next_time"] == START
+    assert psched.ok("modify", "sched-id", "--type", "type2", "--json").json["type"] == "type2"
+
+
+def test_negative_and_fractional_delays(psched: Commands) -> None:
+    psched.ok("add", "a", "t", "0 * * * *", "{}", "-d", "-5", "-s", str(START))
+    psched.ok("add", "b", "t", "0 * * * *", "{}", "--delay=-0.5", "--start", str(START))
+    delays = {row["key"]: (row["delay"], row["next_run_time"]) for row in psched.ok("list", "--json").json}
+    assert delays == {"a": (-5, START - 5), "b": (-0.5, START - 0.5)}
+
+
+def test_the_first_run_may_be_at_another_time_than_its_occurrence(psched: Commands) -> None:
+    added = psched.ok("add", "a", "t", "0 * * * *", "{}", "-s", str(START), "-a", str(START + 7), "--json").json
+    assert (added["next_time"], added["next_run_time"]) == (START, START + 7)
+
+
+def test_add_takes_the_configured_zone_when_none_is_given(psched: Commands) -> None:
+    psched.use("sqlite:///../psched.db", "  timezone: Europe/Berlin\n")
+    assert psched.ok("add", "a", "t", "@daily", "{}", "--json").json["timezone"] == "Europe/Berlin"
+    assert psched.ok("add", "b", "t", "@daily", "{}", "-t", "UTC", "--json").json["timezone"] == "UTC"
+
+
+def test_modify_changes_what_is_given_and_nothing_else(psched: Commands) -> None:
+    psched.ok(*HOURLY)
+    before = psched.ok("show", "sched-id", "--json").json
+    psched.ok("modify", "sched-id", "--type", "type2")
+    assert psched.ok("show", "sched-id", "--json").json == {**before, "type": "type2"}
+
+
+def test_modify_can_move_the_times(psched: Commands) -> None:
+    psched.ok("add", "a", "t", "0 * * * *", "{}")
+    psched.ok("modify", "a", "-s", "2000000000", "-d", "0", "-t", "UTC")
+    moved = psched.ok("show", "a", "--json").json
+    assert (moved["next_time"], moved["delay"], moved["timezone"]) == (2_000_001_600, 0, "UTC")
+
+
+def test_modify_without_any_change_is_wrong_usage(psched: Commands) -> None:
+    outcome = psched("modify", "sched-id")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "nothing to change" in outcome.err
+
+
+def test_init_may_be_repeated_and_keeps_what_is_there(psched: Commands) -> None:
+    psched.ok(*HOURLY)
+    psched.ok("init")
+    assert len(psched.ok("list", "--json").json) == 1
+
+
+@pytest.mark.parametrize("key", ["値 \N{GRINNING FACE}", "a b", "--looks-like-an-option"])
+def test_any_text_may_be_a_key(psched: Commands, key: str) -> None:
+    psched.ok("add", "--", key, "t", "@daily", "{}")
+    assert psched.ok("show", "--json", "--", key).json["key"] == key

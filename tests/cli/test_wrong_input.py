@@ -1,0 +1,172 @@
+"""Whatever is wrong is told in one line that names the thing and the remedy; exit code 1, for usage 2; no traceback."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Commands
+
+ADD = ("add", "key", "type", "0 * * * *", "{}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("add", "k", "t", "61 * * * *", "{}"), "cron '61 * * * *'"),
+        (("add", "k", "t", "0 0 30 2 *", "{}"), "no day 30 in February"),
+        (("add", "k", "t", "nonsense", "{}"), "has 1 fields"),
+        (("add", "k", "t", "@daily", "{}", "-t", "Asia/Tokio"), "did you mean 'Asia/Tokyo'?"),
+        (("add", "k", "t", "@daily", "{}", "-t", "localtime"), "differs from host to host"),
+        (
+            ("add", "k", "t", "@daily", '{"a":1'),
+            "data is not valid JSON: Expecting ',' delimiter at character 7 (the end)",
+        ),
+        (("add", "k", "t", "@daily", "{'a':1}"), "at character 2 ('a':1})"),
+        (("add", "k", "t", "@daily", "[1]"), "data must be a JSON object"),
+        (("add", "k", "t", "@daily", '{"a":NaN}'), "NaN is no JSON number"),
+        (("add", "k", "t", "@daily", '{"a":1,"a":2}'), "data holds a key twice"),
+        (("add", "k", "t", "@daily", '{"a":' * 100_000), "nested too deeply"),
+        (("add", "", "t", "@daily", "{}"), "key must be non-empty text"),
+        (("add", "k" * 256, "t", "@daily", "{}"), "at most 255"),
+        (("add", "\udcff", "t", "@daily", "{}"), "cannot be stored"),
+        (("add", "k", "", "@daily", "{}"), "type"),
+        (("add", "k", "t", "@daily", "{}", "-d", "nan"), "delay must be a number of seconds"),
+        (("show", "absent"), "no schedule has the key 'absent'"),
+        (("modify", "absent", "-d", "1"), "no schedule has the key 'absent'"),
+        (("delete", "absent"), "'absent'"),
+        (("next", "0 0 30 2 *"), "no day 30 in February"),
+        (("next", "@daily", "-t", "Nowhere"), "timezone 'Nowhere'"),
+    ],
+)
+def test_a_wrong_argument_is_named(psched: Commands, arguments: tuple[str, ...], expected: str) -> None:
+    assert expected in psched.fault(*arguments)
+
+
+def test_a_key_that_exists_is_named(psched: Commands) -> None:
+    psched.ok(*ADD)
+    assert "'key'" in psched.fault(*ADD)
+
+
+def test_a_wrong_change_leaves_the_schedule_as_it_was(psched: Commands) -> None:
+    psched.ok(*ADD)
+    before = psched.ok("show", "key", "--json").json
+    psched.fault("modify", "key", "--cron", "bad")
+    assert psched.ok("show", "key", "--json").json == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("lsit",), "Did you mean 'list'?"),
+        (("add", "key"), "Missing argument 'TYPE'"),
+        (("add", "k", "t", "@daily", "{}", "-d", "soon"), "'soon' is not a valid float"),
+        (("add", "k", "t", "@daily", "{}", "-s", "tomorrow"), "'tomorrow' is not a valid integer"),
+        (("list", "--jsn"), "No such option '--jsn'"),
+        (("next", "@daily", "-n", "0"), "0 is not in the range"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(psched: Commands, arguments: tuple[str, ...], expected: str) -> None:
+    outcome = psched(*arguments)
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+    assert expected in outcome.err
+    assert "--help" in outcome.err
+
+
+def test_a_missing_configuration_is_named(fresh: Commands) -> None:
+    assert fresh.fault("list") == (
+        f"{fresh.folder}/etc/psched.yml: there is no such file; name one with -c, etc/psched.yml is an example"
+    )
+
+
+def test_each_fault_of_a_configuration_has_its_line(fresh: Commands) -> None:
+    fresh.configure("development: {type: rdb, processors: 0, tabel: x}")
+    outcome = fresh("list")
+    assert outcome.code == 1
+    assert [line.split(":")[3].strip() for line in outcome.err.splitlines()] == ["tabel", "url", "processors"]
+
+
+def test_a_configuration_without_schedules_is_told(fresh: Commands) -> None:
+    fresh.configure("development: {queue: {type: rdb, url: 'sqlite://'}}")
+    assert "there is no section `schedules:`" in fresh.fault("list")
+
+
+def test_a_missing_table_names_init_on_each_database(fresh: Commands, database: str) -> None:
+    fresh.use(database)
+    for command in (("list",), ADD, ("show", "k"), ("delete", "k")):
+        assert "psched init" in fresh.fault(*command)
+
+
+def test_only_init_creates_a_sqlite_file(fresh: Commands) -> None:
+    fresh.use("sqlite:///../psched.db")
+    assert "psched init" in fresh.fault(*ADD)
+    fresh("doctor")
+    assert not (fresh.folder / "psched.db").exists()
+    fresh.ok("init")
+    assert (fresh.folder / "psched.db").exists()
+
+
+def test_init_in_a_missing_folder_names_the_file(fresh: Commands) -> None:
+    fresh.use("sqlite:////none/psched.db")
+    assert "/none/psched.db" in fresh.fault("init")
+
+
+def test_a_file_that_is_no_sqlite_database_is_named(fresh: Commands) -> None:
+    fresh.use("sqlite:///../psched.db")
+    (fresh.folder / "psched.db").write_text("this is a letter, not a database; " * 50)
+    for command in ("list", "init"):
+        assert "not a database" in fresh.fault(command)
+
+
+def test_a_sqlite_file_that_cannot_be_opened_is_named(fresh: Commands) -> None:
+    fresh.use("sqlite:///../psched.db")
+    (fresh.folder / "psched.db").mkdir()
+    for command in ("list", "init"):
+        assert "psched.db" in fresh.fault(command)
+
+
+def test_a_locked_sqlite_file_is_told_after_a_while(psched: Commands) -> None:
+    psched.use("sqlite:///../psched.db?read_timeout=0.5")
+    holder = sqlite3.connect(psched.folder / "psched.db")
+    try:
+        holder.execute("BEGIN EXCLUSIVE")
+        assert "database is locked" in psched.fault(*ADD)
+    finally:
+        holder.close()
+
+
+@pytest.mark.parametrize("scheme", ["mysql", "postgresql"])
+def test_a_refused_connection_names_host_and_port_but_no_password(fresh: Commands, scheme: str) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        fresh.use(f"{scheme}://psched:s3cret@127.0.0.1:{port}/psched")
+        for command in (("list",), ("init",), ADD):
+            message = fresh.fault(*command)
+            assert f"{scheme}://psched:***@127.0.0.1:{port}/psched is not available" in message
+            assert "does it run" in message
+            assert "s3cret" not in message
+
+
+def test_a_wrong_password_is_told_without_it(fresh: Commands, server: object) -> None:
+    url = str(server.url("absent")).replace(":secret@", ":wrong-s3cret@")  # type: ignore[attr-defined]
+    fresh.use(url)
+    message = fresh.fault("list")
+    assert "s3cret" not in message
+    assert "127.0.0.1" in message
+
+
+def test_an_unknown_kind_of_database_is_told(fresh: Commands) -> None:
+    fresh.use("oracle://h/d")
+    assert "oracle" in fresh.fault("list")
+
+
+def test_output_that_cannot_be_written_is_told(psched: Commands) -> None:
+    with Path("/dev/full").open("w") as full:
+        process = psched.start("next", "@daily", stdout=full, stderr=-1)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert err.decode() == "psched: No space left on device\n"
