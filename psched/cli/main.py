@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from psched.cli import doctor, schedules, upcoming
+from psched.cli import doctor, run, schedules, upcoming
 from psched.cli.faults import guarded
 from psched.cli.options import Chosen, common_options
 
@@ -37,6 +37,7 @@ for command in (
     schedules.delete,
     upcoming.next_,
     doctor.doctor,
+    run.run,
 ):
     psched.add_command(command)
 

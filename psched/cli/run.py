@@ -1,0 +1,28 @@
+"""psched run: a worker in the foreground; becomes the master."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import click
+
+from psched import worker
+from psched.cli.options import DEFAULT_CONFIG, Chosen, common_options
+from psched.config import Settings
+
+
+@click.command()
+@click.argument("app", nargs=-1)
+@common_options(loading=True)
+def run(chosen: Chosen, app: tuple[str, ...]) -> int:
+    """Run tasks in the foreground until a signal ends it.
+
+    APP is module:NAME of a Dispatch or an App, or a bare NAME in a module given by -r; several are tried in order.
+    Without one the configuration's `app` runs. Folders and modules of the configuration are loaded too.
+    """
+    given = replace(chosen, config=(DEFAULT_CONFIG if chosen.config is None else chosen.config).absolute())
+
+    def load() -> Settings:
+        return given.settings().with_application(app, given.include, given.require)
+
+    return worker.run(None, load)

@@ -1,0 +1,100 @@
+"""psched run: a worker in the foreground, with what the command line and the configuration name."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Commands
+
+PATIENCE = 20.0
+APP = """
+import psched
+app = psched.App()
+@app.task("t")
+def handle(task):
+    with open(task.data["file"], "a") as file:
+        file.write(f"{task.scheduled_time}\\n")
+"""
+
+
+@pytest.fixture
+def jobs(psched: Commands) -> Commands:
+    """An application in `code/jobs.py`, and a schedule of every second that it writes to `ran`."""
+    (psched.folder / "code").mkdir()
+    (psched.folder / "code" / "jobs.py").write_text(APP)
+    psched.ok("add", "every-second", "t", "* * * * * *", f'{{"file": "{psched.folder}/ran"}}')
+    return psched
+
+
+@contextmanager
+def running(psched: Commands, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a worker, and wait until it has run something; it must stop gracefully."""
+    with psched.start(*arguments, stderr=subprocess.PIPE) as process:
+        try:
+            wait_for(psched.folder / "ran", process)
+            yield process
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+
+
+def wait_for(file: Path, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not file.exists():
+        assert process.poll() is None and time.monotonic() < deadline, process.stderr and process.stderr.read()
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "-I", "code", "-r", "jobs", "app"),
+        ("-I", "code", "run", "jobs:app"),
+        ("run", "-r", "code/jobs.py", "app"),
+    ],
+)
+def test_the_command_line_names_the_application(jobs: Commands, arguments: tuple[str, ...]) -> None:
+    jobs.use("sqlite:///../psched.db", "  app: absent:app\n  poll_interval: 0.1\n")
+    with running(jobs, *arguments):
+        pass
+
+
+def test_without_one_the_configuration_s_application_runs(jobs: Commands) -> None:
+    jobs.use("sqlite:///../psched.db", "  app: jobs:app\n  include: ../code\n  poll_interval: 0.1\n")
+    with running(jobs, "run"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("run",), "no application"),
+        (("run", "absent:app"), "absent"),
+        (("run", "-I", "code", "jobs:ap"), "did you mean 'app'?"),
+        (("run", "-c", "/none.yml", "jobs:app"), "/none.yml"),
+    ],
+)
+def test_what_cannot_be_run_is_told_and_ends_the_start(
+    jobs: Commands, arguments: tuple[str, ...], expected: str
+) -> None:
+    process = jobs.start(*arguments, stderr=subprocess.PIPE)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert expected in err.decode()
+    assert "Traceback" not in err.decode()
+
+
+def test_a_missing_table_ends_the_start_and_names_init(jobs: Commands) -> None:
+    jobs.use("sqlite:///../other.db")
+    process = jobs.start("run", "-I", "code", "jobs:app", stderr=subprocess.PIPE)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert "psched init" in err.decode()
