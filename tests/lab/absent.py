@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,19 +17,42 @@ import pytest
 NOT_RUN = "NOT RUN: "
 """How the reason of such a test begins."""
 
+
+@dataclass(frozen=True)
+class Package:
+    """What a program belongs to, and the names of its packages; empty where there is none."""
+
+    what: str
+    debian: str
+    homebrew: str = ""
+
+    @property
+    def here(self) -> str:
+        """The packages of this system, separated by spaces."""
+        return self.homebrew if sys.platform == "darwin" else self.debian
+
+    @property
+    def remedy(self) -> str:
+        """How to install it here, to be appended to a sentence."""
+        command = "brew" if sys.platform == "darwin" else "apt-get"
+        return f", install with: {command} install {self.here}" if self.here else ""
+
+
+_MARIADB = Package("MariaDB", "mariadb-server", "mariadb")
+_POSTGRESQL = Package("PostgreSQL", "postgresql", "postgresql@17")
+
 PACKAGES = {
-    "cc": (None, "gcc libc6-dev"),
-    "mariadbd": ("mariadb", "mariadb-server"),
-    "mariadb-install-db": ("mariadb", "mariadb-server"),
-    "postgres": ("postgresql@17", "postgresql"),
-    "initdb": ("postgresql@17", "postgresql"),
-    "redis-server": ("redis", "redis-server"),
-    "systemd-analyze": (None, "systemd"),
-    "systemd-nspawn": (None, "systemd-container"),
-    "dbus-daemon": (None, "dbus"),
-    "logrotate": (None, "logrotate"),
+    "cc": Package("C compiler", "gcc libc6-dev"),
+    "mariadbd": _MARIADB,
+    "mariadb-install-db": _MARIADB,
+    "postgres": _POSTGRESQL,
+    "initdb": _POSTGRESQL,
+    "redis-server": Package("Redis", "redis-server", "redis"),
+    "systemd-analyze": Package("systemd", "systemd"),
+    "systemd-nspawn": Package("systemd", "systemd-container"),
+    "dbus-daemon": Package("systemd", "dbus"),
 }
-"""Program → the Homebrew formula and the Debian packages it comes with."""
+"""Program → the package it comes with."""
 
 _SYSTEM = "/usr/local/sbin:/usr/sbin:/sbin"
 _ELSEWHERE = {
@@ -49,16 +73,13 @@ def find(*names: str) -> Path:
     for name in names:
         if path := _locate(name):
             return path
-    formula, packages = PACKAGES.get(names[0], (None, None))
-    command, what = ("brew", formula) if sys.platform == "darwin" else ("apt-get", packages)
-    not_run(f"{names[0]} not found" + (f", install with: {command} install {what}" if what else ""))
+    package = PACKAGES.get(names[0])
+    not_run(f"{package.what}: {names[0]} not found{package.remedy}" if package else f"{names[0]} not found")
 
 
 def lacking() -> list[str]:
     """Return the packages that would bring what is missing, under this system's names."""
-    column = 0 if sys.platform == "darwin" else 1
-    packages = [PACKAGES[name][column] for name in PACKAGES if _locate(name) is None]
-    return sorted({name for names in packages if names is not None for name in names.split()})
+    return sorted({name for program in PACKAGES if not _locate(program) for name in PACKAGES[program].here.split()})
 
 
 def _locate(name: str) -> Path | None:

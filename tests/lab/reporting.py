@@ -45,9 +45,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped: dict[str, list[str]] = defaultdict(list)
     for report in terminalreporter.getreports("skipped"):
         skipped[_reason(report)].append(report.nodeid)
+    if skipped:
+        terminalreporter.write_sep("=", "NOT RUN", yellow=True)
     for reason, names in sorted(skipped.items()):
-        terminalreporter.write_sep("-", f"NOT RUN: {len(names)} tests", yellow=True)
-        terminalreporter.write_line(f"NOT RUN: {len(names)} tests – {reason}", yellow=True)
+        count = "1 test" if len(names) == 1 else f"{len(names)} tests"
+        terminalreporter.write_line(f"NOT RUN: {count} – {reason}", yellow=True)
         for name in names:
             terminalreporter.write_line(f"    {name}")
 
