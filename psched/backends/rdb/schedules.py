@@ -128,12 +128,14 @@ class RdbScheduleStore(RdbLeaseStore):
         self._nonce = select(c.nonce).where(this)
         self._read = self._leases.statements.read
         self._delete = delete(self._table).where(this)
-        self._first_page = select(*c).order_by(c.due, c.key).limit(_PAGE)
+        # MariaDB would rather sort the whole table than follow its index for a page.
+        by_index = select(*c).with_hint(self._table, f"FORCE INDEX ({self._table.name}_due)", "mysql")
+        self._first_page = by_index.order_by(c.due, c.key).limit(_PAGE)
         # The range condition stands by itself, since MariaDB uses an index for it, but not for (due, key) > (…, …).
         after_key = or_(c.due > bindparam("after_due"), c.key > bindparam("after_key"))
         self._next_page = self._first_page.where(c.due >= bindparam("after_due"), after_key)
         self._advance = self._leases.statements.settling(
-            *(c[name] == bindparam(f"seen_{name}") for name in ("cron", "timezone", "delay")),
+            *(c[name] == bindparam(f"seen_{name}") for name in ("cron", "timezone", "delay_ms")),
             next_time=bindparam("then"),
             due=bindparam("then_due"),
             attempts=0,
@@ -163,7 +165,7 @@ def read_schedule(row: RowMapping) -> ScheduleRow:
         attempts=attempts,
         last_error=fields.optional_text("last_error"),
         node=fields.optional_text("node"),
-        rule=Rule(fields.text("cron"), fields.text("timezone"), fields.seconds("delay", 1000)),
+        rule=Rule(fields.text("cron"), fields.text("timezone"), fields.seconds("delay_ms", 1000)),
         next_time=int(fields.seconds("next_time", 1000)),
         next_run_time=fields.seconds("due", 1000),
         settled=status == WAITING and attempts == 0,
@@ -172,7 +174,7 @@ def read_schedule(row: RowMapping) -> ScheduleRow:
 
 
 def _rule_columns(rule: Rule) -> dict[str, Any]:
-    return {"cron": rule.cron, "timezone": rule.timezone, "delay": milliseconds(rule.delay)}
+    return {"cron": rule.cron, "timezone": rule.timezone, "delay_ms": milliseconds(rule.delay)}
 
 
 def _changes(seen: ScheduleRow, wanted: ScheduleRow) -> dict[str, Any]:

@@ -48,9 +48,7 @@ class RdbLeaseStore:
         """Tell whether `error` means that the database is away, overloaded or read-only."""
         return self._database.fault(error) is not None
 
-    def acquire(
-        self, limit: int, alive_time: float, types: Collection[str] | None = None, known: Collection[str] = ()
-    ) -> list[Claim]:
+    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:
         """Lease up to `limit` due rows, earliest first."""
         return [Claim(self._read_row(row), lease) for row, lease in self._leases.acquire(limit, alive_time, types)]
 

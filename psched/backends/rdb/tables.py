@@ -38,7 +38,7 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
         name,
         Column("cron", ExactText(255), nullable=False),
         Column("timezone", ExactText(255), nullable=False),
-        Column("delay", BigInteger, nullable=False),
+        Column("delay_ms", BigInteger, nullable=False),
         Column("next_time", BigInteger, nullable=False),
         Column("due", BigInteger, nullable=False),
     )
