@@ -249,9 +249,14 @@ def first_match(rule: Rule, at: int, dialect: str) -> int:
 def checked_rule(rule: Rule, dialect: str) -> Rule:
     """Return `rule`, or raise ConfigError for its cron or time zone, ValueError for its delay."""
     cron.validate(rule.cron, rule.timezone, dialect)
-    if isinstance(rule.delay, bool) or not isinstance(rule.delay, int | float) or not abs(rule.delay) < 1e10:
-        raise ValueError(f"delay must be a number of seconds, got {rule.delay!r}")
+    check_delay(rule.delay)
     return rule
+
+
+def check_delay(delay: object) -> None:
+    """Raise ValueError unless `delay` is a number of seconds of at most some 300 years."""
+    if isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) < 1e10:
+        raise ValueError(f"delay must be a number of seconds, got {delay!r}")
 
 
 def checked_type(type: object) -> str:

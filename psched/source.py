@@ -11,6 +11,7 @@ import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from psched.clock import Clock, boottime
 from psched.errors import NotFoundError, PreemptedError
@@ -56,16 +57,16 @@ class Source:
     def __init__(self, store: LeaseStore, completion: Completion, times: LeaseTimes, clock: Clock = boottime) -> None:
         self.times = times
         self.shows_fence = store.shows_fence
-        self._store = store
+        self.store = store
         self._completion = completion
         self._clock = clock
         self._lock = threading.Lock()
-        self._held: dict[str, Task] = {}
+        self._held: WeakValueDictionary[str, Task] = WeakValueDictionary()
         self._reported: dict[str, str] = {}
 
     @property
     def held(self) -> list[Task]:
-        """The tasks this source acquired that are neither settled nor lost, oldest first."""
+        """The tasks this source acquired that are neither settled, nor lost, nor dropped by whoever polled them."""
         with self._lock:
             return list(self._held.values())
 
@@ -82,8 +83,7 @@ class Source:
         asked = self._clock()
         started = not ahead or max_acquire == 1
         lease_time = self.times.lease_time(started)
-        known = self._known(asked)
-        claims = self._store.acquire(max_acquire, lease_time, types, known)
+        claims = self.store.acquire(max_acquire, lease_time, types)
         deadline = asked + lease_time
         tasks = [Task(claim, self, deadline, started, self._clock) for claim in claims if self._can_run(claim)]
         with self._lock:
@@ -108,11 +108,11 @@ class Source:
 
     def retry(self, claim: Claim, wait: float | None, error: str | None, until: float) -> None:
         """Make the claimed row due `wait` seconds from now (None: `retry_wait`)."""
-        self._store.retry(claim.lease, self.times.retry_wait if wait is None else wait, error, until)
+        self.store.retry(claim.lease, self.times.retry_wait if wait is None else wait, error, until)
 
     def release(self, claim: Claim, until: float) -> None:
         """Make the claimed row due now."""
-        self._store.release(claim.lease, until)
+        self.store.release(claim.lease, until)
 
     def forget(self, task: Task) -> None:
         """Count `task` no longer among the held."""
@@ -122,11 +122,11 @@ class Source:
 
     def give_back(self, holder: str, suspects: Collection[str]) -> int:
         """Give back what a dead holder leased; see `LeaseStore.give_back`."""
-        return self._store.give_back(holder, suspects, self.times.retry_wait)
+        return self.store.give_back(holder, suspects, self.times.retry_wait)
 
     def _extend(self, tasks: list[Task], lease_time: float) -> list[Task]:
         asked = self._clock()
-        leases = self._store.extend([task.lease for task in tasks], lease_time)
+        leases = self.store.extend([task.lease for task in tasks], lease_time)
         lost = []
         for task, lease in zip(tasks, leases, strict=True):
             if lease is None:
@@ -135,12 +135,6 @@ class Source:
             else:
                 task.renewed(lease, asked + lease_time)
         return lost
-
-    def _known(self, now: float) -> list[str]:
-        """Return the keys held; a task its owner dropped unsettled stops counting when its lease is over."""
-        with self._lock:
-            self._held = {key: task for key, task in self._held.items() if task.deadline > now}
-            return list(self._held)
 
     def _can_run(self, claim: Claim) -> bool:
         row = claim.row

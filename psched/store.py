@@ -68,15 +68,13 @@ class LeaseStore(Protocol):
         """Tell whether `error` means the database is away, overloaded or read-only, and will pass by itself."""
         ...
 
-    def acquire(
-        self, limit: int, alive_time: float, types: Collection[str] | None = None, known: Collection[str] = ()
-    ) -> list[Claim]:
+    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:
         """Lease up to `limit` due rows for `alive_time` seconds, earliest first, and return those that are ours alone.
 
         Leases whose time is over are due again. With `types`, only rows of these types (`rdb_compat` raises
-        NotSupportedError). `known` are the keys this holder knows it holds: rows that an earlier acquire leased
-        although its answer was lost, are recognised by it, renewed and returned first. The leases are committed on
-        return and last `alive_time` from this call at the least.
+        NotSupportedError). The leases are committed on return and last `alive_time` from this call at the least. Rows
+        whose acquiring was committed although the answer was lost are due again with the holder's next acquire (in
+        `rdb_compat`, which knows no holders, when their lease ends).
         """
         ...
 

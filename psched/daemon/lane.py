@@ -71,12 +71,12 @@ class Lane:
         self._failures += 1
         self._rest(min(2 ** (self._failures - 1), _LONGEST_PAUSE))
         complaint = one_line(error)
-        if self._complaint is None or not self.source.is_unavailable(error):
+        if self._complaint is None or not self.source.store.is_unavailable(error):
             self._complain(error, complaint)
         self._complaint = complaint
 
     def _complain(self, error: Exception, complaint: str) -> None:
-        if self.source.is_unavailable(error):
+        if self.source.store.is_unavailable(error):
             log.warning("section=%s the database does not answer: %s; trying again until it does", self.name, complaint)
         elif complaint != self._complaint:
             log.error("section=%s polling fails: %s; trying again", self.name, complaint, exc_info=error)

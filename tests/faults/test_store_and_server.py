@@ -57,8 +57,7 @@ class Held:
     def use_every_verb(self) -> None:
         acquire, extend, release, retry, advance, get, add, list_, now = self.stores
         released, retried, advanced, extended = self.claims
-        known = keys_of(self.claims)
-        assert keys_of(acquire.acquire(10, 100, known=known)) == ["key4"]
+        assert keys_of(acquire.acquire(10, 100)) == ["key4"]
         assert extend.extend([extended.lease], 100) != [None]
         release.release(released.lease, soon())
         retry.retry(retried.lease, 100, "error", soon())
@@ -100,8 +99,7 @@ def see_that_it_is_unavailable(store: ScheduleStore, call: Callable[..., object]
 
 
 def test_an_error_of_our_own_making_does_not_pass_by_itself(bench: Bench, store: ScheduleStore) -> None:
-    with bench.connect() as connection:
-        connection.execute(sa.text("DROP TABLE schedules"))
+    bench.execute("DROP TABLE {table}")
     with pytest.raises(Exception) as caught:  # noqa: PT011 - the driver's own, whichever it is
         store.acquire(1, 100)
     assert not store.is_unavailable(caught.value)
@@ -181,7 +179,7 @@ def test_the_victim_of_a_deadlock_tries_again(bench: Bench, store: ScheduleStore
     answers: list[Any] = []
     stranger = sa.create_engine(bench.plain_url, poolclass=sa.NullPool).connect()
     with stranger, stranger.begin():
-        touch = f"UPDATE schedules SET cron = cron || '' WHERE {bench.quoted_key} IN :keys"
+        touch = f"UPDATE {bench.table} SET cron = cron || '' WHERE {bench.quoted_key} IN :keys"
         if bench.database == "mysql":
             touch = touch.replace("cron || ''", "CONCAT(cron, ' ')")
         statement = sa.text(touch).bindparams(sa.bindparam("keys", expanding=True))
@@ -211,10 +209,10 @@ def test_a_row_that_somebody_else_has_locked_ends_no_call_with_a_wrong_answer(
 ) -> None:
     bench.fill(store, ["locked", "free"], lambda i: LONG_AGO + i)
     with bench.connect() as stranger:
-        stranger.execute(sa.text(f"SELECT * FROM schedules WHERE {bench.quoted_key} = 'locked' FOR UPDATE"))
+        stranger.execute(sa.text(f"SELECT * FROM {bench.table} WHERE {bench.quoted_key} = 'locked' FOR UPDATE"))
         taken = keys_of(unless_away(store, lambda: store.acquire(1, 100)) or [])
     assert "locked" not in taken
-    assert keys_of(eventually(lambda: store.acquire(1, 100, known=taken))) == ["locked"]
+    assert keys_of(eventually(lambda: store.acquire(1, 100))) == ["locked"]
 
 
 @contextlib.contextmanager
@@ -246,7 +244,7 @@ def test_a_server_that_became_read_only_counts_as_away(server: Server, bench: Be
         see_that_it_is_unavailable(store, store.extend, [a.lease], 100)
         see_that_it_is_unavailable(store, store.add, "c", "t", HOURLY, FAR_OFF, FAR_OFF, {})
         see_that_it_is_unavailable(store, store.release, a.lease, boottime() + 0.2)
-    assert keys_of(store.acquire(1, 100, known=["a"])) == ["b"]
+    assert keys_of(store.acquire(1, 100)) == ["b"]
     store.release(a.lease, soon())
 
 

@@ -77,7 +77,7 @@ def test_a_leased_row_is_nobodys_until_its_lease_ends_and_then_due_again(
 ) -> None:
     bench.add(store, "key")
     first = bench.take(store, "key", bench.lease)
-    claims = eventually(lambda: other.acquire(10, 100) or store.acquire(10, 100, known=["key"]))
+    claims = eventually(lambda: other.acquire(10, 100) or store.acquire(10, 100))
     assert other.now() >= first.lease.expires_at - 0.001, "a lease was taken before its end"
     assert claims[0].lease.fence > first.lease.fence
     if not bench.compat:
@@ -132,7 +132,7 @@ def test_what_an_acquire_had_leased_whose_answer_was_lost_is_had_again(
     (claim,) = eventually(lambda: store.acquire(10, 100))  # at once where holders are known, else after the lease
     if not bench.compat:
         assert claim.row.attempts == 1
-    assert store.acquire(10, 100, known=["key"]) == []
+    assert store.acquire(10, 100) == []
     assert other.acquire(10, 100) == []
     assert store.advance(claim, FAR_OFF, FAR_OFF, soon()) is None
 
@@ -142,8 +142,8 @@ def test_what_is_held_is_not_had_again_because_an_answer_was_lost(bench: Bench, 
     held = bench.take(store, "held")
     bench.add(store, "key")
     with pytest.raises(AnswerLostError), losing_answers_of("UPDATE"):
-        store.acquire(10, bench.lease, known=["held"])
-    assert keys_of(eventually(lambda: store.acquire(10, 100, known=["held"]))) == ["key"]
+        store.acquire(10, bench.lease)
+    assert keys_of(eventually(lambda: store.acquire(10, 100))) == ["key"]
     assert store.advance(held, FAR_OFF, FAR_OFF, soon()) is None
 
 
@@ -165,11 +165,6 @@ def losing_answers_of(verb: str) -> Iterator[None]:
         yield
     finally:
         sa.event.remove(sa.Engine, "after_cursor_execute", lose)
-
-
-def test_known_keys_in_great_number_do_not_hinder(bench: Bench, store: ScheduleStore) -> None:
-    bench.add(store, "key")
-    assert keys_of(store.acquire(1, 100, known=[f"known{n}" for n in range(2000)])) == ["key"]
 
 
 def test_a_row_that_becomes_due_is_acquired_by_the_next_call(bench: Bench, store: ScheduleStore) -> None:

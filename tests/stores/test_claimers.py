@@ -63,14 +63,14 @@ def test_processes_share_no_row_and_lose_none(bench: Bench, store: ScheduleStore
 def claim_all(store: ScheduleStore, limit: int, taken: list[Claim]) -> None:
     """Acquire until nothing is due."""
     mine: list[str] = []
-    while claims := store.acquire(limit, 300, known=mine):
+    while claims := store.acquire(limit, 300):
         mine += keys_of(claims)
         taken += claims
 
 
 def settle_all(store: ScheduleStore, taken: list[Claim]) -> None:
     """Acquire one row after another and advance it, with everything that siblings hold unknown to them."""
-    while claims := store.acquire(1, 300, known=KNOWN):
+    while claims := store.acquire(1, 300):
         for claim in claims:
             store.advance(claim, FAR_OFF, FAR_OFF, soon())
         taken += claims

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-import sqlalchemy as sa
 
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
@@ -35,7 +34,7 @@ def test_acquiring_reads_only_what_it_takes(bench: Bench, crowd: ScheduleStore, 
         analyse(bench)
     for _ in range(2):
         with watched(bench) as watch:
-            assert len(crowd.acquire(10, 100, known=["key00001"])) == 10
+            assert len(crowd.acquire(10, 100)) == 10
         see_that_few_rows_were_read(watch)
         assert not any("TEMP B-TREE" in plan or "filesort" in plan for plan in watch.plans), watch.plans
 
@@ -126,19 +125,20 @@ def see_that_few_rows_were_read(watch: Watch) -> None:
     """Fail with the statements and plans when a call looked at more than it may."""
     story = "\n".join([*watch.statements, *watch.plans, str(watch.reads)])
     assert sum(watch.reads) <= FEW, story
-    whole = [plan for plan in watch.plans if plan.startswith("SCAN schedules") or "type=ALL" in plan]
+    whole = [
+        plan for plan in watch.plans if plan.startswith("SCAN schedules") or "type=ALL" in plan or "Seq Scan" in plan
+    ]
     assert not [plan for plan in whole if not plan.startswith("schedules type=ALL key=None Deleting")], story
 
 
 def stop_analysing(bench: Bench) -> None:
     """Keep PostgreSQL from learning what the table holds, as a table is in its first minute."""
     if bench.database == "postgresql":
-        with bench.connect() as connection:
-            connection.execute(sa.text("ALTER TABLE schedules SET (autovacuum_enabled = false)"))
+        bench.execute("ALTER TABLE {table} SET (autovacuum_enabled = false)")
 
 
 def analyse(bench: Bench) -> None:
     """Let the database gather its statistics now."""
-    statement = {"sqlite": "ANALYZE", "mysql": "ANALYZE TABLE schedules", "postgresql": "ANALYZE schedules"}
-    with bench.connect() as connection:
-        connection.execute(sa.text(statement[bench.database])).close()
+    bench.execute(
+        {"sqlite": "ANALYZE", "mysql": "ANALYZE TABLE {table}", "postgresql": "ANALYZE {table}"}[bench.database]
+    )
