@@ -16,7 +16,6 @@ from psched.config import checks
 from psched.config.urls import masked_url
 from psched.cron import DIALECTS
 
-Model = TypeVar("Model", bound=BaseModel)
 Names = Annotated[tuple[str, ...], PlainValidator(checks.names)]
 Folders = Annotated[tuple[str, ...], PlainValidator(checks.folders)]
 Required = Annotated[tuple[str, ...], PlainValidator(checks.required)]
@@ -43,16 +42,24 @@ def _absolute(path: str) -> str:
     return os.path.normpath(Path(path).absolute())
 
 
-class Section(_Frozen):
+class _Loading(_Frozen):
+    """What is loaded to run tasks."""
+
+    app: Names = ()
+    include: Folders = ()
+    require: Required = ()
+
+
+Loading = TypeVar("Loading", bound=_Loading)
+
+
+class Section(_Loading):
     """One table and how its rows are run: the keys that may stand at the top level or in `schedules:` and `queue:`."""
 
     type: Text
     url: Annotated[str, PlainValidator(checks.url)] = Field(repr=False)
     table: Annotated[str, PlainValidator(checks.table)]
     tls: Annotated[dict[str, str], PlainValidator(checks.tls)] = {}
-    app: Names = ()
-    include: Folders = ()
-    require: Required = ()
     timezone: Annotated[str, PlainValidator(checks.timezone)] = "UTC"
     cron_dialect: Annotated[str, PlainValidator(checks.one_of(*DIALECTS))] = Field(default_factory=_cron_dialect)
     poll_interval: Positive = 1.0
@@ -70,16 +77,13 @@ class Section(_Frozen):
         return masked_url(self.url)
 
 
-class Settings(_Frozen):
+class Settings(_Loading):
     """What one process of psched is to do. `path` is the file it came from, if any."""
 
     environment: str
     path: Path | None = None
     schedules: Section | None = None
     queue: Section | None = None
-    app: Names = ()
-    include: Folders = ()
-    require: Required = ()
     log: Annotated[Path | None, PlainValidator(checks.log_path)] = None
     pid_file: Annotated[Path, PlainValidator(checks.path)] | None = None
     user: Text | None = None
@@ -105,16 +109,16 @@ class Settings(_Frozen):
 
         Relative folders and files are taken from the working directory.
         """
-        loading = {
-            "include": tuple(_absolute(folder) for folder in include),
-            "require": tuple(_absolute(name) if checks.is_file(name) else name for name in require),
-        }
+        folders = tuple(_absolute(folder) for folder in include)
+        modules = tuple(_absolute(name) if checks.is_file(name) else name for name in require)
+        apps = tuple(names)
 
-        def over(configured: Model) -> Model:
-            update: dict[str, Any] = {name: getattr(configured, name) + extra for name, extra in loading.items()}
-            return configured.model_copy(update={**update, "app": tuple(names)} if names else update)
+        def over(configured: Loading) -> Loading:
+            """Folders are searched first to last, modules last to first: the command line's come before the others."""
+            app = apps or configured.app
+            update = {"app": app, "include": folders + configured.include, "require": configured.require + modules}
+            return configured.model_copy(update=update)
 
-        names = tuple(names)
         sections = {"schedules": self.schedules, "queue": self.queue}
         changed = {name: None if section is None else over(section) for name, section in sections.items()}
         return over(self).model_copy(update=changed)

@@ -1,4 +1,4 @@
-"""What the configuration means: inheritance, defaults, variables, paths. The wrong ones are in test_config_faults.py."""
+"""What the configuration means: inheritance, defaults, variables, paths. Wrong ones: test_config_faults.py."""
 
 from __future__ import annotations
 
@@ -171,6 +171,19 @@ def test_coerce_takes_settings_a_mapping_or_a_path(file: Path) -> None:
     assert coerce(settings) is settings
     assert coerce(SQLITE) == settings
     assert coerce(str(file), "development") == coerce(file, "development") == load(file, "development")
+
+
+def test_the_command_line_is_laid_over_every_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    configured = {**SQLITE, "app": "a:app", "include": "/inc", "require": "one", "queue": {"app": "q:app"}}
+    given = from_mapping(configured).with_application(("b:app",), ("lib",), ("two", "x.py"))
+    assert given.queue is not None
+    for where in (given, given.queue):
+        assert where.app == ("b:app",)
+        assert where.include == (f"{tmp_path}/lib", "/inc")
+        assert where.require == ("one", "two", f"{tmp_path}/x.py")
+    untouched = from_mapping(configured).with_application((), (), ())
+    assert untouched == from_mapping(configured)
 
 
 def test_settings_cannot_be_changed() -> None:
