@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from psched.store import ScheduleStore
 from tests.compat.original import Original
+from tests.lab.laboratory import Lab
 from tests.stores.bench import Bench
+from tests.stores.places import DATABASES, Places
 
 
-@pytest.fixture
-def bench(database: str) -> Iterator[Bench]:
-    """`rdb_compat` on a database that has no table yet."""
-    bench = Bench("rdb_compat", database)
+@pytest.fixture(scope="session")
+def places(lab: Lab) -> Iterator[Places]:
+    """The databases that the tests share."""
+    with Places(lab) as places:
+        yield places
+
+
+@pytest.fixture(params=DATABASES)
+def bench(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Bench]:
+    """`rdb_compat` on each database, its table not made."""
+    bench = places.bench("rdb_compat", request.param, tmp_path)
     try:
         yield bench
     finally:

@@ -14,13 +14,13 @@ import sqlalchemy as sa
 from tests.stores.bench import Bench
 
 MAKE_TABLE = {
-    "sqlite": "CREATE TABLE IF NOT EXISTS schedules (id VARCHAR(255) NOT NULL, timeout INT NOT NULL, "
+    "sqlite": "CREATE TABLE IF NOT EXISTS {table} (id VARCHAR(255) NOT NULL, timeout INT NOT NULL, "
     "next_time INT NOT NULL, cron VARCHAR(128) NOT NULL, delay INT NOT NULL, data LONGBLOB NOT NULL, "
     "timezone VARCHAR(255) NULL, PRIMARY KEY (id))",
-    "mysql": "CREATE TABLE IF NOT EXISTS schedules (id VARCHAR(255) NOT NULL, timeout INT NOT NULL, "
+    "mysql": "CREATE TABLE IF NOT EXISTS {table} (id VARCHAR(255) NOT NULL, timeout INT NOT NULL, "
     "next_time INT NOT NULL, cron VARCHAR(128) NOT NULL, delay INT NOT NULL, data LONGBLOB NOT NULL, "
     "timezone VARCHAR(255) NULL, PRIMARY KEY (id)) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_general_ci",
-    "postgresql": "CREATE TABLE IF NOT EXISTS schedules (id VARCHAR(255) NOT NULL, timeout INT NOT NULL, "
+    "postgresql": "CREATE TABLE IF NOT EXISTS {table} (id VARCHAR(255) NOT NULL, timeout INT NOT NULL, "
     "next_time INT NOT NULL, cron VARCHAR(128) NOT NULL, delay INT NOT NULL, data BYTEA NOT NULL, "
     "timezone VARCHAR(255) NULL, PRIMARY KEY (id))",
 }
@@ -35,7 +35,7 @@ class Original:
     bench: Bench
 
     def make_table(self) -> None:
-        self._run(MAKE_TABLE[self.bench.database])
+        self.bench.execute(MAKE_TABLE[self.bench.database])
 
     def add(self, key: str, **values: Any) -> None:
         """Insert a row; columns that are not given are those of a plain hourly schedule that is due."""
@@ -48,8 +48,8 @@ class Original:
             "data": b'{"key":"value","type":"type1"}',
             "timezone": "UTC",
         } | values
-        self._run(
-            "INSERT INTO schedules (id, timeout, next_time, cron, delay, data, timezone) "
+        self.bench.execute(
+            "INSERT INTO {table} (id, timeout, next_time, cron, delay, data, timezone) "
             "VALUES (:id, :timeout, :next_time, :cron, :delay, :data, :timezone)",
             **row,
         )
@@ -59,12 +59,12 @@ class Original:
         now = int(time.time())
         with self.bench.connect() as connection:
             found = connection.execute(
-                sa.text("SELECT id, timeout FROM schedules WHERE timeout <= :now ORDER BY timeout LIMIT 10"),
+                sa.text(f"SELECT id, timeout FROM {self.bench.table} WHERE timeout <= :now ORDER BY timeout LIMIT 10"),
                 {"now": now},
             ).all()
         for key, timeout in found:
-            if self._run(
-                "UPDATE schedules SET timeout = :new WHERE id = :id AND timeout = :timeout",
+            if self.bench.execute(
+                "UPDATE {table} SET timeout = :new WHERE id = :id AND timeout = :timeout",
                 new=now + alive_time,
                 id=key,
                 timeout=timeout,
@@ -74,15 +74,10 @@ class Original:
 
     def finish(self, row: dict[str, Any], next_time: int) -> int:
         """Store the next occurrence; returns how many rows that changed."""
-        return self._run(
-            "UPDATE schedules SET timeout = :timeout, next_time = :next WHERE id = :id AND next_time = :seen",
+        return self.bench.execute(
+            "UPDATE {table} SET timeout = :timeout, next_time = :next WHERE id = :id AND next_time = :seen",
             timeout=next_time + row["delay"],
             next=next_time,
             id=row["id"],
             seen=row["next_time"],
         )
-
-    def _run(self, statement: str, **values: Any) -> int:
-        with self.bench.connect() as connection:
-            done: int = connection.execute(sa.text(statement), values).rowcount
-            return done

@@ -203,7 +203,7 @@ def test_init_on_the_originals_table_adds_an_index_and_nothing_else(
     store.check_tables()
     assert (bench.raw("key"), columns_of(bench)) == (before, columns)
     with bench.connect() as connection:
-        assert ["timeout"] in [index["column_names"][:1] for index in sa.inspect(connection).get_indexes("schedules")]
+        assert ["timeout"] in [index["column_names"][:1] for index in sa.inspect(connection).get_indexes(bench.table)]
     collation = [
         finding for finding in store.diagnose() if "collation" in f"{finding.subject} {finding.message}".lower()
     ]
@@ -215,8 +215,7 @@ def test_the_table_psched_makes_has_the_originals_columns_and_takes_its_rows(
     bench: Bench, original: Original, store: ScheduleStore
 ) -> None:
     theirs = columns_of(bench)
-    with bench.connect() as connection:
-        connection.execute(sa.text("DROP TABLE schedules"))
+    bench.execute("DROP TABLE {table}")
     store.create_tables()
     assert columns_of(bench) == theirs
     original.make_table()
@@ -227,7 +226,7 @@ def test_the_table_psched_makes_has_the_originals_columns_and_takes_its_rows(
 
 def columns_of(bench: Bench) -> list[tuple[str, str, bool]]:
     with bench.connect() as connection:
-        columns = sa.inspect(connection).get_columns("schedules")
+        columns = sa.inspect(connection).get_columns(bench.table)
     return [(column["name"], kind(column["type"]), bool(column["nullable"])) for column in columns]
 
 

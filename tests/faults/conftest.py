@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from psched.store import ScheduleStore
+from tests.lab.laboratory import Lab
 from tests.lab.servers import Server
 from tests.stores.bench import Bench
+from tests.stores.places import KINDS, STORES, Places
 
 
-@pytest.fixture(params=["rdb", "rdb_compat"])
-def bench(request: pytest.FixtureRequest, server: Server) -> Iterator[Bench]:
-    """One kind of store with its table made, on each database server that all tests share."""
-    with server.database() as url:
-        bench = Bench(request.param, url)
-        try:
-            bench.open().create_tables()
-            yield bench
-        finally:
-            bench.close()
+@pytest.fixture(scope="session")
+def places(lab: Lab) -> Iterator[Places]:
+    """The databases that the tests share."""
+    with Places(lab) as places:
+        yield places
+
+
+@pytest.fixture(params=[(type_, database) for database in KINDS for type_ in STORES], ids="-".join)
+def bench(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Bench]:
+    """Each kind of store on each database server, on an empty table."""
+    type_, database = request.param
+    bench = places.bench(type_, database, tmp_path)
+    try:
+        bench.open().create_tables()
+        yield bench
+    finally:
+        bench.close()
+
+
+@pytest.fixture
+def server(bench: Bench, lab: Lab) -> Server:
+    """The server that the bench is on, shared by all tests."""
+    return lab.shared(KINDS["mariadb" if bench.database == "mysql" else bench.database])
 
 
 @pytest.fixture
@@ -29,9 +45,3 @@ def store(bench: Bench) -> ScheduleStore:
     store = bench.open()
     store.now()
     return store
-
-
-@pytest.fixture
-def other(bench: Bench) -> ScheduleStore:
-    """The same table as another holder sees it."""
-    return bench.open()

@@ -23,6 +23,7 @@ def test_every_call_into_a_black_hole_ends(server: Server, bench: Bench) -> None
     with Proxy(server.port) as proxy:
         store = open_through(proxy, bench)
         bench.add(bench.open(), "key")
+        bench.add(bench.open(), "doomed", due=FAR_OFF)
         claim = bench.take(store, "key")
         calls = calls_of(store, claim)
         outcomes = run_each_with_a_store_of_its_own(proxy, bench, calls, warm=True)
@@ -56,7 +57,7 @@ def calls_of(store: ScheduleStore, claim: Claim) -> dict[str, Call]:
         "add": lambda store: store.add("new", "t", HOURLY, FAR_OFF, FAR_OFF, {}),
         "get": lambda store: store.get("key"),
         "list": lambda store: list(store.list()),
-        "delete": lambda store: store.delete("key"),
+        "delete": lambda store: store.delete("doomed"),
         "check_tables": lambda store: store.check_tables(),
     }
 

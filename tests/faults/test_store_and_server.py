@@ -204,9 +204,8 @@ def waits_for_a_lock(bench: Bench) -> bool:
         return bool(connection.scalar(sa.text(question[bench.database])))
 
 
-def test_a_row_that_somebody_else_has_locked_ends_no_call_with_a_wrong_answer(
-    bench: Bench, store: ScheduleStore
-) -> None:
+def test_a_row_that_somebody_else_has_locked_ends_no_call_with_a_wrong_answer(bench: Bench) -> None:
+    store = bench.open(url=f"{bench.url}?read_timeout=1")
     bench.fill(store, ["locked", "free"], lambda i: LONG_AGO + i)
     with bench.connect() as stranger:
         stranger.execute(sa.text(f"SELECT * FROM {bench.table} WHERE {bench.quoted_key} = 'locked' FOR UPDATE"))

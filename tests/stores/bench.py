@@ -57,6 +57,8 @@ class Bench:
     table: str = "schedules"
     _opened: list[ScheduleStore] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _engine: sa.Engine | None = None
+    _table: sa.Table | None = None
 
     @property
     def compat(self) -> bool:
@@ -102,18 +104,25 @@ class Bench:
         return store
 
     def close(self) -> None:
+        """Close all that was opened here."""
         for store in self._opened:
             store.close()
+        if self._engine is not None:
+            self._engine.dispose()
 
     @contextlib.contextmanager
     def connect(self) -> Iterator[sa.Connection]:
         """Yield a connection that knows nothing of psched, in one transaction."""
-        engine = sa.create_engine(self.plain_url, poolclass=sa.NullPool)
-        try:
-            with engine.begin() as connection:
-                yield connection
-        finally:
-            engine.dispose()
+        if self._engine is None:
+            self._engine = sa.create_engine(self.plain_url, pool_size=1, pool_pre_ping=True)
+        with self._engine.begin() as connection:
+            yield connection
+
+    def execute(self, statement: str, **values: Any) -> int:
+        """Execute SQL past the store, `{table}` standing for the table; return how many rows it concerned."""
+        with self.connect() as connection:
+            done: int = connection.execute(sa.text(statement.format(table=self.table)), values).rowcount
+            return done
 
     def raw(self, key: str) -> dict[str, Any] | None:
         """Return the whole stored row as the database has it, or None."""
@@ -157,7 +166,9 @@ class Bench:
         return claims[0]
 
     def _reflect(self, connection: sa.Connection) -> sa.Table:
-        return sa.Table(self.table, sa.MetaData(), autoload_with=connection)
+        if self._table is None:
+            self._table = sa.Table(self.table, sa.MetaData(), autoload_with=connection)
+        return self._table
 
 
 def soon() -> float:

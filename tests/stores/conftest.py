@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from psched.store import ScheduleStore
+from tests.lab.laboratory import Lab
 from tests.stores.bench import Bench
+from tests.stores.places import DATABASES, STORES, Places
 
 
-@pytest.fixture(params=["rdb", "rdb_compat"])
-def bench(request: pytest.FixtureRequest, database: str) -> Iterator[Bench]:
-    """One kind of store with its table made, on each database."""
-    bench = Bench(request.param, database)
+@pytest.fixture(scope="session")
+def places(lab: Lab) -> Iterator[Places]:
+    """The databases that the tests share."""
+    with Places(lab) as places:
+        yield places
+
+
+@pytest.fixture(params=[(type_, database) for database in DATABASES for type_ in STORES], ids="-".join)
+def bare(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Bench]:
+    """Each kind of store on each database, its table not made."""
+    type_, database = request.param
+    bench = places.bench(type_, database, tmp_path)
     try:
-        bench.open().create_tables()
         yield bench
     finally:
         bench.close()
+
+
+@pytest.fixture
+def bench(bare: Bench) -> Bench:
+    """Each kind of store on each database, on an empty table."""
+    bare.open().create_tables()
+    return bare
 
 
 @pytest.fixture

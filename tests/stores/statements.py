@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from tests.stores.bench import Bench
 
-READS_ROWS = ("SELECT", "UPDATE", "DELETE", "INSERT", "WITH")
+READS_ROWS = ("SELECT", "UPDATE", "DELETE", "WITH")
 
 
 @dataclass
@@ -69,8 +69,8 @@ class Watch:
         with undone(cursor) as probe:
             probe.execute(statement, parameters)
             with self.bench.connect() as outside:
-                every = set(outside.scalars(sa.text(f"SELECT {quoted} FROM schedules")))
-                free = set(outside.scalars(sa.text(f"SELECT {quoted} FROM schedules FOR UPDATE SKIP LOCKED")))
+                every = set(outside.scalars(sa.text(f"SELECT {quoted} FROM {self.bench.table}")))
+                free = set(outside.scalars(sa.text(f"SELECT {quoted} FROM {self.bench.table} FOR UPDATE SKIP LOCKED")))
             self.locked |= every - free
 
 
@@ -82,7 +82,7 @@ def watched(bench: Bench, locks: bool = False) -> Iterator[Watch]:
 
     def before(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
         nonlocal busy
-        if statement.lstrip().upper().startswith(READS_ROWS) and "schedules" in statement and not busy:
+        if statement.lstrip().upper().startswith(READS_ROWS) and bench.table in statement and not busy:
             busy = True
             watch.before(cursor, statement, parameters)
             busy = False

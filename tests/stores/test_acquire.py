@@ -127,8 +127,8 @@ def test_what_an_acquire_had_leased_whose_answer_was_lost_is_had_again(
 ) -> None:
     bench.add(store, "key")
     with pytest.raises(AnswerLostError), losing_answers_of("UPDATE"):
-        store.acquire(10, bench.lease)
-    assert other.acquire(10, 100) == []
+        store.acquire(10, bench.lease if bench.compat else 100)
+    assert bench.compat or other.acquire(10, 100) == []
     (claim,) = eventually(lambda: store.acquire(10, 100))  # at once where holders are known, else after the lease
     if not bench.compat:
         assert claim.row.attempts == 1
@@ -142,7 +142,7 @@ def test_what_is_held_is_not_had_again_because_an_answer_was_lost(bench: Bench, 
     held = bench.take(store, "held")
     bench.add(store, "key")
     with pytest.raises(AnswerLostError), losing_answers_of("UPDATE"):
-        store.acquire(10, bench.lease)
+        store.acquire(10, bench.lease if bench.compat else 100)
     assert keys_of(eventually(lambda: store.acquire(10, 100))) == ["key"]
     assert store.advance(held, FAR_OFF, FAR_OFF, soon()) is None
 

@@ -69,7 +69,7 @@ def claim_all(store: ScheduleStore, limit: int, taken: list[Claim]) -> None:
 
 
 def settle_all(store: ScheduleStore, taken: list[Claim]) -> None:
-    """Acquire one row after another and advance it, with everything that siblings hold unknown to them."""
+    """Acquire one row after another and advance it."""
     while claims := store.acquire(1, 300):
         for claim in claims:
             store.advance(claim, FAR_OFF, FAR_OFF, soon())

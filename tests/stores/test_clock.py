@@ -7,15 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from psched.store import ScheduleStore
-from tests.lab.clock import WallClock, build_shim
-from tests.lab.servers import Server
+from tests.lab.clock import WallClock
 from tests.stores.bench import LONG_AGO, Bench
 
 PROBE = Path(__file__).with_name("clock_probe.py")
@@ -25,48 +23,17 @@ NEAR = 60
 """Seconds: what is nearer than this to the true time was not measured by a clock that is 600 s off."""
 
 
-@pytest.fixture(scope="session")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library that shifts a process's wall clock."""
-    return build_shim(tmp_path_factory.mktemp("shim"))
-
-
-@pytest.fixture(params=["rdb", "rdb_compat"])
-def served(request: pytest.FixtureRequest, server: Server) -> Iterator[Bench]:
-    """Each store on the databases that have a clock of their own."""
-    with server.database() as url:
-        bench = Bench(request.param, url)
-        try:
-            bench.open().create_tables()
-            yield bench
-        finally:
-            bench.close()
-
-
 @pytest.mark.parametrize("offset", [OFF, -OFF], ids=["ahead", "behind"])
-def test_the_clock_of_a_node_decides_nothing(served: Bench, shim: Path, tmp_path: Path, offset: float) -> None:
-    store = served.open()
-    add_rows(served, store)
+def test_the_clock_of_a_node_decides_nothing(
+    bench: Bench, store: ScheduleStore, wall_clock: WallClock, offset: float
+) -> None:
+    """SQLite's clock is the host's: there the same judge must find fault, or it would find none anywhere."""
+    add_rows(bench, store)
     before = store.now()
-    seen = probe(served, WallClock(shim, tmp_path / "clock"), offset)
-    faults = judge(served, seen, before)
+    seen = probe(bench, wall_clock, offset)
     assert abs(seen["node"] - time.time() - offset) < NEAR, "the shim did not shift the clock"
-    assert faults == []
-
-
-@pytest.mark.parametrize("offset", [OFF, -OFF], ids=["ahead", "behind"])
-def test_a_store_that_goes_by_the_nodes_clock_is_found(shim: Path, tmp_path: Path, offset: float) -> None:
-    """SQLite's clock is the host's: there the same judge must find fault."""
-    for type_ in ("rdb", "rdb_compat"):
-        bench = Bench(type_, f"sqlite:///{tmp_path}/{type_}.db")
-        try:
-            store = bench.open()
-            store.create_tables()
-            add_rows(bench, store)
-            before = store.now()
-            assert judge(bench, probe(bench, WallClock(shim, tmp_path / type_), offset), before)
-        finally:
-            bench.close()
+    faults = judge(bench, seen, before)
+    assert bool(faults) is (bench.database == "sqlite"), faults
 
 
 def add_rows(bench: Bench, store: ScheduleStore) -> None:

@@ -71,24 +71,22 @@ def test_of_many_who_add_one_key_at_once_one_succeeds(bench: Bench) -> None:
 
 
 FORBID = {
-    "sqlite": "CREATE TRIGGER forbid BEFORE INSERT ON schedules WHEN NEW.cron = '9 9 9 9 9' "
+    "sqlite": "CREATE TRIGGER forbid BEFORE INSERT ON {table} WHEN NEW.cron = '9 9 9 9 9' "
     "BEGIN SELECT RAISE(ABORT, 'forbidden'); END",
-    "mysql": "ALTER TABLE schedules ADD CONSTRAINT forbid CHECK (cron <> '9 9 9 9 9')",
-    "postgresql": "ALTER TABLE schedules ADD CONSTRAINT forbid CHECK (cron <> '9 9 9 9 9')",
+    "mysql": "ALTER TABLE {table} ADD CONSTRAINT forbid CHECK (cron <> '9 9 9 9 9')",
+    "postgresql": "ALTER TABLE {table} ADD CONSTRAINT forbid CHECK (cron <> '9 9 9 9 9')",
 }
 
 
 def test_a_violated_constraint_of_another_kind_is_not_called_already_exists(bench: Bench, store: ScheduleStore) -> None:
-    with bench.connect() as connection:
-        connection.execute(sa.text(FORBID[bench.database]))
+    bench.execute(FORBID[bench.database])
     with pytest.raises(sa.exc.DBAPIError):
         bench.add(store, "key", rule=Rule("9 9 9 9 9", "UTC"))
 
 
 def test_a_table_that_is_gone_is_a_database_error(bench: Bench, store: ScheduleStore) -> None:
-    with bench.connect() as connection:
-        connection.execute(sa.text("DROP TABLE schedules"))
-    with pytest.raises(Exception, match="schedules") as caught:
+    bench.execute("DROP TABLE {table}")
+    with pytest.raises(Exception, match=bench.table) as caught:
         bench.add(store, "key")
     assert not isinstance(caught.value, ScheduleError)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,25 +13,31 @@ from psched.backends import open_stores
 from psched.errors import ConfigError
 from psched.store import ScheduleStore, StoreSettings
 from tests.stores.bench import Bench
+from tests.stores.places import STORES
 
-TYPES = ["rdb", "rdb_compat"]
 
-
-@pytest.fixture(params=TYPES)
-def bare(request: pytest.FixtureRequest, database: str) -> Bench:
-    """A store whose table was not made."""
-    return Bench(request.param, database)
+@pytest.fixture(params=STORES)
+def fresh(request: pytest.FixtureRequest, database: str) -> Iterator[Bench]:
+    """A store whose whole database is empty."""
+    bench = Bench(request.param, database)
+    try:
+        yield bench
+    finally:
+        bench.close()
 
 
 def test_a_missing_table_is_an_error_that_names_the_remedy(bare: Bench) -> None:
-    store = bare.open()
-    with pytest.raises(ConfigError, match=r"(?s)schedules.*psched init"):
-        store.check_tables()
-    bare.close()
+    with pytest.raises(ConfigError, match=f"(?s){bare.table}.*psched init"):
+        bare.open().check_tables()
+
+
+def test_an_empty_database_is_an_error_that_names_the_remedy(fresh: Bench) -> None:
+    with pytest.raises(ConfigError, match="psched init"):
+        fresh.open().check_tables()
 
 
 def test_only_making_tables_makes_a_database_file(tmp_path: Path) -> None:
-    for type_ in TYPES:
+    for type_ in STORES:
         path = tmp_path / f"{type_}.db"
         bench = Bench(type_, f"sqlite:///{path}")
         with pytest.raises(ConfigError, match="psched init"):
@@ -54,12 +61,12 @@ def test_tables_may_be_made_again_and_keep_their_rows(bench: Bench, store: Sched
     assert store.extend([claim.lease], 100) != [None]
 
 
-def test_tables_may_be_made_by_several_at_once(bare: Bench) -> None:
+def test_tables_may_be_made_by_several_at_once(fresh: Bench) -> None:
     errors: list[BaseException] = []
     barrier = threading.Barrier(4)
 
     def create() -> None:
-        store = bare.open()
+        store = fresh.open()
         barrier.wait(10)
         try:
             store.create_tables()
@@ -72,25 +79,18 @@ def test_tables_may_be_made_by_several_at_once(bare: Bench) -> None:
         thread.start()
     for thread in threads:
         thread.join(20)
-    try:
-        assert errors == []
-        bare.add(bare.open(), "key")
-    finally:
-        bare.close()
+    assert errors == []
+    fresh.add(fresh.open(), "key")
 
 
 def test_a_table_of_something_else_is_not_taken_for_ours(bare: Bench) -> None:
-    with bare.connect() as connection:
-        connection.execute(sa.text("CREATE TABLE schedules (id VARCHAR(20) PRIMARY KEY, name VARCHAR(20))"))
-    try:
-        with pytest.raises(ConfigError, match="schedules"):
-            bare.open().check_tables()
-    finally:
-        bare.close()
+    bare.execute("CREATE TABLE {table} (id VARCHAR(20) PRIMARY KEY, name VARCHAR(20))")
+    with pytest.raises(ConfigError, match=bare.table):
+        bare.open().check_tables()
 
 
 def test_two_tables_of_one_database_are_apart(bench: Bench, store: ScheduleStore) -> None:
-    second = Bench(bench.type, bench.url, table="second_Table")
+    second = Bench(bench.type, bench.url, table=f"{bench.table}_Twin")
     try:
         twin = second.open()
         twin.create_tables()
@@ -105,7 +105,7 @@ def test_two_tables_of_one_database_are_apart(bench: Bench, store: ScheduleStore
 
 @pytest.mark.parametrize("name", ["a b", "x;drop table y", "", "1\x00", 'a"b', "a`b", "x" * 200, "ä'"])
 def test_a_table_name_that_is_no_identifier_is_refused(database: str, name: str) -> None:
-    for type_ in TYPES:
+    for type_ in STORES:
         with pytest.raises(ConfigError):
             open_stores(type_, StoreSettings(url=database, holder="h", schedules=name))
 
@@ -129,7 +129,8 @@ def test_a_table_of_a_newer_layout_is_refused(bench: Bench, store: ScheduleStore
     with bench.connect() as connection:
         meta = sa.Table("psched_meta", sa.MetaData(), autoload_with=connection)
         column = next(column for column in meta.c if "version" in column.name or "layout" in column.name)
-        connection.execute(meta.update().values({column.name: 99}))
+        ours = meta.c.table_name == bench.table
+        assert connection.execute(meta.update().where(ours).values({column.name: 99})).rowcount == 1
     newcomer = bench.open()
     with pytest.raises(ConfigError, match="newer"):
         newcomer.check_tables()
@@ -138,7 +139,7 @@ def test_a_table_of_a_newer_layout_is_refused(bench: Bench, store: ScheduleStore
 
 
 def test_no_table_named_is_no_store_opened(database: str) -> None:
-    for type_ in TYPES:
+    for type_ in STORES:
         assert open_stores(type_, StoreSettings(url=database, holder="h")).schedules is None
 
 
@@ -162,9 +163,9 @@ def test_a_fresh_table_has_nothing_to_complain_of(store: ScheduleStore) -> None:
 
 def test_a_missing_index_is_found(bench: Bench, store: ScheduleStore) -> None:
     with bench.connect() as connection:
-        for index in sa.inspect(connection).get_indexes("schedules"):
+        for index in sa.inspect(connection).get_indexes(bench.table):
             if bench.columns.due in index["column_names"]:
-                of = " ON schedules" if bench.database == "mysql" else ""
+                of = f" ON {bench.table}" if bench.database == "mysql" else ""
                 connection.execute(sa.text(f"DROP INDEX {index['name']}{of}"))
     assert any(not finding.ok and "index" in f"{finding.subject} {finding.message}" for finding in store.diagnose())
 

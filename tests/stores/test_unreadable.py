@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from psched.model import ScheduleRow
 from psched.store import ScheduleStore
@@ -76,10 +75,8 @@ def test_columns_of_a_wrong_kind_are_a_problem_of_their_row_alone(tmp_path: Any,
             store = bench.open()
             store.create_tables()
             bench.fill(store, ["bad", "good"], lambda i: LONG_AGO + i)
-            with bench.connect() as connection:
-                ((column, value),) = writes[number].items()
-                statement = sa.text(f"UPDATE schedules SET {column} = :value WHERE {bench.columns.key} = 'bad'")
-                connection.execute(statement, {"value": value})
+            ((column, value),) = writes[number].items()
+            bench.execute(f"UPDATE {{table}} SET {column} = :value WHERE {bench.columns.key} = 'bad'", value=value)
             see_that_the_neighbour_runs(bench, store)
         finally:
             bench.close()
