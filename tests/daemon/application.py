@@ -1,0 +1,196 @@
+"""The application of the daemon tests: handlers that leave traces, wait to be told, or misbehave. Runs in children."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+
+from psched.application import App, Base, Dispatch
+from psched.task import Task
+
+FOLDER = Path(__file__).parent
+VERSION = 1
+
+app = App()
+
+
+def trace(event: str, task: Task, **more: object) -> None:
+    """Append one line to the traces, in one write."""
+    line = {
+        "event": event,
+        "key": task.key,
+        "pid": os.getpid(),
+        "master": os.getppid(),
+        "at": time.monotonic(),
+        "scheduled_time": task.scheduled_time,
+        "version": VERSION,
+        **more,
+    }
+    descriptor = os.open(FOLDER / "traces", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+    os.write(descriptor, json.dumps(line).encode() + b"\n")
+    os.close(descriptor)
+
+
+@app.task("quick")
+def quick(task: Task) -> None:
+    """Done at once."""
+    trace("ran", task, random=random.random())
+
+
+@app.task("wait")
+def wait(task: Task) -> None:
+    """Run until a file named after the key appears; heed nothing else."""
+    trace("began", task)
+    while not (FOLDER / f"{task.key}.go").exists():
+        time.sleep(0.01)
+    trace("ended", task)
+
+
+@app.task("heed", finish=False)
+def heed(task: Task) -> None:
+    """Run until asked to stop."""
+    trace("began", task)
+    while task.stop_reason is None:
+        time.sleep(0.01)
+    trace("stopped", task, reason=type(task.stop_reason).__name__)
+
+
+@app.task("print")
+def prints(task: Task) -> None:
+    """Write to both outputs."""
+    print("on stdout", flush=True)
+    print("on stderr", file=sys.stderr, flush=True)
+    trace("ran", task, stdin=sys.stdin.read(), group=os.getpgid(0), open=opened())
+
+
+@app.task("parent")
+def parent(task: Task) -> None:
+    """Start a program in a session of its own and wait for it."""
+    program = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    trace("began", task, program=program.pid)
+    program.wait()
+
+
+@app.task("raise")
+def raises(task: Task) -> None:
+    trace("ran", task)
+    raise ValueError("as told")
+
+
+@app.task("exit")
+def exits(task: Task) -> None:
+    trace("ran", task)
+    sys.exit(3)
+
+
+@app.task("os_exit")
+def os_exits(task: Task) -> None:
+    trace("ran", task)
+    os._exit(0)
+
+
+@app.task("segfault")
+def segfaults(task: Task) -> None:
+    trace("ran", task)
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@app.task("fork")
+def forks(task: Task) -> None:
+    """Fork, and come back as two processes."""
+    trace("ran", task)
+    pid = os.fork()
+    if pid:
+        trace("forked", task, program=pid)
+
+
+@app.task("stay")
+def forks_and_stays(task: Task) -> None:
+    """Fork a process that lives on for itself."""
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(60)
+        os._exit(0)
+    trace("forked", task, program=pid)
+
+
+@app.task("close")
+def closes_everything(task: Task) -> None:
+    trace("ran", task)
+    os.closerange(3, 1000)
+    while not (FOLDER / f"{task.key}.go").exists():
+        time.sleep(0.01)
+
+
+@app.task("reuse")
+def closes_and_reuses_everything(task: Task) -> None:
+    trace("ran", task)
+    os.closerange(3, 1000)
+    for number in range(40):
+        os.open(FOLDER / f"reused.{number}", os.O_RDWR | os.O_CREAT)
+    while not (FOLDER / f"{task.key}.go").exists():
+        time.sleep(0.01)
+
+
+@app.task("frozen")
+def holds_the_interpreter(task: Task) -> None:
+    """Loop in C without ever letting another thread run."""
+    trace("began", task)
+    re.match(r"(a+)+$", "a" * 64 + "b")
+
+
+@app.task("stopped")
+def stops_itself(task: Task) -> None:
+    trace("began", task)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@app.task("steal", finish=False)
+def takes_all_signals(task: Task) -> None:
+    """Handle signals as if the process were the handler's."""
+    for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    trace("began", task)
+    while task.stop_reason is None:
+        time.sleep(0.01)
+
+
+def opened() -> list[str]:
+    """Return what this process has open."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the one that lists the folder
+            found.append(str(entry.readlink()))
+    return found
+
+
+class Unsettled(Base):
+    """Returns without settling."""
+
+    def run(self) -> None:
+        trace("ran", self.task)
+
+
+class Classes(Dispatch):
+    """The handlers that are classes."""
+
+    routes: ClassVar = {"unsettled": Unsettled}
+
+
+def pdeathsig() -> int:
+    """Return the signal this process gets when its parent dies."""
+    number = ctypes.c_int()
+    ctypes.CDLL(None).prctl(2, ctypes.byref(number), 0, 0, 0)
+    return number.value

@@ -1,0 +1,26 @@
+"""Fixtures for tests that drive a real master."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.harness import Daemon
+
+
+@pytest.fixture
+def make_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
+    """A function that prepares a daemon with keys of the configuration; it is not started yet."""
+    with ExitStack() as stack:
+        yield lambda **config: stack.enter_context(Daemon(tmp_path, **config))
+
+
+@pytest.fixture
+def daemon(make_daemon: Callable[..., Daemon]) -> Daemon:
+    """A running daemon with one worker."""
+    prepared: Any = make_daemon()
+    return prepared.start()  # type: ignore[no-any-return]

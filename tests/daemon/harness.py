@@ -1,0 +1,253 @@
+"""A real master with a configuration and an application in a folder of its own, as a test sees and steers it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import psutil
+import yaml
+
+from psched.config import load
+from psched.holder import holder_name
+from psched.schedules import ScheduleCollection, open_schedules
+
+HERE = Path(__file__).parent
+PATIENCE = 15.0
+"""Seconds after which a condition counts as never coming true."""
+
+T = TypeVar("T")
+
+_CONFIG: dict[str, Any] = {
+    "type": "rdb",
+    "url": "sqlite:///psched.db",
+    "app": ["app:app", "app:Classes"],
+    "include": ".",
+    "log": "psched.log",
+    "poll_interval": 0.05,
+    "retry_wait": 0.2,
+    "child_kill_interval": 0.3,
+    "child_heartbeat_interval": 0.1,
+    "child_heartbeat_limit": 10,
+    "child_fork_frequency_limit": 0,
+}
+
+
+def wait_for(condition: Callable[[], T | None], explain: Callable[[], str] = str, within: float = PATIENCE) -> T:
+    """Return what `condition` returns once that is true. Fails with `explain()` when it never is."""
+    deadline = time.monotonic() + within
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"it never came true\n{explain()}")
+        time.sleep(0.01)
+
+
+class Daemon:
+    """One folder with `psched.yml` and `app.py` (a copy of `application.py`), and the master that runs them.
+
+    Used as a context it kills what is left of the master and its children at the end.
+    """
+
+    def __init__(self, folder: Path, **config: Any) -> None:
+        """`config`: keys laid over the defaults above; None removes one. Tables are created; nothing is started."""
+        self.folder = folder
+        self.environ: dict[str, str] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._settings = dict(_CONFIG)
+        shutil.copy(HERE / "application.py", folder / "app.py")
+        self.configure(**config)
+        with self.schedules() as schedules:
+            schedules.store.create_tables()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if error is not None:
+            print(self.explain())
+        if self._process is not None and self._process.poll() is None:
+            family = self.master.children(recursive=True)
+            self._process.kill()
+            for process in family:
+                _kill(process)
+            self._process.wait()
+        if self._process is not None and self._process.stderr is not None:
+            self._process.stderr.close()
+
+    def configure(self, **config: Any) -> None:
+        """Change keys of the configuration file; None removes one."""
+        merged = {**self._settings, **config}
+        self._settings = {key: value for key, value in merged.items() if value is not None}
+        self.config.write_text(yaml.safe_dump({"development": self._settings}))
+
+    @property
+    def config(self) -> Path:
+        """The configuration file."""
+        return self.folder / "psched.yml"
+
+    def edit_app(self, old: str, new: str) -> None:
+        """Change the application's source."""
+        source = (self.folder / "app.py").read_text()
+        assert old in source
+        (self.folder / "app.py").write_text(source.replace(old, new))
+
+    def schedules(self) -> ScheduleCollection:
+        """Open the schedules for use in the test process."""
+        section = load(self.config).schedules
+        assert section is not None
+        return open_schedules(section, holder_name("test"))
+
+    def add(self, key: str, type_: str, cron: str = "* * * * *", now: bool = True) -> None:
+        """Add a schedule that is due `now`, for an occurrence of the past."""
+        with self.schedules() as schedules:
+            moment = int(schedules.store.now())
+            run_at = moment if now else None
+            schedules.add(key, type_, cron=cron, next_time=moment, next_run_time=run_at, data={})
+
+    def start(self, wait: bool = True, options: Mapping[str, Any] | None = None, **popen: Any) -> Self:
+        """Start the master, and `wait` until its children are up. `options`: of `worker.Surroundings`."""
+        self.forget_ready()
+        command = [sys.executable, str(HERE / "master.py"), str(self.config), json.dumps(options or {})]
+        environ = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), **self.environ}
+        popen = {"stderr": subprocess.PIPE, **popen}
+        self._process = subprocess.Popen(command, env=environ, cwd=self.folder, **popen)
+        if wait:
+            self.wait_until_ready()
+        return self
+
+    def wait_until_ready(self) -> int:
+        """Wait until a master's children are up, and return the master's pid."""
+        ready = self.folder / "ready"
+        return self.wait_for(lambda: int(ready.read_text() or 0) if ready.exists() else None)
+
+    def forget_ready(self) -> None:
+        """Make `wait_until_ready` wait for the next master."""
+        (self.folder / "ready").unlink(missing_ok=True)
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The master as the test's child."""
+        assert self._process is not None, "not started"
+        return self._process
+
+    @property
+    def master(self) -> psutil.Process:
+        """The master."""
+        return psutil.Process(self.process.pid)
+
+    def workers(self, master: psutil.Process | None = None) -> dict[int, psutil.Process]:
+        """Return the living workers by slot."""
+        found = {}
+        for child in (self.master if master is None else master).children():
+            words = _title(child).split()
+            if words[:2] == ["psched:", "worker"]:
+                found[int(words[2])] = child
+        return found
+
+    def worker(self, slot: int = 1) -> psutil.Process:
+        """Return the worker in a slot, once there is one that is up."""
+        return self.wait_for(lambda: self.workers().get(slot))
+
+    def wait_for_workers(self, count: int) -> None:
+        """Wait until the slots 1 to `count` have a worker, and no other."""
+        wanted = set(range(1, count + 1))
+        self.wait_for(lambda: self.workers().keys() == wanted)
+
+    def titles(self) -> list[str]:
+        """Return the process titles of master and children."""
+        return [_title(process) for process in [self.master, *self.master.children()]]
+
+    def signal(self, number: int) -> None:
+        """Signal the master."""
+        self.process.send_signal(number)
+
+    def traces(self, event: str | None = None, key: str | None = None) -> list[dict[str, Any]]:
+        """Return what handlers have written, in order, of one event and one key if given."""
+        file = self.folder / "traces"
+        lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        return [line for line in lines if event in (None, line["event"]) and key in (None, line["key"])]
+
+    def wait_for_trace(self, event: str, key: str | None = None, count: int = 1) -> dict[str, Any]:
+        """Wait for the `count`-th trace of this event and return it."""
+        return self.wait_for(lambda: dict(enumerate(self.traces(event, key))).get(count - 1))
+
+    def go(self, key: str) -> None:
+        """Let the handler `wait` of this schedule end."""
+        (self.folder / f"{key}.go").touch()
+
+    @property
+    def log(self) -> str:
+        """What stands in the log."""
+        file = self.folder / "psched.log"
+        return file.read_text() if file.exists() else ""
+
+    def wait_for_log(self, text: str, count: int = 1) -> None:
+        """Wait until `text` stands in the log so many times."""
+        self.wait_for(lambda: self.log.count(text) >= count)
+
+    def wait_for(self, condition: Callable[[], T | None], within: float = PATIENCE) -> T:
+        """Wait for a condition; the log explains why it never came true."""
+        return wait_for(condition, self.explain, within)
+
+    def wait_until_gone(self, processes: list[psutil.Process]) -> None:
+        """Wait until none of these processes lives."""
+        self.wait_for(lambda: not [process for process in processes if is_alive(process)])
+
+    def end(self, number: int | None = None) -> int:
+        """Signal the master, if told to, wait for its end and return its exit code."""
+        if number is not None:
+            self.signal(number)
+        self.wait_for(lambda: self.process.poll() is not None)
+        return self.process.wait()
+
+    def stop(self) -> None:
+        """Stop now, and check that it went well and left nobody behind."""
+        family = self.master.children(recursive=True)
+        assert self.end(signal.SIGQUIT) == 0, self.explain()
+        self.wait_until_gone(family)
+
+    def errors(self) -> str:
+        """Return what the master wrote to stderr; once it has ended."""
+        assert self.process.stderr is not None
+        return self.process.stderr.read().decode()
+
+    def explain(self) -> str:
+        """Return all that is known."""
+        alive = self._process is not None and self._process.poll() is None
+        return f"alive: {self.titles() if alive else 'no'}\ntraces: {self.traces()}\nlog:\n{self.log}"
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Tell whether a process runs; a zombie does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline()).strip()
+    except psutil.Error:
+        return ""
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return

@@ -1,0 +1,36 @@
+"""A master for the tests: `python master.py CONFIG [OPTIONS-AS-JSON]`. Started by the harness, anew at a replace."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from psched.config import Settings, load
+from psched.daemon.replacement import hold_pid_file
+from psched.errors import ConfigError
+from psched.worker import Surroundings, run
+
+
+def main(path: str, options: str = "{}") -> int:
+    """Run the configuration's application. The file "ready" appears when the children are up."""
+    folder = Path(path).parent
+
+    def load_config() -> Settings:
+        return load(path)
+
+    def ready() -> None:
+        (folder / "ready").write_text(str(os.getpid()))
+
+    try:
+        pid_file = load(path).pid_file
+        held = None if pid_file is None else hold_pid_file(pid_file, os.environ)
+        return run(None, load_config, Surroundings(pid_file=held, ready=ready, **json.loads(options)))
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
