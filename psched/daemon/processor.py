@@ -56,8 +56,7 @@ class Processor:
         self._left = settings.max_request_per_child
 
     def run(self) -> None:
-        """Work until stopped. Raises ConfigError when a table is missing or is not ours."""
-        self._check_tables()
+        """Work until stopped."""
         self._warden.ticker.start()
         self._keeper.ticker.start()
         try:
@@ -94,13 +93,16 @@ class Processor:
         if self._left <= 0:
             self.stop(immediate=False)
 
-    def _check_tables(self) -> None:
-        """A missing table ends the start; a database that does not answer is waited for, by polling it."""
+    def prepare(self) -> None:
+        """Check the tables. A database that does not answer is waited for, by polling it.
+
+        Raises ConfigError when a table is missing or is not ours.
+        """
         for site in self._sites:
             try:
-                site.source.check()
+                site.source.store.check_tables()
             except Exception as error:
-                if not site.source.is_unavailable(error):
+                if not site.source.store.is_unavailable(error):
                     raise
                 log.warning("section=%s the database does not answer yet: %s", site.name, one_line(error))
 
@@ -144,7 +146,7 @@ class Processor:
         for site in self._sites:
             for task in site.source.held:
                 give_back(task)
-            site.source.close()
+            site.source.store.close()
         self._keeper.ticker.close()
         self._warden.ticker.close()
 
