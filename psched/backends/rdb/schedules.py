@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from sqlalchemy import Connection, MetaData, RowMapping, Select, Update, bindparam, delete, insert, or_, select, update
+from sqlalchemy import Connection, MetaData, RowMapping, Update, bindparam, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
-from psched.backends.fields import Fields
 from psched.backends.rdb.leases import new_number
 from psched.backends.rdb.store import RdbLeaseStore
-from psched.backends.rdb.tables import RUNNING, WAITING, schedules_table
+from psched.backends.rdb.tables import RUNNING, WAITING, due_index, schedules_table
+from psched.backends.sql.fields import Fields
+from psched.backends.sql.pages import Pages
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 from psched.errors import AlreadyExistsError, IdempotentNotFoundError
 from psched.model import Claim, Rule, ScheduleRow
 from psched.payload import encode, type_from_key
-
-_PAGE = 500
-"""Rows read by one statement of `list`."""
 
 
 class RdbScheduleStore(RdbLeaseStore):
@@ -29,6 +27,7 @@ class RdbScheduleStore(RdbLeaseStore):
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self._table = schedules_table(MetaData(), table)
         super().__init__(database, self._table, holder, read_schedule)
+        self._pages = Pages(database, due_index(self._table))
         self._write_statements()
 
     def add(
@@ -67,11 +66,8 @@ class RdbScheduleStore(RdbLeaseStore):
         return None if row is None else read_schedule(row)
 
     def list(self) -> Iterator[ScheduleRow]:
-        """Yield every schedule, ordered by due time and key, a page at a time."""
-        statement, values = self._first_page, dict[str, Any]()
-        while rows := self._page(statement, values):
-            yield from map(read_schedule, rows)
-            statement, values = self._next_page, {"after_due": rows[-1]["due"], "after_key": rows[-1]["key"]}
+        """Return every schedule, ordered by due time and key, read a page at a time."""
+        return map(read_schedule, self._pages)
 
     def modify(self, seen: ScheduleRow, wanted: ScheduleRow) -> bool:
         """Write what differs between `seen` and `wanted`; False when the row is not as it was seen."""
@@ -108,9 +104,6 @@ class RdbScheduleStore(RdbLeaseStore):
         stored = self._leases.settle(claim.lease, self._advance, values, until)
         return None if stored is None else read_schedule(stored).rule
 
-    def _page(self, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        return self._database.run(lambda connection, _: connection.execute(statement, values).mappings().all())
-
     def _unchanged(self, seen: ScheduleRow) -> Update:
         """Return an UPDATE of the row as it was seen. While it runs, its lease is renewed all the time: no matter."""
         c = self._table.c
@@ -128,12 +121,6 @@ class RdbScheduleStore(RdbLeaseStore):
         self._nonce = select(c.nonce).where(this)
         self._read = self._leases.statements.read
         self._delete = delete(self._table).where(this)
-        # MariaDB would rather sort the whole table than follow its index for a page.
-        by_index = select(*c).with_hint(self._table, f"FORCE INDEX ({self._table.name}_due)", "mysql")
-        self._first_page = by_index.order_by(c.due, c.key).limit(_PAGE)
-        # The range condition stands by itself, since MariaDB uses an index for it, but not for (due, key) > (…, …).
-        after_key = or_(c.due > bindparam("after_due"), c.key > bindparam("after_key"))
-        self._next_page = self._first_page.where(c.due >= bindparam("after_due"), after_key)
         self._advance = self._leases.statements.settling(
             *(c[name] == bindparam(f"seen_{name}") for name in ("cron", "timezone", "delay_ms")),
             next_time=bindparam("then"),

@@ -2,51 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from sqlalchemy import MetaData, RowMapping, Table, select
+from sqlalchemy import MetaData, RowMapping, Table
 
-from psched.backends.rdb.layout import Layout
 from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.tables import versions_table
-from psched.dialects.base import now_ms
+from psched.backends.rdb.versions import VersionedLayout
+from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
 from psched.model import Claim, Lease, Row
-from psched.store import Finding
 
 
-class RdbLeaseStore:
+class RdbLeaseStore(SqlStore):
     """Due rows with leases in one table; `read` makes of a stored row what the engine knows."""
 
     shows_fence = True
 
     def __init__(self, database: Database, table: Table, holder: str, read: Callable[[RowMapping], Row]) -> None:
         """Connects to nothing yet."""
-        self._database = database
-        self._layout = Layout(database, table, versions_table(MetaData()))
+        super().__init__(database, VersionedLayout(database, table, versions_table(MetaData())))
         self._leases = Leases(database, table, holder)
         self._read_row = read
-
-    def create_tables(self) -> None:
-        """Create or upgrade the table and its indexes; idempotent. Raises ConfigError when it is newer, or not ours."""
-        self._layout.create()
-
-    def check_tables(self) -> None:
-        """Raise ConfigError naming the remedy when the table cannot be used as it is."""
-        self._layout.check()
-
-    def diagnose(self) -> Iterator[Finding]:
-        """Yield what `psched doctor` shows of this store."""
-        return self._layout.diagnose()
-
-    def now(self) -> float:
-        """Return the database's clock in unix seconds, to the millisecond."""
-        milliseconds: int = self._database.run(lambda connection, _: connection.execute(select(now_ms())).scalar_one())
-        return milliseconds / 1000
-
-    def is_unavailable(self, error: Exception) -> bool:
-        """Tell whether `error` means that the database is away, overloaded or read-only."""
-        return self._database.fault(error) is not None
 
     def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:
         """Lease up to `limit` due rows, earliest first."""
@@ -67,7 +44,3 @@ class RdbLeaseStore:
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
         """Give back what a dead `holder` leases."""
         return self._leases.give_back(holder, suspects, longest_wait)
-
-    def close(self) -> None:
-        """Close every connection; idempotent."""
-        self._database.close()

@@ -6,17 +6,14 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table
 
+from psched.backends.sql.layout import checked_name
 from psched.dialects.base import ExactText, LongText
-from psched.errors import ConfigError
 
 LAYOUT = 1
 """The version of these tables; kept per table in `psched_meta`, so that older code refuses what it does not know."""
 
 WAITING = "waiting"
 RUNNING = "running"
-
-_LONGEST_NAME = 50
-"""Of a table: its indexes' names must fit in PostgreSQL's 63 characters."""
 
 
 def versions_table(metadata: MetaData) -> Table:
@@ -44,13 +41,9 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
     )
 
 
-def checked_name(name: str) -> str:
-    """Return `name`, or raise ConfigError unless it is a plain identifier of at most 50 characters."""
-    if not (name.isascii() and name.isidentifier() and len(name) <= _LONGEST_NAME):
-        raise ConfigError(
-            f"table: {name!r} cannot be a table's name; letters, digits and _ are possible, at most {_LONGEST_NAME}"
-        )
-    return name
+def due_index(table: Table) -> Index:
+    """Return the table's index of due times and keys."""
+    return next(index for index in table.indexes if index.name == f"{table.name}_due")
 
 
 def _leased_table(metadata: MetaData, name: str, *columns: Column[Any]) -> Table:

@@ -1,0 +1,46 @@
+"""What every store on a SQL database does alike: its tables, its clock, its errors. Used in children and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy import select
+
+from psched.backends.sql.layout import Layout
+from psched.dialects.base import now_ms
+from psched.dialects.database import Database
+from psched.store import Finding
+
+
+class SqlStore:
+    """A store in one table of one database."""
+
+    def __init__(self, database: Database, layout: Layout) -> None:
+        """Connects to nothing yet."""
+        self._database = database
+        self._layout = layout
+
+    def create_tables(self) -> None:
+        """Create or upgrade the table and its indexes; idempotent. Raises ConfigError when it is newer, or not ours."""
+        self._layout.create()
+
+    def check_tables(self) -> None:
+        """Raise ConfigError naming the remedy when the table cannot be used as it is."""
+        self._layout.check()
+
+    def diagnose(self) -> Iterator[Finding]:
+        """Yield what `psched doctor` shows of this store."""
+        return self._layout.diagnose()
+
+    def now(self) -> float:
+        """Return the database's clock in unix seconds, to the millisecond."""
+        milliseconds: int = self._database.run(lambda connection, _: connection.execute(select(now_ms())).scalar_one())
+        return milliseconds / 1000
+
+    def is_unavailable(self, error: Exception) -> bool:
+        """Tell whether `error` means that the database is away, overloaded or read-only."""
+        return self._database.fault(error) is not None
+
+    def close(self) -> None:
+        """Close every connection; idempotent."""
+        self._database.close()
