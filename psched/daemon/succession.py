@@ -99,12 +99,12 @@ class Succession:
             self._forget(self._replacement)
 
     def end(self) -> None:
-        """Give the pid file up: it is removed, unless it has become another's."""
-        if self._pid_file is not None:
-            self._pid_file.remove()
-            self._pid_file = None
+        """Give the pid file up: it is removed, unless it has become another's, or is an old master's still."""
         if self._takeover is not None:
             self._takeover.close()
+        elif self._pid_file is not None:
+            self._pid_file.remove()
+        self._pid_file = None
 
     def disown(self) -> None:
         """In a child: close what makes the master the master."""
