@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from psched.backends.rdb.leases import new_number
 from psched.backends.rdb.store import RdbLeaseStore
-from psched.backends.rdb.tables import RUNNING, WAITING, due_index, schedules_table
+from psched.backends.rdb.tables import RUNNING, WAITING, schedules_table
 from psched.backends.sql.fields import Fields
 from psched.backends.sql.pages import Pages
 from psched.dialects.base import now_ms
@@ -27,7 +27,7 @@ class RdbScheduleStore(RdbLeaseStore):
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self._table = schedules_table(MetaData(), table)
         super().__init__(database, self._table, holder, read_schedule)
-        self._pages = Pages(database, due_index(self._table))
+        self._pages = Pages(database, self._table, self._table.c.due, self._table.c.key)
         self._write_statements()
 
     def add(

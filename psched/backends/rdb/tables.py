@@ -41,11 +41,6 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
     )
 
 
-def due_index(table: Table) -> Index:
-    """Return the table's index of due times and keys."""
-    return next(index for index in table.indexes if index.name == f"{table.name}_due")
-
-
 def _leased_table(metadata: MetaData, name: str, *columns: Column[Any]) -> Table:
     """Return a table of due rows with leases: everything that leases.py writes, and `columns`.
 

@@ -5,33 +5,40 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Index, RowMapping, Select, bindparam, or_, select
+from sqlalchemy import Column, Connection, RowMapping, Select, Table, bindparam, or_, select
 
 from psched.dialects.database import Database
 
-_PAGE = 100
-"""Rows read by one statement: few, for MariaDB would rather sort the whole table than follow its index for many."""
+_PAGE = 500
+"""Rows read at once."""
 
 
 class Pages:
-    """All rows of the table of `index`, which is one of due time and key, in its order."""
+    """All rows of a table, ordered by due time and key.
 
-    def __init__(self, database: Database, index: Index) -> None:
-        table = index.table
-        assert table is not None
-        due, key = index.columns
+    The places of a page are read from the index alone, then its rows by their keys: asked for whole rows in this
+    order, MariaDB would rather sort the table than follow the index.
+    """
+
+    def __init__(self, database: Database, table: Table, due: Column[Any], key: Column[Any]) -> None:
         self._database = database
-        self._due, self._key = due.name, key.name
-        self._first = select(*table.c).order_by(due, key).limit(_PAGE)
+        self._key = key.name
+        self._first = select(due.label("due"), key.label("key")).order_by(due, key).limit(_PAGE)
         # The range stands by itself, since MariaDB uses an index for it, but not for (due, key) > (…, …).
         after_key = or_(due > bindparam("after_due"), key > bindparam("after_key"))
         self._next = self._first.where(due >= bindparam("after_due"), after_key)
+        self._rows = select(*table.c).where(key.in_(bindparam("keys", expanding=True)))
 
     def __iter__(self) -> Iterator[RowMapping]:
-        rows = self._read(self._first, {})
-        while rows:
-            yield from rows
-            rows = self._read(self._next, {"after_due": rows[-1][self._due], "after_key": rows[-1][self._key]})
+        statement, after = self._first, dict[str, Any]()
+        while places := self._read(statement, after):
+            keys = [place["key"] for place in places]
+            rows = {row[self._key]: row for row in self._read(self._rows, {"keys": keys})}
+            yield from (rows[key] for key in keys if key in rows)
+            statement, after = self._next, {"after_due": places[-1]["due"], "after_key": keys[-1]}
 
     def _read(self, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        return self._database.run(lambda connection, _: connection.execute(statement, values).mappings().all())
+        def work(connection: Connection, uncertain: bool) -> Sequence[RowMapping]:
+            return connection.execute(statement, values).mappings().all()
+
+        return self._database.run(work)
