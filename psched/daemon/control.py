@@ -54,6 +54,14 @@ class Control:
         return True
 
 
+def has_ended(pid: int) -> bool:
+    """Tell whether a process is gone, or waits for nothing but its parent's notice."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def workers(pid: int) -> list[str]:
     """Return what each child of the master says of itself in its title: "worker 2 running s1 (pid 4711)"."""
     try:

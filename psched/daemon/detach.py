@@ -1,8 +1,8 @@
 """Going into the background, and telling the command that started us how it went. Used by `pschedd start` only.
 
-The command forks; the child becomes a daemon (python-daemon: a session of its own, descriptors closed, / as its folder) and
-answers through a pipe: "ready" when its children are up, a reason when it cannot even open its log. Silence followed by
-the end of the pipe means that it died, and the log says why.
+The command forks; the child becomes a daemon (python-daemon: a session of its own, descriptors closed, / as its folder)
+and answers through a pipe: "ready" when its children are up, a reason when it cannot even open its log. Silence
+followed by the end of the pipe means that it died, and the log says why.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from daemon import DaemonContext
 
+from psched.daemon.pidfile import PidFileError
 from psched.errors import ConfigError
 
 _READY = b"ready\n"
@@ -53,10 +55,16 @@ def _serve_detached(serve: Callable[[Callable[[], None]], int], keep: list[int],
         answer = _Answer(writer)
         try:
             code = serve(answer.ready)
-        except (ConfigError, OSError) as error:
-            answer.give(str(error).encode())
+        except Exception as error:  # noqa: BLE001 – nobody is above us but who waits for an answer
+            answer.give(_told(error).encode())
             code = 1
         raise SystemExit(code)
+
+
+def _told(error: Exception) -> str:
+    """What was foreseen speaks for itself; anything else is at least named."""
+    foreseen = isinstance(error, ConfigError | PidFileError | OSError)
+    return str(error) if foreseen else f"{type(error).__name__}: {error}"
 
 
 class _Answer:
@@ -71,10 +79,8 @@ class _Answer:
     def give(self, words: bytes) -> None:
         if self._writer is None:
             return
-        try:
+        with suppress(BrokenPipeError):  # who started us did not wait
             os.write(self._writer, words)
-        except BrokenPipeError:
-            pass  # who started us did not wait
         os.close(self._writer)
         self._writer = None
 

@@ -30,11 +30,15 @@ class Identity:
         try:
             account = pwd.getpwuid(os.geteuid()) if user is None else pwd.getpwnam(user)
         except KeyError:
-            raise ConfigError(f"user: there is no user {user!r} on this host; create it with useradd --system") from None
+            raise ConfigError(
+                f"user: there is no user {user!r} on this host; create it with useradd --system"
+            ) from None
         try:
             gid = account.pw_gid if group is None else grp.getgrnam(group).gr_gid
         except KeyError:
-            raise ConfigError(f"group: there is no group {group!r} on this host; create it with groupadd --system") from None
+            raise ConfigError(
+                f"group: there is no group {group!r} on this host; create it with groupadd --system"
+            ) from None
         return cls(account.pw_uid, gid, account.pw_name, account.pw_dir)
 
     def assume(self) -> None:

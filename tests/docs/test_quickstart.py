@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
-_ROOT = Path(__file__).parents[2]
+from tests.programs import ROOT, install_programs
 
 
 def test_the_quickstart_shows_a_schedule_firing_and_leaves_nothing_running(tmp_path: Path) -> None:
     """All but the installation, which is the same as scripts/install does for these tests."""
-    environment = {**os.environ, "PSCHED_VENV": sys.prefix}
+    install_programs(tmp_path / "bin")
+    environment = {**os.environ, "PSCHED_VENV": str(tmp_path)}
     done = subprocess.run(
-        [_ROOT / "scripts/quickstart", str(tmp_path)],
+        [ROOT / "scripts/quickstart", str(tmp_path)],
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,

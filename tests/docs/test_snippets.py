@@ -9,26 +9,19 @@ from pathlib import Path
 
 import pytest
 
-import psched
-from psched.config import load
+from psched.config import from_mapping, load
+from psched.schedules import open_schedules
 from tests.docs.snippets import Snippet, snippets
 from tests.lab.laboratory import Lab
 from tests.lab.mariadb import MariaDB
 from tests.lab.postgresql import PostgreSQL
 from tests.lab.servers import Server
+from tests.programs import ROOT, install_programs
 
-_ROOT = Path(__file__).parents[2]
-_DOCUMENTS = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").glob("*.md"))]
+_DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCKS = [snippet for document in _DOCUMENTS for snippet in snippets(document)]
 _PLAIN = {"text", "mermaid", "ini"}
 _ACTIONS = {"run", "file", "load", "on", "norun", "machine"}
-_PROGRAM = """\
-#!{python}
-import sys
-sys.path.insert(0, {root!r})
-from {module} import main
-sys.exit(main())
-"""
 
 
 @pytest.mark.parametrize("snippet", _BLOCKS, ids=str)
@@ -67,7 +60,8 @@ def test_the_statements_for_a_server_make_a_database_that_psched_can_use(kind: t
         for statement in [_WITHOUT_PSCHED[kind.name], *(line for block in blocks for line in block.text.split(";"))]:
             if statement.strip():
                 _execute(server, statement)
-        with psched.open({"type": "rdb", "url": server.url("psched")}) as schedules:
+        section = from_mapping({"type": "rdb", "url": server.url("psched")}).sections[0]
+        with open_schedules(section, "documents") as schedules:
             schedules.store.create_tables()
             assert not schedules["key"].exists()
 
@@ -84,13 +78,9 @@ def _execute(server: Server, statement: str) -> None:
 
 def _environment(folder: Path) -> dict[str, str]:
     """Return an environment whose first programs are this checkout's psched and pschedd."""
-    programs = folder / "bin"
-    programs.mkdir()
-    for name, module in (("psched", "psched.cli.main"), ("pschedd", "psched.cli.pschedd")):
-        program = programs / name
-        program.write_text(_PROGRAM.format(python=sys.executable, root=str(_ROOT), module=module))
-        program.chmod(0o755)
-    return {**os.environ, "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(folder)}
+    install_programs(folder / "bin")
+    path = f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(folder)}
 
 
 def _run(snippet: Snippet, folder: Path, environment: dict[str, str]) -> None:

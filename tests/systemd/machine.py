@@ -20,6 +20,7 @@ from typing import TypeVar
 import psutil
 
 from tests.lab.absent import find, not_run
+from tests.programs import programs
 
 T = TypeVar("T")
 
@@ -122,8 +123,8 @@ def python_files(package: Path) -> tuple[dict[str, str], dict[Path, str]]:
     base, version = Path(sys.base_prefix), f"python{sys.version_info.major}.{sys.version_info.minor}"
     inside = "/usr" if base == Path("/usr") else "/opt/python"
     files = {"/opt/psched/pyvenv.cfg": f"home = {inside}/bin\ninclude-system-site-packages = false\n"}
-    for program, module in (("psched", "psched.cli.main"), ("pschedd", "psched.cli.pschedd")):
-        files[f"/opt/psched/bin/{program}"] = _SCRIPT.format(inside=inside, module=module)
+    for program, text in programs("/opt/psched/bin/python", "/opt/psched/src").items():
+        files[f"/opt/psched/bin/{program}"] = text
     files["/opt/psched/bin/python"] = f"-> {inside}/bin/{version}"
     files["/etc/ld.so.conf.d/laboratory.conf"] = f"{inside}/lib\n"
     binds = {
@@ -131,15 +132,6 @@ def python_files(package: Path) -> tuple[dict[str, str], dict[Path, str]]:
         package: "/opt/psched/src/psched",
     }
     return files, binds if inside == "/usr" else {**binds, base: inside}
-
-
-_SCRIPT = """\
-#!/opt/psched/bin/python
-import sys
-sys.path.insert(0, "/opt/psched/src")
-from {module} import main
-sys.exit(main())
-"""
 
 
 def _is_of(process: psutil.Process, unit: str) -> bool:

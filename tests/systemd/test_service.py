@@ -124,3 +124,19 @@ def test_logrotate_moves_the_log_and_the_service_goes_on_in_a_new_one(running: S
     assert moved.stat().st_ino == old.st_ino
     wait_for(lambda: log.read_text(), 20, running.explain)
     assert (log.stat().st_uid, log.stat().st_mode & 0o777) == (old.st_uid, 0o640)
+
+
+def test_pschedd_started_by_root_gives_its_privileges_up_before_it_loads_anything(service: Service) -> None:
+    service.machine.run("install", "-d", "-o", "psched", "/run/psched")
+    config = service.machine.root / "etc/psched/psched.yml"
+    config.write_text(config.read_text() + "  user: psched\n")
+    application = service.machine.root / "srv/app.py"
+    application.write_text(application.read_text() + "Path('/var/lib/psched/imported').touch()\n")
+    pschedd = ("/opt/psched/bin/pschedd", "-e", "production", "-c", "/etc/psched/psched.yml")
+    service.machine.run(*pschedd, "start")
+    service.wait_for_trace("short")
+    owners = {(service.state / name).stat().st_uid for name in ("imported", "short")}
+    assert owners == {service.state.stat().st_uid}
+    assert 0 not in owners
+    service.machine.run(*pschedd, "upgrade")
+    service.machine.run(*pschedd, "stop")

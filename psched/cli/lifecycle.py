@@ -1,0 +1,219 @@
+"""What each command of pschedd does, and the exit codes of LSB init scripts that it ends with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from psched import worker
+from psched.config import Settings, load
+from psched.config.checks import is_file
+from psched.daemon.control import Control, has_ended, log_end, running, size_of, workers
+from psched.daemon.detach import Outcome, detach
+from psched.daemon.pidfile import AlreadyRunningError, PidFile, is_stale
+from psched.daemon.privileges import Identity
+from psched.daemon.replacement import Command, Takeover, hold_pid_file
+from psched.daemon.signals import REPLACE_NOW
+from psched.errors import ConfigError
+from psched.worker import Surroundings
+
+DONE = 0
+FAILED = 1
+NOT_PERMITTED = 4
+NOT_CONFIGURED = 6
+NOT_RUNNING = 7
+
+DIED = 1
+STOPPED = 3
+UNKNOWN = 4
+"""What `status` says with its exit code, besides DONE."""
+
+_UPGRADE_TIMEOUT = 60.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """The options of one command line."""
+
+    environment: str | None
+    config: Path
+    include: tuple[str, ...]
+    require: tuple[str, ...]
+    pid_file: Path | None
+    immediate: bool
+    timeout: float | None
+    app: tuple[str, ...]
+
+    @classmethod
+    def resolved(cls, **options: Any) -> Invocation:
+        """Return the options with every path absolute, so that they mean the same wherever the daemon is."""
+        invocation = cls(**options)
+        return replace(
+            invocation,
+            config=invocation.config.absolute(),
+            pid_file=None if invocation.pid_file is None else invocation.pid_file.absolute(),
+            include=tuple(str(Path(folder).absolute()) for folder in invocation.include),
+            require=tuple(str(Path(name).absolute()) if is_file(name) else name for name in invocation.require),
+        )
+
+    def settings(self) -> Settings:
+        """Return the configuration with the command line laid over it. Raises ConfigError."""
+        return load(self.config, self.environment).with_application(self.app, self.include, self.require)
+
+    def pid_path(self) -> Path | None:
+        """Return where the pid file is, if there is to be one."""
+        return self.settings().pid_file if self.pid_file is None else self.pid_file
+
+    def control(self) -> Control:
+        """Return the daemon that holds our pid file's lock. With --pid-file the configuration need not be readable."""
+        return Control(needed(self.pid_path(), "pid_file", self))
+
+    def again(self) -> Command:
+        """Return what a binary replace executes: this daemon in the foreground, from anywhere."""
+        program = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]
+        if Path(program[-1]).is_file():
+            program[-1] = str(Path(program[-1]).absolute())
+        options = ["-c", str(self.config)]
+        if self.environment is not None:
+            options += ["-e", self.environment]
+        if self.pid_file is not None:
+            options += ["--pid-file", str(self.pid_file)]
+        for name, values in (("-I", self.include), ("-r", self.require)):
+            options += [word for value in values for word in (name, value)]
+        return Command((*program, *options, "run", *self.app), Path("/"))
+
+
+def needed(value: T | None, key: str, invocation: Invocation) -> T:
+    """Return a setting that running in the background needs. Raises ConfigError when it is not there."""
+    if value is None:
+        example = {"pid_file": "psched.pid", "log": "psched.log"}[key]
+        raise ConfigError(f'{invocation.config}: {key}: missing; a daemon needs one, such as "{key}: {example}"')
+    return value
+
+
+def start(invocation: Invocation) -> int:
+    """Run the daemon in the background; done when its workers are up, or when it runs already."""
+    log = needed(invocation.settings().log, "log", invocation)
+    try:
+        pid_file = PidFile.acquire(invocation.control().pid_file)
+    except AlreadyRunningError as error:
+        click.echo(f"pschedd is {error}")
+        return DONE
+    written = size_of(log)
+    outcome = detach(
+        lambda ready: serve(invocation, Surroundings(pid_file, ready, background=True)),
+        [pid_file.descriptor],
+        invocation.timeout,
+    )
+    pid_file.close()
+    if outcome.ready:
+        click.echo(f"pschedd has started (pid {invocation.control().pid()})")
+        return DONE
+    _explain(outcome, log, written, invocation.timeout)
+    return FAILED
+
+
+def _explain(outcome: Outcome, log: Path, written: int, timeout: float | None) -> None:
+    if outcome.died:
+        click.echo(f"pschedd did not start: {outcome.reason or f'the end of {log} says why'}", err=True)
+    else:
+        click.echo(f"pschedd has not started within {timeout:g} s; it goes on trying, the end of {log}:", err=True)
+    for line in log_end(log, written):
+        click.echo(f"  {line}", err=True)
+
+
+def run(invocation: Invocation) -> int:
+    """Be the daemon, in the foreground; also what a binary replace executes. Holds the pid file, if there is one."""
+    path = invocation.pid_path()
+    background = Takeover.look_up(os.environ) is not None
+    return serve(
+        invocation, Surroundings(None if path is None else hold_pid_file(path, os.environ), background=background)
+    )
+
+
+def serve(invocation: Invocation, surroundings: Surroundings) -> int:
+    """Be the master, as the configured user, and return its exit code."""
+    settings = invocation.settings()
+    identity = Identity.look_up(settings.user, settings.group)
+    if identity is not None:
+        identity.assume()
+    return worker.run(None, invocation.settings, replace(surroundings, command=invocation.again()))
+
+
+def stop(invocation: Invocation) -> int:
+    """Stop the daemon and wait until it has ended. Done when none runs."""
+    control = invocation.control()
+    pid = control.send(signal.SIGQUIT if invocation.immediate else signal.SIGTERM)
+    if pid is None:
+        click.echo("pschedd is not running")
+        return DONE
+    if control.wait(lambda now: now != pid and has_ended(pid), invocation.timeout, click.echo):
+        click.echo(f"pschedd has stopped (pid {pid})")
+        return DONE
+    busy = "; ".join(running(pid)) or "nothing, it is leaving"
+    click.echo(f"pschedd still runs after {invocation.timeout:g} s (pid {pid}): {busy}", err=True)
+    return FAILED
+
+
+def restart(invocation: Invocation) -> int:
+    """Stop and start; a configuration that cannot be read leaves the running daemon alone."""
+    invocation.settings()
+    return stop(invocation) or start(invocation)
+
+
+def reload(invocation: Invocation) -> int:
+    """Make the daemon load configuration and code anew."""
+    return _signal(invocation, signal.SIGHUP if invocation.immediate else signal.SIGUSR1, "is reloading")
+
+
+def reopen_logs(invocation: Invocation) -> int:
+    """Make the daemon reopen its log files."""
+    return _signal(invocation, signal.SIGUSR2, "is reopening its logs")
+
+
+def upgrade(invocation: Invocation) -> int:
+    """Replace the master by a new one and wait until that has taken the pid file over."""
+    control = invocation.control()
+    pid = control.send(REPLACE_NOW if invocation.immediate else signal.SIGWINCH)
+    if pid is None:
+        click.echo("pschedd is not running", err=True)
+        return NOT_RUNNING
+    limit = _UPGRADE_TIMEOUT if invocation.timeout is None else invocation.timeout
+    if control.wait(lambda now: now is not None and now != pid, limit, lambda words: None):
+        click.echo(f"pschedd was replaced (pid {pid} → {control.pid()})")
+        return DONE
+    click.echo(f"pschedd was not replaced within {limit:g} s (pid {pid} goes on); its log says why", err=True)
+    return FAILED
+
+
+def status(invocation: Invocation) -> int:
+    """Say whether the daemon runs, and what its workers do."""
+    control = invocation.control()
+    pid = control.pid()
+    if pid is not None:
+        click.echo(f"pschedd is running (pid {pid})")
+        for worker in workers(pid):
+            click.echo(f"  {worker}")
+        return DONE
+    if is_stale(control.pid_file):
+        click.echo(f"pschedd died; {control.pid_file} is left of it")
+        return DIED
+    click.echo("pschedd is not running")
+    return STOPPED
+
+
+def _signal(invocation: Invocation, number: int, words: str) -> int:
+    pid = invocation.control().send(number)
+    if pid is None:
+        click.echo("pschedd is not running", err=True)
+        return NOT_RUNNING
+    click.echo(f"pschedd {words} (pid {pid})")
+    return DONE

@@ -1,0 +1,97 @@
+"""pschedd: the daemon's commands. `start` and `run` become the master; all others talk to the one that runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from psched.cli.faults import guarded
+from psched.cli.lifecycle import (
+    DONE,
+    FAILED,
+    NOT_CONFIGURED,
+    NOT_PERMITTED,
+    UNKNOWN,
+    Invocation,
+    reload,
+    reopen_logs,
+    restart,
+    run,
+    start,
+    status,
+    stop,
+    upgrade,
+)
+from psched.cli.options import DEFAULT_CONFIG
+from psched.daemon.pidfile import PidFileError
+from psched.errors import ConfigError
+
+_ACTIONS: dict[str, Callable[[Invocation], int]] = {
+    "start": start,
+    "stop": stop,
+    "restart": restart,
+    "reload": reload,
+    "reopen-logs": reopen_logs,
+    "upgrade": upgrade,
+    "status": status,
+    "run": run,
+}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "-e", "--environment", metavar="ENV", help="Environment in the file (default: $PSCHED_ENV, or development)."
+)
+@click.option(
+    "-c", "--config", type=click.Path(path_type=Path), default=DEFAULT_CONFIG, metavar="PATH", show_default=True
+)
+@click.option("-I", "--include", multiple=True, metavar="DIR", help="Folder for the import path; may be repeated.")
+@click.option("-r", "--require", multiple=True, metavar="MODULE|FILE.py", help="Load this first; may be repeated.")
+@click.option("--pid-file", type=click.Path(path_type=Path), metavar="PATH", help="Instead of the configuration's.")
+@click.option("--immediate", is_flag=True, help="Do not wait for running tasks: give them back.")
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help="Wait so many seconds at the most.")
+@click.argument("action", type=click.Choice(list(_ACTIONS)))
+@click.argument("app", nargs=-1)
+def pschedd(action: str, **options: Any) -> int:
+    """Control the psched daemon, or be it.
+
+    \b
+    start        go into the background; returns when the workers are up
+    stop         stop when the running tasks are done (--immediate: now)
+    restart      stop, then start
+    reload       new configuration and code, each worker after its task
+    upgrade      a new master with a new interpreter takes over
+    reopen-logs  after logrotate has moved them
+    status       0 it runs, 1 it died, 3 it does not run, 4 unknown
+    run          stay in the foreground
+
+    APP is what to run, module:NAME, instead of the configuration's app.
+    """
+    return _exit_code(action, Invocation.resolved(**options))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code. `arguments` default to the process's."""
+    return guarded("pschedd", lambda: int(pschedd.main(arguments, "pschedd", standalone_mode=False) or DONE))
+
+
+def _exit_code(action: str, invocation: Invocation) -> int:
+    try:
+        return _ACTIONS[action](invocation)
+    except ConfigError as error:
+        code, message = NOT_CONFIGURED, str(error)
+    except PermissionError as error:
+        code, message = NOT_PERMITTED, f"{error.strerror}: the daemon belongs to another user; try as root"
+    except PidFileError as error:
+        code, message = FAILED, str(error)
+    for line in message.splitlines():
+        click.echo(f"pschedd: {line}", err=True)
+    return UNKNOWN if action == "status" else code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

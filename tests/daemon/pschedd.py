@@ -1,0 +1,141 @@
+"""pschedd in a folder of its own, as the tests drive it: by its command line."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from psched.daemon.pidfile import read_running
+from tests.programs import install_programs
+
+CONFIG = """\
+development:
+  type: rdb
+  url: sqlite:///psched.db
+  app: app:app
+  include: .
+  log: psched.log
+  pid_file: psched.pid
+  poll_interval: 0.1
+  retry_wait: 1
+  child_fork_frequency_limit: 0.1
+  processors: 1
+"""
+APPLICATION = """\
+import os, time
+from pathlib import Path
+import psched
+
+app = psched.App()
+here = Path(__file__).parent
+
+@app.task("short")
+def short(task):
+    with open(here / "short", "a") as trace:
+        trace.write(f"{os.getpid()} {os.getuid()} {os.getsid(0)} {os.getcwd()} {os.readlink('/proc/self/fd/0')}\\n")
+
+@app.task("long")
+def long(task):
+    (here / "long-began").touch()
+    while not (here / "long-may-end").exists():
+        time.sleep(0.02)
+    (here / "long-ended").touch()
+"""
+
+
+@dataclass(frozen=True)
+class Pschedd:
+    """The daemon whose configuration is etc/psched.yml of a folder, and whose files are beside that."""
+
+    folder: Path
+
+    def __call__(self, action: str, *options: str) -> subprocess.CompletedProcess[str]:
+        """Run one command of pschedd's, with the folder above as its working directory."""
+        return self._program("pschedd", action, *options)
+
+    def psched(self, *arguments: str) -> str:
+        """Run the psched command line, which must succeed."""
+        done = self._program("psched", *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    @property
+    def etc(self) -> Path:
+        return self.folder / "etc"
+
+    @property
+    def config(self) -> Path:
+        return self.etc / "psched.yml"
+
+    @property
+    def log(self) -> str:
+        log = self.etc / "psched.log"
+        return log.read_text() if log.exists() else "(no log)"
+
+    @property
+    def pid(self) -> int | None:
+        return read_running(self.etc / "psched.pid")
+
+    def configure(self, old: str, new: str) -> None:
+        text = self.config.read_text()
+        assert old in text
+        self.config.write_text(text.replace(old, new))
+
+    def start(self) -> int:
+        """Start it, which must succeed, and return the master's pid."""
+        done = self("start")
+        assert done.returncode == 0, done.stderr + self.log
+        pid = self.pid
+        assert pid is not None
+        return pid
+
+    def wait_for(self, name: str) -> Path:
+        """Wait for a file that the application writes."""
+        trace = self.etc / name
+        self.wait_until(trace.exists)
+        return trace
+
+    def wait_until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.02)
+
+    @contextmanager
+    def foreground(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Run it in the foreground; killed at the end of the block if it still runs then."""
+        argv = [self.folder / "bin/pschedd", "run"]
+        with subprocess.Popen(argv, cwd=self.folder, stdin=subprocess.DEVNULL) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def _program(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        argv = [self.folder / "bin" / name, *arguments]
+        return subprocess.run(
+            argv, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50, check=False
+        )
+
+
+@contextmanager
+def installed(folder: Path) -> Iterator[Pschedd]:
+    """Yield a daemon that is configured and has its table; kill what the test left of it."""
+    daemon = Pschedd(folder)
+    install_programs(folder / "bin")
+    daemon.etc.mkdir()
+    daemon.config.write_text(CONFIG)
+    (daemon.etc / "app.py").write_text(APPLICATION)
+    daemon.psched("init")
+    try:
+        yield daemon
+    finally:
+        if (pid := daemon.pid) is not None:
+            for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+                process.kill()

@@ -1,0 +1,210 @@
+"""pschedd's commands: what they do to a real daemon, and the exit codes that scripts rely on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.daemon.pschedd import Pschedd, installed
+
+
+@pytest.fixture
+def pschedd(tmp_path: Path) -> Iterator[Pschedd]:
+    with installed(tmp_path) as pschedd:
+        yield pschedd
+
+
+@pytest.fixture
+def ticking(pschedd: Pschedd) -> Pschedd:
+    """With a schedule that is due every second."""
+    pschedd.psched("add", "s1", "short", "* * * * * *", "{}")
+    return pschedd
+
+
+@pytest.fixture
+def busy(pschedd: Pschedd) -> Pschedd:
+    """Started, and running a task that does not end by itself."""
+    pschedd.psched("add", "l1", "long", "* * * * * *", "{}")
+    pschedd.start()
+    pschedd.wait_for("long-began")
+    return pschedd
+
+
+def test_start_returns_when_the_workers_are_up_and_stop_when_all_have_left(ticking: Pschedd) -> None:
+    done = ticking("start")
+    pid = ticking.pid
+    assert (done.returncode, done.stdout) == (0, f"pschedd has started (pid {pid})\n"), done.stderr
+    workers = psutil.Process(pid).children()
+    assert len(workers) == 1
+    assert ticking("status").returncode == 0
+    ticking.wait_for("short")
+    assert ticking("stop").returncode == 0
+    assert not any(process.is_running() for process in workers)
+    assert ticking("status").returncode == 3
+    assert not (ticking.etc / "psched.pid").exists()
+
+
+def test_the_daemon_is_detached_and_its_files_are_where_the_configuration_is(ticking: Pschedd) -> None:
+    ticking.configure("log: psched.log", "log: logs.txt")
+    pid = ticking.start()
+    trace = ticking.wait_for("short")
+    ticking.wait_until(trace.read_text)
+    _, _, session, folder, stdin = trace.read_text().splitlines()[0].split()
+    assert int(session) not in (os.getsid(0), 0)
+    assert (folder, stdin) == ("/", "/dev/null")
+    assert psutil.Process(pid).terminal() is None
+    assert stat.S_IMODE(trace.stat().st_mode) == 0o640, "umask 027"
+    assert stat.S_IMODE((ticking.etc / "logs.txt").stat().st_mode) == 0o640
+    assert ticking("stop").returncode == 0
+
+
+def test_starting_twice_is_starting_once(pschedd: Pschedd) -> None:
+    pid = pschedd.start()
+    again = pschedd("start")
+    assert again.returncode == 0
+    assert f"already running with pid {pid}" in again.stdout
+    assert pschedd.pid == pid
+    assert pschedd("stop").returncode == 0
+
+
+def test_a_start_that_fails_says_why(pschedd: Pschedd) -> None:
+    pschedd.configure("app: app:app", "app: nowhere:app")
+    done = pschedd("start")
+    assert done.returncode == 1
+    assert "nowhere" in done.stderr
+    assert pschedd("status").returncode == 3
+
+
+def test_a_missing_table_is_named_with_its_remedy(pschedd: Pschedd) -> None:
+    pschedd.configure("type: rdb", "table: other\n  type: rdb")
+    done = pschedd("start")
+    assert done.returncode == 1
+    assert "psched init" in done.stderr
+
+
+@pytest.mark.parametrize("line", ["processors: many", "log: psched.log", "pid_file: psched.pid"])
+def test_a_configuration_that_cannot_serve_is_exit_code_6(pschedd: Pschedd, line: str) -> None:
+    if line == "processors: many":
+        pschedd.configure("processors: 1", line)
+    else:
+        pschedd.configure(line, "")
+    done = pschedd("start")
+    assert done.returncode == 6
+    assert line.split(":")[0] in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_does_not_run_is_stopped_but_cannot_be_signalled(pschedd: Pschedd) -> None:
+    codes = {action: pschedd(action).returncode for action in ("stop", "status", "reload", "upgrade", "reopen-logs")}
+    assert codes == {"stop": 0, "status": 3, "reload": 7, "upgrade": 7, "reopen-logs": 7}
+
+
+def test_a_killed_daemon_leaves_a_stale_file_that_is_no_obstacle(pschedd: Pschedd) -> None:
+    master = psutil.Process(pschedd.start())
+    family = [master, *master.children()]
+    master.kill()
+    psutil.wait_procs(family, timeout=10)
+    died = pschedd("status")
+    assert (died.returncode, "died" in died.stdout) == (1, True)
+    assert pschedd("stop").returncode == 0
+    assert pschedd.start() != master.pid
+    assert pschedd("stop").returncode == 0
+
+
+def test_stop_says_what_it_waits_for_and_immediate_gives_it_back(busy: Pschedd) -> None:
+    impatient = busy("stop", "--timeout", "2")
+    assert impatient.returncode == 1
+    assert "running l1" in impatient.stdout
+    assert "running l1" in impatient.stderr
+    assert busy("stop", "--immediate").returncode == 0
+    assert not (busy.etc / "long-ended").exists()
+
+
+def test_stop_lets_the_running_task_finish(busy: Pschedd) -> None:
+    pid = busy.pid
+    assert busy("stop", "--timeout", "0").returncode == 1
+    (busy.etc / "long-may-end").touch()
+    assert busy("stop").returncode == 0
+    assert pid is not None
+    assert not psutil.pid_exists(pid)
+    assert (busy.etc / "long-ended").exists()
+
+
+def test_reload_takes_the_new_configuration_and_keeps_the_master(pschedd: Pschedd) -> None:
+    pid = pschedd.start()
+    pschedd.configure("processors: 1", "processors: 2")
+    for options in ((), ("--immediate",)):
+        before = set(psutil.Process(pid).children())
+        assert pschedd("reload", *options).returncode == 0
+        pschedd.wait_until(lambda before=before: len(set(psutil.Process(pid).children()) - before) == 2)
+    assert pschedd.pid == pid
+    assert pschedd("stop").returncode == 0
+
+
+def test_restart_makes_a_new_master_but_not_of_a_broken_configuration(pschedd: Pschedd) -> None:
+    first = pschedd.start()
+    assert pschedd("restart").returncode == 0
+    second = pschedd.pid
+    assert second not in (None, first)
+    pschedd.configure("processors: 1", "processors: none")
+    assert pschedd("restart").returncode == 6
+    assert pschedd.pid == second
+    assert pschedd("--pid-file", str(pschedd.etc / "psched.pid"), "stop").returncode == 0, "needs no configuration"
+
+
+@pytest.mark.parametrize("options", [(), ("--immediate",)])
+def test_upgrade_hands_the_daemon_over_to_a_new_master(ticking: Pschedd, options: tuple[str, ...]) -> None:
+    old = ticking.start()
+    done = ticking("upgrade", *options)
+    assert done.returncode == 0, done.stderr + ticking.log
+    new = ticking.pid
+    assert new not in (None, old)
+    assert str(new) in done.stdout
+    ticking.wait_until(lambda: not psutil.pid_exists(old))
+    (ticking.etc / "short").unlink(missing_ok=True)
+    ticking.wait_for("short")
+    assert ticking("stop").returncode == 0
+
+
+def test_an_upgrade_that_fails_leaves_the_old_master_in_charge(ticking: Pschedd) -> None:
+    old = ticking.start()
+    (ticking.etc / "app.py").rename(ticking.etc / "gone.py")
+    done = ticking("upgrade", "--timeout", "3")
+    assert done.returncode == 1
+    assert "its log says why" in done.stderr
+    assert ticking.pid == old
+    assert ticking("stop").returncode == 0
+
+
+def test_reopen_logs_writes_to_a_new_file_after_the_old_was_moved(ticking: Pschedd) -> None:
+    ticking.start()
+    log = ticking.etc / "psched.log"
+    log.rename(ticking.etc / "psched.log.1")
+    assert ticking("reopen-logs").returncode == 0
+    ticking.wait_until(lambda: log.exists() and log.read_text())
+    assert ticking("stop").returncode == 0
+
+
+def test_run_is_the_same_daemon_in_the_foreground(ticking: Pschedd) -> None:
+    with ticking.foreground() as process:
+        ticking.wait_for("short")
+        assert ticking.pid == process.pid
+        second = ticking("run")
+        assert second.returncode == 1
+        assert f"already running with pid {process.pid}" in second.stderr
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert not (ticking.etc / "psched.pid").exists()
+
+
+def test_usage_errors_are_exit_code_2_and_help_names_every_command(pschedd: Pschedd) -> None:
+    assert pschedd("begin").returncode == 2
+    text = pschedd("--help").stdout
+    for action in ("start", "stop", "restart", "reload", "reopen-logs", "upgrade", "status", "run"):
+        assert f"  {action} " in text

@@ -1,0 +1,33 @@
+"""psched and pschedd as programs, whether or not this checkout is installed. In the test process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+_PROGRAM = """\
+#!{interpreter}
+import sys
+sys.path.insert(0, {source!r})
+from {module} import main
+sys.exit(main())
+"""
+_MODULES = {"psched": "psched.cli.main", "pschedd": "psched.cli.pschedd"}
+
+
+def programs(interpreter: str = sys.executable, source: str = str(ROOT)) -> dict[str, str]:
+    """Return the text of each program: run by `interpreter`, from the package in the folder `source`."""
+    return {
+        name: _PROGRAM.format(interpreter=interpreter, source=source, module=module)
+        for name, module in _MODULES.items()
+    }
+
+
+def install_programs(folder: Path) -> None:
+    """Write the programs into a new folder."""
+    folder.mkdir()
+    for name, text in programs().items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
