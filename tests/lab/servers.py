@@ -156,11 +156,13 @@ class Server(ABC):
             self.port = free_port()
         elif not _is_free(self.port):
             raise RuntimeError(f"{self.name} cannot start: somebody else listens on its port {self.port}")
+        command = self._command()
         try:
-            self._launch()
+            self._guardian = self._launch(command)
             self._wait_for_answer()
         except BaseException:
-            self.kill()
+            if self._guardian is not None:
+                self.kill()
             raise
 
     def stop(self) -> None:
@@ -218,20 +220,21 @@ class Server(ABC):
             self._install(self._template)
         subprocess.run(["cp", "-a", self._template, self.data], check=True)
 
-    def _launch(self) -> None:
-        command = [sys.executable, "-I", str(_GUARDIAN), str(self.folder), ordinary_user() or "", *self._command()]
+    def _launch(self, command: list[str]) -> subprocess.Popen[bytes]:
+        arguments = [str(_GUARDIAN), str(self.folder), ordinary_user() or "", *command]
         with (self.folder / "log").open("ab") as log:
-            self._guardian = subprocess.Popen(
-                command,
+            guardian = subprocess.Popen(
+                [sys.executable, "-I", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, "LC_ALL": "C", **self.environment},
                 start_new_session=True,  # a Ctrl-C at the terminal is for the tests
             )
-        assert self._guardian.stdout is not None
-        with self._guardian.stdout as answer:
+        assert guardian.stdout is not None
+        with guardian.stdout as answer:
             self._pid = int(answer.readline() or 0)
+        return guardian
 
     def _wait_for_answer(self) -> None:
         deadline = time.monotonic() + _START_LIMIT
