@@ -35,7 +35,7 @@ def guarded(program: str, run: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        _forget_output()
+        _end_output()
         return FAILED
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
@@ -49,6 +49,7 @@ def guarded(program: str, run: Callable[[], int]) -> int:
         if os.environ.get("PSCHED_DEBUG"):
             raise
         _tell(program, _message(error))
+        _end_output()
         return FAILED
 
 
@@ -107,8 +108,11 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _forget_output() -> None:
-    """Let the rest of the output go nowhere, so that closing it at exit does not fail once more."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+def _end_output() -> None:
+    """Let output that cannot be written go nowhere, so that closing it at exit does not fail once more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -11,8 +11,6 @@ import yaml
 from psched.errors import ConfigError
 from psched.suggest import did_you_mean
 
-_MERGE = "tag:yaml.org,2002:merge"
-
 
 class _Loader(yaml.SafeLoader):
     """YAML's safe subset in which no mapping has a key twice (YAML itself says so; PyYAML takes the last)."""
@@ -20,7 +18,7 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+            if not isinstance(key, yaml.ScalarNode):
                 continue
             if key.value in seen:
                 problem = f"the key {key.value!r} stands twice"

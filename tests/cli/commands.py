@@ -67,8 +67,9 @@ class Commands:
         return outcome.err.removeprefix("psched: ").rstrip("\n")
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-        """Start a command as a process."""
+        """Start a command as a process, its output buffered as usual."""
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
+        environment.pop("PYTHONUNBUFFERED", None)
         return subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *arguments], cwd=self.folder, env=environment, **options
         )

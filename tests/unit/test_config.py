@@ -196,6 +196,9 @@ def test_a_password_is_never_shown() -> None:
     assert settings.schedules is not None
     assert settings.schedules.masked_url == "mysql://psched:***@db:3306/psched?ssl_password=***"
     assert "s3cret" not in repr(settings) + str(settings)
+    with pytest.raises(ValueError, match="table") as caught:
+        Section(type="rdb", url="mysql://u:s3cret@h/d", table="mysql://u:s3cret@h/d")
+    assert "s3cret" not in str(caught.value)
     assert masked_url("mysql://u:a:b@c@h/d") == "mysql://u:***@h/d"
     assert masked_url("sqlite:///file.db") == "sqlite:///file.db"
 
