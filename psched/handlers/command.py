@@ -9,12 +9,12 @@ It takes tasks of the type `command`, and of any that begins with `command.`; th
     {"shell": true, "command": "backup --all | gzip >out"}     /bin/sh -c
 
 and, if wanted, `cwd` (an absolute folder), `env` (added to the daemon's own), `timeout` (seconds) and `ok_exit_codes`
-(default `[0]`). The program has nothing to read, a session of its own, and in its environment `PSCHED_KEY`,
+(default `[0]`). The program has nothing to read, a process group of its own, and in its environment `PSCHED_KEY`,
 `PSCHED_TYPE`, `PSCHED_SCHEDULED_TIME` (unix seconds), `PSCHED_ATTEMPT` and, where the store has fences, `PSCHED_FENCE`.
 
 Exit status, duration and the last lines of its output go to the log. Any other status, and data that cannot be used,
 are an error: the task is tried again after `retry_wait`. When the program ends, or is ended, so is all that is left of
-its process group: first by SIGTERM, then by SIGKILL.
+its process group: first by SIGTERM, then by SIGKILL. What has moved to a session of its own lives on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pydantic_core import ErrorDetails
 
 from psched.application import Base, Dispatch
 from psched.application.routing import Routes
-from psched.handlers.process_group import Ending, ProcessGroup
+from psched.handlers.program import Ending, Program
 from psched.suggest import did_you_mean
 from psched.task import Task
 
@@ -127,13 +127,13 @@ class CommandHandler(Base):
         """Return how the program ended, or None when it was not started because the run is to stop."""
         if self._stop.is_set():
             return None
-        with self._start(instruction) as group:
-            return group.wait(instruction.timeout, _TIMEOUT_GRACE, _GRACE)
+        with self._start(instruction) as program:
+            return program.wait(instruction.timeout, _TIMEOUT_GRACE, _GRACE)
 
-    def _start(self, instruction: Instruction) -> ProcessGroup:
+    def _start(self, instruction: Instruction) -> Program:
         environment = os.environ | instruction.env | about(self.task)
         try:
-            return ProcessGroup(instruction.program, instruction.cwd, environment, self._stop)
+            return Program(instruction.program, instruction.cwd, environment, self._stop)
         except OSError as error:
             thing = instruction.program[0] if error.filename is None else error.filename
             raise CommandError(f"cannot run {thing!r}: {error.strerror}") from error

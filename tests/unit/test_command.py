@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -153,8 +155,8 @@ def test_it_reads_nothing_and_inherits_no_descriptor(ledger: Ledger, caplog: pyt
     assert caplog.messages[-1].splitlines()[1:] == ["  | '' ['0', '1', '2', '3']"]
 
 
-def test_it_has_a_session_of_its_own(ledger: Ledger) -> None:
-    check = f"import os; assert os.getsid(0) == os.getpid() != {os.getpid()}"
+def test_it_has_a_process_group_of_its_own(ledger: Ledger) -> None:
+    check = f"import os; assert os.getpgid(0) != {os.getpgid(0)}"
     run(ledger, argv=[sys.executable, "-c", check])
     assert ledger.entries == [("finished",)]
 
@@ -302,6 +304,37 @@ def test_a_kill_after_the_end_harms_nobody(ledger: Ledger) -> None:
     handler = run(ledger, argv=["true"])
     handler.kill(ImmediateProcessStopError())
     assert ledger.entries == [("finished",)]
+
+
+WORKER = """
+import json, sys
+from psched.handlers.command import CommandHandler
+from tests.unit.ledger import Ledger
+
+CommandHandler(Ledger().task("command", json.loads(sys.argv[1]))).run()
+"""
+STUBBORN = "trap 'echo >termed' TERM; echo $$ >pids; while :; do sleep 0.1; done"
+
+
+@pytest.mark.parametrize(
+    ("data", "sign"),
+    [
+        ({"shell": True, "command": "sleep 60 & echo $! $$ >pids; wait"}, "pids"),
+        ({"shell": True, "command": STUBBORN, "timeout": 0.5}, "termed"),
+    ],
+    ids=["running", "being ended"],
+)
+def test_a_worker_that_is_killed_takes_its_programs_along(data: dict[str, Any], sign: str, tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", WORKER, json.dumps(data)]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment) as worker:
+        wait_for(tmp_path / sign)
+        worker.kill()
+    pids = [int(pid) for pid in wait_for(tmp_path / "pids").split()]
+    deadline = time.monotonic() + _PATIENCE
+    while not all(is_gone(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert all(is_gone(pid) for pid in pids)
 
 
 # --- what cannot be run

@@ -1,4 +1,4 @@
-"""Runs one program in a session of its own, keeps the end of its output, ends its whole process group. In children."""
+"""Runs one program in a process group of its own, keeps the end of its output, ends the whole group. In children."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-import psutil
+from psched.handlers.group import Group
 
 _TAIL_BYTES = 8192
 _TAIL_LINES = 40
@@ -43,27 +43,23 @@ class Ending:
     tail: str
 
 
-class ProcessGroup:
+class Program:
     """A program that runs with its descendants in one process group, its output in a pipe. For one thread.
 
-    `stop` may be set by another thread at any time: SIGTERM goes to the group, SIGKILL after `grace` seconds.
-    What starts a session of its own has left the group and lives on.
+    `stop` may be set by another thread at any time: SIGTERM goes to the group, SIGKILL after `grace` seconds. The group
+    dies also with this process. What moves to a group or session of its own lives on.
     """
 
     def __init__(self, argv: Sequence[str], cwd: str | None, env: Mapping[str, str], stop: threading.Event) -> None:
         """Start the program. Raises OSError or ValueError when it cannot be started."""
         self._stop = stop
         self._started = time.monotonic()
-        self._process = subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env=env,
-            bufsize=0,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        self._group = Group()
+        try:
+            self._process = _start(argv, cwd, env, self._group.number)
+        except BaseException:
+            self._group.close()
+            raise
         assert self._process.stdout is not None
         self._pipe = self._process.stdout
         os.set_blocking(self._pipe.fileno(), False)
@@ -84,9 +80,10 @@ class ProcessGroup:
     ) -> None:
         """Leave nothing running, whatever happened."""
         if self._process.returncode is None:
-            self._signal(signal.SIGKILL)
+            self._group.signal(signal.SIGKILL)
             self._process.wait()
         self._pipe.close()
+        self._group.close()
 
     def wait(self, timeout: float | None, timeout_grace: float, grace: float) -> Ending:
         """Wait until nobody of the group is left, ending it after `timeout` seconds.
@@ -114,9 +111,9 @@ class ProcessGroup:
         self._kill_if_due(now)
 
     def _end_rest(self, grace: float) -> None:
-        """The program has ended and was reaped; a group's number is not given away while it has members."""
-        self._read(_SETTLING if self._has_members() else 0)
-        while self._has_members():
+        """End what the program left in its group; what is about to leave by itself gets a moment."""
+        self._read(_SETTLING if self._group.has_members() else 0)
+        while self._group.has_members():
             now = time.monotonic()
             self._left_behind = True
             if self._kill_at is None:
@@ -128,26 +125,12 @@ class ProcessGroup:
 
     def _terminate(self, kill_at: float) -> None:
         self._kill_at = kill_at
-        self._signal(signal.SIGTERM)
+        self._group.signal(signal.SIGTERM)
 
     def _kill_if_due(self, now: float) -> None:
         if self._kill_at is not None and self._give_up_at is None and now >= self._kill_at:
             self._give_up_at = now + _LAST_WAIT
-            self._signal(signal.SIGKILL)
-
-    def _signal(self, number: int) -> bool:
-        """Signal the group; False when it has no member."""
-        try:
-            os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True
-        return True
-
-    def _has_members(self) -> bool:
-        """Whether anybody of the group is alive; the dead whom nobody reaps (a container without init) do not count."""
-        return self._signal(0) and any(_is_alive(pid, self._process.pid) for pid in psutil.pids())
+            self._group.signal(signal.SIGKILL)
 
     def _turn(self) -> None:
         if self._open:
@@ -184,9 +167,14 @@ class ProcessGroup:
         return "\n".join("".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in line) for line in lines)
 
 
-def _is_alive(pid: int, group: int) -> bool:
-    """Whether `pid` is a living member of `group`."""
-    try:
-        return os.getpgid(pid) == group and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except (ProcessLookupError, PermissionError, psutil.Error):
-        return False
+def _start(argv: Sequence[str], cwd: str | None, env: Mapping[str, str], group: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        argv,
+        cwd=cwd,
+        env=env,
+        bufsize=0,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        process_group=group,
+    )
