@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from psched.daemon.control import has_ended
 from tests.daemon.pschedd import Pschedd, installed
 
 
@@ -132,7 +133,7 @@ def test_stop_lets_the_running_task_finish(busy: Pschedd) -> None:
     (busy.etc / "long-may-end").touch()
     assert busy("stop").returncode == 0
     assert pid is not None
-    assert not psutil.pid_exists(pid)
+    assert has_ended(pid)
     assert (busy.etc / "long-ended").exists()
 
 
@@ -166,7 +167,7 @@ def test_upgrade_hands_the_daemon_over_to_a_new_master(ticking: Pschedd, options
     new = ticking.pid
     assert new not in (None, old)
     assert str(new) in done.stdout
-    ticking.wait_until(lambda: not psutil.pid_exists(old))
+    ticking.wait_until(lambda: has_ended(old))
     (ticking.etc / "short").unlink(missing_ok=True)
     ticking.wait_for("short")
     assert ticking("stop").returncode == 0

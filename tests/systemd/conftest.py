@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from psched.config import from_mapping
+from psched.schedules import open_schedules
 from tests.systemd.machine import Machine, boot, python_files, require_machine
 from tests.systemd.service import CHECKOUT, Service, follow_documents
 
@@ -67,12 +71,23 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield machine
 
 
+@pytest.fixture(scope="session")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with a schedule that is due every second, to be copied."""
+    path = tmp_path_factory.mktemp("systemd") / "psched.db"
+    section = from_mapping({"type": "rdb", "url": f"sqlite:///{path}"}).sections[0]
+    with open_schedules(section, "laboratory") as schedules:
+        schedules.store.create_tables()
+        schedules.add("s1", "short", cron="* * * * * *", next_time=int(time.time()))
+    return path
+
+
 @pytest.fixture
-def service(machine: Machine) -> Service:
+def service(machine: Machine, database: Path) -> Service:
     """The service, not started, with a table and a schedule that is due every second."""
     service = Service(machine)
-    service.psched("init")
-    service.psched("add", "s1", "short", "* * * * * *", "{}")
+    copy = shutil.copy(database, service.state / "psched.db")
+    shutil.chown(copy, *(service.state.stat()[4:6]))
     return service
 
 

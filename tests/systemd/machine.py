@@ -156,13 +156,20 @@ def _booted(launcher: subprocess.Popen[bytes], console: Path) -> Machine:
     def ready() -> Machine | None:
         assert launcher.poll() is None, f"the machine did not boot: {console.read_text(errors='replace')}"
         for process in psutil.Process(launcher.pid).children(recursive=True):
-            if "systemd.unit=laboratory.target" in process.cmdline() and "systemd-nspawn" not in process.name():
+            if _is_init(process):
                 machine = Machine(process)
                 state = machine.run("systemctl", "is-system-running", check=False).strip()
                 return machine if state in {"running", "degraded"} else None
         return None
 
     return wait_for(ready, 20, lambda: console.read_text(errors="replace"))
+
+
+def _is_init(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "systemd" and "systemd.unit=laboratory.target" in process.cmdline()
+    except psutil.Error:
+        return False  # a helper of the boot's that has just ended
 
 
 def wait_for(attempt: Callable[[], T | None], seconds: float, explain: Callable[[], object] = str) -> T:

@@ -62,4 +62,4 @@ def test_the_two_units_differ_in_their_environment_alone() -> None:
         if left != right
     ]
     settings = [pair for pair in differing if not pair[0].startswith("#")]
-    assert settings == [(name, name) for name in ("Description", "ExecStart", "RuntimeDirectory")]
+    assert settings == [(name, name) for name in ("Description", "ExecStart")]
