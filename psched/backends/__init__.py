@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -12,16 +13,24 @@ from psched.store import Stores, StoreSettings
 def open_stores(type_: str, settings: StoreSettings) -> Stores:
     """Return the stores of the backend `type_` for the tables that `settings` name; nothing is connected yet.
 
+    Raises ConfigError.
+    """
+    stores: Stores = find_backend(type_)(settings)
+    return stores
+
+
+def find_backend(type_: str) -> Callable[[StoreSettings], Stores]:
+    """Return the `open_stores` of the backend `type_`.
+
     A name with a dot is somebody else's package with an `open_stores(settings)` of its own. Raises ConfigError.
     """
     name = type_ if "." in type_ else f"{__name__}.{type_}"
     if not all(part.isidentifier() for part in name.split(".")) or not _exists(name):
-        raise ConfigError(f"type: no store {type_!r}; there are rdb_compat, rdb and redis, or a package of your own")
-    opener = getattr(import_module(name), "open_stores", None)
+        raise ConfigError(f"type: no store {type_!r}; there are rdb and rdb_compat, or a package of your own")
+    opener: Callable[[StoreSettings], Stores] | None = getattr(import_module(name), "open_stores", None)
     if opener is None:
-        raise ConfigError(f"type: the package {type_} has no open_stores(settings)")
-    stores: Stores = opener(settings)
-    return stores
+        raise ConfigError(f"type: no store {type_!r}; its package has no open_stores(settings)")
+    return opener
 
 
 def _exists(name: str) -> bool:

@@ -1,0 +1,234 @@
+"""Leases in the originals' table, where holding a row means having written its timeout. Used in children and clients.
+
+The fence is the occurrence and the timeout that was written last: whoever takes the row writes a later timeout, and
+whoever finishes it a later occurrence. Until a lease ends nobody else writes the row; so what a renewal without an
+answer has left there is ours.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, ColumnElement, Connection, RowMapping, Table, Update, bindparam, cast, select, update
+
+from psched.backends.sql.fields import Fields
+from psched.clock import boottime
+from psched.dialects.base import now_ms
+from psched.dialects.database import Database
+from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError
+from psched.model import Lease
+
+_SHIFT = 2**40
+
+
+class Fence(NamedTuple):
+    """What the row must hold for a write under a lease; packed into the integer of `Lease.fence`."""
+
+    occurrence: int
+    timeout: int
+
+    @classmethod
+    def of(cls, lease: Lease) -> Fence:
+        """Return the fence of a lease."""
+        return cls(*divmod(lease.fence, _SHIFT))
+
+    @classmethod
+    def in_row(cls, row: RowMapping) -> Fence:
+        """Return what a row holds; 0 for what is no integer."""
+        fields = Fields(row)
+        return cls(fields.number("next_time"), fields.number("timeout"))
+
+    def holds(self, row: RowMapping) -> bool:
+        """Tell whether the row is under this fence."""
+        return self == Fence.in_row(row)
+
+    def until(self, timeout: int) -> Fence:
+        """Return the fence of the same occurrence with another timeout."""
+        return Fence(self.occurrence, timeout)
+
+    @property
+    def packed(self) -> int:
+        """One integer for both."""
+        return self.occurrence * _SHIFT + self.timeout
+
+    def lease(self, key: str) -> Lease:
+        """Return the lease on `key` with this fence."""
+        return Lease(key, self.packed, float(self.timeout))
+
+
+class Settled(NamedTuple):
+    """How a settling ended: it was done, or this is the row as it is instead."""
+
+    done: bool
+    row: RowMapping | None
+
+
+class CompatLeases:
+    """The leases of one process on one table. Safe to use from several threads."""
+
+    def __init__(self, database: Database, table: Table) -> None:
+        self._database = database
+        self._table = table
+        self._lock = threading.Lock()
+        self._unanswered: dict[Lease, float] = {}
+        self._write_statements()
+
+    def acquire(self, limit: int, alive_time: float) -> list[tuple[Mapping[Any, Any], Lease]]:
+        """Lease up to `limit` due rows, earliest first. When the answer is lost, these leases end by themselves."""
+        values = {"limit": limit, "alive": math.ceil(alive_time)}
+
+        def work(connection: Connection, uncertain: bool) -> Sequence[RowMapping]:
+            with self._database.transaction(connection):
+                rows = connection.execute(self._due, values).mappings().all()
+                if rows:
+                    keys = [row["id"] for row in rows]
+                    connection.execute(self._renew, {"keys": keys, "end": rows[0]["lease_end"]})
+            return rows
+
+        return [_claimed(row) for row in self._database.run(work)] if limit > 0 else []
+
+    def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
+        """Make each lease end `alive_time` seconds from now; None for those that are lost."""
+        asked = boottime()
+        values = {"keys": [lease.key for lease in leases], "alive": math.ceil(alive_time)}
+
+        def work(connection: Connection, uncertain: bool) -> dict[Lease, Lease]:
+            with self._database.transaction(connection):
+                rows = {row["id"]: row for row in connection.execute(self._locked, values).mappings()}
+                held = [lease for lease in leases if self._present(lease, rows.get(lease.key), uncertain) is not None]
+                ends = {lease: Fence.of(lease).until(rows[lease.key]["lease_end"]) for lease in held}
+                if held:
+                    keys = [lease.key for lease in held]
+                    connection.execute(self._renew, {"keys": keys, "end": rows[keys[0]]["lease_end"]})
+            return {lease: fence.lease(lease.key) for lease, fence in ends.items()}
+
+        try:
+            renewed = self._database.run(work) if leases else {}
+        except BaseException:
+            self._remember_unanswered(leases, asked + alive_time)
+            raise
+        self._forget(leases)
+        return [renewed.get(lease) for lease in leases]
+
+    def release(self, lease: Lease, until: float) -> None:
+        """Make the row due now."""
+        self.settle(lease, self._release, {}, until)
+
+    def retry(self, lease: Lease, wait: float, until: float) -> None:
+        """Make the row due `wait` seconds from now, rounded up to whole seconds."""
+        rounding = 999 if wait > 0 else 0
+        self.settle(lease, self._retry, {"wait": math.ceil(wait * 1000) + rounding}, until)
+
+    def settle(
+        self,
+        lease: Lease,
+        statement: Update,
+        values: Mapping[str, Any],
+        until: float,
+        outcome: Mapping[str, Any] | None = None,
+    ) -> RowMapping | None:
+        """Execute `statement`, one of `settling`.
+
+        Returns None when it is done, and the row when the lease is ours but another condition of the statement does
+        not hold. `outcome` is what the row then holds where that is known beforehand: a row that holds it was settled
+        before. Raises PreemptedError, IdempotentNotFoundError, IdempotentAlreadyFinishedError.
+        """
+        fence = self._present_fence(lease)
+        parameters = {"lease_key": lease.key, **fence._asdict()}
+
+        def work(connection: Connection, uncertain: bool) -> Settled:
+            if connection.execute(statement, {**parameters, **values}).rowcount == 1:
+                return Settled(True, None)
+            row = connection.execute(self._read, {"lease_key": lease.key}).mappings().first()
+            if row is None or fence.holds(row) or not uncertain:
+                return Settled(False, row)
+            return Settled(row["now"] < fence.timeout or _shows(row, outcome), row)
+
+        done, row = self._database.run(work, until)
+        self._forget([lease])
+        if done:
+            return None
+        if row is None:
+            raise IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
+        if fence.holds(row):
+            return row
+        if _shows(row, outcome):
+            raise IdempotentAlreadyFinishedError(f"{lease.key!r}: this occurrence was finished before")
+        raise PreemptedError(f"{lease.key!r}: the lease of this run is lost; somebody else has had the row since")
+
+    def settling(self, *conditions: ColumnElement[bool], **values: Any) -> Update:
+        """Return the UPDATE that ends the lease on :lease_key and writes `values`, if `conditions` hold."""
+        c = self._table.c
+        under_lease = (
+            c.id == bindparam("lease_key"),
+            c.timeout == bindparam("timeout", type_=BigInteger),
+            # A cast, since SQLite may hold anything there; such a row is put off under the occurrence 0.
+            cast(c.next_time, BigInteger) == bindparam("occurrence", type_=BigInteger),
+        )
+        return update(self._table).where(*under_lease, *conditions).values(values)
+
+    def _present(self, lease: Lease, row: RowMapping | None, uncertain: bool) -> Fence | None:
+        """Return the fence under which the row is ours; None when it is not."""
+        fence = Fence.of(lease)
+        if row is None or fence.holds(row):
+            return None if row is None else fence
+        with self._lock:
+            renewed = uncertain or lease in self._unanswered
+        now = Fence.in_row(row)
+        same_run = now.occurrence == fence.occurrence and row["now"] < fence.timeout
+        return now if renewed and same_run else None
+
+    def _present_fence(self, lease: Lease) -> Fence:
+        """Return the fence of a lease; after a renewal without an answer it is what stands in the row."""
+        with self._lock:
+            doubtful = lease in self._unanswered
+        if not doubtful:
+            return Fence.of(lease)
+        row = self._database.run(
+            lambda connection, _: connection.execute(self._read, {"lease_key": lease.key}).mappings().first()
+        )
+        present = self._present(lease, row, uncertain=False)
+        return Fence.of(lease) if present is None else present
+
+    def _remember_unanswered(self, leases: Sequence[Lease], until: float) -> None:
+        now = boottime()
+        with self._lock:
+            self._unanswered = {lease: end for lease, end in self._unanswered.items() if end > now}
+            self._unanswered.update((lease, until) for lease in leases)
+
+    def _forget(self, leases: Sequence[Lease]) -> None:
+        with self._lock:
+            for lease in leases:
+                self._unanswered.pop(lease, None)
+
+    def _write_statements(self) -> None:
+        c = self._table.c
+        now = seconds(now_ms())
+        lease_end = (seconds(now_ms() + 999) + bindparam("alive", type_=BigInteger)).label("lease_end")
+        of_keys = c.id.in_(bindparam("keys", expanding=True))
+        due = select(*c, lease_end).where(c.timeout <= now).order_by(c.timeout, c.id)
+        self._due = due.limit(bindparam("limit")).with_for_update(skip_locked=True)
+        self._locked = (
+            select(c.id, c.timeout, c.next_time, now.label("now"), lease_end).where(of_keys).with_for_update()
+        )
+        self._renew = update(self._table).where(of_keys).values(timeout=bindparam("end"))
+        self._read = select(*c, now.label("now")).where(c.id == bindparam("lease_key"))
+        self._release = self.settling(timeout=now)
+        self._retry = self.settling(timeout=seconds(now_ms() + bindparam("wait", type_=BigInteger)))
+
+
+def seconds(milliseconds: ColumnElement[int]) -> ColumnElement[int]:
+    """Return whole seconds in SQL, rounded down."""
+    return cast(milliseconds // 1000, BigInteger)
+
+
+def _claimed(row: RowMapping) -> tuple[Mapping[Any, Any], Lease]:
+    fence = Fence.in_row(row).until(row["lease_end"])
+    return {**row, "timeout": row["lease_end"]}, fence.lease(row["id"])
+
+
+def _shows(row: RowMapping, outcome: Mapping[str, Any] | None) -> bool:
+    return outcome is not None and all(row[name] == value for name, value in outcome.items())

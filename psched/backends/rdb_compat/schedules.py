@@ -1,0 +1,192 @@
+"""Schedules in the originals' table. Used in children and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from sqlalchemy import Connection, MetaData, RowMapping, Update, bindparam, delete, func, insert, select, update
+from sqlalchemy.exc import DBAPIError
+
+from psched.backends.rdb_compat.leases import CompatLeases
+from psched.backends.rdb_compat.tables import (
+    data_column,
+    read_schedule,
+    rule_columns,
+    schedules_table,
+    whole_seconds,
+)
+from psched.backends.sql.layout import Layout
+from psched.backends.sql.pages import Pages
+from psched.backends.sql.store import SqlStore
+from psched.dialects.database import Database
+from psched.errors import AlreadyExistsError, IdempotentNotFoundError, NotSupportedError
+from psched.model import Claim, Lease, Rule, ScheduleRow
+
+
+class CompatScheduleStore(SqlStore):
+    """`ScheduleStore` on a table that Ruby clients and workers may share."""
+
+    shows_fence = False
+
+    def __init__(self, database: Database, table: str) -> None:
+        """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
+        self._table = schedules_table(MetaData(), table)
+        super().__init__(database, Layout(database, self._table, "id", "PerfectSched"))
+        self._leases = CompatLeases(database, self._table)
+        self._pages = Pages(database, self._table, self._table.c.timeout, self._table.c.id)
+        self._write_statements()
+
+    def acquire(
+        self, limit: int, alive_time: float, types: Collection[str] | None = None, known: Collection[str] = ()
+    ) -> list[Claim]:
+        """Lease up to `limit` due rows, earliest first. Raises NotSupportedError for `types`: they are no column."""
+        if types is not None:
+            raise NotSupportedError("rdb_compat cannot take rows of some types only; type: rdb can")
+        return [Claim(read_schedule(row), lease) for row, lease in self._leases.acquire(limit, alive_time)]
+
+    def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
+        """Make each lease end `alive_time` seconds from now; None for those that are lost."""
+        return self._leases.extend(leases, alive_time)
+
+    def release(self, lease: Lease, until: float) -> None:
+        """Make the row due now."""
+        self._leases.release(lease, until)
+
+    def retry(self, lease: Lease, wait: float, error: str | None, until: float) -> None:
+        """Make the row due `wait` seconds from now; there is no place for `error`."""
+        self._leases.retry(lease, wait, until)
+
+    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
+        """Give back nothing: this table does not know its holders."""
+        return 0
+
+    def add(
+        self, key: str, type: str, rule: Rule, next_time: int, next_run_time: float, data: Mapping[str, Any]
+    ) -> None:
+        """Create a schedule. Raises AlreadyExistsError, ValueError for what does not fit into the table."""
+        values = {
+            "id": key,
+            "data": data_column(type, data),
+            **rule_columns(rule),
+            "next_time": whole_seconds("next_time", next_time),
+            "timeout": whole_seconds("next_run_time", next_run_time),
+        }
+
+        def work(connection: Connection, uncertain: bool) -> bool:
+            try:
+                connection.execute(self._insert, values)
+            except DBAPIError as error:
+                if not self._database.dialect.is_duplicate_key(error):
+                    raise
+                row = self._row(connection, key)
+                return uncertain and row is not None and _same(row, values, besides={"timeout"})
+            return True
+
+        if not self._database.run(work):
+            raise AlreadyExistsError(f"a schedule has the key {key!r} already")
+
+    def get(self, key: str) -> ScheduleRow | None:
+        """Return the schedule, or None."""
+        row = self._database.run(lambda connection, _: self._row(connection, key))
+        return None if row is None else read_schedule(row)
+
+    def list(self) -> Iterator[ScheduleRow]:
+        """Return every schedule, ordered by due time and key, read a page at a time."""
+        return map(read_schedule, self._pages)
+
+    def modify(self, seen: ScheduleRow, wanted: ScheduleRow) -> bool:
+        """Write what differs between `seen` and `wanted`; False when the row is not as it was seen."""
+        changes = _changes(seen, wanted)
+        if not changes:
+            return True
+        statement = self._unchanged(seen).values(changes)
+
+        def work(connection: Connection, uncertain: bool) -> bool:
+            if connection.execute(statement).rowcount == 1:
+                return True
+            row = self._row(connection, seen.key) if uncertain else None
+            return row is not None and _same(row, changes)
+
+        return self._database.run(work)
+
+    def delete(self, key: str) -> None:
+        """Delete the schedule, leased or not. Raises IdempotentNotFoundError."""
+
+        def work(connection: Connection, uncertain: bool) -> bool:
+            if self._row(connection, key) is None:
+                return uncertain
+            return connection.execute(self._delete, {"lease_key": key}).rowcount == 1 or uncertain
+
+        if not self._database.run(work):
+            raise IdempotentNotFoundError(f"no schedule has the key {key!r}")
+
+    def advance(self, claim: Claim, next_time: int, next_run_time: float, until: float) -> Rule | None:
+        """Finish the claimed occurrence; return the stored rule instead when it is not the claim's any more."""
+        rule = cast("ScheduleRow", claim.row).rule
+        outcome = {
+            "next_time": whole_seconds("next_time", next_time),
+            "timeout": whole_seconds("next_run_time", next_run_time),
+        }
+        seen = {"seen_cron": rule.cron, "seen_timezone": rule.timezone, "seen_delay": rule.delay}
+        values = {**seen, "then": outcome["next_time"], "then_due": outcome["timeout"]}
+        stored = self._leases.settle(claim.lease, self._advance, values, until, outcome)
+        return None if stored is None else read_schedule(stored).rule
+
+    def _row(self, connection: Connection, key: str) -> RowMapping | None:
+        """Return the row of this very key: in the originals' collation `a` finds `A` too."""
+        row = connection.execute(self._read, {"lease_key": key}).mappings().first()
+        return row if row is not None and row["id"] == key else None
+
+    def _unchanged(self, seen: ScheduleRow) -> Update:
+        """Return an UPDATE of the row as it was seen. A lease is renewed all the time: no matter."""
+        c = self._table.c
+        same = [
+            c.cron == seen.rule.cron,
+            func.coalesce(c.timezone, "UTC") == seen.rule.timezone,
+            c.delay == seen.rule.delay,
+            c.next_time == seen.next_time,
+        ]
+        if seen.settled:
+            same.append(c.timeout == int(seen.next_run_time))
+        return update(self._table).where(c.id == seen.key, *same)
+
+    def _write_statements(self) -> None:
+        c = self._table.c
+        this = c.id == bindparam("lease_key")
+        self._insert = insert(self._table)
+        self._read = select(*c).where(this)
+        self._delete = delete(self._table).where(this)
+        self._advance = self._leases.settling(
+            c.cron == bindparam("seen_cron"),
+            func.coalesce(c.timezone, "UTC") == bindparam("seen_timezone"),
+            c.delay == bindparam("seen_delay"),
+            next_time=bindparam("then"),
+            timeout=bindparam("then_due"),
+        )
+
+
+def _changes(seen: ScheduleRow, wanted: ScheduleRow) -> dict[str, Any]:
+    """Return the columns to be written, by name."""
+    changes: dict[str, Any] = {}
+    if (wanted.type, wanted.data) != (seen.type, seen.data):
+        changes["data"] = data_column(wanted.type, wanted.data)
+    if wanted.rule != seen.rule:
+        before = {"cron": seen.rule.cron, "timezone": seen.rule.timezone, "delay": seen.rule.delay}
+        changes |= {name: value for name, value in rule_columns(wanted.rule).items() if value != before[name]}
+    if wanted.next_time != seen.next_time:
+        changes["next_time"] = whole_seconds("next_time", wanted.next_time)
+    if wanted.next_run_time != seen.next_run_time:
+        changes["timeout"] = whole_seconds("next_run_time", wanted.next_run_time)
+    return changes
+
+
+def _same(row: RowMapping, values: Mapping[str, Any], besides: Collection[str] = ()) -> bool:
+    """Tell whether the row holds these values; bytes may be stored as text."""
+    return all(_bytes(row[name]) == _bytes(value) for name, value in values.items() if name not in besides)
+
+
+def _bytes(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode()
+    return bytes(value) if isinstance(value, memoryview) else value

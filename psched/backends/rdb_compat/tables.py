@@ -1,0 +1,115 @@
+"""The originals' table, and its rows: whole seconds in 32 bits, the type inside the data. Children and clients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Column, Index, Integer, LargeBinary, MetaData, String, Table
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import DDLCompiler
+
+from psched.backends.sql.fields import Fields
+from psched.backends.sql.layout import checked_name
+from psched.dialects.base import ExactText
+from psched.model import Rule, ScheduleRow
+from psched.payload import decode, encode, type_from_key
+
+_LAST = 2**31 - 1
+_LONGEST_CRON = 128
+_LONGEST_TIMEZONE = 255
+
+
+class LongBlob(LargeBinary):
+    """Bytes of any length. Read as whatever is stored: on SQLite the originals' may be text."""
+
+    def result_processor(self, dialect: Any, coltype: Any) -> None:
+        """Leave the value as it is."""
+
+
+@compiles(LongBlob)
+def _long_blob(element: LongBlob, compiler: DDLCompiler, **options: Any) -> str:
+    return "BYTEA" if compiler.dialect.name == "postgresql" else "LONGBLOB"
+
+
+def schedules_table(metadata: MetaData, name: str) -> Table:
+    """Return the table as PerfectSched makes it, its keys compared byte by byte, with the index it lacks."""
+    table = Table(
+        checked_name(name),
+        metadata,
+        Column("id", ExactText(255), primary_key=True),
+        Column("timeout", Integer, nullable=False),
+        Column("next_time", Integer, nullable=False),
+        Column("cron", String(_LONGEST_CRON), nullable=False),
+        Column("delay", Integer, nullable=False),
+        Column("data", LongBlob, nullable=False),
+        Column("timezone", String(_LONGEST_TIMEZONE)),
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+    )
+    Index(f"index_{name}_on_timeout", table.c.timeout, table.c.id)
+    return table
+
+
+def read_schedule(row: Mapping[Any, Any]) -> ScheduleRow:
+    """Return a stored schedule; what cannot be used of it is its `problem`.
+
+    The table does not tell a lease from the wait for a retry; both show in that the row is not due at its own time.
+    """
+    fields = Fields(row)
+    key = fields.text("id")
+    timezone = fields.optional_text("timezone")
+    rule = Rule(fields.text("cron"), "UTC" if timezone is None else timezone, fields.seconds("delay"))
+    next_time, timeout = int(fields.seconds("next_time")), fields.seconds("timeout")
+    settled = timeout == next_time + rule.delay
+    data = _lenient(row["data"])
+    type_ = data.pop("type", None)
+    return ScheduleRow(
+        key=key,
+        type=type_ if isinstance(type_, str) and type_ else type_from_key(key),
+        data=data,
+        status="waiting" if settled else "leased",
+        rule=rule,
+        next_time=next_time,
+        next_run_time=timeout,
+        settled=settled,
+        problem=fields.problem,
+    )
+
+
+def data_column(type_: str, data: Mapping[str, Any]) -> bytes:
+    """Return the data as the originals write it: compact, with the type in the place of one it has, else at the end."""
+    return encode({**data, "type": type_}).encode()
+
+
+def rule_columns(rule: Rule) -> dict[str, Any]:
+    """Return what is stored of a rule. Raises ValueError for what this table cannot hold."""
+    if rule.delay != int(rule.delay):
+        raise ValueError(f"delay must be whole seconds in this table, got {rule.delay!r}")
+    return {
+        "cron": _fitting("cron", rule.cron, _LONGEST_CRON),
+        "timezone": _fitting("timezone", rule.timezone, _LONGEST_TIMEZONE),
+        "delay": whole_seconds("delay", rule.delay),
+    }
+
+
+def whole_seconds(name: str, seconds: float) -> int:
+    """Return seconds as this table holds them, never less. Raises ValueError beyond its 32 bits."""
+    if not abs(seconds) <= _LAST:
+        raise ValueError(f"{name} {seconds!r} does not fit into the 32 bits of this table, which end in 2038")
+    return math.ceil(seconds)
+
+
+def _fitting(name: str, text: str, longest: int) -> str:
+    if len(text) > longest:
+        raise ValueError(f"{name} has {len(text)} characters; this table holds at most {longest}")
+    return text
+
+
+def _lenient(data: object) -> dict[str, Any]:
+    """Return the data; {} for what is no JSON object, as the original does."""
+    try:
+        return decode(data if isinstance(data, str | bytes) else bytes(data))  # type: ignore[call-overload]
+    except (ValueError, TypeError, RecursionError):
+        return {}
