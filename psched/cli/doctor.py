@@ -9,11 +9,12 @@ from collections.abc import Iterator
 import click
 
 from psched import cron
-from psched.application import ApplicationSpec, load
+from psched.application import load
 from psched.cli.faults import DatabaseError, database_errors
 from psched.cli.options import Chosen, common_options
 from psched.cli.rows import json_lines, printable, write
 from psched.config import Section, Settings
+from psched.daemon.plan import configured_application
 from psched.errors import ConfigError
 from psched.holder import holder_name
 from psched.schedules import ScheduleCollection, open_schedules
@@ -59,13 +60,14 @@ def findings_of(chosen: Chosen) -> Iterator[Finding]:
 
 def application_finding(settings: Settings) -> Finding:
     """Return whether the application can be loaded."""
-    if not settings.app:
+    application = configured_application(settings)
+    if not application.names:
         return Finding("application", True, "none is configured; name it in `app:` or at `psched run`")
     try:
-        load(ApplicationSpec(settings.app, settings.include, settings.require))
+        load(application)
     except ConfigError as error:
         return Finding("application", False, str(error))
-    return Finding("application", True, ", ".join(settings.app))
+    return Finding("application", True, ", ".join(str(name) for name in application.names))
 
 
 def _database_findings(section: Section) -> Iterator[Finding]:

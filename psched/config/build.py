@@ -177,7 +177,7 @@ class _Building:
 
 
 _MISSING = {
-    "type": "expected rdb, rdb_compat or redis",
+    "type": "expected rdb or rdb_compat",
     "url": "expected a URL like sqlite:///psched.db or mysql://user:password@host:3306/database",
 }
 

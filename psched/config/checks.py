@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationInfo
 
 from psched import cron
+from psched.backends import find_backend
 from psched.config.urls import absolute_url, check_url
 from psched.errors import ConfigError
 
@@ -122,6 +123,15 @@ def table(value: Any) -> str:
     if not isinstance(value, str) or not _IDENTIFIER.fullmatch(value):
         raise ValueError("expected a table name of letters, digits and _, at most 63 characters")
     return value
+
+
+def store(value: Any) -> str:
+    """Accept the name of a store: one of psched's, or somebody else's package."""
+    try:
+        find_backend(text(value))
+    except ConfigError as error:
+        raise ValueError(str(error).removeprefix("type: ")) from error
+    return str(value)
 
 
 def timezone(value: Any) -> str:

@@ -56,7 +56,7 @@ Loading = TypeVar("Loading", bound=_Loading)
 class Section(_Loading):
     """One table and how its rows are run: the keys that may stand at the top level or in `schedules:` and `queue:`."""
 
-    type: Text
+    type: Annotated[str, PlainValidator(checks.store)]
     url: Annotated[str, PlainValidator(checks.url)] = Field(repr=False)
     table: Annotated[str, PlainValidator(checks.table)]
     tls: Annotated[dict[str, str], PlainValidator(checks.tls)] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +20,11 @@ def fresh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Comman
         patch.setenv("TZ", "Asia/Tokyo")
         patch.delenv("PSCHED_ENV", raising=False)
         time.tzset()
+        path = list(sys.path)
         yield Commands(tmp_path, capsys)
     time.tzset()
+    sys.path[:] = path
+    forget_modules(tmp_path)
 
 
 @pytest.fixture
@@ -29,3 +33,10 @@ def psched(fresh: Commands) -> Commands:
     fresh.use("sqlite:///../psched.db")
     fresh.ok("init")
     return fresh
+
+
+def forget_modules(folder: Path) -> None:
+    """Let the next test import its own module of the same name."""
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(folder)):
+            del sys.modules[name]

@@ -1,4 +1,4 @@
-"""What a wrong configuration is told: one line per fault that names file, environment, key, what was expected and found."""
+"""What a wrong configuration is told: a line per fault with file, environment, key, what was expected and found."""
 
 from __future__ import annotations
 
@@ -32,6 +32,9 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
+        ({"type": "rbd"}, "config: type: no store 'rbd'; there are rdb and rdb_compat, or a package of your own"),
+        ({"type": "os.path"}, "config: type: no store 'os.path'; its package has no open_stores(settings)"),
+        ({"type": ["rdb"]}, "config: type: expected text, got ['rdb']"),
         ({"retry_wiat": 3}, "config: retry_wiat: unknown key; did you mean 'retry_wait'?"),
         ({"schedules": {"tabel": "x"}}, "config: schedules.tabel: unknown key; did you mean 'table'?"),
         ({"schedules": {"log": "x"}}, "config: schedules.log: unknown key; it stands at the top level only"),
@@ -46,12 +49,18 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ({"poll_interval": False}, "config: poll_interval: expected a number of seconds > 0, got False"),
         ({"retry_wait": -1}, "config: retry_wait: expected a number of seconds ≥ 0, got -1"),
         ({"retry_wait": float("nan")}, "config: retry_wait: expected a number of seconds ≥ 0, got nan"),
-        ({"alive_time": 1e12}, "config: alive_time: expected a number of seconds > 0 and ≤ 1000000000, got 1000000000000.0"),
+        (
+            {"alive_time": 1e12},
+            "config: alive_time: expected a number of seconds > 0 and ≤ 1000000000, got 1000000000000.0",
+        ),
         (
             {"child_graceful_kill_limit": "nevr"},
             "config: child_graceful_kill_limit: expected a number of seconds ≥ 0 or never, got 'nevr'",
         ),
-        ({"table": "a; drop"}, "config: table: expected a table name of letters, digits and _, at most 63 characters, got 'a; drop'"),
+        (
+            {"table": "a; drop"},
+            "config: table: expected a table name of letters, digits and _, at most 63 characters, got 'a; drop'",
+        ),
         ({"processor_type": "fiber"}, "config: processor_type: expected process or thread, got 'fiber'"),
         ({"cron_dialect": "quartz"}, "config: cron_dialect: expected vixie or perfectsched, got 'quartz'"),
         ({"app": "jobs:"}, "config: app: expected module:NAME, NAME, or a list of them, got 'jobs:'"),
@@ -59,10 +68,16 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ({"log": ""}, "config: log: expected a path, got ''"),
         ({"user": 0}, "config: user: expected text, got 0"),
         ({"tls": {"verify": "yes"}}, "config: tls: expected verify to be full, ca or none, got {'verify': 'yes'}"),
-        ({"tls": {"chain": "x"}}, "config: tls: expected a mapping with some of ca, cert, key and verify, got {'chain': 'x'}"),
-        ({"queue": {}, "schedules": {}, "table": "t"}, "config: queue.table: schedules and queue cannot share the table 't'; name another one"),
+        (
+            {"tls": {"chain": "x"}},
+            "config: tls: expected a mapping with some of ca, cert, key and verify, got {'chain': 'x'}",
+        ),
+        (
+            {"queue": {}, "schedules": {}, "table": "t"},
+            "config: queue.table: schedules and queue cannot share the table 't'; name another one",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_value_is_named_with_what_was_expected_and_found(keys: dict[str, Any], expected: str) -> None:
     assert fault({**SQLITE, **keys}) == expected
 
