@@ -1,0 +1,160 @@
+"""Several real masters on one table, and the records of what they ran. In the test process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import psutil
+
+from psched import cron
+from psched.clock import boottime
+from psched.schedules import ScheduleCollection
+from tests.daemon.harness import PATIENCE, Daemon, wait_for
+from tests.promises.records import Faults, Run, judge, read_lines, read_runs
+
+HERE = Path(__file__).parent
+EVERY_SECOND = "* * * * * *"
+
+T = TypeVar("T")
+
+
+class Cluster:
+    """Masters by name, each with a folder, configuration and log of its own, on the table that `config` names.
+
+    A context: at its end everything is killed that still runs.
+    """
+
+    def __init__(self, folder: Path, **config: Any) -> None:
+        self.config = {"app": "recorded:Handlers", "include": str(HERE), "alive_time": 60, **config}
+        self.masters: dict[str, Daemon] = {}
+        self.deaths: dict[int, float] = {}
+        self.outages: list[tuple[float, float]] = []
+        self.file = folder / "records"
+        self.folder = folder
+        self._stack = ExitStack()
+        self._schedules: ScheduleCollection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._schedules is not None:
+            self._schedules.close()
+        self._stack.__exit__(*error)
+
+    def master(self, name: str = "a", environ: Mapping[str, str] | None = None, **config: Any) -> Daemon:
+        """Prepare one more master, with further keys of the configuration; it is not started."""
+        folder = self.folder / name
+        folder.mkdir()
+        daemon = self._stack.enter_context(Daemon(folder, **{**self.config, **config}))
+        daemon.environ = {"PSCHED_TEST_RECORDS": str(self.file), **(environ or {})}
+        self.masters[name] = daemon
+        return daemon
+
+    def start(self, *names: str, **config: Any) -> Self:
+        """Prepare and start masters of these names at once, and wait until they are up."""
+        masters = [self.master(name, **config).start(wait=False) for name in names]
+        for master in masters:
+            master.wait_until_ready()
+        return self
+
+    @property
+    def schedules(self) -> ScheduleCollection:
+        """The schedules, opened in the test process."""
+        if self._schedules is None:
+            self._schedules = self._stack.enter_context(next(iter(self.masters.values())).schedules())
+        return self._schedules
+
+    def now(self) -> int:
+        """Return the database's time."""
+        return int(self.schedules.store.now())
+
+    def add(self, key: str, type: str, since: int | None = None, rule: str = "* * * * *", **data: Any) -> None:
+        """Add a schedule whose first occurrence is the first at or after `since` (now), due at once."""
+        now = self.now()
+        start = now if since is None else since
+        self.schedules.add(key, type, cron=rule, next_time=start, next_run_time=min(start, now), data=data)
+
+    def go(self, key: str) -> None:
+        """Let the run of a schedule go on, where its handler waits for that."""
+        (self.folder / f"{key}.go").touch()
+
+    def lines(self, event: str, key: str | None = None) -> list[dict[str, Any]]:
+        """Return what was recorded under this event, and for this key if given."""
+        return [line for line in read_lines(self.file) if line["event"] == event and key in (None, line.get("key"))]
+
+    def runs(self, key: str | None = None) -> list[Run]:
+        """Return the runs recorded so far, in the order in which they began."""
+        return [run for run in read_runs(self.file) if key in (None, run.key)]
+
+    def wait_for_run(self, key: str, count: int = 1) -> Run:
+        """Wait for the `count`-th run of a schedule to begin, and return it."""
+        return self.wait_for(lambda: dict(enumerate(self.runs(key), 1)).get(count))
+
+    def wait_for_end(self, key: str, count: int = 1) -> Run:
+        """Wait for the `count`-th run of a schedule to be settled, and return it."""
+        return self.wait_for(lambda: (run := dict(enumerate(self.runs(key), 1)).get(count)) and run.outcome and run)
+
+    def wait_until_run(self, keys: Sequence[str], occurrence: int, within: float = PATIENCE) -> None:
+        """Wait until all these schedules have run this occurrence or a later one."""
+
+        def all_there() -> bool:
+            reached = {run.key for run in self.runs() if run.end is not None and run.occurrence >= occurrence}
+            return reached.issuperset(keys)
+
+        self.wait_for(all_there, within)
+
+    def wait_for(self, condition: Callable[[], T | None], within: float = PATIENCE) -> T:
+        """Wait for a condition; the logs explain why it never came true."""
+        return wait_for(condition, self.explain, within)
+
+    def kill(self, pid: int) -> float:
+        """SIGKILL a process, declare its death and return when that was (boottime seconds)."""
+        process = psutil.Process(pid)
+        process.kill()
+        wait_for(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+        self.deaths[pid] = boottime()
+        return self.deaths[pid]
+
+    def kill_master(self, name: str) -> list[psutil.Process]:
+        """SIGKILL a master and return the children it had. Their deaths are declared when they are gone."""
+        master = self.masters[name]
+        children = master.master.children(recursive=True)
+        master.process.kill()
+        master.process.wait()
+        return children
+
+    def stop(self) -> None:
+        """Stop all masters in good order."""
+        for master in self.masters.values():
+            if master.process.poll() is None:
+                master.stop()
+
+    def judge(self, required: Mapping[str, Sequence[int]]) -> list[str]:
+        """Return what is wrong with the history of the required schedules."""
+        runs = [run for run in self.runs() if run.key in required]
+        return judge(runs, required, Faults(self.deaths, self.outages))
+
+    def explain(self) -> str:
+        """Return all that is known."""
+        parts = [f"== {name}\n{master.explain()}" for name, master in self.masters.items()]
+        return "\n".join([*parts, "== records", *(str(run) for run in self.runs()[-100:])])
+
+
+def occurrences(rule: str, since: int, until: float) -> list[int]:
+    """Return the occurrences of a rule from `since` to `until`, in UTC."""
+    found = []
+    occurrence = cron.first_time(rule, since, "UTC")
+    while occurrence <= until:
+        found.append(occurrence)
+        occurrence = cron.next_time(rule, occurrence, "UTC")
+    return found
+
+
+def wall_of(moment: float) -> float:
+    """Return the true time (unix seconds) of a boottime moment."""
+    return time.time() - boottime() + moment

@@ -1,0 +1,138 @@
+"""What handlers have written of their runs, and the judge of it. In the test process; the writer is `recorded`.
+
+Handlers append one line at a time, with CLOCK_BOOTTIME, which no test shifts. Nothing is excused but by a fault that
+the test declares, and a history in which nothing happened is no good one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from psched.clock import boottime
+
+_TOLERANCE = 0.05
+"""Seconds by which two clocks of one host may seem to differ when both are read."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as its handler recorded it. Times are boottime seconds; `end` is None when it was cut off.
+
+    `outcome`: what settling came to: "finished", the name of an exception, or None when nothing was recorded of it.
+    """
+
+    key: str
+    occurrence: int
+    pid: int
+    begin: float
+    end: float | None = None
+    outcome: str | None = None
+    master: int = 0
+    fence: int | None = None
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What the test did, and when (boottime seconds): `deaths` by pid, and `outages` of the database."""
+
+    deaths: Mapping[int, float] = field(default_factory=dict)
+    outages: Sequence[tuple[float, float]] = ()
+
+    def explain(self, run: Run) -> bool:
+        """Tell whether one of them may be why this run was not settled."""
+        end = inf if run.end is None else run.end
+        return run.pid in self.deaths or any(run.begin < until and since < end + 1 for since, until in self.outages)
+
+    def over(self, run: Run) -> float:
+        """Return when the run was over at the latest."""
+        return self.deaths.get(run.pid, inf) if run.end is None else run.end
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the recorded lines in their order; none when nothing has been written yet."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def read_runs(path: Path) -> list[Run]:
+    """Return the recorded runs in the order in which they began."""
+    runs: dict[str, dict[str, Any]] = {}
+    for line in read_lines(path):
+        run = runs.setdefault(line["run"], {})
+        if line["event"] == "begin":
+            run |= {name: line[name] for name in ("key", "occurrence", "pid", "master", "fence")}
+            run["begin"] = line["at"]
+        elif line["event"] == "end":
+            run["end"] = line["at"]
+        elif line["event"] == "settled":
+            run["outcome"] = line["outcome"]
+    return sorted((Run(**run) for run in runs.values()), key=lambda run: run.begin)
+
+
+def judge(runs: Sequence[Run], required: Mapping[str, Iterable[int]], faults: Faults | None = None) -> list[str]:
+    """Return what is wrong with a history: nothing, when each required occurrence was run, once and in order.
+
+    A schedule may have run further than is required, but without a gap if `required` has none.
+    """
+    declared = Faults() if faults is None else faults
+    by_key: dict[str, list[Run]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: run.begin):
+        by_key[run.key].append(run)
+    found = [] if runs and any(required.values()) else ["nothing was run, or nothing was to be"]
+    found += [f"{key}: nobody asked for this to be run" for key in by_key.keys() - required.keys()]
+    for key, occurrences in required.items():
+        found += _lost(key, by_key[key], occurrences)
+        found += _early(by_key[key])
+        found += _overlapping(by_key[key], declared)
+        found += _out_of_order(by_key[key])
+        found += _repeated(by_key[key], declared)
+    return found
+
+
+def _lost(key: str, runs: Sequence[Run], required: Iterable[int]) -> Iterator[str]:
+    complete = {run.occurrence for run in runs if run.end is not None}
+    wanted = set(required)
+    last = max(wanted, default=0)
+    for occurrence in sorted(wanted - complete):
+        yield f"{key}: {occurrence} was lost"
+    for run in runs:
+        if run.occurrence not in wanted and run.occurrence < last:
+            yield f"{key}: {run.occurrence} is no occurrence"
+
+
+def _early(runs: Sequence[Run]) -> Iterator[str]:
+    boot = time.time() - boottime()
+    for run in runs:
+        early = run.occurrence - (boot + run.begin)
+        if early > _TOLERANCE:
+            yield f"{run.key}: {run.occurrence} was begun {early:.3f} s early"
+
+
+def _overlapping(runs: Sequence[Run], faults: Faults) -> Iterator[str]:
+    over, whose = 0.0, 0
+    for run in runs:
+        if run.begin < over:
+            yield f"{run.key}: {run.occurrence} was begun in {run.pid} before it was over in {whose}"
+        over, whose = max((over, whose), (faults.over(run), run.pid))
+
+
+def _out_of_order(runs: Sequence[Run]) -> Iterator[str]:
+    for before, after in pairwise(runs):
+        if after.occurrence < before.occurrence:
+            yield f"{after.key}: {after.occurrence} was run after {before.occurrence}"
+        if before.fence is not None and after.fence is not None and after.fence <= before.fence:
+            yield f"{after.key}: the fence {after.fence} came after {before.fence}"
+
+
+def _repeated(runs: Sequence[Run], faults: Faults) -> Iterator[str]:
+    for number, run in enumerate(runs):
+        again = any(later.occurrence == run.occurrence for later in runs[number + 1 :])
+        if again and (run.outcome == "finished" or not faults.explain(run)):
+            yield f"{run.key}: {run.occurrence} was run again after it was {run.outcome or 'not settled'} in {run.pid}"

@@ -1,0 +1,25 @@
+"""Two masters with two children each on one table: every occurrence is run once, and no schedule twice at a time."""
+
+from __future__ import annotations
+
+from tests.promises.cluster import occurrences
+from tests.promises.conftest import MakeCluster
+
+YEARLY = "0 0 1 1 *"
+SCHEDULES = 400
+
+
+def test_400_schedules_due_at_once_are_run_once_each_by_all_children(on_server: MakeCluster) -> None:
+    """Each is three years behind, so that it is fought for again and again."""
+    cluster = on_server(processors=2).start("a", "b")
+    now = cluster.now()
+    due = occurrences(YEARLY, now - 3 * 366 * 86400, now)
+    required = {f"s{number}": due for number in range(SCHEDULES)}
+    for key in required:
+        cluster.schedules.add(
+            key, "work", cron=YEARLY, next_time=due[0], next_run_time=now + 2, data={"seconds": 0.002}
+        )
+    cluster.wait_until_run(list(required), due[-1], within=30)
+    cluster.stop()
+    assert cluster.judge(required) == []
+    assert len({run.pid for run in cluster.runs()}) == 4, "some child had no part in it"
