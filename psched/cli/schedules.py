@@ -50,7 +50,8 @@ def list_(chosen: Chosen) -> None:
 
     Times are in this host's time zone. --json prints one array of objects with key, type, cron, delay, timezone,
     next_time (unix seconds of the occurrence), next_run_time (when it is due, or when the lease of its run ends),
-    both again as *_local in ISO 8601, data, status (waiting or running), attempts, last_error, node and problem.
+    both again as *_local in ISO 8601, data, status (waiting or running; rdb_compat knows only waiting and leased),
+    attempts, last_error, node and problem (why such a row cannot be run).
     """
     with opened(chosen) as schedules:
         if chosen.json:

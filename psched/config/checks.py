@@ -17,7 +17,7 @@ from pydantic import ValidationInfo
 
 from psched import cron
 from psched.backends import find_backend
-from psched.config.urls import absolute_url, check_url
+from psched.config.urls import absolute_path, absolute_url, check_url
 from psched.errors import ConfigError
 
 _LONGEST = 1e9
@@ -75,7 +75,7 @@ def path(value: Any, info: ValidationInfo) -> Path:
     """Accept a path; a relative one is taken from the configuration's folder."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise ValueError("expected a path")
-    return Path(os.path.normpath(_base(info) / Path(value).expanduser()))
+    return absolute_path(value, _base(info))
 
 
 def log_path(value: Any, info: ValidationInfo) -> Path | None:

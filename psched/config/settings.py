@@ -5,7 +5,6 @@ Both are checked when they are made. All durations are seconds.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from psched.config import checks
-from psched.config.urls import masked_url
+from psched.config.urls import absolute_path, masked_url
 from psched.cron import DIALECTS
 
 Names = Annotated[tuple[str, ...], PlainValidator(checks.names)]
@@ -36,10 +35,6 @@ def _cron_dialect(known: dict[str, Any]) -> str:
 
 def _task_heartbeat_interval(known: dict[str, Any]) -> float:
     return float(min(2.0, known.get("alive_time", 300.0) / 6))
-
-
-def _absolute(path: str) -> str:
-    return os.path.normpath(Path(path).absolute())
 
 
 class _Loading(_Frozen):
@@ -109,8 +104,8 @@ class Settings(_Loading):
 
         Relative folders and files are taken from the working directory.
         """
-        folders = tuple(_absolute(folder) for folder in include)
-        modules = tuple(_absolute(name) if checks.is_file(name) else name for name in require)
+        folders = tuple(str(absolute_path(folder, Path.cwd())) for folder in include)
+        modules = tuple(str(absolute_path(name, Path.cwd())) if checks.is_file(name) else name for name in require)
         apps = tuple(names)
 
         def over(configured: Loading) -> Loading:

@@ -46,5 +46,9 @@ def absolute_url(url: str, base: Path) -> str:
     file = parts.database
     if parts.get_backend_name() != "sqlite" or not file or file == ":memory:" or file.startswith("file:"):
         return url
-    absolute = os.path.normpath(base / Path(file).expanduser())
-    return parts.set(database=absolute).render_as_string(hide_password=False)
+    return parts.set(database=str(absolute_path(file, base))).render_as_string(hide_password=False)
+
+
+def absolute_path(path: str | Path, base: Path) -> Path:
+    """Return `path` without `..`; a relative one is taken from `base`, one that begins with ~ from a home folder."""
+    return Path(os.path.normpath(base / os.path.expanduser(path)))  # noqa: PTH111 - Path's fails for unknown users

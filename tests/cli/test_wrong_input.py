@@ -129,7 +129,7 @@ def test_a_sqlite_file_that_cannot_be_opened_is_named(fresh: Commands) -> None:
 
 
 def test_a_locked_sqlite_file_is_told_after_a_while(psched: Commands) -> None:
-    psched.use("sqlite:///../psched.db?read_timeout=0.5")
+    psched.use("sqlite:///../psched.db?read_timeout=0.1")
     holder = sqlite3.connect(psched.folder / "psched.db")
     try:
         holder.execute("BEGIN EXCLUSIVE")

@@ -120,6 +120,12 @@ def test_relative_paths_start_at_the_file_s_folder(file: Path, tmp_path: Path) -
     assert settings.path == file
 
 
+def test_a_tilde_is_a_home_folder_and_an_unknown_user_s_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    settings = from_mapping({**SQLITE, "log": "~/log", "pid_file": "~nobody-at-all/pid"}, base=Path("/etc"))
+    assert (settings.log, settings.pid_file) == (Path("/home/me/log"), Path("/etc/~nobody-at-all/pid"))
+
+
 def test_relative_paths_in_code_start_at_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert schedules(url="sqlite:///here.db").url == f"sqlite:///{tmp_path}/here.db"
