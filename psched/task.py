@@ -5,12 +5,13 @@ Settling and renewing share one lock per task, so that a renewal never crosses a
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from psched.clock import Clock, boottime
-from psched.errors import IdempotentAlreadyFinishedError, PreemptedError
+from psched.errors import IdempotentAlreadyFinishedError, NotSupportedError, PreemptedError
 from psched.model import Claim, Lease
 
 
@@ -60,6 +61,7 @@ class Task:
         self._clock = clock
         self._outcome: str | None = None
         self._started = started
+        self._pid = os.getpid()
         self.lock = threading.RLock()
         self.stop_reason: Exception | None = None
         """Why this run was asked to stop (what `kill` was given), or None."""
@@ -155,6 +157,7 @@ class Task:
 
     def heartbeat(self) -> None:
         """Renew the lease; the daemon does so by itself. Raises PreemptedError when it is not ours any more."""
+        self._refuse_elsewhere()
         with self.lock:
             self._refuse_if_settled("renewed")
             if self._source.extend([self]):
@@ -170,11 +173,19 @@ class Task:
         self._deadline = deadline
 
     def _settle(self, outcome: str, verb: Callable[[Claim], None]) -> None:
+        self._refuse_elsewhere()
         with self.lock:
             self._refuse_if_settled(outcome)
             verb(Claim(self._row, self._lease))
             self._outcome = outcome
             self.forget()
+
+    def _refuse_elsewhere(self) -> None:
+        """Refuse a process that was forked: it has our connection, and perhaps our lock, for good."""
+        if os.getpid() != self._pid:
+            raise NotSupportedError(
+                f"{self.key!r}: taken by process {self._pid}, which alone may settle it; this is {os.getpid()}"
+            )
 
     def _refuse_if_settled(self, wanted: str) -> None:
         if self._outcome is not None:

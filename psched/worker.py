@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from setproctitle import setproctitle
 from psched.application import ApplicationSpec
 from psched.config import Settings, coerce
 from psched.daemon.engine import run_loop
+from psched.daemon.exit_codes import DONE
 from psched.daemon.logs import Log, begin_logging
 from psched.daemon.notify import Notifier
 from psched.daemon.nursery import Nursery
@@ -29,6 +31,9 @@ from psched.daemon.supervisor import Supervisor
 from psched.daemon.terminal import Terminal
 from psched.daemon.voice import Voice
 
+log = logging.getLogger(__name__)
+
+_FAILED = 1
 Config = Settings | Mapping[str, object] | str | Path
 
 
@@ -88,8 +93,12 @@ def _supervise(selector: BaseSelector, signals: SignalQueue, supervisor: Supervi
     finally:
         signals.uninstall()
         supervisor.succession.end()
-    logging.getLogger(__name__).info("ended with exit code %d", supervisor.exit_code)
-    return supervisor.exit_code
+    if supervisor.failure is not None:
+        if not supervisor.log_file.has_stderr:
+            sys.stderr.write(f"psched: {supervisor.failure}\n")
+        return _FAILED
+    log.info("ended")
+    return DONE
 
 
 class Worker:

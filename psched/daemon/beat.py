@@ -11,12 +11,13 @@ import select
 import signal
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from psched.clock import Clock, monotonic
 from psched.daemon import pipes
 from psched.daemon.departure import kill_descendants
 from psched.daemon.exit_codes import LOST_MASTER
+from psched.daemon.kernel import DeadManSwitch
 from psched.daemon.pipes import ChildEnds
 from psched.daemon.signals import SignalQueue
 
@@ -56,12 +57,20 @@ class Beat(threading.Thread):
     """Says "beat" every `interval` seconds, and passes orders and signals on to the child."""
 
     def __init__(
-        self, ends: ChildEnds, signals: SignalQueue, interval: float, child: Obedient, clock: Clock = monotonic
+        self,
+        ends: ChildEnds,
+        signals: SignalQueue,
+        interval: float,
+        longest: float,
+        child: Obedient,
+        clock: Clock = monotonic,
     ) -> None:
+        """`longest`: seconds without a beat after which the kernel ends the process, should the master not have."""
         super().__init__(name="beat", daemon=True)
         self._ends = ends
         self._signals = signals
         self._interval = interval
+        self._switch = DeadManSwitch(longest)
         self._child = child
         self._clock = clock
         self._end_at: float | None = None
@@ -70,36 +79,37 @@ class Beat(threading.Thread):
         """Beat until the process ends."""
         next_beat = self._clock()
         while True:
+            if not self._ends.are_ours():
+                self._leave("a handler has closed the pipes to the master")
             if self._clock() >= next_beat:
                 next_beat = self._clock() + self._interval
                 self._beat()
             self._await(next_beat)
-            self._guarded(self._obey)
-            if self._end_at is not None and self._clock() >= self._end_at:
-                kill_descendants()
-                os._exit(LOST_MASTER)
+            if self._end_at is None:
+                self._guarded(self._obey)
+            elif self._clock() >= self._end_at:
+                self._leave("the master is gone, and the running task did not stop")
 
     def _beat(self) -> None:
+        self._switch.press()
         self._guarded(self._child.beating)
-        if not self._ends.say(pipes.BEAT):
-            self._orphaned("the pipe to the master is gone")
+        self._ends.say(pipes.BEAT)
 
     def _await(self, next_beat: float) -> None:
         """Wait for an order, a signal or the time. Looks at no descriptor that is not ours any more."""
         poll = select.poll()
-        if self._end_at is None:
-            for pipe in (self._ends.orders, self._signals.reader):
-                if pipe.is_ours():
-                    poll.register(pipe.descriptor, select.POLLIN)
+        for pipe in (self._ends.orders, self._signals.reader):
+            if self._end_at is None and pipe.is_ours():
+                poll.register(pipe.descriptor, select.POLLIN)
         until = next_beat if self._end_at is None else min(next_beat, self._end_at)
         poll.poll(max(0.0, until - self._clock()) * 1000)
 
     def _obey(self) -> None:
-        if self._end_at is not None:
+        if not self._ends.are_ours():
             return
         orders = self._ends.listen()
         if orders is None:
-            self._orphaned("the master is gone")
+            self._orphaned()
             return
         for order in [*orders, *self._signals.take()]:
             if order in _REOPEN:
@@ -107,12 +117,21 @@ class Beat(threading.Thread):
             elif order in _STOPS:
                 self._child.stop(_STOPS[order])
 
-    def _orphaned(self, why: str) -> None:
+    def _orphaned(self) -> None:
         """Stop now, and be gone soon whatever happens: nobody is there to see us freeze, or to give our leases back."""
-        if self._end_at is None:
-            self._end_at = self._clock() + _ORPHAN_END
-            log.warning("%s; leaving", why)
-            self._guarded(lambda: self._child.stop(immediate=True, grace=_ORPHAN_GRACE))
+        self._end_at = self._clock() + _ORPHAN_END
+        log.warning("the master is gone; leaving")
+        self._child.stop(immediate=True, grace=_ORPHAN_GRACE)
+
+    def _leave(self, why: str) -> NoReturn:
+        """End the process here and now; it gives nothing back.
+
+        Where the pipes are gone the database's connection is gone too, or another file has its number. The master sees
+        the death, and the successor gives back.
+        """
+        log.error("%s; leaving at once", why)
+        kill_descendants()
+        os._exit(LOST_MASTER)
 
     def _guarded(self, act: Callable[[], None]) -> None:
         try:

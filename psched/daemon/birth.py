@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
-from typing import Any
 
-_PR_SET_PDEATHSIG = 1
-
-
-def _load_libc() -> Any:
-    return ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
-
-_LIBC = _load_libc()  # in the master, once: a child must not look for libraries first
+from psched.daemon.kernel import signal_at_death_of_parent
 
 
 def be_own_process(master: int) -> None:
@@ -29,7 +19,6 @@ def be_own_process(master: int) -> None:
     os.dup2(nothing, 0)
     if nothing != 0:
         os.close(nothing)
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT, 0, 0, 0)
+    signal_at_death_of_parent(signal.SIGQUIT)
     if os.getppid() != master:  # it died before we asked
         os.kill(os.getpid(), signal.SIGQUIT)

@@ -14,9 +14,11 @@ from typing import Protocol
 from setproctitle import setproctitle
 
 from psched.application import Application, ApplicationSpec, load
+from psched.config import Settings
 from psched.daemon import pipes
 from psched.daemon.beat import Beat
 from psched.daemon.boot import Boot
+from psched.daemon.child_handle import RELEASE
 from psched.daemon.exit_codes import BOOT_FAILED, DONE
 from psched.daemon.logs import Log
 from psched.daemon.pipes import ChildEnds
@@ -49,10 +51,10 @@ class Work(Protocol):
 
 @dataclass(slots=True)
 class ChildProcess:
-    """The child called `name` (it stands in the process title). `interval`: seconds between two beats."""
+    """The child called `name` (it stands in the process title)."""
 
     name: str
-    interval: float
+    settings: Settings
     ends: ChildEnds
     log: Log
     _work: Work | None = None
@@ -67,7 +69,9 @@ class ChildProcess:
         signals.install(VERBS)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         os.register_at_fork(after_in_child=lambda: _be_a_stranger(signals, self.ends))
-        Beat(self.ends, signals, self.interval, self).start()
+        settings = self.settings
+        longest = settings.child_heartbeat_limit + settings.child_kill_interval + RELEASE
+        Beat(self.ends, signals, settings.child_heartbeat_interval, longest, self).start()
 
     def boot(self, make: Callable[[], Work]) -> Work | None:
         """Return the work that `make` makes and prepares, or None after telling the master what is wrong."""
@@ -117,9 +121,9 @@ class ChildProcess:
         return DONE
 
 
-def work(boot: Boot, interval_log: Log, ends: ChildEnds) -> int:
+def work(boot: Boot, log_file: Log, ends: ChildEnds) -> int:
     """Be the worker that `boot` describes; returns its exit code."""
-    child = ChildProcess(f"worker {boot.slot}", boot.settings.child_heartbeat_interval, ends, interval_log)
+    child = ChildProcess(f"worker {boot.slot}", boot.settings, ends, log_file)
     pid = os.getpid()
     child.begin()
     labour = child.boot(lambda: build(boot, load(boot.application), lambda: _say_gave_back(ends)))
@@ -131,9 +135,9 @@ def work(boot: Boot, interval_log: Log, ends: ChildEnds) -> int:
     return child.leave()
 
 
-def rehearse(application: ApplicationSpec, interval: float, log_file: Log, ends: ChildEnds) -> int:
+def rehearse(application: ApplicationSpec, settings: Settings, log_file: Log, ends: ChildEnds) -> int:
     """Load the application and do nothing with it: whether it can be loaded is what the master wants to know."""
-    child = ChildProcess("probe", interval, ends, log_file)
+    child = ChildProcess("probe", settings, ends, log_file)
     child.begin()
     return BOOT_FAILED if child.boot(lambda: _Nothing(load(application))) is None else DONE
 

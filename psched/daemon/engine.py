@@ -12,7 +12,7 @@ from psched.clock import Clock, monotonic
 from psched.daemon.signals import SignalQueue
 
 _LONGEST = 1.0
-_PAUSE = 2.0
+_PAUSE = 1.0
 """A turn that took so many seconds longer than planned: the process or its host stood still meanwhile."""
 
 

@@ -34,9 +34,9 @@ class ForkProcessor:
     """A slot. At any time it has at most one child, and each child has a board of its own."""
 
     def __init__(
-        self, number: int, plan: Plan, nursery: Nursery, estate: Estate, log_file: Log, failed: Callable[[str], None]
+        self, number: int, plan: Plan, nursery: Nursery, estate: Estate, log_file: Log, is_fatal: Callable[[str], bool]
     ) -> None:
-        """`failed` is called with the reason when a child could not begin."""
+        """`is_fatal` is asked, with the reason, when a child could not begin: whether that ends everything."""
         self.number = number
         self.plan = plan
         self.was_ready = False
@@ -44,12 +44,13 @@ class ForkProcessor:
         self._nursery = nursery
         self._estate = estate
         self._log_file = log_file
-        self._failed = failed
+        self._is_fatal = is_fatal
         self._retired = False
         self._child: Forked | None = None
         self._handle: ChildHandle | None = None
         self._boot: Boot | None = None
         self._fork_at = -math.inf
+        self._early_deaths = 0
         self._failures = 0
         self._reason: str | None = None
 
@@ -168,8 +169,14 @@ class ForkProcessor:
         elif not child.ready:
             self._cannot_begin(child.why or f"{child.end} before it could begin", now)
         else:
-            self._fork_at = max(now, child.born + self.plan.settings.child_fork_frequency_limit)
+            self._fork_at = self._replacement_time(child, now)
             log.error("%s %s%s; %s", child, child.end, _while_running(running), self._announce(now))
+
+    def _replacement_time(self, child: Forked, now: float) -> float:
+        """Return when the next child is born: after one early death at once, since the leases wait for an heir."""
+        earliest = child.born + self.plan.settings.child_fork_frequency_limit
+        self._early_deaths = self._early_deaths + 1 if now < earliest else 0
+        return max(now, earliest) if self._early_deaths > 1 else now
 
     def _log_end(self, child: Forked, running: tuple[str, ...], stopping: bool) -> None:
         if child.orderly:
@@ -185,8 +192,8 @@ class ForkProcessor:
         self._fork_at = now + pause
         if reason != self._reason:
             self._reason = reason
-            log.error("worker %d cannot begin: %s; %s", self.number, reason, self._announce(now))
-        self._failed(reason)
+            outlook = "giving up" if self._is_fatal(reason) else self._announce(now)
+            log.error("worker %d cannot begin: %s; %s", self.number, reason, outlook)
 
     def _announce(self, now: float) -> str:
         if self._retired:

@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from psched.daemon.pipes import Pinned
 from psched.errors import ConfigError
 
 _STDERR = 2
@@ -29,13 +30,24 @@ class Log:
         """Raises ConfigError when the file cannot be opened."""
         self.path = path
         self._capture = capture
-        self._descriptor = _STDERR if path is None else _open(path)
+        self._target = Pinned(_STDERR if path is None else _open(path))
         self._redirect()
 
+    @property
+    def has_stderr(self) -> bool:
+        """Whether who reads stderr sees the log, or who reads the log sees stderr."""
+        return self._capture or self.path is None
+
     def write(self, line: str) -> None:
-        """Append one record. A disk that is full or gone loses it: there is nowhere left to say so."""
-        with suppress(OSError):
-            os.write(self._descriptor, line.encode("utf-8", "backslashreplace"))
+        """Append one record. A disk that is full or gone loses it: there is nowhere left to say so.
+
+        A handler may have closed the file, and its number may be another file's by now: then it is opened once more.
+        """
+        with suppress(OSError, ConfigError):
+            if not self._target.is_ours() and self.path is not None:
+                self._target = Pinned(_open(self.path))
+            if self._target.is_ours():
+                os.write(self._target.descriptor, line.encode("utf-8", "backslashreplace"))
 
     def reopen(self) -> None:
         """Go on in a new file of the same name; in the old one, if that cannot be opened."""
@@ -46,23 +58,25 @@ class Log:
 
     def move(self, path: Path | None) -> None:
         """Go on in another file, or on stderr. Raises ConfigError, and then nothing has changed."""
-        if path is not None:
+        old = self._target
+        if path is None:
+            self._target = Pinned(_STDERR)
+            if self.path is not None:
+                old.close()
+        elif self.path is None or not old.is_ours():
+            self._target = Pinned(_open(path))
+        else:
             new = _open(path)
-            if self._descriptor == _STDERR:
-                self._descriptor = new
-            else:
-                os.dup2(new, self._descriptor, inheritable=False)
-                os.close(new)
-        elif self._descriptor != _STDERR:
-            os.close(self._descriptor)
-            self._descriptor = _STDERR
+            os.dup2(new, old.descriptor, inheritable=False)
+            os.close(new)
+            self._target = Pinned(old.descriptor)
         self.path = path
         self._redirect()
 
     def _redirect(self) -> None:
-        if self._capture and self._descriptor != _STDERR:
-            os.dup2(self._descriptor, 1)
-            os.dup2(self._descriptor, 2)
+        if self._capture and self.path is not None:
+            os.dup2(self._target.descriptor, 1)
+            os.dup2(self._target.descriptor, 2)
 
 
 class LogHandler(logging.Handler):

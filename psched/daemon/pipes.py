@@ -52,29 +52,23 @@ class ChildEnds:
         self._words = Pinned(words)
         self.orders = Pinned(orders)
 
-    def say(self, word: str, reason: str = "") -> bool:
-        """Send a word without waiting; False when the pipe is gone. A master that is stopped misses it."""
+    def are_ours(self) -> bool:
+        """Tell whether both ends are still there; a handler may have closed them."""
+        return self._words.is_ours() and self.orders.is_ours()
+
+    def say(self, word: str, reason: str = "") -> None:
+        """Send a word without waiting. A master that is stopped, or gone, misses it."""
         line = " ".join([word, *reason.split()]).encode()[:_LONGEST] + b"\n"
-        if not self._words.is_ours():
-            return False
-        try:
-            os.write(self._words.descriptor, line)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return True
+        with suppress(BlockingIOError, BrokenPipeError):
+            if self._words.is_ours():
+                os.write(self._words.descriptor, line)
 
     def listen(self) -> bytes | None:
         """Return the orders that have come, b"" when there are none, None when no more will come."""
-        if not self.orders.is_ours():
-            return None
         try:
             return os.read(self.orders.descriptor, _CHUNK) or None
         except BlockingIOError:
             return b""
-        except OSError:
-            return None
 
     def close(self) -> None:
         """Close both ends; in a process forked by a handler, which is none of the master's children."""

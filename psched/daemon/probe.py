@@ -18,7 +18,7 @@ class Probe:
         """Raises OSError when the system has no process left."""
         self.plan = plan
         self._limit = limit
-        job = partial(child_process.rehearse, plan.application, plan.settings.child_heartbeat_interval, log_file)
+        job = partial(child_process.rehearse, plan.application, plan.settings, log_file)
         self._child = nursery.fork("probe", job)
         self._handle = ChildHandle(plan.limits, now)
         self._late = False

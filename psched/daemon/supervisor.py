@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 
 from psched.clock import Clock, monotonic
 from psched.daemon.estate import Estate
-from psched.daemon.exit_codes import DONE
 from psched.daemon.fork_processor import ForkProcessor
 from psched.daemon.logs import Log
 from psched.daemon.nursery import Nursery
@@ -29,8 +28,6 @@ from psched.daemon.terminal import Terminal
 from psched.daemon.voice import Voice
 
 log = logging.getLogger(__name__)
-
-_FAILED = 1
 
 
 @dataclass(slots=True)
@@ -45,8 +42,8 @@ class Supervisor:
     voice: Voice
     terminal: Terminal
     clock: Clock = monotonic
-    exit_code: int = DONE
-    """What the process is to end with, once `done`."""
+    failure: str | None = None
+    """Why nothing could be started at all."""
     _slots: dict[int, ForkProcessor] = field(default_factory=dict)
     _estate: Estate = field(default_factory=Estate)
     _was_up: bool = False
@@ -186,15 +183,16 @@ class Supervisor:
         for number in wanted:
             if number not in self._slots:
                 self._slots[number] = ForkProcessor(
-                    number, self.plan, self.nursery, self._estate, self.log_file, self._could_not_begin
+                    number, self.plan, self.nursery, self._estate, self.log_file, self._ends_the_start
                 )
 
-    def _could_not_begin(self, reason: str) -> None:
+    def _ends_the_start(self, reason: str) -> bool:
         """End a start in which nothing ever worked; later on a slot just tries again."""
         if self._was_up or self._stopping or any(slot.was_ready for slot in self._slots.values()):
-            return
-        self.exit_code = _FAILED
+            return False
+        self.failure = reason
         self._stop(immediate=True)
+        return True
 
     def _see_whether_up(self) -> None:
         if not all(slot.began for slot in self._slots.values()):

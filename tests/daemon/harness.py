@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 import psutil
 import yaml
 
-from psched.config import load
+from psched.config import Settings, load
 from psched.holder import holder_name
 from psched.schedules import ScheduleCollection, open_schedules
 
@@ -99,6 +99,14 @@ class Daemon:
         """The configuration file."""
         return self.folder / "psched.yml"
 
+    def pause(self, seconds: float) -> None:
+        """Let time pass in which something must not happen."""
+        time.sleep(seconds)
+
+    def settings(self) -> Settings:
+        """Return what the configuration says now."""
+        return load(self.config)
+
     def edit_app(self, old: str, new: str) -> None:
         """Change the application's source."""
         source = (self.folder / "app.py").read_text()
@@ -107,7 +115,7 @@ class Daemon:
 
     def schedules(self) -> ScheduleCollection:
         """Open the schedules for use in the test process."""
-        section = load(self.config).schedules
+        section = self.settings().schedules
         assert section is not None
         return open_schedules(section, holder_name("test"))
 
@@ -160,12 +168,16 @@ class Daemon:
 
     def worker(self, slot: int = 1) -> psutil.Process:
         """Return the worker in a slot, once there is one that is up."""
-        return self.wait_for(lambda: self.workers().get(slot))
+        return self.wait_for(lambda: (found := self.workers().get(slot)) and (found if _is_up(found) else None))
 
     def wait_for_workers(self, count: int) -> None:
         """Wait until the slots 1 to `count` have a worker, and no other."""
         wanted = set(range(1, count + 1))
         self.wait_for(lambda: self.workers().keys() == wanted)
+
+    def wait_for_successor(self, slot: int, old: int) -> psutil.Process:
+        """Wait until another worker than the one with pid `old` is in a slot."""
+        return self.wait_for(lambda: (found := self.workers().get(slot)) and (found if found.pid != old else None))
 
     def titles(self) -> list[str]:
         """Return the process titles of master and children."""
@@ -244,6 +256,10 @@ def _title(process: psutil.Process) -> str:
         return " ".join(process.cmdline()).strip()
     except psutil.Error:
         return ""
+
+
+def _is_up(worker: psutil.Process) -> bool:
+    return _title(worker).split()[3:4] not in ([], ["booting"])
 
 
 def _kill(process: psutil.Process) -> None:

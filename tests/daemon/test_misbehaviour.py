@@ -1,0 +1,94 @@
+"""Handlers that do what handlers must not do: no other task is harmed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from tests.daemon.harness import Daemon
+
+Make = Callable[..., Daemon]
+
+
+def serves_others(daemon: Daemon) -> None:
+    """Check that a task that came later is run, and that the daemon ends well."""
+    daemon.add("other", "quick")
+    daemon.wait_for_trace("ran", "other")
+    daemon.stop()
+
+
+@pytest.mark.parametrize(
+    ("handler", "expected"),
+    [
+        ("raise", "ValueError: as told"),
+        ("exit", "SystemExit: 3"),
+        ("unsettled", "was left unsettled by its handler"),
+        ("unknown", "no handler for this type"),
+        ("os_exit", "ended with exit code 0 while running schedules:s1"),
+        ("segfault", "was killed by SIGSEGV while running schedules:s1"),
+        ("close", "a handler has closed the pipes to the master"),
+        ("reuse", "a handler has closed the pipes to the master"),
+    ],
+)
+def test_a_handler_that_misbehaves_harms_no_other_task(daemon: Daemon, handler: str, expected: str) -> None:
+    daemon.add("s1", handler)
+    daemon.wait_for_log(expected)
+    serves_others(daemon)
+
+
+def test_files_a_handler_has_opened_in_place_of_our_pipes_are_not_written_to(daemon: Daemon) -> None:
+    daemon.add("s1", "reuse")
+    daemon.wait_for_log("has closed the pipes")
+    daemon.wait_for_log("replacing it")
+    assert not [file for file in daemon.folder.glob("reused.*") if file.stat().st_size]
+    serves_others(daemon)
+
+
+def test_a_task_that_kills_every_worker_backs_off(daemon: Daemon) -> None:
+    daemon.configure(retry_wait=60)
+    daemon.signal(signal.SIGUSR1)
+    daemon.wait_for_log("restarting each worker")
+    daemon.add("s1", "os_exit")
+    daemon.add("s2", "quick", cron="* * * * * *")
+    daemon.wait_for_trace("ran", "s1", count=3)
+    first, second, third = (trace["at"] for trace in daemon.traces("ran", "s1")[:3])
+    assert second - first >= 0.9
+    assert third - second >= 1.8
+    assert [trace for trace in daemon.traces("ran", "s2") if second < trace["at"] < third]
+    daemon.stop()
+
+
+def test_a_handler_that_comes_back_as_two_processes_is_settled_by_one(daemon: Daemon) -> None:
+    daemon.add("s1", "fork")
+    program = psutil.Process(daemon.wait_for_trace("forked")["program"])
+    daemon.wait_for_log("key=s1 type=fork finished")
+    daemon.wait_until_gone([program])
+    assert daemon.log.count("key=s1 type=fork finished") == 1
+    serves_others(daemon)
+
+
+def test_a_process_that_a_handler_forked_answers_no_signal_meant_for_us(daemon: Daemon) -> None:
+    daemon.add("s1", "stay")
+    trace = daemon.wait_for_trace("forked")
+    program = psutil.Process(trace["program"])
+    os.kill(trace["program"], signal.SIGTERM)
+    daemon.wait_until_gone([program])
+    daemon.add("s2", "quick")
+    assert daemon.wait_for_trace("ran", "s2")["pid"] == trace["pid"], "its parent did not stop"
+    daemon.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
+def test_a_handler_that_takes_the_signals_for_itself_is_stopped_all_the_same(daemon: Daemon, number: int) -> None:
+    daemon.add("s1", "steal")
+    daemon.wait_for_trace("began")
+    daemon.signal(number)
+    if number == signal.SIGTERM:
+        daemon.wait_for_log("stopping")
+        daemon.signal(signal.SIGQUIT)
+    assert daemon.end() == 0
+    assert "did not leave in time" not in daemon.log

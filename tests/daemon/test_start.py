@@ -1,0 +1,143 @@
+"""How a master starts, and what keeps it from starting."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.harness import Daemon
+
+Make = Callable[..., Daemon]
+
+
+def test_titles_say_who_is_who_and_what_is_run(make_daemon: Make) -> None:
+    daemon = make_daemon(processors=2).start()
+    daemon.add("s1", "wait")
+    daemon.wait_for_trace("began")
+    daemon.wait_for(lambda: any("running s1" in title for title in daemon.titles()))
+    master, *workers = daemon.titles()
+    assert master == "psched: master [development]"
+    assert min(workers).startswith("psched: worker 1 ")
+    assert {title.split(" ", 3)[3] for title in workers} == {"idle", "running s1"}
+    daemon.stop()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("VERSION = 1", "VERSION = ", "app.py"),
+        ("VERSION = 1", "1 / 0", "division by zero"),
+        ("VERSION = 1", "sys.exit(5)", "app"),
+        ("VERSION = 1", "os.kill(os.getpid(), 11)", "was killed by SIGSEGV before it could begin"),
+        ("VERSION = 1", "os._exit(0)", "ended with exit code 0 before it could begin"),
+        ("app = App()", "ap = app = None", "app"),
+    ],
+)
+def test_an_application_that_does_not_load_ends_the_start_and_says_why(
+    make_daemon: Make, old: str, new: str, expected: str
+) -> None:
+    daemon = make_daemon(processors=2)
+    daemon.edit_app(old, new)
+    assert daemon.start(wait=False).end() == 1
+    errors = daemon.errors()
+    assert expected in errors
+    assert errors.count("\n") == 1, "one line"
+    assert expected in daemon.log
+
+
+def test_a_missing_table_ends_the_start_and_names_the_remedy(make_daemon: Make) -> None:
+    daemon = make_daemon()
+    daemon.configure(table="other")
+    assert daemon.start(wait=False).end() == 1
+    assert "psched init" in daemon.errors()
+
+
+def test_a_log_that_cannot_be_written_ends_the_start(make_daemon: Make) -> None:
+    daemon = make_daemon(log="absent/psched.log")
+    assert daemon.start(wait=False).end() == 1
+    assert "absent" in daemon.errors()
+
+
+def test_a_stop_while_the_application_is_being_loaded_ends_at_once(make_daemon: Make) -> None:
+    daemon = make_daemon()
+    daemon.edit_app("VERSION = 1", "time.sleep(60)")
+    daemon.start(wait=False)
+    daemon.wait_for(lambda: "psched: worker 1 booting" in daemon.titles())
+    assert daemon.end(signal.SIGTERM) == 0
+
+
+def test_a_child_inherits_nothing_of_the_master_or_its_siblings(make_daemon: Make) -> None:
+    daemon = make_daemon(processors=3, pid_file="psched.pid", processor_type="process").start()
+    daemon.add("s1", "print")
+    trace = daemon.wait_for_trace("ran")
+    pipes = {name for name in trace["open"] if name.startswith("pipe:")}
+    stderr = str(Path(f"/proc/{trace['pid']}/fd/2").readlink())
+    assert len(pipes - {stderr}) == 3, "words, orders, signals: each once"
+    assert not [name for name in trace["open"] if "psched.pid" in name or "eventpoll" in name]
+    assert trace["stdin"] == ""
+    assert trace["group"] == trace["pid"] != os.getpgid(daemon.process.pid)
+    daemon.stop()
+
+
+def test_children_draw_different_random_numbers(make_daemon: Make) -> None:
+    daemon = make_daemon(max_request_per_child=1).start()
+    for key in ("s1", "s2"):
+        daemon.add(key, "quick")
+    daemon.wait_for_trace("ran", count=2)
+    first, second = daemon.traces("ran")
+    assert first["pid"] != second["pid"]
+    assert first["random"] != second["random"]
+    daemon.stop()
+
+
+def test_the_master_has_one_thread_and_no_connection(make_daemon: Make) -> None:
+    daemon = make_daemon(processors=2).start()
+    daemon.add("s1", "quick")
+    daemon.wait_for_trace("ran")
+    assert daemon.master.num_threads() == 1
+    assert not [file.path for file in daemon.master.open_files() if "psched.db" in file.path]
+    daemon.stop()
+
+
+def test_threads_share_one_child(make_daemon: Make) -> None:
+    daemon = make_daemon(processors=2, processor_type="thread", task_prefetch=1).start()
+    for key in ("s1", "s2"):
+        daemon.add(key, "wait")
+    first, second = daemon.wait_for_trace("began", "s1"), daemon.wait_for_trace("began", "s2")
+    assert first["pid"] == second["pid"]
+    assert len(daemon.workers()) == 1
+    daemon.wait_for(lambda: any("s1" in title and "s2" in title for title in daemon.titles()))
+    for key in ("s1", "s2"):
+        daemon.go(key)
+    daemon.wait_for_trace("ended", count=2)
+    daemon.stop()
+
+
+_EMBEDDED = """
+import sys
+sys.path.insert(0, {folder!r})
+from psched.worker import Worker
+import app
+sys.exit(Worker.run({app}, lambda: {config!r}))
+"""
+
+
+@pytest.mark.parametrize("app", ['"app:app"', "[app.Classes, app.app]"])
+def test_worker_run_serves_a_program_of_one_s_own(make_daemon: Make, app: str) -> None:
+    daemon = make_daemon()
+    daemon.add("s1", "quick")
+    program = daemon.folder / "program.py"
+    program.write_text(_EMBEDDED.format(folder=str(daemon.folder), app=app, config=str(daemon.config)))
+    with subprocess.Popen([sys.executable, str(program)], env={**os.environ, "PYTHONPATH": str(Path.cwd())}) as process:
+        try:
+            daemon.wait_for_trace("ran")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait() == 0
+        finally:
+            process.kill()
