@@ -70,7 +70,7 @@ def pschedd(action: str, **options: Any) -> int:
     run          stay in the foreground
 
     APP is what to run, module:NAME, instead of the configuration's app.
-    """
+    """  # noqa: D301 – click's mark of a paragraph that is not to be wrapped
     return _exit_code(action, Invocation.resolved(**options))
 
 
@@ -87,7 +87,7 @@ def _exit_code(action: str, invocation: Invocation) -> int:
     except PermissionError as error:
         code, message = NOT_PERMITTED, f"{error.strerror}: the daemon belongs to another user; try as root"
     except PidFileError as error:
-        code, message = FAILED, str(error)
+        code, message = NOT_PERMITTED if isinstance(error.__cause__, PermissionError) else FAILED, str(error)
     for line in message.splitlines():
         click.echo(f"pschedd: {line}", err=True)
     return UNKNOWN if action == "status" else code

@@ -1,8 +1,8 @@
 """The pid file: a lock that is held for life, and beside it the process id to signal. Used by pschedd and the master.
 
-Who runs is told by the lock alone, so a stale file is no obstacle and names nobody. The lock is an flock, which belongs to
-the open file description: it survives fork and exec, and is gone when the last process that has the descriptor closes it.
-So a binary replace hands the descriptor on, and children close theirs.
+Who runs is told by the lock alone, so a stale file is no obstacle and names nobody. The lock is an flock, which belongs
+to the open file description: it survives fork and exec, and is gone when the last process that has the descriptor
+closes it. So a binary replace hands the descriptor on, and children close theirs.
 """
 
 from __future__ import annotations
@@ -174,6 +174,6 @@ def _await_pid(path: Path, descriptor: int) -> int:
 
 def _is_at(path: Path, descriptor: int) -> bool:
     try:
-        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False

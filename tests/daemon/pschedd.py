@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +10,10 @@ from pathlib import Path
 
 import psutil
 
+from psched.config import load
 from psched.daemon.pidfile import read_running
+from psched.schedules import ScheduleCollection, open_schedules
+from tests.daemon.harness import wait_for
 from tests.programs import install_programs
 
 CONFIG = """\
@@ -57,13 +59,19 @@ class Pschedd:
 
     def __call__(self, action: str, *options: str) -> subprocess.CompletedProcess[str]:
         """Run one command of pschedd's, with the folder above as its working directory."""
-        return self._program("pschedd", action, *options)
+        argv = [str(self.folder / "bin/pschedd"), action, *options]
+        return subprocess.run(
+            argv, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50, check=False
+        )
 
-    def psched(self, *arguments: str) -> str:
-        """Run the psched command line, which must succeed."""
-        done = self._program("psched", *arguments)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def add(self, key: str, type: str) -> None:
+        """Add a schedule that is due every second, from now on."""
+        with self._schedules() as schedules:
+            schedules.add(key, type, cron="* * * * * *")
+
+    def create_tables(self) -> None:
+        with self._schedules() as schedules:
+            schedules.store.create_tables()
 
     @property
     def etc(self) -> Path:
@@ -102,26 +110,20 @@ class Pschedd:
         return trace
 
     def wait_until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < deadline, self.log
-            time.sleep(0.02)
+        wait_for(condition, lambda: self.log)
 
     @contextmanager
     def foreground(self) -> Iterator[subprocess.Popen[bytes]]:
         """Run it in the foreground; killed at the end of the block if it still runs then."""
-        argv = [self.folder / "bin/pschedd", "run"]
+        argv = [str(self.folder / "bin/pschedd"), "run"]
         with subprocess.Popen(argv, cwd=self.folder, stdin=subprocess.DEVNULL) as process:
             try:
                 yield process
             finally:
                 process.kill()
 
-    def _program(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        argv = [self.folder / "bin" / name, *arguments]
-        return subprocess.run(
-            argv, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50, check=False
-        )
+    def _schedules(self) -> ScheduleCollection:
+        return open_schedules(load(self.config).sections[0], "tests")
 
 
 @contextmanager
@@ -132,7 +134,7 @@ def installed(folder: Path) -> Iterator[Pschedd]:
     daemon.etc.mkdir()
     daemon.config.write_text(CONFIG)
     (daemon.etc / "app.py").write_text(APPLICATION)
-    daemon.psched("init")
+    daemon.create_tables()
     try:
         yield daemon
     finally:

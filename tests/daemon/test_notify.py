@@ -57,7 +57,12 @@ def test_a_status_of_several_lines_cannot_add_assignments(manager: socket.socket
 
 
 def test_handlers_do_not_inherit_the_socket() -> None:
-    environ = {"NOTIFY_SOCKET": "/run/notify", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid()), "HOME": "/"}
+    environ = {
+        "NOTIFY_SOCKET": "/run/notify",
+        "WATCHDOG_USEC": "3000000",
+        "WATCHDOG_PID": str(os.getpid()),
+        "HOME": "/",
+    }
     Notifier.from_environment(environ)
     assert environ == {"HOME": "/"}
 

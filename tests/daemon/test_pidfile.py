@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from psched.daemon.pidfile import AlreadyRunningError, PidFile, PidFileError, is_stale, read_running
+from tests.daemon.harness import wait_for
 
 _HOLDER = """
 import os, sys, time
@@ -179,7 +180,7 @@ def test_who_waited_for_a_lock_whose_file_was_removed_locks_the_new_file(path: P
     pid_file = PidFile.acquire(path)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(PidFile.acquire, path)
-        wait_until(lambda: [file.path for file in psutil.Process().open_files()].count(str(path.resolve())) == 2)
+        wait_for(lambda: [file.path for file in psutil.Process().open_files()].count(str(path.resolve())) == 2)
         pid_file.remove()
         successor = waiting.result()
     successor.write(os.getpid())

@@ -11,18 +11,15 @@ import re
 import subprocess
 import sys
 import sysconfig
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import psutil
 
+from tests.daemon.harness import wait_for
 from tests.lab.absent import find, not_run
 from tests.programs import programs
-
-T = TypeVar("T")
 
 _TOOLS = ("systemd-nspawn", "dbus-daemon", "nsenter", "setpriv", "unshare", "runuser")
 _TARGET = "[Unit]\nDescription=Laboratory\n"
@@ -162,7 +159,7 @@ def _booted(launcher: subprocess.Popen[bytes], console: Path) -> Machine:
                 return machine if state in {"running", "degraded"} else None
         return None
 
-    return wait_for(ready, 20, lambda: console.read_text(errors="replace"))
+    return wait_for(ready, lambda: console.read_text(errors="replace"))
 
 
 def _is_init(process: psutil.Process) -> bool:
@@ -170,15 +167,6 @@ def _is_init(process: psutil.Process) -> bool:
         return process.name() == "systemd" and "systemd.unit=laboratory.target" in process.cmdline()
     except psutil.Error:
         return False  # a helper of the boot's that has just ended
-
-
-def wait_for(attempt: Callable[[], T | None], seconds: float, explain: Callable[[], object] = str) -> T:
-    """Return the first true answer of `attempt`; raises AssertionError with `explain()` when there is none in time."""
-    deadline = time.monotonic() + seconds
-    while not (answer := attempt()):
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain: {explain()}"
-        time.sleep(0.05)
-    return answer
 
 
 def _remove_groups(name: str) -> None:
@@ -200,4 +188,4 @@ def _remove(group: Path) -> None:
             return False
         return True
 
-    wait_for(removed, 5, lambda: f"{group} is still in use")
+    wait_for(removed, lambda: f"{group} is still in use")

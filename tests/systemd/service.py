@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.daemon.harness import wait_for
 from tests.docs.snippets import snippets
-from tests.systemd.machine import Machine, wait_for
+from tests.systemd.machine import Machine
 
 CHECKOUT = "/srv/psched"
 """Where a machine sees what of the checkout its installation needs."""
@@ -43,10 +44,10 @@ class Service:
     def wait_until_active(self, *, after_restarts: int = 0) -> None:
         """Wait until it is up; `after_restarts` is how often systemd must have restarted it."""
         wanted = {"ActiveState": "active", "SubState": "running", "NRestarts": str(after_restarts)}
-        wait_for(lambda: self.properties(*wanted) == wanted, 20, self.explain)
+        wait_for(lambda: self.properties(*wanted) == wanted, self.explain)
 
     def wait_for_trace(self, name: str) -> None:
-        wait_for((self.state / name).exists, 20, self.explain)
+        wait_for((self.state / name).exists, self.explain)
 
     def forget_traces(self) -> None:
         (self.state / "short").unlink(missing_ok=True)

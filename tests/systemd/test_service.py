@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.systemd.machine import wait_for
+from tests.daemon.harness import wait_for
 from tests.systemd.service import Service, follow_documents
 
 
@@ -26,7 +26,7 @@ def test_reload_changes_the_configuration_and_keeps_the_master(running: Service)
     main = running.machine.main("pschedd")
     config.write_text(config.read_text().replace("processors: 1", "processors: 2"))
     running.systemctl("reload")
-    wait_for(lambda: len(running.machine.processes("pschedd")) == 3, 20, running.explain)
+    wait_for(lambda: len(running.machine.processes("pschedd")) == 3, running.explain)
     running.wait_until_active()
     assert running.machine.main("pschedd") == main
 
@@ -36,7 +36,7 @@ def test_reload_of_a_broken_configuration_keeps_everything_running(running: Serv
     log = running.machine.root / "var/log/psched/psched.log"
     config.write_text(config.read_text().replace("processors: 1", "processors: many"))
     running.systemctl("reload")
-    wait_for(lambda: "processors" in log.read_text(), 20, running.explain)
+    wait_for(lambda: "processors" in log.read_text(), running.explain)
     running.wait_until_active()
     running.forget_traces()
     running.wait_for_trace("short")
@@ -45,7 +45,7 @@ def test_reload_of_a_broken_configuration_keeps_everything_running(running: Serv
 def test_a_binary_replace_hands_the_main_process_over(running: Service) -> None:
     old = running.machine.main("pschedd")
     old.send_signal(signal.SIGWINCH)
-    wait_for(lambda: not old.is_running(), 20, running.explain)
+    wait_for(lambda: not old.is_running(), running.explain)
     running.wait_until_active()
     new = running.machine.main("pschedd")
     new.kill()  # systemd must have noticed whom to watch
@@ -64,7 +64,7 @@ def test_a_frozen_master_is_killed_by_the_watchdog_and_restarted(running: Servic
 def test_a_master_that_is_fed_by_a_turning_loop_outlives_the_watchdog(running: Service) -> None:
     main = running.machine.main("pschedd")
     began = float(running.properties("WatchdogTimestampMonotonic")["WatchdogTimestampMonotonic"])
-    wait_for(lambda: _fed(running) - began > 3_000_000, 20, running.explain)
+    wait_for(lambda: _fed(running) - began > 3_000_000, running.explain)
     assert running.machine.main("pschedd") == main
 
 
@@ -85,10 +85,10 @@ def test_stop_waits_for_the_running_task(running: Service) -> None:
     running.psched("add", "l1", "long", "* * * * * *", "{}")
     running.wait_for_trace("long-began")
     running.systemctl("stop", "--no-block")
-    wait_for(lambda: running.properties("ActiveState")["ActiveState"] == "deactivating", 20, running.explain)
+    wait_for(lambda: running.properties("ActiveState")["ActiveState"] == "deactivating", running.explain)
     assert not (running.state / "long-ended").exists()
     (running.state / "long-may-end").touch()
-    wait_for(lambda: running.properties("ActiveState")["ActiveState"] == "inactive", 20, running.explain)
+    wait_for(lambda: running.properties("ActiveState")["ActiveState"] == "inactive", running.explain)
     assert (running.state / "long-ended").exists()
     assert running.properties("Result") == {"Result": "success"}
     assert running.machine.processes("pschedd") == []
@@ -111,7 +111,7 @@ def test_the_drop_in_lets_commands_use_the_system_but_gain_nothing(running: Serv
     running.psched("add", "c1", "command", "* * * * * *", command)
     follow_documents(running.machine, "commands")
     trace = home / "trace"
-    wait_for(lambda: trace.exists() and trace.read_text().split() == ["NoNewPrivs:", "1"], 20, running.explain)
+    wait_for(lambda: trace.exists() and trace.read_text().split() == ["NoNewPrivs:", "1"], running.explain)
 
 
 @pytest.mark.needs("logrotate")
@@ -122,7 +122,7 @@ def test_logrotate_moves_the_log_and_the_service_goes_on_in_a_new_one(running: S
     running.machine.run("logrotate", "--force", "/etc/logrotate.d/psched")
     moved = log.with_name("psched.log.1")
     assert moved.stat().st_ino == old.st_ino
-    wait_for(lambda: log.read_text(), 20, running.explain)
+    wait_for(log.read_text, running.explain)
     assert (log.stat().st_uid, log.stat().st_mode & 0o777) == (old.st_uid, 0o640)
 
 
