@@ -18,6 +18,7 @@ from tests.promises.records import Faults, Run, judge, read_lines, read_runs
 
 HERE = Path(__file__).parent
 EVERY_SECOND = "* * * * * *"
+YEARLY = "0 0 1 1 *"
 
 T = TypeVar("T")
 
@@ -73,11 +74,15 @@ class Cluster:
         """Return the database's time."""
         return int(self.schedules.store.now())
 
-    def add(self, key: str, type: str, since: int | None = None, rule: str = "* * * * *", **data: Any) -> None:
-        """Add a schedule whose first occurrence is the first at or after `since` (now), due at once."""
+    def add(self, key: str, type: str, since: int | None = None, rule: str = YEARLY, **data: Any) -> int:
+        """Add a schedule whose first occurrence is the first at or after `since`, and return that.
+
+        Without `since` it has one occurrence that is due, and none for a long time.
+        """
         now = self.now()
-        start = now if since is None else since
-        self.schedules.add(key, type, cron=rule, next_time=start, next_run_time=min(start, now), data=data)
+        first = occurrences(rule, now - 366 * 86400, now)[-1] if since is None else cron.first_time(rule, since, "UTC")
+        self.schedules.add(key, type, cron=rule, next_time=first, data=data)
+        return first
 
     def go(self, key: str) -> None:
         """Let the run of a schedule go on, where its handler waits for that."""
@@ -97,7 +102,12 @@ class Cluster:
 
     def wait_for_end(self, key: str, count: int = 1) -> Run:
         """Wait for the `count`-th run of a schedule to be settled, and return it."""
-        return self.wait_for(lambda: (run := dict(enumerate(self.runs(key), 1)).get(count)) and run.outcome and run)
+
+        def settled() -> Run | None:
+            run = dict(enumerate(self.runs(key), 1)).get(count)
+            return None if run is None or run.outcome is None else run
+
+        return self.wait_for(settled)
 
     def wait_until_run(self, keys: Sequence[str], occurrence: int, within: float = PATIENCE) -> None:
         """Wait until all these schedules have run this occurrence or a later one."""

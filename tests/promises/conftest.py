@@ -1,4 +1,4 @@
-"""Fixtures of the promises' tests: clusters of masters on each store and each database server."""
+"""Fixtures of the promises' tests: clusters of masters on each store and each database."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.servers import Server
+from tests.lab.laboratory import Lab
 from tests.promises.cluster import Cluster
+from tests.stores.places import DATABASES, KINDS, STORES
 
 MakeCluster = Callable[..., Cluster]
 
-
-@pytest.fixture(params=["rdb", "rdb_compat"])
-def store_type(request: pytest.FixtureRequest) -> str:
-    """Each kind of store."""
-    kind: str = request.param
-    return kind
+EVERYWHERE = [f"{database}-{store}" for database in DATABASES for store in STORES]
+ON_SERVERS = [f"{database}-{store}" for database in KINDS for store in STORES]
+SERVERS_AND_STORES = ["mariadb-rdb_compat", "postgresql-rdb"]
+"""For what takes its time: each server and each store once. That all six agree is the conformance suite's affair."""
 
 
 @pytest.fixture
@@ -29,13 +28,13 @@ def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
 
 
 @pytest.fixture
-def on_server(server: Server, store_type: str, make_cluster: MakeCluster) -> Iterator[MakeCluster]:
-    """The same on each kind of store on each database server."""
-    with server.database() as url:
-        yield lambda **config: make_cluster(type=store_type, url=url, **config)
-
-
-@pytest.fixture
-def on_database(database: str, store_type: str, make_cluster: MakeCluster) -> MakeCluster:
-    """The same on each kind of store on each database, SQLite included."""
-    return lambda **config: make_cluster(type=store_type, url=database, **config)
+def cluster_on(
+    request: pytest.FixtureRequest, lab: Lab, tmp_path: Path, make_cluster: MakeCluster
+) -> Iterator[MakeCluster]:
+    """The same in the place that the test's parameter names ("mariadb-rdb"), on an empty database."""
+    database, store = request.param.split("-")
+    if database == "sqlite":
+        yield lambda **config: make_cluster(type=store, url=f"sqlite:///{tmp_path}/psched.db", **config)
+        return
+    with lab.shared(KINDS[database]).database() as url:
+        yield lambda **config: make_cluster(type=store, url=url, **config)

@@ -69,7 +69,7 @@ class Wait(Recorded):
 
     def work(self) -> None:
         while not self.go():
-            self.note("sign", key=self.task.key)
+            self.note("sign", key=self.task.key, pid=os.getpid())
             time.sleep(0.02)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from tests.promises.cluster import occurrences
-from tests.promises.conftest import MakeCluster
+import pytest
 
-YEARLY = "0 0 1 1 *"
+from tests.promises.cluster import YEARLY, occurrences
+from tests.promises.conftest import ON_SERVERS, MakeCluster
+
 SCHEDULES = 400
 
 
-def test_400_schedules_due_at_once_are_run_once_each_by_all_children(on_server: MakeCluster) -> None:
+@pytest.mark.parametrize("cluster_on", ON_SERVERS, indirect=True)
+def test_400_schedules_due_at_once_are_run_once_each_by_all_children(cluster_on: MakeCluster) -> None:
     """Each is three years behind, so that it is fought for again and again."""
-    cluster = on_server(processors=2).start("a", "b")
+    cluster = cluster_on(processors=2).start("a", "b")
     now = cluster.now()
     due = occurrences(YEARLY, now - 3 * 366 * 86400, now)
     required = {f"s{number}": due for number in range(SCHEDULES)}
