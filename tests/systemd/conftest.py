@@ -28,7 +28,7 @@ production:
   processors: 1
 """
 _APPLICATION = """\
-import os, time
+import os, subprocess, time
 from pathlib import Path
 import psched
 
@@ -42,10 +42,12 @@ def short(task):
 
 @app.task("long")
 def long(task):
+    helper = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     Path("/var/lib/psched/long-began").touch()
     while not Path("/var/lib/psched/long-may-end").exists():
         time.sleep(0.05)
-    Path("/var/lib/psched/long-ended").touch()
+    helper.communicate()
+    Path("/var/lib/psched/long-ended").write_text(str(helper.returncode))
 """
 _IMPATIENT = """\
 [Service]

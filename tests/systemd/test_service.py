@@ -89,7 +89,7 @@ def test_stop_waits_for_the_running_task(running: Service) -> None:
     assert not (running.state / "long-ended").exists()
     (running.state / "long-may-end").touch()
     wait_for(lambda: running.properties("ActiveState")["ActiveState"] == "inactive", running.explain)
-    assert (running.state / "long-ended").exists()
+    assert (running.state / "long-ended").read_text() == "0", "what a task has started is not signalled either"
     assert running.properties("Result") == {"Result": "success"}
     assert running.machine.processes("pschedd") == []
 
