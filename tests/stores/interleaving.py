@@ -1,8 +1,9 @@
 """Workers whose statements a seed puts in order, so that any can be late. In the test process.
 
-Each worker is a thread that stops before every statement it sends; the seed decides whose statement goes next, and when
-time passes. Time passes by moving all that was written back: due times in the table and, where the fence is a due time,
-the fences in the workers' hands. So a run of hours takes milliseconds, and a finish may arrive whenever it hurts most.
+Each worker is a thread that stops before every statement it sends, or before a transaction of several, whose locks
+would stop time itself; the seed decides whose statement goes next, and when time passes. Time passes by moving all that
+was written back: due times in the table and, where the fence is a due time, the fences in the workers' hands. So a run
+of hours takes milliseconds, and a finish may arrive whenever it hurts most.
 
 Whatever happens in between,
 - an occurrence is finished once;
@@ -13,6 +14,7 @@ Whatever happens in between,
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import threading
 from collections import Counter
@@ -28,6 +30,10 @@ from psched.store import ScheduleStore
 from tests.stores.bench import LONG_AGO, Bench, soon
 
 LEASE = 10
+PASSING = 1000
+"""Seconds that pass at once: longer than any lease. Each lease is a second longer than the one before, as if it had been
+asked for later; else one that was bound before time passed would end when a new one does."""
+
 STEP = 60
 BLOCKED_AFTER = 0.05
 """Seconds after which a statement is taken to wait for somebody's lock, and the next worker goes on."""
@@ -49,6 +55,7 @@ class Worker:
     claim: Claim | None = None
     taken_in: int = 0
     settling: bool = False
+    in_transaction: bool = False
     go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     parked: threading.Event = field(default_factory=threading.Event)
     done: bool = False
@@ -75,7 +82,7 @@ class Worker:
     def _round(self) -> None:
         self.taken_in = self.simulation.epoch
         self.settling = False
-        for claim in self.store.acquire(1, LEASE):
+        for claim in self.store.acquire(1, self.simulation.lease()):
             self.claim = claim
             self.simulation.granted(self)
             self._run()
@@ -86,7 +93,7 @@ class Worker:
             self.pause()
         if self.rng.random() < 0.3:
             assert self.claim is not None
-            (lease,) = self.store.extend([self.claim.lease], LEASE)
+            (lease,) = self.store.extend([self.claim.lease], self.simulation.lease())
             if lease is None:
                 self.simulation.refused(self, "extend")
                 return
@@ -103,7 +110,7 @@ class Worker:
             elif verb == "retry":
                 self.store.retry(lease, -1, "error", soon())
             else:
-                self.store.advance(self.claim, next_time, next_time, soon())
+                assert self.store.advance(self.claim, next_time, next_time, soon()) is None
                 self.simulation.finished[self.claim.row.key, self.claim.row.scheduled_time] += 1
         except (PreemptedError, AlreadyFinishedError):
             self.simulation.refused(self, verb)
@@ -117,6 +124,7 @@ class Simulation:
         self.seed = seed
         self.rng = random.Random(seed)
         self.epoch = 0
+        self._leases = itertools.count()
         self.finished: Counter[tuple[str, int]] = Counter()
         self.current = threading.local()
         self.violations: list[str] = []
@@ -141,6 +149,10 @@ class Simulation:
             if worker.error is not None:
                 raise worker.error
         self._judge()
+
+    def lease(self) -> int:
+        """Return the length of the next lease."""
+        return LEASE + next(self._leases)
 
     def granted(self, worker: Worker) -> None:
         """See that nobody else holds the row under a lease that cannot have ended."""
@@ -173,13 +185,13 @@ class Simulation:
         due: sa.ColumnClause[int] = sa.column(self.bench.columns.due)
         table = sa.table(self.bench.table, due)
         with self.bench.connect() as connection:
-            connection.execute(table.update().values({due: due - 2 * LEASE * self.bench.columns.per_second}))
+            connection.execute(table.update().values({due: due - PASSING * self.bench.columns.per_second}))
         self.epoch += 1
         if self.bench.compat:
             for worker in self.workers:
                 if worker.claim is not None:
                     lease = worker.claim.lease
-                    worker.claim = Claim(worker.claim.row, replace(lease, fence=lease.fence - 2 * LEASE))
+                    worker.claim = Claim(worker.claim.row, replace(lease, fence=lease.fence - PASSING))
 
     def _judge(self) -> None:
         for (key, occurrence), times in self.finished.items():
@@ -195,10 +207,12 @@ class Simulation:
 
     @contextlib.contextmanager
     def _stops_before_statements(self) -> Iterator[None]:
-        def stop(*_: Any) -> None:
+        def stop(connection: sa.Connection, cursor: Any, statement: str, *_: Any) -> None:
             worker = getattr(self.current, "worker", None)
-            if worker is not None:
+            if worker is not None and not worker.in_transaction:
                 worker.pause()
+            if worker is not None and statement.startswith(("BEGIN", "START", "COMMIT", "ROLLBACK")):
+                worker.in_transaction = statement.startswith(("BEGIN", "START"))
 
         sa.event.listen(sa.Engine, "before_cursor_execute", stop)
         try:

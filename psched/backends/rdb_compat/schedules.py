@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from sqlalchemy import Connection, MetaData, RowMapping, Update, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, MetaData, RowMapping, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
 from psched.backends.rdb_compat.leases import CompatLeases
@@ -100,13 +100,16 @@ class CompatScheduleStore(SqlStore):
         changes = _changes(seen, wanted)
         if not changes:
             return True
-        statement = self._unchanged(seen).values(changes)
 
         def work(connection: Connection, uncertain: bool) -> bool:
-            if connection.execute(statement).rowcount == 1:
-                return True
-            row = self._row(connection, seen.key) if uncertain else None
-            return row is not None and _same(row, changes)
+            with self._database.transaction(connection):
+                row = self._row(connection, seen.key, locked=True)
+                if row is None:
+                    return False
+                if not _as_seen(read_schedule(row), seen, "data" in changes):
+                    return uncertain and _same(row, changes)
+                connection.execute(self._update.values(changes), {"lease_key": seen.key})
+            return True
 
         return self._database.run(work)
 
@@ -133,29 +136,18 @@ class CompatScheduleStore(SqlStore):
         stored = self._leases.settle(claim.lease, self._advance, values, until, outcome)
         return None if stored is None else read_schedule(stored).rule
 
-    def _row(self, connection: Connection, key: str) -> RowMapping | None:
+    def _row(self, connection: Connection, key: str, locked: bool = False) -> RowMapping | None:
         """Return the row of this very key: in the originals' collation `a` finds `A` too."""
-        row = connection.execute(self._read, {"lease_key": key}).mappings().first()
+        statement = self._read.with_for_update() if locked else self._read
+        row = connection.execute(statement, {"lease_key": key}).mappings().first()
         return row if row is not None and row["id"] == key else None
-
-    def _unchanged(self, seen: ScheduleRow) -> Update:
-        """Return an UPDATE of the row as it was seen. A lease is renewed all the time: no matter."""
-        c = self._table.c
-        same = [
-            c.cron == seen.rule.cron,
-            func.coalesce(c.timezone, "UTC") == seen.rule.timezone,
-            c.delay == seen.rule.delay,
-            c.next_time == seen.next_time,
-        ]
-        if seen.settled:
-            same.append(c.timeout == int(seen.next_run_time))
-        return update(self._table).where(c.id == seen.key, *same)
 
     def _write_statements(self) -> None:
         c = self._table.c
         this = c.id == bindparam("lease_key")
         self._insert = insert(self._table)
         self._read = select(*c).where(this)
+        self._update = update(self._table).where(this)
         self._delete = delete(self._table).where(this)
         self._advance = self._leases.settling(
             c.cron == bindparam("seen_cron"),
@@ -179,6 +171,18 @@ def _changes(seen: ScheduleRow, wanted: ScheduleRow) -> dict[str, Any]:
     if wanted.next_run_time != seen.next_run_time:
         changes["timeout"] = whole_seconds("next_run_time", wanted.next_run_time)
     return changes
+
+
+def _as_seen(present: ScheduleRow, seen: ScheduleRow, with_data: bool) -> bool:
+    """Tell whether the row is as it was seen; the type is part of the data here.
+
+    Of a lease the timeout does not count: it is renewed all the time.
+    """
+    if (present.rule, present.next_time) != (seen.rule, seen.next_time):
+        return False
+    if seen.settled and present.next_run_time != seen.next_run_time:
+        return False
+    return not with_data or (present.type, present.data) == (seen.type, seen.data)
 
 
 def _same(row: RowMapping, values: Mapping[str, Any], besides: Collection[str] = ()) -> bool:
