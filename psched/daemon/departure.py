@@ -34,7 +34,7 @@ _PATIENCE = 1.0
 
 
 class Departure:
-    """Knows what this child holds. A parked thread may hold any lock, so nothing after the parking waits without end."""
+    """Knows what this child holds. A parked thread may hold any lock, so nothing after that waits without end."""
 
     def __init__(self, sources: Sequence[Source], runs: Runs) -> None:
         """Must be made in the main thread, which is the one that will be parked."""
@@ -76,7 +76,7 @@ class Departure:
             with task.lock:
                 if not task.settled:
                     settle_stopped(task)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 – whatever fails, the process ends next
             log.warning("key=%s was not given back: %s; its lease ends by itself", task.key, one_line(error))
 
 

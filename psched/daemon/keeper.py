@@ -57,7 +57,7 @@ class Keeper:
         try:
             with _locked(self._due(source)) as tasks:
                 lost = source.extend(tasks) if tasks else []
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 – whatever a driver raises, the next tick tries again
             self._failed(error)
             return
         if self._failing:
@@ -80,9 +80,8 @@ class Keeper:
         for runner in self._runners:
             run = runner.current()
             if run is not None and run.task is task:
-                run.tell(
-                    PreemptedError(f"{task.key!r}: the lease of this run is lost; somebody else may be running it")
-                )
+                reason = PreemptedError(f"{task.key!r}: the lease of this run is lost; somebody else may be running it")
+                run.tell(reason, self._clock())
 
     def _failed(self, error: Exception) -> None:
         if not self._failing:
@@ -99,7 +98,7 @@ def give_back(task: Task) -> None:
             task.release()
         except ScheduleError as error:
             log.info("key=%s was not given back: %s", task.key, error)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 – the lease ends by itself, whatever the driver raised
             log.warning("key=%s was not given back: %s; its lease ends by itself", task.key, one_line(error))
 
 

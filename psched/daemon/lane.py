@@ -1,4 +1,4 @@
-"""A lane: one section of the configuration at work, from its table to the application that handles its rows. In children."""
+"""A lane: one section of the configuration at work, from its table to what handles its rows. In children."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Lane:
             return ()
         try:
             tasks = self.source.poll_multi(self.prefetch.limit(), ahead=True)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 – no fault of a database ends the polling
             self._failed(error)
             return ()
         self._answered()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from psched.application import Application
@@ -124,7 +124,7 @@ class Processor:
                 count = site.source.give_back(dead.holder, suspects)
                 if count:
                     log.info("section=%s gave back %d leases of %s, which is dead", site.name, count, dead.holder)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 – until the database does it
             log.warning("the leases of %s are not given back yet: %s", dead.holder, one_line(error))
             return False
         return True

@@ -58,6 +58,12 @@ class Runner:
         """Return the run in progress. Any thread."""
         return self._runs.at(self._cell)
 
+    def queue(self, tasks: Sequence[Task]) -> None:
+        """Put acquired tasks in line."""
+        self._waiting.extend(tasks)
+        if tasks:
+            self._acquired()
+
     def waiting(self) -> list[Task]:
         """Return the tasks that were taken ahead and have not begun. Any thread."""
         return list(self._waiting)
@@ -70,9 +76,7 @@ class Runner:
     def _serve(self, lane: Lane) -> bool:
         """Run what the lane has now; False when it has nothing."""
         tasks = lane.poll()
-        self._waiting.extend(tasks)
-        if tasks:
-            self._acquired()
+        self.queue(tasks)
         while self._waiting and not self._stopping.is_set():
             self._take(lane, self._waiting[0])
             self._waiting.popleft()
@@ -96,7 +100,7 @@ class Runner:
     def _run(self, lane: Lane, task: Task) -> None:
         try:
             handler = lane.application.handler(task)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 – an application's error, even SystemExit, is this task's alone
             self._leave_if_forked()
             self._raised(task, error)
             return
@@ -117,7 +121,7 @@ class Runner:
     def _call(self, run: Run) -> None:
         try:
             run.handler.run()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 – a handler's error, even SystemExit, is its task's alone
             self._leave_if_forked()
             self._raised(run.task, error)
         self._leave_if_forked()

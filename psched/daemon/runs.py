@@ -29,11 +29,11 @@ class Run:
         """How the board, the process title and the log name this run."""
         return f"{self.lane.name}:{self.task.key}"
 
-    def tell(self, reason: Exception) -> None:
+    def tell(self, reason: Exception, now: float) -> None:
         """Ask the handler to stop, once, from a thread of its own: its `kill` may take long or never return."""
         if self.told is not None:
             return
-        self.told = boottime()
+        self.told = now
         self.task.stop_reason = reason
         threading.Thread(target=self._kill, args=(reason,), name=f"kill {self.task.key}", daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""Watches what a child runs: tells a handler when it must stop, and leaves by force when it does not. Waits for nothing else."""
+"""Watches what a child runs: tells a handler when it must stop, and leaves by force when it does not. In children."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Warden:
         self._stop_at: float | None = None
 
     def stop(self, grace: float | None = None) -> None:
-        """Stop everything now: `kill(ImmediateProcessStopError)`, and the end after `grace` (default: the kill interval)."""
+        """Stop all runs now: `kill(ImmediateProcessStopError)`, and the end `grace` later (default: kill interval)."""
         end = self._clock() + (self._kill_interval if grace is None else min(grace, self._kill_interval))
         self._stop_at = end if self._stop_at is None else min(end, self._stop_at)
         self.ticker.poke(urgent=True)
@@ -42,7 +42,7 @@ class Warden:
         for run in active:
             reason = self._reason(run, now)
             if reason is not None:
-                run.tell(reason)
+                run.tell(reason, now)
         for run in active:
             if run.told is not None and now >= self._end(run, run.told):
                 self._leave(f"{run.name} did not stop: {run.task.stop_reason}")

@@ -1,0 +1,246 @@
+"""What the warden and the keeper of a child do, and when. On SQLite in memory, with a clock of the test's own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from psched.application import Application, Base
+from psched.backends import open_stores
+from psched.daemon.board import Board
+from psched.daemon.keeper import Keeper
+from psched.daemon.lane import Lane
+from psched.daemon.prefetch import FixedPrefetch
+from psched.daemon.runner import Runner, settle_stopped
+from psched.daemon.runs import Run, Runs
+from psched.daemon.warden import Warden
+from psched.errors import ImmediateProcessStopError, PreemptedError
+from psched.model import Rule
+from psched.schedules import Advance
+from psched.source import LeaseTimes, Source
+from psched.store import ScheduleStore, StoreSettings
+from psched.task import Task
+
+NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())
+ALIVE, SHORT, MARGIN, KILL_INTERVAL = 60.0, 15.0, 3.0, 2.0
+
+
+class Left(BaseException):
+    """In place of the end of the process."""
+
+
+class Hands:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+class Handler(Base):
+    """Keeps why it was told to stop."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.reasons: list[Exception] = []
+        self.told = threading.Event()
+
+    def perform(self) -> None:
+        """Do nothing."""
+
+    def kill(self, reason: Exception) -> None:
+        """Remember."""
+        self.reasons.append(reason)
+        self.told.set()
+
+
+class Child:
+    """The parts of a child around one handler thread, without its processes."""
+
+    def __init__(self, store: ScheduleStore, task_timeout: float | None = None) -> None:
+        self.store = store
+        self.clock = Hands()
+        self.source = Source(store, Advance(store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), self.clock)
+        self.runs = Runs(1)
+        self.lane = Lane("schedules", self.source, Application(()), FixedPrefetch(3), 1.0, task_timeout, MARGIN)
+        self.warden = Warden(self.runs, KILL_INTERVAL, self._leave, self.clock)
+        self.runner = Runner(0, [self.lane], self.runs, Board(1), threading.Event(), lambda: None, lambda: None)
+        self.keeper = Keeper([self.source], [self.runner], interval=2.0, clock=self.clock)
+
+    def begin(self) -> Run:
+        """Take one task and let its handler be at work."""
+        (task,) = self.source.poll_multi(1)
+        run = Run(task, self.lane, Handler(task), started=self.clock())
+        self.runs.begin(0, run)
+        return run
+
+    def steal(self, key: str) -> None:
+        """Take away the lease, as another worker would after its end."""
+        self.store.delete(key)
+
+    def _leave(self, why: str) -> None:
+        raise Left(why)
+
+
+@pytest.fixture
+def store() -> Iterator[ScheduleStore]:
+    store = open_stores("rdb", StoreSettings("sqlite://", "host/test/1", schedules="psched_schedules")).schedules
+    assert store is not None
+    store.create_tables()
+    for key in "abc":
+        store.add(key, "t", Rule("0 * * * *", "UTC"), NOON, NOON, {})
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def child(store: ScheduleStore) -> Child:
+    return Child(store)
+
+
+def reason_of(run: Run) -> Exception:
+    handler = run.handler
+    assert isinstance(handler, Handler)
+    assert handler.told.wait(10)
+    assert handler.reasons == [run.task.stop_reason]
+    return handler.reasons[0]
+
+
+def test_a_run_whose_lease_is_renewed_is_left_alone(child: Child) -> None:
+    run = child.begin()
+    for _ in range(20):
+        child.clock.time += ALIVE / 3
+        assert child.keeper.tick()
+        assert child.warden.tick()
+    assert run.told is None
+
+
+def test_a_run_whose_lease_cannot_be_renewed_is_told_before_it_ends_and_ended_before_it_ends(child: Child) -> None:
+    run = child.begin()
+    child.clock.time = run.task.deadline - MARGIN - 0.1
+    child.warden.tick()
+    assert run.told is None
+    child.clock.time = run.task.deadline - MARGIN
+    child.warden.tick()
+    assert isinstance(reason_of(run), PreemptedError)
+    child.clock.time = run.task.deadline - 0.6
+    with pytest.raises(Left, match="schedules:a"):
+        child.warden.tick()
+
+
+def test_a_lost_lease_is_told_to_its_handler_at_the_next_renewal(child: Child) -> None:
+    run = child.begin()
+    child.steal(run.task.key)
+    child.clock.time += 2
+    child.keeper.tick()
+    assert isinstance(reason_of(run), PreemptedError)
+
+
+def test_a_run_longer_than_task_timeout_is_told_and_then_ended(store: ScheduleStore) -> None:
+    child = Child(store, task_timeout=7)
+    run = child.begin()
+    child.clock.time += 6.9
+    child.warden.tick()
+    assert run.told is None
+    child.clock.time += 0.1
+    child.warden.tick()
+    assert isinstance(reason_of(run), TimeoutError)
+    child.clock.time += KILL_INTERVAL
+    with pytest.raises(Left):
+        child.warden.tick()
+
+
+def test_an_immediate_stop_tells_every_run_and_ends_the_process_after_its_grace(child: Child) -> None:
+    run = child.begin()
+    child.warden.stop(grace=0.4)
+    child.warden.tick()
+    assert isinstance(reason_of(run), ImmediateProcessStopError)
+    child.clock.time += 0.4
+    with pytest.raises(Left, match="immediate stop"):
+        child.warden.tick()
+
+
+def test_a_later_stop_can_only_hasten_the_end(child: Child) -> None:
+    child.warden.stop(grace=0.4)
+    child.warden.stop()
+    child.clock.time += 0.4
+    with pytest.raises(Left):
+        child.warden.tick()
+
+
+def test_what_stopped_at_once_is_released_and_what_took_too_long_is_retried(child: Child) -> None:
+    for reason, outcome in ((ImmediateProcessStopError("stop"), "released"), (TimeoutError("slow"), "retried")):
+        (task,) = child.source.poll_multi(1)
+        task.stop_reason = reason
+        settle_stopped(task)
+        assert task.outcome == outcome
+
+
+def test_what_was_preempted_is_left_alone(child: Child) -> None:
+    (task,) = child.source.poll_multi(1)
+    task.stop_reason = PreemptedError("gone")
+    settle_stopped(task)
+    assert not task.settled
+
+
+def test_a_task_taken_ahead_has_a_short_lease_until_it_begins(child: Child) -> None:
+    first, second, _ = child.source.poll_multi(3, ahead=True)
+    assert {first.deadline, second.deadline} == {child.clock.time + SHORT}
+    assert first.begin()
+    child.clock.time += 2
+    child.keeper.tick()
+    assert first.deadline == child.clock.time + ALIVE
+    assert second.deadline == child.clock.time + SHORT
+
+
+def test_a_lease_is_not_written_again_before_it_is_due(child: Child) -> None:
+    run = child.begin()
+    child.clock.time += 1.9
+    before = run.task.lease
+    child.keeper.tick()
+    assert run.task.lease is before
+
+
+def test_a_task_whose_lease_is_about_to_end_does_not_begin(child: Child) -> None:
+    (task,) = child.source.poll_multi(1)
+    child.clock.time = task.deadline - MARGIN
+    assert not task.begin(MARGIN)
+
+
+def test_a_task_that_is_being_settled_is_not_renewed_meanwhile(child: Child) -> None:
+    run = child.begin()
+    child.clock.time += 5
+    before = run.task.lease
+    with run.task.lock:
+        other = threading.Thread(target=child.keeper.tick)
+        other.start()
+        other.join(10)
+    assert run.task.lease is before
+
+
+def test_at_a_stop_what_has_not_begun_is_given_back_and_what_runs_is_kept(child: Child) -> None:
+    running, *waiting = child.source.poll_multi(3, ahead=True)
+    assert running.begin()
+    child.runner.queue([running, *waiting])
+    child.keeper.stop()
+    assert child.keeper.tick()
+    assert [task.outcome for task in waiting] == ["released", "released"]
+    assert not running.settled
+    assert [row.key for row in child.store.list() if row.status == "waiting"] == ["b", "c"]
+
+
+def test_what_waits_behind_a_long_run_is_given_back(child: Child) -> None:
+    running, *waiting = child.source.poll_multi(3, ahead=True)
+    assert running.begin()
+    child.runner.queue([running, *waiting])
+    child.runs.begin(0, Run(running, child.lane, Handler(running)))
+    child.keeper.tick()
+    assert not any(task.settled for task in waiting)
+    child.runs.begin(0, Run(running, child.lane, Handler(running), started=-10_000.0))
+    child.keeper.tick()
+    assert [task.outcome for task in waiting] == ["released", "released"]
