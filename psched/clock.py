@@ -1,6 +1,7 @@
 """Time behind one object, so that tests can own it. Used in every process.
 
-No clock here decides what is due or when a lease ends: that is the database's alone. These measure spans within one process.
+No clock here decides what is due or when a lease ends: that is the database's alone. These measure spans within one
+process.
 """
 
 from __future__ import annotations

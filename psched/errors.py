@@ -52,7 +52,7 @@ class IdempotentNotFoundError(NotFoundError, IdempotentError):
 
 
 class ConfigError(Exception):
-    """The configuration, a cron expression, a time zone or a name in it cannot be used; the message names the remedy."""
+    """The configuration, a cron expression, a time zone or a name cannot be used; the message names the remedy."""
 
 
 class ProcessStopError(Exception):

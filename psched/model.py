@@ -55,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRow(Row):
-    """One schedule. `next_time`: the occurrence (unix seconds, int). `next_run_time`: when it is due, or its lease ends.
+    """One schedule. `next_time`: the occurrence (unix seconds). `next_run_time`: when it is due, or its lease ends.
 
     `settled` is True when the row is neither leased nor waiting for a retry, so that a new rule may move it.
     """

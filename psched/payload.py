@@ -1,4 +1,4 @@
-"""The data of schedules and tasks as JSON text: checked before it is written, forgiving when it is read. Any process."""
+"""The data of schedules and tasks as JSON text: checked before it is written. Used in every process but the master."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MAX_KEY_LENGTH = 255
 
 
 def check_key(key: object) -> str:
-    """Return `key`, or raise ValueError: it must be non-empty text of at most 255 characters without NUL or lone surrogates."""
+    """Return `key`. Raises ValueError unless it is text of 1 to 255 characters without NUL and lone surrogates."""
     if not isinstance(key, str) or not key:
         raise ValueError(f"key must be non-empty text, got {key!r}")
     if len(key) > MAX_KEY_LENGTH:

@@ -38,8 +38,8 @@ class Completion(Protocol):
 class LeaseTimes:
     """How long leases and waits are, in seconds.
 
-    `alive_time` for what runs; `prefetch_time` for what was taken ahead and has not begun, so that little waits for long
-    when its holder dies; `retry_wait` between a failure and the next attempt.
+    `alive_time` for what runs; `prefetch_time` for what was taken ahead and has not begun, so that little waits for
+    long when its holder dies; `retry_wait` between a failure and the next attempt.
     """
 
     alive_time: float

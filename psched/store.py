@@ -1,4 +1,4 @@
-"""The seam between the engine and a database: what every store promises. Used in children and clients, never in the master.
+"""The seam between the engine and a database: what every store promises. Used in children and clients.
 
 A store holds rows that are due at a time; holding a row means having written a due time in the future together with a
 fence. Only the database's clock decides what is due and when a lease ends, and it is read inside the statement that
@@ -79,7 +79,7 @@ class LeaseStore(Protocol):
         ...
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
-        """Make each lease end `alive_time` seconds from now. The answer is aligned with `leases`; None means it is lost."""
+        """Make each lease end `alive_time` seconds from now. Returns a lease for each of `leases`, None where lost."""
         ...
 
     def release(self, lease: Lease, until: float) -> None:
