@@ -1,0 +1,70 @@
+"""What a child wrote on its board is read after its death, whatever stands there."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from psched.daemon.board import Board
+
+LONGEST = "schedules:" + "𝄞" * 255
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    board = Board(3)
+    yield board
+    board.close()
+
+
+def test_an_empty_board_names_nothing(board: Board) -> None:
+    assert board.names() == ()
+
+
+def test_names_come_by_cell_and_go(board: Board) -> None:
+    board.running(2, LONGEST)
+    board.running(0, "schedules:a")
+    assert board.names() == ("schedules:a", LONGEST)
+    board.running(2, "b")
+    board.idle(0)
+    assert board.names() == ("b",)
+
+
+def test_what_a_killed_process_ran_is_known(board: Board) -> None:
+    pid = os.fork()
+    if pid == 0:
+        board.running(1, "schedules:s1")
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert board.names() == ("schedules:s1",)
+
+
+def test_a_word_too_long_is_cut(board: Board) -> None:
+    board.running(0, "x" * 10_000)
+    board.running(1, "y")
+    (long, short) = board.names()
+    assert set(long) == {"x"}
+    assert short == "y"
+
+
+def test_a_torn_word_is_no_word(board: Board) -> None:
+    """Whatever part of a write has happened: the word before it, the new one, or none; never a mixture."""
+    fresh = Board(1)
+    fresh.running(0, LONGEST)
+    new = fresh._memory[:2048]
+    fresh.close()
+    for length in [*range(16), *range(16, 2048, 61)]:
+        board.running(0, "schedules:before")
+        board._memory[:length] = new[:length]
+        assert board.names() in {(), ("schedules:before",), (LONGEST,)}
+
+
+def test_rubbish_is_read_without_an_error(board: Board) -> None:
+    rubbish = random.Random(1)
+    for _ in range(300):
+        board._memory[:64] = rubbish.randbytes(64)
+        board.names()

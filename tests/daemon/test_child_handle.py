@@ -1,0 +1,100 @@
+"""How a child is made to end, as a function of time: no process, a clock of our own."""
+
+from __future__ import annotations
+
+import pytest
+
+from psched.daemon.child_handle import RELEASE, ChildHandle, Limits, Order
+
+LIMITS = Limits(silence=10, kill_interval=2, graceful=None)
+BOUNDED = Limits(silence=1000, kill_interval=2, graceful=30)
+
+
+def orders(handle: ChildHandle, until: float, *, beating: bool = True) -> list[tuple[float, Order]]:
+    """Tick whenever the handle wants to be asked, and return what it ordered and when."""
+    found = []
+    now = 0.0
+    while now <= until:
+        if beating:
+            handle.hear(now)
+        order = handle.tick(now)
+        if order is not None:
+            found.append((now, order))
+        now = round(now + 0.5, 3)
+    return found
+
+
+def test_a_beating_child_is_left_alone() -> None:
+    assert orders(ChildHandle(LIMITS, 0), 100) == []
+
+
+def test_a_graceful_stop_waits_for_ever() -> None:
+    handle = ChildHandle(LIMITS, 0)
+    handle.stop(immediate=False, now=0)
+    assert orders(handle, 1000) == [(0, Order.GRACEFUL)]
+    assert handle.stopping
+
+
+def test_an_immediate_stop_ends_in_a_kill_once_the_child_had_the_time_to_release() -> None:
+    handle = ChildHandle(LIMITS, 0)
+    handle.stop(immediate=True, now=0)
+    assert orders(handle, 2 + RELEASE) == [(0, Order.IMMEDIATE), (2 + RELEASE, Order.KILL)]
+
+
+def test_a_graceful_stop_turns_immediate_after_its_limit() -> None:
+    handle = ChildHandle(BOUNDED, 0)
+    handle.stop(immediate=False, now=0)
+    assert orders(handle, 33.5) == [(0, Order.GRACEFUL), (30, Order.IMMEDIATE), (32 + RELEASE, Order.KILL)]
+
+
+def test_asking_again_hastens_and_never_delays() -> None:
+    handle = ChildHandle(BOUNDED, 0)
+    handle.stop(immediate=False, now=0)
+    handle.stop(immediate=False, now=20)
+    handle.stop(immediate=True, now=25)
+    handle.stop(immediate=True, now=26)
+    handle.stop(immediate=False, now=27)
+    assert [when for when, order in orders(handle, 30) if order is Order.KILL] == [25 + 2 + RELEASE]
+
+
+def test_a_silent_child_is_killed_whether_it_stops_or_not() -> None:
+    for stopping in (False, True):
+        handle = ChildHandle(LIMITS, 0)
+        if stopping:
+            handle.stop(immediate=False, now=0)
+        assert orders(handle, 10, beating=False)[-1] == (10, Order.KILL)
+        assert handle.silent(10)
+
+
+def test_a_killed_child_that_is_still_there_is_killed_again() -> None:
+    assert orders(ChildHandle(LIMITS, 0), 20, beating=False) == [
+        (10, Order.KILL),
+        (15, Order.KILL),
+        (20, Order.KILL),
+    ]
+
+
+@pytest.mark.parametrize("limits", [LIMITS, BOUNDED])
+@pytest.mark.parametrize("immediate", [None, False, True])
+@pytest.mark.parametrize("beating", [False, True])
+def test_nothing_is_due_before_the_deadline_and_every_order_comes_at_it(
+    limits: Limits, immediate: bool | None, beating: bool
+) -> None:
+    """Asking at the deadlines only gives the same orders as asking all the time."""
+
+    def made() -> ChildHandle:
+        handle = ChildHandle(limits, 0)
+        if immediate is not None:
+            handle.stop(immediate, 0)
+        return handle
+
+    expected = orders(made(), 60, beating=False)
+    handle, found, now = made(), [], 0.0
+    while now <= 60:
+        order = handle.tick(now)
+        if order is not None:
+            found.append((now, order))
+        assert handle.tick(now) is None
+        assert handle.deadline > now
+        now = handle.deadline
+    assert found == expected

@@ -1,0 +1,103 @@
+"""The log file: whole records, private, found again when it was moved or closed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from psched.daemon.logs import Log, LogHandler
+from psched.errors import ConfigError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "psched.log"
+
+
+@pytest.fixture
+def log(path: Path) -> Iterator[Log]:
+    log = Log(path)
+    yield log
+    log.move(None)
+
+
+def record(message: str) -> logging.LogRecord:
+    return logging.LogRecord("psched.test", logging.WARNING, __file__, 1, message, (), None)
+
+
+def test_a_record_has_time_with_its_zone_level_pid_logger_and_message(log: Log, path: Path) -> None:
+    LogHandler(log).handle(record("hello"))
+    head, _, rest = path.read_text().partition(" WARNING ")
+    assert rest == f"[{os.getpid()}] psched.test: hello\n"
+    day, moment, zone = head.split()
+    assert (len(day), len(moment), len(zone)) == (10, 12, 5)
+
+
+def test_no_message_can_feign_a_record(log: Log, path: Path) -> None:
+    LogHandler(log).handle(record("one\n2026-01-01 00:00:00.000 +0000 ERROR two"))
+    assert path.read_text().splitlines()[1].startswith("    ")
+
+
+def test_a_record_is_one_write_at_the_end_whoever_else_writes(log: Log, path: Path) -> None:
+    other = Log(path)
+    for number in range(10):
+        (log, other)[number % 2].write(f"{number}\n")
+    other.move(None)
+    assert path.read_text() == "".join(f"{number}\n" for number in range(10))
+
+
+def test_the_file_is_not_for_everybody(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        Log(path).move(None)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_reopening_goes_on_in_a_new_file_of_the_same_name(log: Log, path: Path) -> None:
+    log.write("old\n")
+    path.rename(path.with_suffix(".1"))
+    log.write("still old\n")
+    log.reopen()
+    log.write("new\n")
+    assert path.with_suffix(".1").read_text() == "old\nstill old\n"
+    assert path.read_text() == "new\n"
+
+
+def test_reopening_what_cannot_be_opened_goes_on_in_the_old_file(
+    log: Log, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    moved = path.with_suffix(".1")
+    path.rename(moved)
+    path.symlink_to(moved)
+    log.reopen()
+    log.write("on\n")
+    assert moved.read_text() == "on\n"
+    assert "going on in the old file" in caplog.text
+
+
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to("elsewhere"), lambda path: path.mkdir()])
+def test_a_link_or_a_folder_is_refused(path: Path, make: object) -> None:
+    make(path)  # type: ignore[operator]
+    with pytest.raises(ConfigError, match="psched.log"):
+        Log(path)
+
+
+def test_a_log_closed_by_somebody_is_opened_again_and_no_other_file_written(log: Log, path: Path) -> None:
+    log.write("before\n")
+    number = log._target.descriptor
+    os.close(number)
+    stranger = os.open(path.with_name("stranger"), os.O_WRONLY | os.O_CREAT)
+    if stranger != number:
+        os.dup2(stranger, number)
+        os.close(stranger)
+    log.write("after\n")
+    os.close(number)
+    assert path.read_text() == "before\nafter\n"
+    assert path.with_name("stranger").read_text() == ""

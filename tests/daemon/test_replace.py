@@ -1,0 +1,136 @@
+"""Binary replace: the new master has to prove itself before the old one goes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from psched.daemon.pidfile import read_running
+from psched.daemon.signals import REPLACE_NOW
+from tests.daemon.harness import Daemon, is_alive
+
+Make = Callable[..., Daemon]
+
+
+@pytest.fixture
+def detached(make_daemon: Make) -> Daemon:
+    """A daemon with a pid file and without a terminal."""
+    return make_daemon(pid_file="psched.pid").start(options={"replace_limit": 3}, start_new_session=True)
+
+
+def pid_file(daemon: Daemon) -> Path:
+    return daemon.folder / "psched.pid"
+
+
+def end(daemon: Daemon, pid: int) -> None:
+    """Stop a master that is not the test's own child, with its children."""
+    master = psutil.Process(pid)
+    family = [master, *master.children(recursive=True)]
+    master.send_signal(signal.SIGQUIT)
+    daemon.wait_until_gone(family)
+    assert not pid_file(daemon).exists()
+
+
+def replace(daemon: Daemon, number: int = signal.SIGWINCH) -> int:
+    """Replace the master and return the new one's pid."""
+    daemon.forget_ready()
+    daemon.signal(number)
+    return daemon.wait_until_ready()
+
+
+def break_app(daemon: Daemon) -> None:
+    daemon.edit_app("VERSION = 1", "VERSION = ")
+
+
+def break_config(daemon: Daemon) -> None:
+    daemon.config.write_text("development: {}")
+
+
+@pytest.mark.parametrize("break_it", [break_app, break_config])
+def test_a_new_master_that_cannot_start_leaves_the_old_one(
+    detached: Daemon, break_it: Callable[[Daemon], None]
+) -> None:
+    app = (detached.folder / "app.py").read_text()
+    break_it(detached)
+    detached.signal(signal.SIGWINCH)
+    detached.wait_for_log("not replaced: it ended with exit code 1")
+    assert read_running(pid_file(detached)) == detached.process.pid
+    (detached.folder / "app.py").write_text(app)
+    detached.configure()
+    detached.add("s1", "quick")
+    assert detached.wait_for_trace("ran")["master"] == detached.process.pid
+    new = replace(detached)
+    assert detached.end() == 0
+    end(detached, new)
+
+
+def test_a_new_master_that_is_never_ready_is_given_up_with_its_children(detached: Daemon) -> None:
+    detached.edit_app("VERSION = 1", "time.sleep(60)")
+    old = set(detached.workers().values())
+    detached.signal(REPLACE_NOW)
+    detached.wait_for_log("not replaced: it was not ready within 3 s")
+    detached.wait_for(lambda: set(detached.master.children(recursive=True)) == old)
+    assert read_running(pid_file(detached)) == detached.process.pid
+    detached.stop()
+
+
+def test_a_stop_ends_a_new_master_that_is_starting(detached: Daemon) -> None:
+    detached.edit_app("VERSION = 1", "time.sleep(60)")
+    detached.signal(signal.SIGWINCH)
+    detached.wait_for_log("a new master is starting")
+    detached.stop()
+    assert not pid_file(detached).exists()
+
+
+def test_a_new_master_whose_old_one_was_killed_meanwhile_takes_over(detached: Daemon) -> None:
+    detached.edit_app("VERSION = 1", "time.sleep(1)\nVERSION = 2")
+    detached.forget_ready()
+    detached.signal(signal.SIGWINCH)
+    detached.wait_for_log("a new master is starting")
+    detached.wait_for(lambda: any(child not in detached.workers().values() for child in detached.master.children()))
+    detached.process.kill()
+    detached.process.wait()
+    new = detached.wait_until_ready()
+    assert read_running(pid_file(detached)) == new
+    detached.add("s1", "quick")
+    assert detached.wait_for_trace("ran")["version"] == 2
+    end(detached, new)
+
+
+def test_a_killed_new_master_is_not_mourned(detached: Daemon) -> None:
+    detached.edit_app("VERSION = 1", "time.sleep(60)")
+    detached.signal(signal.SIGWINCH)
+    new = detached.wait_for(
+        lambda: next((child for child in detached.master.children() if child not in detached.workers().values()), None)
+    )
+    family = detached.wait_for(new.children)
+    new.kill()
+    detached.wait_for_log("not replaced: it was killed by signal 9")
+    detached.wait_for(lambda: not [process for process in family if is_alive(process)])
+    detached.stop()
+
+
+def test_a_master_may_be_replaced_again_and_again(detached: Daemon) -> None:
+    first = detached.process.pid
+    second = replace(detached)
+    assert detached.end() == 0
+    detached.forget_ready()
+    psutil.Process(second).send_signal(REPLACE_NOW)
+    third = detached.wait_until_ready()
+    assert len({first, second, third}) == 3
+    detached.wait_for(lambda: not psutil.pid_exists(second) or None)
+    assert read_running(pid_file(detached)) == third
+    end(detached, third)
+
+
+def test_a_restart_is_refused_while_a_new_master_starts(detached: Daemon) -> None:
+    detached.edit_app("VERSION = 1", "time.sleep(60)")
+    detached.signal(signal.SIGWINCH)
+    detached.wait_for_log("a new master is starting")
+    detached.signal(signal.SIGUSR1)
+    detached.wait_for_log("not restarted: a new master is starting")
+    detached.stop()

@@ -1,0 +1,90 @@
+"""A master on a terminal: Ctrl-C, a resized window, a closed one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import signal
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from tests.daemon.harness import Daemon
+
+Make = Callable[..., Daemon]
+
+
+class Terminal:
+    """A pseudo-terminal whose foreground process is the daemon's master."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._descriptor, slave = pty.openpty()
+        daemon.start(
+            stdin=slave,
+            stdout=slave,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(slave, termios.TIOCSCTTY, 0),
+        )
+        os.close(slave)
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._descriptor, b"\x03")
+
+    def resize(self) -> None:
+        termios.tcsetwinsize(self._descriptor, (50, 132))
+
+    def close(self) -> None:
+        with suppress(OSError):  # closed before
+            os.close(self._descriptor)
+
+
+@pytest.fixture
+def prepared(make_daemon: Make) -> Daemon:
+    return make_daemon()
+
+
+@pytest.fixture
+def terminal(prepared: Daemon) -> Iterator[Terminal]:
+    terminal = Terminal(prepared)
+    yield terminal
+    terminal.close()
+
+
+def test_ctrl_c_stops_gracefully_and_a_second_one_at_once(prepared: Daemon, terminal: Terminal) -> None:
+    prepared.add("s1", "heed")
+    prepared.wait_for_trace("began")
+    terminal.press_ctrl_c()
+    prepared.wait_for_log("stopping when the running tasks are done")
+    assert not prepared.traces("stopped"), "children are not in the terminal's foreground group"
+    terminal.press_ctrl_c()
+    assert prepared.end() == 0
+    assert prepared.traces("stopped")
+
+
+def test_a_resized_window_replaces_nobody(prepared: Daemon, terminal: Terminal) -> None:
+    terminal.resize()
+    prepared.wait_for_log("received SIGWINCH")
+    prepared.add("s1", "quick")
+    prepared.wait_for_trace("ran")
+    assert "a new master" not in prepared.log
+    prepared.stop()
+
+
+def test_a_closed_terminal_stops_gracefully(prepared: Daemon, terminal: Terminal) -> None:
+    prepared.add("s1", "wait")
+    prepared.wait_for_trace("began")
+    terminal.close()
+    prepared.wait_for_log("stopping when the running tasks are done")
+    prepared.go("s1")
+    assert prepared.end() == 0
+    assert prepared.traces("ended")
+
+
+def test_hup_on_an_open_terminal_restarts(prepared: Daemon, terminal: Terminal) -> None:
+    prepared.signal(signal.SIGHUP)
+    prepared.wait_for_log("restarting now")
+    prepared.stop()
+    terminal.close()
