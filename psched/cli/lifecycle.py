@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from psched.daemon.control import Control, has_ended, log_end, running, size_of,
 from psched.daemon.detach import Outcome, detach
 from psched.daemon.pidfile import AlreadyRunningError, PidFile, is_stale
 from psched.daemon.privileges import Identity
-from psched.daemon.replacement import Command, Takeover, hold_pid_file
+from psched.daemon.replacement import Command, hold_pid_file
 from psched.daemon.signals import REPLACE_NOW
 from psched.errors import ConfigError
 from psched.worker import Surroundings
@@ -50,6 +51,8 @@ class Invocation:
     pid_file: Path | None
     immediate: bool
     timeout: float | None
+    background: bool
+    """Whether what is printed goes to the log: after `start`, and when what it started is replaced."""
     app: tuple[str, ...]
 
     @classmethod
@@ -88,6 +91,8 @@ class Invocation:
             options += ["--pid-file", str(self.pid_file)]
         for name, values in (("-I", self.include), ("-r", self.require)):
             options += [word for value in values for word in (name, value)]
+        if self.background:
+            options.append("--background")
         return Command((*program, *options, "run", *self.app), Path("/"))
 
 
@@ -99,9 +104,14 @@ def needed(value: T | None, key: str, invocation: Invocation) -> T:
     return value
 
 
+def log_path(invocation: Invocation) -> Path:
+    """Return where a daemon in the background logs. Raises ConfigError when nothing is configured, or nonsense."""
+    return needed(invocation.settings().log, "log", invocation)
+
+
 def start(invocation: Invocation) -> int:
     """Run the daemon in the background; done when its workers are up, or when it runs already."""
-    log = needed(invocation.settings().log, "log", invocation)
+    log = log_path(invocation)
     try:
         pid_file = PidFile.acquire(invocation.control().pid_file)
     except AlreadyRunningError as error:
@@ -109,7 +119,7 @@ def start(invocation: Invocation) -> int:
         return DONE
     written = size_of(log)
     outcome = detach(
-        lambda ready: serve(invocation, Surroundings(pid_file, ready, background=True)),
+        lambda ready: serve(replace(invocation, background=True), pid_file, ready),
         [pid_file.descriptor],
         invocation.timeout,
     )
@@ -133,19 +143,17 @@ def _explain(outcome: Outcome, log: Path, written: int, timeout: float | None) -
 def run(invocation: Invocation) -> int:
     """Be the daemon, in the foreground; also what a binary replace executes. Holds the pid file, if there is one."""
     path = invocation.pid_path()
-    background = Takeover.look_up(os.environ) is not None
-    return serve(
-        invocation, Surroundings(None if path is None else hold_pid_file(path, os.environ), background=background)
-    )
+    return serve(invocation, None if path is None else hold_pid_file(path, os.environ), lambda: None)
 
 
-def serve(invocation: Invocation, surroundings: Surroundings) -> int:
-    """Be the master, as the configured user, and return its exit code."""
+def serve(invocation: Invocation, pid_file: PidFile | None, ready: Callable[[], None]) -> int:
+    """Be the master, as the configured user, and return its exit code. `ready` is called when the workers are up."""
     settings = invocation.settings()
     identity = Identity.look_up(settings.user, settings.group)
     if identity is not None:
         identity.assume()
-    return worker.run(None, invocation.settings, replace(surroundings, command=invocation.again()))
+    surroundings = Surroundings(pid_file, ready, invocation.background, invocation.again())
+    return worker.run(None, invocation.settings, surroundings)
 
 
 def stop(invocation: Invocation) -> int:
@@ -165,7 +173,7 @@ def stop(invocation: Invocation) -> int:
 
 def restart(invocation: Invocation) -> int:
     """Stop and start; a configuration that cannot be read leaves the running daemon alone."""
-    invocation.settings()
+    log_path(invocation)
     return stop(invocation) or start(invocation)
 
 

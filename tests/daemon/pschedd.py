@@ -40,7 +40,7 @@ here = Path(__file__).parent
 @app.task("short")
 def short(task):
     with open(here / "short", "a") as trace:
-        trace.write(f"{os.getpid()} {os.getuid()} {os.getsid(0)} {os.getcwd()} {os.readlink('/proc/self/fd/0')}\\n")
+        trace.write(f"{os.getsid(0)} {os.getcwd()} {os.fstat(0).st_rdev == os.stat(os.devnull).st_rdev}\\n")
 
 @app.task("long")
 def long(task):

@@ -57,9 +57,9 @@ def test_the_daemon_is_detached_and_its_files_are_where_the_configuration_is(tic
     pid = ticking.start()
     trace = ticking.wait_for("short")
     ticking.wait_until(trace.read_text)
-    _, _, session, folder, stdin = trace.read_text().splitlines()[0].split()
+    session, folder, stdin_is_null = trace.read_text().splitlines()[0].split()
     assert int(session) not in (os.getsid(0), 0)
-    assert (folder, stdin) == ("/", "/dev/null")
+    assert (folder, stdin_is_null) == ("/", "True")
     assert psutil.Process(pid).terminal() is None
     assert stat.S_IMODE(trace.stat().st_mode) == 0o640, "umask 027"
     assert stat.S_IMODE((ticking.etc / "logs.txt").stat().st_mode) == 0o640
