@@ -76,7 +76,8 @@ def acquire(scene: Scene) -> Iterator[None]:
 
 
 def polled(scene: Scene) -> list[Claim]:
-    return unless_away(scene.far, lambda: scene.far.acquire(1, 1)) or []
+    alive_time = scene.bench.lease if scene.bench.compat else 100
+    return unless_away(scene.far, lambda: scene.far.acquire(1, alive_time)) or []
 
 
 def extend(scene: Scene) -> Iterator[None]:

@@ -211,6 +211,8 @@ def test_a_row_that_somebody_else_has_locked_ends_no_call_with_a_wrong_answer(be
         stranger.execute(sa.text(f"SELECT * FROM {bench.table} WHERE {bench.quoted_key} = 'locked' FOR UPDATE"))
         taken = keys_of(unless_away(store, lambda: store.acquire(1, 100)) or [])
     assert "locked" not in taken
+    if bench.database == "postgresql" and not bench.compat:  # where rows that are locked can be passed by
+        assert taken == ["free"]
     assert keys_of(eventually(lambda: store.acquire(1, 100))) == ["locked"]
 
 

@@ -76,9 +76,6 @@ def settle_all(store: ScheduleStore, taken: list[Claim]) -> None:
         taken += claims
 
 
-KNOWN = [f"key{n:03}" for n in range(200)]
-
-
 def run(threads: list[threading.Thread]) -> None:
     for thread in threads:
         thread.start()
