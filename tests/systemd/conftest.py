@@ -24,6 +24,7 @@ production:
   log: /var/log/psched/psched.log
   pid_file: /run/psched/pschedd.pid
   poll_interval: 0.1
+  retry_wait: 1
   child_fork_frequency_limit: 0.1
   processors: 1
 """
