@@ -111,7 +111,7 @@ def test_a_table_name_that_is_no_identifier_is_refused(database: str, name: str)
 
 
 def test_a_word_of_sql_is_a_name_like_any_other(bare: Bench) -> None:
-    bench = Bench(bare.type, bare.url, table="order")
+    bench = Bench(bare.type, bare.url, table="order" if bare.compat else "select")
     try:
         store = bench.open()
         store.create_tables()
@@ -145,7 +145,7 @@ def test_no_table_named_is_no_store_opened(database: str) -> None:
 
 def test_an_unknown_type_of_store_is_an_error_that_names_it(database: str) -> None:
     for type_ in ("rbd", "no.such.package", "os", ""):
-        with pytest.raises(ConfigError, match=type_):
+        with pytest.raises(ConfigError, match=repr(type_)):
             open_stores(type_, StoreSettings(url=database, holder="h", schedules="schedules"))
 
 

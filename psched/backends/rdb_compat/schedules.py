@@ -37,9 +37,7 @@ class CompatScheduleStore(SqlStore):
         self._pages = Pages(database, self._table, self._table.c.timeout, self._table.c.id)
         self._write_statements()
 
-    def acquire(
-        self, limit: int, alive_time: float, types: Collection[str] | None = None, known: Collection[str] = ()
-    ) -> list[Claim]:
+    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:
         """Lease up to `limit` due rows, earliest first. Raises NotSupportedError for `types`: they are no column."""
         if types is not None:
             raise NotSupportedError("rdb_compat cannot take rows of some types only; type: rdb can")

@@ -12,8 +12,8 @@ from psched.dialects.database import Database
 from psched.errors import ConfigError
 from psched.store import Finding
 
-_TRIES = 5
-"""Several hosts may run `psched init` at once; whoever comes second finds part of it done."""
+_TRIES = 20
+"""Several hosts may run `psched init` at once; whoever comes second finds part of it done, at each step."""
 
 _LONGEST_NAME = 50
 """Of a table: its indexes' names must fit in PostgreSQL's 63 characters."""
