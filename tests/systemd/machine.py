@@ -11,8 +11,10 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import psutil
@@ -23,17 +25,21 @@ from tests.programs import programs
 
 _TOOLS = ("systemd-nspawn", "dbus-daemon", "nsenter", "setpriv", "unshare", "runuser")
 _TARGET = "[Unit]\nDescription=Laboratory\n"
-_BOOT = r"""
-set -eu
-cd "$1"; name=$2; shift 2
-for group in $(awk '$3 ~ /^cgroup2?$/ { print $2 }' /proc/mounts); do
-    case $group in *cpuset*) continue ;; esac  # wants cpus and nodes before any process
-    mkdir -p "$group/$name" && echo $$ > "$group/$name/cgroup.procs"
-done
+_MOUNT = """
+mkdir -p cow files
 mount -t tmpfs tmpfs cow
 mkdir cow/upper cow/work cow/root
 cp -a files/. cow/upper
 mount -t overlay overlay -o lowerdir=/,upperdir=cow/upper,workdir=cow/work cow/root
+"""
+_BOOT = f"""
+set -eu
+cd "$1"; name=$2; shift 2
+for group in $(awk '$3 ~ /^cgroup2?$/ {{ print $2 }}' /proc/mounts); do
+    case $group in *cpuset*) continue ;; esac  # wants cpus and nodes before any process
+    mkdir -p "$group/$name" && echo $$ > "$group/$name/cgroup.procs"
+done
+{_MOUNT}
 exec systemd-nspawn --quiet --register=no --keep-unit --private-users=identity --machine="$name" \
     -D cow/root "$@" --boot systemd.unit=laboratory.target
 """
@@ -47,6 +53,16 @@ def require_machine() -> None:
         not_run("systemd-nspawn needs root, run the tests as root")
     for tool in _TOOLS:
         find(tool)
+    if obstacle := _obstacle():
+        not_run(f"{obstacle}; run the tests in a virtual machine or a privileged container")
+
+
+@lru_cache
+def _obstacle() -> str:
+    """Say what forbids a machine here: the rights of a container are found out only by using them. Empty: nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        argv = ["unshare", "--mount", "--pid", "--fork", "sh", "-euc", f"cd {folder}\n{_MOUNT}"]
+        return subprocess.run(argv, capture_output=True, text=True, check=False).stderr.strip()
 
 
 class Machine:
@@ -89,7 +105,6 @@ def boot(folder: Path, files: Mapping[str, str], binds: Mapping[Path, str]) -> I
     `binds` shows folders of the host at other places, read-only. All is gone when the block is left.
     """
     name = f"psched-lab-{os.getpid()}"
-    (folder / "cow").mkdir()
     for path, text in {"/etc/systemd/system/laboratory.target": _TARGET, **files}.items():
         _lay(folder / "files" / path.lstrip("/"), text)
     argv = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
