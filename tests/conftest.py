@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.lab.clock import WallClock
@@ -23,6 +24,12 @@ _PATIENCE = 2.0
 
 _KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL}
 _failed = pytest.StashKey[bool]()
+
+# how long an example takes says something about this machine's load only
+hypothesis.settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("suite")
 
 
 @pytest.hookimpl(wrapper=True)

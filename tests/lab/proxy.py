@@ -69,9 +69,11 @@ class Proxy:
         self._delay = 0.0
         self._traps: list[Trap] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._faults: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(lambda _, context: self._faults.append(context))
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy")
         self._thread.start()
         self._passing = asyncio.Event()
@@ -82,11 +84,14 @@ class Proxy:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.refuse()
-        self._run(self._finish)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        try:
+            self.refuse()
+            self._run(self._finish)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+        assert not self._faults, f"the proxy itself failed: {self._faults}"
 
     # What the network does
 
@@ -256,5 +261,6 @@ class _Link:
 
 def _reset(writer: asyncio.StreamWriter) -> None:
     connection: socket.socket = writer.get_extra_info("socket")
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
+    if connection.fileno() != -1:  # the other end may have reset it already
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()

@@ -85,6 +85,10 @@ def test_skipif():
 @pytest.mark.xfail(reason="third")
 def test_xfail():
     assert False
+
+@pytest.mark.xfail(reason="fourth", strict=False)
+def test_xpass():
+    pass
 """
 
 
@@ -133,7 +137,7 @@ def test_what_is_missing_is_not_run_by_name_and_reason(tmp_path: Path) -> None:
             _ABSENT,
             ["MariaDB: mariadb-install-db not found", "PostgreSQL: initdb not found", "no-such-program not"],
         ),
-        (_SKIPS, ["first", "second", "expected to fail: third"]),
+        (_SKIPS, ["first", "second", "expected to fail: third", "expected to fail: fourth"]),
     ],
     ids=["missing", "skipped"],
 )
@@ -147,7 +151,7 @@ def test_nothing_is_left_out_where_everything_must_run(tmp_path: Path, tests: st
 
 
 def test_nor_may_a_module_be_left_out_where_everything_must_run(tmp_path: Path) -> None:
-    tests = "import pytest\n\npytest.skip('fourth', allow_module_level=True)\n"
+    tests = "import pytest\n\npytest.skip('as a whole', allow_module_level=True)\n"
     done = _pytest(tmp_path, tests, require_all="1")
     assert done.returncode == 2
-    assert "NOT RUN, but PSCHED_REQUIRE_ALL=1: fourth" in done.stdout
+    assert "NOT RUN, but PSCHED_REQUIRE_ALL=1: as a whole" in done.stdout

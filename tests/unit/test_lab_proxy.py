@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import socketserver
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -147,6 +148,17 @@ def test_a_trap_finds_bytes_that_come_in_two_pieces_and_springs_once(proxy: Prox
         assert other.ask(b"finish") == b"finish"
     trap.release()
     assert client.socket.recv(100) == b"finish\n"
+
+
+def test_a_client_that_resets_its_connection_harms_nobody(proxy: Proxy, client: _Client) -> None:
+    trap = proxy.hold(b"held")
+    client.say(b"held")
+    trap.wait()
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.socket.close()
+    trap.release()
+    with _Client(proxy) as other:
+        assert other.ask(b"alive") == b"alive"
 
 
 def test_when_the_server_is_gone_clients_are_cut(proxy: Proxy, echo: _EchoServer) -> None:
