@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from sqlalchemy import URL, BigInteger, Connection, String, Text
@@ -70,7 +71,18 @@ class Tls:
         tls = cls(**settings)
         if tls.verify not in ("full", "ca", "none"):
             raise ConfigError(f"tls: verify must be full, ca or none, got {tls.verify!r}")
+        for name in ("ca", "cert", "key"):
+            _see_file(name, getattr(tls, name))
         return tls
+
+
+def _see_file(name: str, path: str | None) -> None:
+    """Raise ConfigError unless the file can be read: each driver would say so in its own way, or at the first task."""
+    try:
+        if path is not None:
+            Path(path).open("rb").close()
+    except OSError as error:
+        raise ConfigError(f"tls: {name}: {path} cannot be read: {error.strerror}") from error
 
 
 class now_ms(FunctionElement[int]):  # noqa: N801 – spelled like the SQL function it stands for

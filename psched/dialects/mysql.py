@@ -17,6 +17,7 @@ from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 
 from psched.dialects import base
 from psched.dialects.base import ExactText, Fault, LongText, now_ms
+from psched.errors import ConfigError
 
 _DUPLICATE = 1062
 _NO_TABLE = 1146
@@ -146,10 +147,13 @@ def _is_mariadb(connection: Connection) -> bool:
 
 
 def _tls_context(tls: base.Tls) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=tls.ca)
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key)
+    except ssl.SSLError as error:
+        raise ConfigError(f"tls: a certificate or key cannot be used: {error.reason}") from error
     context.check_hostname = tls.verify == "full"
     if tls.verify == "none":
         context.verify_mode = ssl.CERT_NONE
-    if tls.cert is not None:
-        context.load_cert_chain(tls.cert, tls.key)
     return context

@@ -1,0 +1,127 @@
+"""Database URLs, timeouts and encryption: what is accepted, what is refused, and that no message shows a password."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from psched.backends import open_stores
+from psched.dialects import open_database
+from psched.dialects.base import Tls
+from psched.errors import ConfigError
+from psched.store import StoreSettings
+
+SPELLINGS = {
+    "sqlite:///psched.db": "sqlite+pysqlite",
+    "mysql://u:p@h/d": "mysql+pymysql",
+    "mysql2://u:p@h/d": "mysql+pymysql",
+    "mariadb://u:p@h/d": "mysql+pymysql",
+    "mariadb+pymysql://u:p@h/d": "mysql+pymysql",
+    "postgres://u:p@h/d": "postgresql+psycopg",
+    "postgresql://u:p@h/d": "postgresql+psycopg",
+    "postgresql+psycopg://u:p@h/d": "postgresql+psycopg",
+}
+
+
+@pytest.mark.parametrize("url", SPELLINGS)
+def test_each_spelling_of_a_url_takes_its_driver(url: str) -> None:
+    assert open_database(url, {}).dialect.url.drivername == SPELLINGS[url]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "psched.db",
+        "",
+        "oracle://u:secret@h/d",
+        "base://u:secret@h/d",
+        "database://u:secret@h/d",
+        "../x://u:secret@h/d",
+        "mysql://u:secret@h:port/d",
+        "mysql+nosuch://u:secret@h/d",
+        "mysql+aiomysql://u:secret@h/d",
+        "postgresql+asyncpg://u:secret@h/d",
+        "mysql://u:secret@h/d?read_timeout=soon",
+        "mysql://u:secret@h/d?connect_timeout=-1",
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="url|driver") as caught:
+        open_database(url, {})
+    assert "secret" not in str(caught.value)
+
+
+def test_a_driver_that_is_not_installed_is_named_with_the_remedy() -> None:
+    with pytest.raises(ConfigError, match="pip install MySQLdb"):
+        open_database("mysql+mysqldb://u:p@h/d", {})
+
+
+def test_timeouts_in_the_url_are_ours_and_the_drivers_own_options_stay() -> None:
+    dialect = open_database("mysql://u:p@h/d?connect_timeout=0.5&read_timeout=3&charset=latin1", {}).dialect
+    assert (dialect.timeouts.connect, dialect.timeouts.read) == (0.5, 3)
+    assert dict(dialect.url.query) == {"charset": "latin1"}
+
+
+def test_the_server_gives_a_statement_up_before_the_client_does() -> None:
+    timeouts = open_database("mysql://u:p@h/d", {}).dialect.timeouts
+    assert timeouts.lock < timeouts.statement < timeouts.read
+
+
+@pytest.mark.parametrize("tls", [{"cafile": "x"}, {"verify": "maybe"}])
+def test_encryption_that_cannot_be_meant_is_refused(tls: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="tls"):
+        open_database("postgresql://u:p@h/d", tls)
+
+
+def test_encryption_with_a_certificate_alone_needs_to_know_whom_to_trust() -> None:
+    with pytest.raises(ConfigError, match=r"tls\.ca"):
+        open_database("postgresql://u:p@h/d", {"verify": "ca"})
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    for url in ("mysql://u:p@h/d", "postgresql://u:p@h/d"):
+        with pytest.raises(ConfigError, match=r"tls: ca: .*missing\.pem"):
+            open_database(url, {"ca": str(tmp_path / "missing.pem")})
+
+
+def test_a_file_that_is_no_certificate_is_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    with pytest.raises(ConfigError, match="tls: a certificate"):
+        open_database("mysql://u:p@h/d", {"ca": str(tmp_path / "ca.pem")})
+
+
+@pytest.mark.parametrize(
+    ("verify", "checks_host", "mode"),
+    [("full", True, ssl.CERT_REQUIRED), ("ca", False, ssl.CERT_REQUIRED), ("none", False, ssl.CERT_NONE)],
+)
+def test_mysql_verifies_as_it_is_told(verify: str, checks_host: bool, mode: ssl.VerifyMode) -> None:
+    options = open_database("mysql://u:p@h/d", {"verify": verify}).dialect.engine_options()
+    context = options["connect_args"]["ssl"]
+    assert (context.check_hostname, context.verify_mode) == (checks_host, mode)
+
+
+def test_postgresql_verifies_as_it_is_told(tmp_path: Path) -> None:
+    files = {name: str(tmp_path / name) for name in ("ca", "cert", "key")}
+    for file in files.values():
+        Path(file).touch()
+    options = open_database("postgresql://u:p@h/d", files).dialect.engine_options()
+    found = {name: value for name, value in options["connect_args"].items() if name.startswith("ssl")}
+    assert found == {
+        "sslmode": "verify-full",
+        "sslrootcert": files["ca"],
+        "sslcert": files["cert"],
+        "sslkey": files["key"],
+    }
+
+
+def test_no_encryption_is_asked_for_unless_it_is_configured() -> None:
+    assert Tls.of({}) is None
+    assert "ssl" not in open_database("mysql://u:p@h/d", {}).dialect.engine_options()["connect_args"]
+
+
+def test_opening_a_store_connects_to_nothing() -> None:
+    for type_ in ("rdb", "rdb_compat"):
+        for url in ("mysql://u:p@127.0.0.1:1/d", "postgresql://u:p@127.0.0.1:1/d", "sqlite:////nowhere/at/all.db"):
+            assert open_stores(type_, StoreSettings(url=url, holder="h", schedules="s")).schedules is not None
