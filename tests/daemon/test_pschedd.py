@@ -167,6 +167,7 @@ def test_restart_makes_a_new_master_but_not_of_a_broken_configuration(pschedd: P
     assert second not in (None, first)
     pschedd.configure("processors: 1", "processors: none")
     assert pschedd("restart").returncode == 6
+    assert pschedd("status").returncode == 4
     assert pschedd.pid == second
     assert pschedd("--pid-file", str(pschedd.etc / "psched.pid"), "stop").returncode == 0, "needs no configuration"
 
