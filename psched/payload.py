@@ -7,6 +7,9 @@ from typing import Any
 
 MAX_KEY_LENGTH = 255
 
+MAX_DATA_BYTES = 8_000_000
+"""A statement with it must pass MariaDB's `max_allowed_packet` of 16 MB, each of its bytes perhaps escaped."""
+
 
 def check_key(key: object) -> str:
     """Return `key`. Raises ValueError unless it is text of 1 to 255 characters without NUL and lone surrogates."""
@@ -25,9 +28,11 @@ def encode(data: object) -> str:
         raise ValueError(f"data must be a JSON object (a dict), got {type(data).__name__}")
     try:
         text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        text.encode()
+        size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"data cannot be stored as JSON: {error}") from error
+    if size > MAX_DATA_BYTES:
+        raise ValueError(f"data has {size} bytes as JSON, at most {MAX_DATA_BYTES} can be stored")
     return text
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psched.payload import MAX_KEY_LENGTH, check_key, decode, encode, type_from_key
+from psched.payload import MAX_DATA_BYTES, MAX_KEY_LENGTH, check_key, decode, encode, type_from_key
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 JSON = st.recursive(
@@ -99,3 +99,9 @@ def test_what_cannot_be_a_key_is_refused_with_the_reason(key: Any, reason: str) 
 )
 def test_a_row_without_a_type_has_its_key_up_to_the_first_dot(key: str, type_: str) -> None:
     assert type_from_key(key) == type_
+
+
+def test_data_that_no_database_would_take_is_refused() -> None:
+    encode({"a": "x" * (MAX_DATA_BYTES - 8)})
+    with pytest.raises(ValueError, match=f"{MAX_DATA_BYTES + 1} bytes"):
+        encode({"a": "x" * (MAX_DATA_BYTES - 7)})
