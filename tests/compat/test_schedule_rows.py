@@ -33,16 +33,16 @@ READ: list[tuple[bytes, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("data", "type_", "content"), READ, ids=[ascii(data)[2:34] for data, _, _ in READ])
-def test_the_originals_rows_are_read(
-    bench: Bench, original: Original, store: ScheduleStore, data: bytes, type_: str, content: dict[str, Any]
-) -> None:
-    original.add("kind.of.key", data=data, cron="*/5 * * * *", delay=-30, timezone="Asia/Tokyo")
-    row = bench.take(store, "kind.of.key").row
-    assert (row.type, row.data, row.problem) == (type_, content, None)
-    seen = store.get("kind.of.key")
-    assert seen is not None
-    assert (seen.rule, seen.next_time) == (Rule("*/5 * * * *", "Asia/Tokyo", -30), LONG_AGO)
+def test_the_originals_rows_are_read(bench: Bench, original: Original, store: ScheduleStore) -> None:
+    for n, (data, type_, content) in enumerate(READ):
+        key = f"kind.of.key{n}"
+        original.add(key, data=data, cron="*/5 * * * *", delay=-30, timezone="Asia/Tokyo")
+        seen = store.get(key)
+        assert seen is not None
+        assert (seen.type, seen.data, seen.problem) == (type_, content, None), data
+        assert (seen.rule, seen.next_time) == (Rule("*/5 * * * *", "Asia/Tokyo", -30), LONG_AGO)
+        row = bench.take(store, key).row
+        assert (row.type, row.data, row.problem) == (type_, content, None), data
 
 
 WRITTEN: list[tuple[str, dict[str, Any], bytes]] = [
@@ -59,12 +59,12 @@ WRITTEN: list[tuple[str, dict[str, Any], bytes]] = [
 ]
 
 
-@pytest.mark.parametrize(("type_", "data", "stored"), WRITTEN, ids=range(len(WRITTEN)))
-def test_what_psched_adds_is_byte_for_byte_the_originals_row(
-    bench: Bench, store: ScheduleStore, type_: str, data: dict[str, Any], stored: bytes
-) -> None:
-    store.add("key", type_, Rule("0 0 * * *", "Asia/Tokyo", 60), FAR_OFF, FAR_OFF + 60, data)
-    assert stored_row(bench) == ("key", FAR_OFF + 60, FAR_OFF, "0 0 * * *", 60, stored, "Asia/Tokyo")
+def test_what_psched_adds_is_byte_for_byte_the_originals_row(bench: Bench, store: ScheduleStore) -> None:
+    for n, (type_, data, stored) in enumerate(WRITTEN):
+        key = f"key{n}"
+        store.add(key, type_, Rule("0 0 * * *", "Asia/Tokyo", 60), FAR_OFF, FAR_OFF + 60, data)
+        row = (key, FAR_OFF + 60, FAR_OFF, "0 0 * * *", 60, stored, "Asia/Tokyo")
+        assert stored_row(bench, key) == row
 
 
 def test_a_first_run_time_moves_the_first_run_alone(bench: Bench, store: ScheduleStore) -> None:
@@ -235,8 +235,8 @@ def kind(type_: Any) -> str:
     return f"{type(type_).__name__.replace('INTEGER', 'INT')}({getattr(type_, 'length', '')})"
 
 
-def stored_row(bench: Bench) -> tuple[Any, ...]:
-    row = bench.raw("key")
+def stored_row(bench: Bench, key: str = "key") -> tuple[Any, ...]:
+    row = bench.raw(key)
     assert row is not None
     return tuple(bytes(row[name]) if name == "data" else row[name] for name in COLUMNS)
 

@@ -31,15 +31,15 @@ from tests.stores.bench import LONG_AGO, Bench, soon
 
 LEASE = 10
 PASSING = 1000
-"""Seconds that pass at once: longer than any lease. Each lease is a second longer than the one before, as if it had been
-asked for later; else one that was bound before time passed would end when a new one does."""
+"""Seconds that pass at once: longer than any lease. Each lease is a second longer than the one before, as if it had
+been asked for later; else one that was bound before time passed would end when a new one does."""
 
 STEP = 60
 BLOCKED_AFTER = 0.05
 """Seconds after which a statement is taken to wait for somebody's lock, and the next worker goes on."""
 
 
-class Violation(AssertionError):
+class PromiseBrokenError(AssertionError):
     """A promise of leases that was broken."""
 
 
@@ -68,7 +68,7 @@ class Worker:
             for _ in range(self.rounds):
                 self.pause()
                 self._round()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again where the test sees it
             self.error = error
         finally:
             self.done = True
@@ -134,7 +134,7 @@ class Simulation:
         ]
 
     def run(self) -> None:
-        """Run to the end. Raises Violation."""
+        """Run to the end. Raises PromiseBrokenError."""
         self.bench.add(self.workers[0].store, f"seed{self.seed}")
         threads = [threading.Thread(target=worker.work) for worker in self.workers]
         with self._stops_before_statements():
@@ -203,7 +203,7 @@ class Simulation:
         if moved != len(self.finished) * STEP:
             self.violations.append(f"{len(self.finished)} occurrences were finished, but it stands at {moved // STEP}")
         if self.violations:
-            raise Violation(f"seed {self.seed}: " + "; ".join(self.violations))
+            raise PromiseBrokenError(f"seed {self.seed}: " + "; ".join(self.violations))
 
     @contextlib.contextmanager
     def _stops_before_statements(self) -> Iterator[None]:

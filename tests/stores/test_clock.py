@@ -70,9 +70,8 @@ def judge(bench: Bench, seen: dict[str, Any], before: float) -> list[str]:
         expected["given back at"] = 1
     for name, after in expected.items():
         times = seen.get(name, [])
-        for value in times if isinstance(times, list) else [times]:
-            if value is None or abs(value - before - after) > NEAR:
-                faults.append(f"{name} is {value}, {value and value - before:+} s")
+        values = times if isinstance(times, list) else [times]
+        faults += [f"{name}: {value}" for value in values if value is None or abs(value - before - after) > NEAR]
     if not -0.01 <= seen["again after"] <= NEAR:
         faults.append(f"a lease of a second was over after {seen['again after']} s")
     return faults

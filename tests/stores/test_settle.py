@@ -52,18 +52,17 @@ def test_a_retry_without_a_wait_is_due_at_once(bench: Bench, store: ScheduleStor
     eventually(lambda: store.acquire(1, 100), within=1.5)
 
 
-@pytest.mark.parametrize(
-    "error", ["ä€😀" * 50_000, "nul \0 in it", "half a character \ud800", "", "line\nline\ttab 'quote' %s :x"]
-)
-def test_no_text_of_an_error_keeps_a_retry_from_being_stored(bench: Bench, store: ScheduleStore, error: str) -> None:
-    bench.add(store, "key")
-    store.retry(bench.take(store, "key").lease, 100, error, soon())
-    row = store.get("key")
-    assert row is not None
-    assert row.next_run_time > store.now()
-    assert not bench.compat or row.last_error is None
-    if error.endswith("😀") and not bench.compat:
-        assert str(row.last_error).endswith("ä€😀"), "the tail says most"
+def test_no_text_of_an_error_keeps_a_retry_from_being_stored(bench: Bench, store: ScheduleStore) -> None:
+    errors = ["ä€😀" * 50_000, "nul \0 in it", "half a character \ud800", "", "line\nline\ttab 'quote' %s :x"]
+    for n, error in enumerate(errors):
+        bench.add(store, f"key{n}")
+        store.retry(bench.take(store, f"key{n}").lease, 100, error, soon())
+        row = store.get(f"key{n}")
+        assert row is not None
+        assert row.next_run_time > store.now()
+        assert not bench.compat or row.last_error is None
+        if n == 0 and not bench.compat:
+            assert str(row.last_error).endswith("ä€😀"), "the tail says most"
 
 
 def test_advancing_stores_the_next_occurrence_and_ends_the_lease(bench: Bench, store: ScheduleStore) -> None:

@@ -71,7 +71,7 @@ def test_tables_may_be_made_by_several_at_once(fresh: Bench) -> None:
         try:
             store.create_tables()
             store.check_tables()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the test judges it
             errors.append(error)
 
     threads = [threading.Thread(target=create) for _ in range(4)]
@@ -103,11 +103,11 @@ def test_two_tables_of_one_database_are_apart(bench: Bench, store: ScheduleStore
         second.close()
 
 
-@pytest.mark.parametrize("name", ["a b", "x;drop table y", "", "1\x00", 'a"b', "a`b", "x" * 200, "ä'"])
-def test_a_table_name_that_is_no_identifier_is_refused(database: str, name: str) -> None:
+def test_a_table_name_that_is_no_identifier_is_refused() -> None:
     for type_ in STORES:
-        with pytest.raises(ConfigError):
-            open_stores(type_, StoreSettings(url=database, holder="h", schedules=name))
+        for name in ("a b", "x;drop table y", "", "1\x00", 'a"b', "a`b", "x" * 200, "ä'"):
+            with pytest.raises(ConfigError):
+                open_stores(type_, StoreSettings(url="sqlite://", holder="h", schedules=name))
 
 
 def test_a_word_of_sql_is_a_name_like_any_other(bare: Bench) -> None:
@@ -138,15 +138,15 @@ def test_a_table_of_a_newer_layout_is_refused(bench: Bench, store: ScheduleStore
         newcomer.create_tables()
 
 
-def test_no_table_named_is_no_store_opened(database: str) -> None:
+def test_no_table_named_is_no_store_opened() -> None:
     for type_ in STORES:
-        assert open_stores(type_, StoreSettings(url=database, holder="h")).schedules is None
+        assert open_stores(type_, StoreSettings(url="sqlite://", holder="h")).schedules is None
 
 
-def test_an_unknown_type_of_store_is_an_error_that_names_it(database: str) -> None:
+def test_an_unknown_type_of_store_is_an_error_that_names_it() -> None:
     for type_ in ("rbd", "no.such.package", "os", ""):
         with pytest.raises(ConfigError, match=repr(type_)):
-            open_stores(type_, StoreSettings(url=database, holder="h", schedules="schedules"))
+            open_stores(type_, StoreSettings(url="sqlite://", holder="h", schedules="schedules"))
 
 
 def test_closing_twice_is_closing_once(bench: Bench, store: ScheduleStore) -> None:
