@@ -17,6 +17,7 @@ from psched.application import ApplicationSpec
 from psched.config import Settings, coerce
 from psched.daemon.engine import run_loop
 from psched.daemon.exit_codes import DONE
+from psched.daemon.kernel import adopt_orphans
 from psched.daemon.logs import Log, begin_logging
 from psched.daemon.notify import Notifier
 from psched.daemon.nursery import Nursery
@@ -78,7 +79,7 @@ def run(
     with DefaultSelector() as selector:
         succession = Succession(selector, command, around.pid_file, takeover, notifier, around.replace_limit)
         signals = SignalQueue()
-        nursery = Nursery(selector, signals, succession.disown)
+        nursery = Nursery(selector, signals, succession.disown, succession.processes)
         restart = Restart(make_plan, nursery, log_file, around.probe_limit)
         voice = Voice(notifier, around.ready)
         supervisor = Supervisor(plan, nursery, log_file, restart, succession, voice, terminal)
@@ -87,10 +88,12 @@ def run(
 
 def _supervise(selector: BaseSelector, signals: SignalQueue, supervisor: Supervisor) -> int:
     signals.install(VERBS | {signal.SIGCHLD})
+    adopt_orphans(True)
     try:
         supervisor.begin()
         run_loop(selector, signals, supervisor)
     finally:
+        adopt_orphans(False)
         signals.uninstall()
         supervisor.succession.end()
     if supervisor.failure is not None:

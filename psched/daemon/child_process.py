@@ -139,7 +139,7 @@ def rehearse(application: ApplicationSpec, settings: Settings, log_file: Log, en
     """Load the application and do nothing with it: whether it can be loaded is what the master wants to know."""
     child = ChildProcess("probe", settings, ends, log_file)
     child.begin()
-    return BOOT_FAILED if child.boot(lambda: _Nothing(load(application))) is None else DONE
+    return BOOT_FAILED if child.boot(lambda: _Nothing(load(application))) is None else child.leave()
 
 
 def _say_gave_back(ends: ChildEnds) -> None:

@@ -68,7 +68,7 @@ def workers(pid: int) -> list[str]:
         children = psutil.Process(pid).children()
     except psutil.Error:
         return []
-    return [f"{title} (pid {child.pid})" for child in children if (title := _title(child))]
+    return [f"{title} (pid {child.pid})" for child in children if (title := _title(child)).startswith("worker ")]
 
 
 def running(pid: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the kernel does for a process that cannot help itself. Linux; elsewhere nothing happens. In children."""
+"""What the kernel does for processes that cannot help themselves. Linux; elsewhere nothing happens."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _CLOCK_MONOTONIC = 1
 
 
@@ -44,6 +45,12 @@ def signal_at_death_of_parent(number: int) -> None:
     """Ask for a signal when the *thread* that forked us ends. Who asks too late is not told."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def adopt_orphans(yes: bool) -> None:
+    """Become the parent of all descendants whose own parent dies, or stop becoming it."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
 
 
 class DeadManSwitch:

@@ -16,6 +16,7 @@ from psched.daemon.birth import be_own_process
 from psched.daemon.forked import Forked
 from psched.daemon.pipes import ChildEnds, open_pipes
 from psched.daemon.signals import VERBS, SignalQueue
+from psched.daemon.strays import Strays
 
 log = logging.getLogger(__name__)
 
@@ -27,16 +28,28 @@ _BLOCKED = VERBS | {signal.SIGCHLD}
 
 
 class Nursery:
-    """Every process of this master. `disown`: called in each child, closes what else must not be inherited."""
+    """Every process of this master."""
 
     def __init__(
-        self, selector: BaseSelector, signals: SignalQueue, disown: Callable[[], None], clock: Clock = monotonic
+        self,
+        selector: BaseSelector,
+        signals: SignalQueue,
+        disown: Callable[[], None],
+        others: Callable[[], set[int]],
+        clock: Clock = monotonic,
     ) -> None:
+        """`disown` is called in each child, and closes what else must not be inherited.
+
+        `others`: the pids of this process's children that were not forked here, and are no orphans either.
+        """
         self._selector = selector
         self._signals = signals
         self._disown = disown
+        self._others = others
         self._clock = clock
         self._living: set[Forked] = set()
+        self._strays = Strays()
+        self._forsaken = False
 
     def fork(self, name: str, job: Job) -> Forked:
         """Fork a child that does `job` and never returns. Raises OSError when the system has no process left.
@@ -66,7 +79,7 @@ class Nursery:
         return child
 
     def tick(self, now: float) -> None:
-        """Hear every child, and bury those that are dead."""
+        """Hear every child, and bury those that are dead, with what they had started if they died by accident."""
         for child in list(self._living):
             child.hear(now)
             gone = child.reap(now)
@@ -75,6 +88,12 @@ class Nursery:
             if gone:
                 child.ends.close()
                 self._living.remove(child)
+                self._forsaken = self._forsaken or (child.ready and not child.left)
+        ours = {child.pid for child in self._living} | self._others()
+        if self._forsaken:
+            self._forsaken = False
+            self._strays.kill_new(ours)
+        self._strays.look(ours, now)
 
     def _unwatch(self, child: Forked) -> None:
         if child.ends.words in self._selector.get_map():

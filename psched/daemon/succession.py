@@ -33,6 +33,7 @@ class Succession:
         self._notifier = notifier
         self._limit = limit
         self._replacement: Replacement | None = None
+        self._heir = 0
         self.immediate = False
         """Whether running tasks are to be given back when the new master takes over."""
 
@@ -45,6 +46,10 @@ class Succession:
     def deadline(self) -> float:
         """When `tick` is due at the latest, monotonic."""
         return math.inf if self._replacement is None else self._replacement.deadline
+
+    def processes(self) -> set[int]:
+        """Return the new master's pid, while one is starting or has taken over; else nothing."""
+        return set() if self._heir == 0 else {self._heir}
 
     def begin(self) -> None:
         """Write the pid file, unless there is an old master that it still names."""
@@ -71,6 +76,7 @@ class Succession:
         except OSError as error:
             log.error("not replaced: cannot start a new master: %s", error.strerror)
         else:
+            self._heir = self._replacement.pid
             self._selector.register(self._replacement.channel, EVENT_READ)
             log.info("a new master is starting (pid %d)", self._replacement.pid)
         finally:
@@ -128,6 +134,7 @@ class Succession:
         self._selector.unregister(replacement.channel)
         replacement.close()
         self._replacement = None
+        self._heir = replacement.pid
 
     def _sign(self) -> None:
         if self._pid_file is not None:

@@ -70,7 +70,8 @@ class Supervisor:
         """Do what the signal asks for; see the table in the README."""
         verb = self._verbs().get(number)
         if verb is not None:
-            log.info("received %s", name_of(number))
+            resized = number == signal.SIGWINCH and self.terminal.attached
+            log.log(logging.DEBUG if resized else logging.INFO, "received %s", name_of(number))
             verb()
 
     def tick(self, now: float) -> None:
@@ -136,9 +137,7 @@ class Supervisor:
 
     def _window_changed(self) -> None:
         """WINCH asks for a graceful binary replace, unless it is a terminal that was resized."""
-        if self.terminal.attached:
-            log.debug("the terminal was resized")
-        else:
+        if not self.terminal.attached:
             self._replace(immediate=False)
 
     def _restart(self, immediate: bool) -> None:

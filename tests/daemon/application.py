@@ -81,6 +81,13 @@ def parent(task: Task) -> None:
     program.wait()
 
 
+@app.task("daemonise")
+def daemonises(task: Task) -> None:
+    """Start a program, set it free, and be done."""
+    shell = subprocess.run(["sh", "-c", "setsid sleep 60 >&- 2>&- & echo $!"], check=True, capture_output=True)
+    trace("ran", task, program=int(shell.stdout))
+
+
 @app.task("raise")
 def raises(task: Task) -> None:
     trace("ran", task)

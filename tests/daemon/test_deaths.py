@@ -53,6 +53,32 @@ def test_what_a_crashed_child_left_in_its_group_is_killed(daemon: Daemon) -> Non
     daemon.stop()
 
 
+def test_a_program_in_a_session_of_its_own_is_killed_before_its_task_is_given_back(daemon: Daemon) -> None:
+    daemon.add("s1", "parent")
+    began = daemon.wait_for_trace("began")
+    program = psutil.Process(began["program"])
+    psutil.Process(began["pid"]).kill()
+    second = daemon.wait_for_trace("began", count=2)
+    assert not is_alive(program)
+    assert daemon.log.index("killing what a dead worker has left running: sleep") < daemon.log.index("gave back 1")
+    assert is_alive(psutil.Process(second["program"]))
+    daemon.stop()
+
+
+def test_a_program_that_was_set_free_lives_on_and_is_buried_when_it_ends(daemon: Daemon) -> None:
+    daemon.add("s1", "daemonise")
+    program = psutil.Process(daemon.wait_for_trace("ran")["program"])
+    daemon.wait_for(lambda: program.ppid() == daemon.master.pid)
+    daemon.pause(2.2)  # two looks of the master
+    killed = daemon.worker()
+    killed.kill()
+    daemon.wait_for_successor(1, killed.pid)
+    assert is_alive(program)
+    program.kill()
+    daemon.wait_for(lambda: not psutil.pid_exists(program.pid) or None)
+    daemon.stop()
+
+
 @pytest.mark.parametrize("handler", ["wait", "heed", "parent", "frozen", "stopped"])
 def test_nothing_outlives_a_killed_master(make_daemon: Make, handler: str) -> None:
     daemon = make_daemon(processors=2, child_heartbeat_limit=1).start()

@@ -66,7 +66,8 @@ def test_ctrl_c_stops_gracefully_and_a_second_one_at_once(prepared: Daemon, term
 
 def test_a_resized_window_replaces_nobody(prepared: Daemon, terminal: Terminal) -> None:
     terminal.resize()
-    prepared.wait_for_log("received SIGWINCH")
+    prepared.signal(signal.SIGUSR2)
+    prepared.wait_for_log("received SIGUSR2")
     prepared.add("s1", "quick")
     prepared.wait_for_trace("ran")
     assert "a new master" not in prepared.log
