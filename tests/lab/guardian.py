@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import psutil
 
@@ -40,8 +41,11 @@ def _end_with_the_tests(pid: int, folder: str, ending: threading.Lock) -> None:
     os.read(0, 1)
     with ending:
         server = psutil.Process(pid)
-        for process in [*server.children(recursive=True), server]:
-            process.kill()
+        tree = [*server.children(recursive=True), server]
+        for process in tree:
+            with suppress(psutil.NoSuchProcess):  # a session may end at any moment
+                process.kill()
+        psutil.wait_procs(tree, timeout=5)  # else they may still write while the folder is removed
         shutil.rmtree(folder, ignore_errors=True)
 
 
