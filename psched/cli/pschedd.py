@@ -55,7 +55,7 @@ _ACTIONS: dict[str, Callable[[Invocation], int]] = {
 @click.option("--immediate", is_flag=True, help="Do not wait for running tasks: give them back.")
 @click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help="Wait so many seconds at the most.")
 @click.option("--background", is_flag=True, hidden=True)  # how a binary replace goes on with what `start` began
-@click.argument("action", type=click.Choice(list(_ACTIONS)))
+@click.argument("action", type=click.Choice(list(_ACTIONS)), metavar="ACTION")
 @click.argument("app", nargs=-1)
 def pschedd(action: str, **options: Any) -> int:
     """Control the psched daemon, or be it.
