@@ -53,6 +53,7 @@ class Voice:
         if interval is not None and now >= self._next_watchdog:
             self._next_watchdog = now + interval
             self._notifier.watchdog()
+            self._status = ""  # said anew now and then: what a new master says before it is known as one is not heard
         if status != self._status and now >= self._next_status:
             self._status, self._next_status = status, now + _STATUS_INTERVAL
             self._notifier.status(status)

@@ -85,6 +85,20 @@ def test_a_child_inherits_nothing_of_the_master_or_its_siblings(make_daemon: Mak
     daemon.stop()
 
 
+def test_in_the_background_what_handlers_print_is_in_the_log(make_daemon: Make) -> None:
+    daemon = make_daemon().start(options={"background": True})
+    daemon.add("s1", "print")
+    daemon.wait_for_log("on stdout\n")
+    daemon.wait_for_log("on stderr\n")
+    daemon.wait_for_log("key=s1 type=print finished")
+    (daemon.folder / "psched.log").rename(daemon.folder / "psched.log.1")
+    daemon.signal(signal.SIGUSR2)
+    daemon.add("s2", "print", cron="* * * * * *")
+    daemon.wait_for_log("on stdout\n")
+    daemon.wait_for_log("on stderr\n")
+    daemon.stop()
+
+
 def test_children_draw_different_random_numbers(make_daemon: Make) -> None:
     daemon = make_daemon(max_request_per_child=1).start()
     for key in ("s1", "s2"):
