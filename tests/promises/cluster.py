@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Cluster:
     """Masters by name, each with a folder, configuration and log of its own, on the table that `config` names.
 
-    A context: at its end everything is killed that still runs.
+    A context: at its end everything is killed that still runs, and all that is known is printed, for a test that failed.
     """
 
     def __init__(self, folder: Path, **config: Any) -> None:
@@ -43,8 +43,7 @@ class Cluster:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if self._schedules is not None:
-            self._schedules.close()
+        print(self.explain())
         self._stack.__exit__(*error)
 
     def master(self, name: str = "a", environ: Mapping[str, str] | None = None, **config: Any) -> Daemon:

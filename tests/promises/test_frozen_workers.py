@@ -1,0 +1,146 @@
+"""A worker that was frozen past its lease, or whose statement was, changes nothing when it is woken, and learns why."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import sqlalchemy as sa
+import yaml
+
+from tests.daemon.harness import is_alive, wait_for
+from tests.lab.proxy import Proxy
+from tests.promises.cluster import Cluster
+from tests.promises.conftest import ON_SERVERS, SERVERS_AND_STORES, MakeCluster
+
+CLIENT = Path(__file__).with_name("client.py")
+VERBS = ["finish", "heartbeat", "release", "retry"]
+ALL_PREEMPTED = dict.fromkeys(VERBS, "PreemptedError")
+
+
+class Client:
+    """The program `client.py` as a child of the test."""
+
+    def __init__(self, config: Path) -> None:
+        environ = {**os.environ, "PYTHONPATH": str(CLIENT.parents[2])}
+        command = [sys.executable, str(CLIENT), str(config)]
+        self.process = subprocess.Popen(
+            command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def answer(self) -> dict[str, Any]:
+        """Return what it prints next."""
+        assert self.process.stdout is not None
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def go_on(self) -> None:
+        """Let it settle what it took."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+
+
+@contextmanager
+def client(cluster: Cluster, **config: Any) -> Iterator[Client]:
+    """Run a client of the cluster's table."""
+    path = cluster.folder / f"client{len(config)}.yml"
+    settings = {"type": cluster.config["type"], "url": cluster.config["url"], "alive_time": 1, **config}
+    path.write_text(yaml.safe_dump({"development": settings}))
+    client = Client(path)
+    with client.process:
+        try:
+            yield client
+        finally:
+            client.process.kill()
+
+
+@contextmanager
+def proxy_of(cluster: Cluster) -> Iterator[tuple[Proxy, str]]:
+    """Run a proxy before the cluster's database, and give it with the URL through it."""
+    url = sa.make_url(cluster.config["url"])
+    assert url.port is not None
+    with Proxy(url.port) as proxy:
+        yield proxy, url.set(port=proxy.port).render_as_string(hide_password=False)
+
+
+@pytest.mark.parametrize("cluster_on", ON_SERVERS, indirect=True)
+def test_what_comes_after_the_lease_changes_nothing(cluster_on: MakeCluster) -> None:
+    """One client is woken too late to settle anything, another's finish was under way all the time."""
+    cluster = cluster_on(processor_type="thread", processors=5, task_prefetch=1)
+    successor = cluster.master("b")
+    required = {key: [cluster.add(key, "wait")] for key in VERBS}
+    with client(cluster) as frozen:
+        assert frozen.answer().keys() == required.keys()
+        frozen.process.send_signal(signal.SIGSTOP)
+        required["late"] = [cluster.add("late", "wait")]
+        with proxy_of(cluster) as (proxy, url), client(cluster, url=url) as late:
+            assert late.answer().keys() == {"late"}
+            finish = proxy.hold(b"next_time=")
+            late.go_on()
+            finish.wait()
+            successor.start()
+            for key in required:
+                cluster.wait_for_run(key)
+            rows = stored(cluster)
+            finish.release()
+            frozen.process.send_signal(signal.SIGCONT)
+            frozen.go_on()
+            assert frozen.answer() == dict.fromkeys(VERBS, ALL_PREEMPTED)
+            assert late.answer() == {"late": ALL_PREEMPTED}
+    assert stored(cluster) == rows, "something was overwritten"
+    finish_all(cluster, required)
+    assert cluster.judge(required) == []
+
+
+@pytest.mark.parametrize("cluster_on", SERVERS_AND_STORES, indirect=True)
+def test_a_master_and_child_woken_after_their_leases_settle_nothing_and_say_why(cluster_on: MakeCluster) -> None:
+    """They have but a moment: a child whose leases are over leaves, and the kernel ends one that stood still longer."""
+    cluster = cluster_on(processor_type="thread", processors=4, task_prefetch=1)
+    frozen = cluster.master("a", alive_time=2, child_heartbeat_limit=1.6).start()
+    required = {verb: [cluster.add(verb, "woken", verb=verb)] for verb in VERBS}
+    (pid,) = {cluster.wait_for_run(key).pid for key in VERBS}
+    child = psutil.Process(pid)
+    for process in (frozen.master, child):
+        process.suspend()
+    for key in VERBS:
+        cluster.schedules[key].modify(type="wait")
+    cluster.master("b").start()
+    again = {cluster.wait_for_run(key, 2).begin for key in VERBS}
+    rows = stored(cluster)
+    for process in (child, frozen.master):
+        process.resume()
+    wait_for(lambda: not is_alive(child) or len(outcomes(cluster, child)) == len(VERBS))
+    assert stored(cluster) == rows, "something was overwritten"
+    finish_all(cluster, required)
+    assert {run.begin for run in cluster.runs() if run.outcome == "finished"} == again
+    assert set(outcomes(cluster, child).values()) <= {"PreemptedError"}
+    told = {line["key"]: line["reason"] for line in cluster.lines("told")}
+    knows = told | outcomes(cluster, child)
+    assert knows == ALL_PREEMPTED or "leaving by force" in frozen.log or f"(pid {pid}) was killed by" in frozen.log
+
+
+def stored(cluster: Cluster) -> dict[str, tuple[object, ...]]:
+    """Return what the table says, but for the ends of leases, which their holder renews all the time."""
+    return {row.key: (row.next_time, row.status, row.attempts, row.node) for row in cluster.schedules.list()}
+
+
+def outcomes(cluster: Cluster, process: psutil.Process) -> dict[str, str]:
+    """Return what came of the runs of this process, where they got so far."""
+    return {run.key: run.outcome for run in cluster.runs() if run.pid == process.pid and run.outcome is not None}
+
+
+def finish_all(cluster: Cluster, required: dict[str, list[int]]) -> None:
+    """Let the successor finish its runs, and see that it can."""
+    for key in required:
+        cluster.go(key)
+    cluster.wait_for(lambda: {run.key for run in cluster.runs() if run.outcome == "finished"} == required.keys())
+    cluster.stop()
