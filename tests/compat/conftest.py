@@ -15,10 +15,9 @@ from tests.stores.places import DATABASES, Places
 
 
 @pytest.fixture(scope="session")
-def places(lab: Lab) -> Iterator[Places]:
+def places(lab: Lab) -> Places:
     """The databases that the tests share."""
-    with Places(lab) as places:
-        yield places
+    return Places(lab)
 
 
 @pytest.fixture(params=DATABASES)

@@ -15,10 +15,9 @@ from tests.stores.places import KINDS, STORES, Places
 
 
 @pytest.fixture(scope="session")
-def places(lab: Lab) -> Iterator[Places]:
+def places(lab: Lab) -> Places:
     """The databases that the tests share."""
-    with Places(lab) as places:
-        yield places
+    return Places(lab)
 
 
 @pytest.fixture(params=[(type_, database) for database in KINDS for type_ in STORES], ids="-".join)

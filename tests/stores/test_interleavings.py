@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.stores.bench import Bench
-from tests.stores.interleaving import Simulation, PromiseBrokenError
+from tests.stores.interleaving import PromiseBrokenError, Simulation
 
 SEEDS = 20
 """Enough for each removed guard to be found several times over (see below)."""
