@@ -45,7 +45,7 @@ def _end_with_the_tests(pid: int, folder: str, ending: threading.Lock) -> None:
         for process in tree:
             with suppress(psutil.NoSuchProcess):  # a session may end at any moment
                 process.kill()
-        psutil.wait_procs(tree, timeout=5)  # else they may still write while the folder is removed
+        psutil.wait_procs([server], timeout=5)  # else they may still write while the folder is removed
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -69,13 +69,16 @@ class MariaDB(Server):
 
     def _install(self, data: Path) -> None:
         program = absent.find("mariadb-install-db", "mysql_install_db")
-        with tempfile.NamedTemporaryFile("w", suffix=".sql") as users:
+        # servers remove each other's files from a temporary folder that they share
+        with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".sql") as users:
             users.write(_USERS)
             users.flush()
             own(Path(users.name))
+            own(Path(folder))
             run_as_owner([
-                program, "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal",
-                "--skip-test-db", "--skip-name-resolve", f"--extra-file={users.name}", *_SMALL,
+                program, "--no-defaults", f"--datadir={data}", f"--tmpdir={folder}",
+                "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
+                f"--extra-file={users.name}", *_SMALL,
             ])  # fmt: skip
 
     def _command(self) -> list[str]:
@@ -83,6 +86,6 @@ class MariaDB(Server):
         return [
             str(absent.find("mariadbd", "mysqld")), "--no-defaults", f"--datadir={self.data}",
             f"--bind-address={HOST}", f"--port={self.port}", f"--socket={self.folder}/s",
-            f"--pid-file={self.folder}/pid", "--skip-name-resolve", "--skip-log-bin", "--max-connections=400", *_SMALL,
-            *([] if self.durable else quick),
+            f"--pid-file={self.folder}/pid", f"--tmpdir={self.folder}", "--skip-name-resolve", "--skip-log-bin",
+            "--max-connections=400", *_SMALL, *([] if self.durable else quick),
         ]  # fmt: skip

@@ -217,7 +217,9 @@ class Server(ABC):
             self._install(self.data)
             return
         if not self._template.exists():
-            self._install(self._template)
+            unfinished = self._template.with_suffix(".unfinished")
+            self._install(unfinished)
+            unfinished.rename(self._template)
         subprocess.run(["cp", "-a", self._template, self.data], check=True)
 
     def _launch(self, command: list[str]) -> subprocess.Popen[bytes]:
