@@ -129,9 +129,11 @@ class Beat(threading.Thread):
         Where the pipes are gone the database's connection is gone too, or another file has its number. The master sees
         the death, and the successor gives back.
         """
-        log.error("%s; leaving at once", why)
-        kill_descendants()
-        os._exit(LOST_MASTER)
+        try:
+            log.error("%s; leaving at once", why)
+            kill_descendants()
+        finally:
+            os._exit(LOST_MASTER)
 
     def _guarded(self, act: Callable[[], None]) -> None:
         try:

@@ -45,16 +45,20 @@ class Departure:
         signal.signal(_PARK, self._park)
 
     def leave(self, why: str) -> NoReturn:
-        """End this process now. `why` goes to the log."""
-        log.warning("leaving by force: %s", why)
-        self._leaving.set()
-        if threading.current_thread() is not self._main and self._main.ident is not None:
-            signal.pthread_kill(self._main.ident, _PARK)
-        kill_descendants()
-        release = threading.Thread(target=self._release, name="release", daemon=True)
-        release.start()
-        release.join(_PATIENCE)
-        os._exit(FORCED)
+        """End this process now, whatever fails on the way. `why` goes to the log."""
+        try:
+            log.warning("leaving by force: %s", why)
+            self._leaving.set()
+            if threading.current_thread() is not self._main and self._main.ident is not None:
+                signal.pthread_kill(self._main.ident, _PARK)
+            kill_descendants()
+            release = threading.Thread(target=self._release, name="release", daemon=True)
+            release.start()
+            release.join(_PATIENCE)
+        except Exception:
+            log.exception("nothing was given back; leaving all the same")
+        finally:
+            os._exit(FORCED)
 
     def _park(self, signum: int, frame: FrameType | None) -> None:
         """Hold the main thread, and with it the handler, still until the process has ended."""
@@ -81,9 +85,14 @@ class Departure:
 
 
 def kill_descendants() -> None:
-    """SIGKILL everything this process has started that is still there, children of children included."""
+    """SIGKILL everything this process has started that is still there, children of children included.
+
+    What runs as another user (sudo) may not be ours to kill, and is left.
+    """
     for process in psutil.Process().children(recursive=True):
         try:
             process.kill()
         except psutil.NoSuchProcess:
             continue
+        except psutil.AccessDenied:
+            log.warning("pid %d runs as another user and cannot be killed; it is left behind", process.pid)

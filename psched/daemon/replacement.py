@@ -145,7 +145,7 @@ class Replacement:
         family = psutil.Process(self.pid).children(recursive=True)
         os.kill(self.pid, signal.SIGKILL)
         for process in family:
-            with suppress(psutil.NoSuchProcess):
+            with suppress(psutil.Error):  # it is gone, or runs as somebody whom we may not kill
                 process.kill()
         os.waitpid(self.pid, 0)
         self.pid = 0
