@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import random
@@ -11,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -70,7 +68,7 @@ def prints(task: Task) -> None:
     """Write to both outputs."""
     print("on stdout", flush=True)
     print("on stderr", file=sys.stderr, flush=True)
-    trace("ran", task, stdin=sys.stdin.read(), group=os.getpgid(0), open=opened())
+    trace("ran", task, stdin=sys.stdin.read())
 
 
 @app.task("parent")
@@ -174,15 +172,6 @@ def takes_all_signals(task: Task) -> None:
         time.sleep(0.01)
 
 
-def opened() -> list[str]:
-    """Return what this process has open."""
-    found = []
-    for entry in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the one that lists the folder
-            found.append(str(entry.readlink()))
-    return found
-
-
 class Unsettled(Base):
     """Returns without settling."""
 
@@ -194,10 +183,3 @@ class Classes(Dispatch):
     """The handlers that are classes."""
 
     routes: ClassVar = {"unsettled": Unsettled}
-
-
-def pdeathsig() -> int:
-    """Return the signal this process gets when its parent dies."""
-    number = ctypes.c_int()
-    ctypes.CDLL(None).prctl(2, ctypes.byref(number), 0, 0, 0)
-    return number.value
