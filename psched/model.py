@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +70,51 @@ class ScheduleRow(Row):
     def scheduled_time(self) -> int:
         """The occurrence."""
         return self.next_time
+
+
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """A queue task to be submitted. `run_at`: unix seconds, None for at once. `data` is a JSON object.
+
+    At most `max_running` tasks of one `user` run at a time. Of one user's tasks those with the highest `priority` come
+    first. After `max_attempts` attempts it has failed (None: what its type or the configuration says). `compression`
+    is `gzip` or None.
+    """
+
+    key: str
+    type: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    run_at: float | None = None
+    user: str | None = None
+    max_running: int | None = None
+    priority: int = 0
+    max_attempts: int | None = None
+    compression: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow(Row):
+    """One queue task. Its `status` is waiting, running, finished, failed or cancelled.
+
+    `run_at`: when it was to run first; `due`: when it is due, or its lease ends, None once it is retired; `created_at`,
+    `finished_at`: when it was submitted and retired, None where that is not known. All unix seconds.
+    """
+
+    run_at: float
+    due: float | None
+    created_at: float | None = None
+    finished_at: float | None = None
+    user: str | None = None
+    max_running: int | None = None
+    priority: int = 0
+    max_attempts: int | None = None
+    cancel_requested: bool = False
+    compression: str | None = None
+
+    @property
+    def scheduled_time(self) -> int:
+        """When it was to run first."""
+        return int(self.run_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 from psched import cron
+from psched.advance import Advance
 from psched.backends import open_stores
 from psched.config import Section
 from psched.errors import ConfigError, NotFoundError, ScheduleError
-from psched.model import Claim, Row, Rule, ScheduleRow
+from psched.model import Rule, ScheduleRow
 from psched.payload import check_key, encode
 from psched.source import LeaseTimes, Source
-from psched.store import ScheduleStore, StoreSettings
+from psched.store import ScheduleStore, StoreSettings, TaskStore
 from psched.task import Task
 
 _TRIES = 100
@@ -29,41 +30,13 @@ class Defaults:
     dialect: str = "vixie"
 
 
-class Advance:
-    """Finishing a schedule: it moves on to the first match strictly after the occurrence that was run."""
-
-    def __init__(self, store: ScheduleStore, dialect: str) -> None:
-        self._store = store
-        self._dialect = dialect
-
-    def finish(self, claim: Claim, until: float) -> None:
-        """Store the next occurrence; by the new rule when the schedule was modified during the run."""
-        row = cast("ScheduleRow", claim.row)
-        for _ in range(_TRIES):
-            rule = row.rule
-            next_time = cron.next_time(rule.cron, row.next_time, rule.timezone, self._dialect)
-            changed = self._store.advance(Claim(row, claim.lease), next_time, next_time + rule.delay, until)
-            if changed is None:
-                return
-            row = replace(row, rule=changed)
-        raise ScheduleError(f"{row.key!r}: its rule changes faster than its run can be finished")
-
-    def problem(self, row: Row) -> str | None:
-        """Say what is wrong with the stored rule, or None."""
-        rule = cast("ScheduleRow", row).rule
-        try:
-            cron.validate(rule.cron, rule.timezone, self._dialect)
-        except ConfigError as error:
-            return f"{error} (psched modify or delete {row.key!r})"
-        return None
-
-
 class ScheduleCollection:
     """All schedules of one table. A context manager; safe to use from several threads, not across a fork."""
 
     def __init__(self, store: ScheduleStore, times: LeaseTimes, defaults: Defaults) -> None:
         self.store = store
-        self.source = Source(store, Advance(store, defaults.dialect), times)
+        self._advance = Advance(store, defaults.dialect)
+        self.source = Source(store, self._advance, times)
         self._defaults = defaults
 
     def __enter__(self) -> ScheduleCollection:
@@ -126,6 +99,10 @@ class ScheduleCollection:
     def poll_multi(self, max_acquire: int = 1, types: Collection[str] | None = None) -> Sequence[Task]:
         """Acquire up to `max_acquire` due runs, earliest first; see `poll`."""
         return self.source.poll_multi(max_acquire, types)
+
+    def feed(self, queue: TaskStore) -> None:
+        """Let runs finish by submitting to `queue` (`Task.finish_by_submitting`)."""
+        self._advance.queue = queue
 
     def close(self) -> None:
         """Close every connection to the database; idempotent."""

@@ -1,6 +1,6 @@
 """Where tasks come from and go back to: polling, renewing, retrying and releasing, once for schedules and queue alike.
 
-Used in children and in clients that poll themselves. What differs between the two, how a run is finished and which
+Used in children and in clients that poll themselves. What differs between the two, how a run comes to its end and which
 rows cannot be run, is their `Completion`.
 """
 
@@ -8,29 +8,63 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
+from psched.backoff import Backoff
 from psched.clock import Clock, boottime
-from psched.errors import NotFoundError, PreemptedError
-from psched.model import Claim, Row
+from psched.errors import AlreadyFinishedError, NotFoundError, PreemptedError
+from psched.model import Claim, NewTask, Row
 from psched.store import LeaseStore
 from psched.task import Task
 
 log = logging.getLogger(__name__)
 
 
+_TIDYING = 1.0
+"""Seconds between two looks at what can be tidied up."""
+_TIDYING_SPAN = 0.05
+"""Seconds that tidying up may keep a poll waiting, give or take a statement."""
+
+
 class Completion(Protocol):
-    """How the runs of one kind of row are finished."""
+    """How the runs of one kind of row come to their end."""
+
+    keeps_data: bool
+    """Whether runs can change their data."""
 
     def finish(self, claim: Claim, until: float) -> None:
         """Settle the claimed run as done. Raises PreemptedError, NotFoundError, AlreadyFinishedError."""
         ...
 
+    def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
+        """Settle the claimed run as done by submitting `task`. Raises like `finish`, and NotSupportedError."""
+        ...
+
+    def fail(self, claim: Claim, error: str | None, until: float) -> None:
+        """Settle the claimed run as failed for good. Called only when `attempts_allowed` is no longer None."""
+        ...
+
+    def cancel(self, claim: Claim, until: float) -> None:
+        """Settle the claimed run as cancelled. Raises like `finish`, and NotSupportedError."""
+        ...
+
+    def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
+        """Write the data of the claimed run. Raises like `finish`, and NotSupportedError."""
+        ...
+
     def problem(self, row: Row) -> str | None:
         """Say why this row cannot be run, and the remedy; None when it can."""
+        ...
+
+    def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
+        """Return after how many attempts the row has failed, `max_attempts` being its type's; None: never."""
+        ...
+
+    def tidy(self) -> bool:
+        """Remove a small batch of what nobody needs any more; True when there may be more of it."""
         ...
 
 
@@ -43,8 +77,13 @@ class LeaseTimes:
     """
 
     alive_time: float
-    retry_wait: float
+    retry_wait: float | Backoff
     prefetch_time: float
+
+    @property
+    def backoff(self) -> Backoff:
+        """How long to wait after each failure."""
+        return Backoff.of(self.retry_wait)
 
     def lease_time(self, started: bool) -> float:
         """Return how long a lease lasts from when it is written."""
@@ -57,12 +96,15 @@ class Source:
     def __init__(self, store: LeaseStore, completion: Completion, times: LeaseTimes, clock: Clock = boottime) -> None:
         self.times = times
         self.shows_fence = store.shows_fence
+        self.keeps_data = completion.keeps_data
         self.store = store
         self._completion = completion
         self._clock = clock
         self._lock = threading.Lock()
         self._held: WeakValueDictionary[str, Task] = WeakValueDictionary()
         self._reported: dict[str, str] = {}
+        self._tidy_at = clock()
+        self._tidying_fails = False
 
     @property
     def held(self) -> list[Task]:
@@ -80,15 +122,16 @@ class Source:
 
         `ahead`: the caller runs them one after another and renews the leases meanwhile, so they may start short.
         """
+        self._tidy()
         asked = self._clock()
         started = not ahead or max_acquire == 1
         lease_time = self.times.lease_time(started)
         claims = self.store.acquire(max_acquire, lease_time, types)
-        deadline = asked + lease_time
-        tasks = [Task(claim, self, deadline, started, self._clock) for claim in claims if self._can_run(claim)]
-        with self._lock:
-            self._held.update((task.key, task) for task in tasks)
-        return tasks
+        return self._adopt([claim for claim in claims if self._can_run(claim)], asked + lease_time, started)
+
+    def adopt(self, claim: Claim, asked: float) -> Task:
+        """Return the task of a row that was acquired otherwise, asked for at `asked`, for `alive_time`."""
+        return self._adopt([claim], asked + self.times.alive_time, True)[0]
 
     def extend(self, tasks: Sequence[Task]) -> list[Task]:
         """Renew the leases of `tasks` and return the ones that are lost.
@@ -102,17 +145,49 @@ class Source:
                 lost += self._extend(group, self.times.lease_time(started))
         return lost
 
-    def finish(self, claim: Claim, until: float) -> None:
+    def finish(self, claim: Claim, until: float) -> str:
         """Settle the claimed run as done."""
         self._completion.finish(claim, until)
+        return "finished"
 
-    def retry(self, claim: Claim, wait: float | None, error: str | None, until: float) -> None:
-        """Make the claimed row due `wait` seconds from now (None: `retry_wait`)."""
-        self.store.retry(claim.lease, self.times.retry_wait if wait is None else wait, error, until)
+    def finish_by(self, claim: Claim, task: NewTask, until: float) -> str:
+        """Settle the claimed run as done by submitting `task`."""
+        self._completion.finish_by(claim, task, until)
+        return "finished"
 
-    def release(self, claim: Claim, until: float) -> None:
-        """Make the claimed row due now."""
+    def retry(
+        self, claim: Claim, wait: float | None, error: str | None, until: float, max_attempts: int | None = None
+    ) -> str:
+        """Make the claimed row due `wait` seconds from now (None: `retry_wait`), or end it when it is not to go on."""
+        if claim.lease.cancel_requested:
+            return self.cancel(claim, until)
+        allowed = self._completion.attempts_allowed(claim.row, max_attempts)
+        if allowed is not None and claim.row.attempts >= allowed:
+            self._completion.fail(claim, error, until)
+            return "failed"
+        seconds = self.times.backoff.seconds(claim.row.attempts) if wait is None else wait
+        self.store.retry(claim.lease, seconds, error, until)
+        return "retried"
+
+    def release(self, claim: Claim, until: float) -> str:
+        """Make the claimed row due now, or end it when it was to be cancelled."""
+        if claim.lease.cancel_requested:
+            return self.cancel(claim, until)
         self.store.release(claim.lease, until)
+        return "released"
+
+    def cancel(self, claim: Claim, until: float) -> str:
+        """Settle the claimed run as cancelled."""
+        self._completion.cancel(claim, until)
+        return "cancelled"
+
+    def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
+        """Write the data of the claimed run."""
+        self._completion.save(claim, data, until)
+
+    def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
+        """Return after how many attempts the row has failed; None: never."""
+        return self._completion.attempts_allowed(row, max_attempts)
 
     def forget(self, task: Task) -> None:
         """Count `task` no longer among the held."""
@@ -122,7 +197,13 @@ class Source:
 
     def give_back(self, holder: str, suspects: Collection[str]) -> int:
         """Give back what a dead holder leased; see `LeaseStore.give_back`."""
-        return self.store.give_back(holder, suspects, self.times.retry_wait)
+        return self.store.give_back(holder, suspects, self.times.backoff.limit)
+
+    def _adopt(self, claims: Sequence[Claim], deadline: float, started: bool) -> list[Task]:
+        tasks = [Task(claim, self, deadline, started, self._clock) for claim in claims]
+        with self._lock:
+            self._held.update((task.key, task) for task in tasks)
+        return tasks
 
     def _extend(self, tasks: list[Task], lease_time: float) -> list[Task]:
         asked = self._clock()
@@ -134,21 +215,67 @@ class Source:
                 self.forget(task)
             else:
                 task.renewed(lease, asked + lease_time)
+        for task in tasks:
+            if task not in lost:
+                self._save(task)
         return lost
+
+    def _save(self, task: Task) -> None:
+        """Write changed data. What is lost since the renewal will be found so by the next one."""
+        try:
+            task.save(self._clock())
+        except (PreemptedError, NotFoundError, AlreadyFinishedError) as error:
+            log.info("key=%s its data was not written: %s", task.key, error)
 
     def _can_run(self, claim: Claim) -> bool:
         row = claim.row
         problem = row.problem if row.problem is not None else self._completion.problem(row)
-        if problem is None:
-            return True
-        if self._reported.get(row.key) != problem:
-            self._reported[row.key] = problem
-            log.error("key=%s cannot be run: %s; it is left alone until then", row.key, problem)
-        self._put_off(claim, problem)
-        return False
+        if problem is not None:
+            self._report(row.key, problem)
+            self._put_off(claim, problem)
+            return False
+        if claim.lease.cancel_requested:
+            self._put_off(claim, None)
+            return False
+        allowed = self._completion.attempts_allowed(row, None)
+        if allowed is not None and row.attempts > allowed:
+            self._put_off(claim, lost_attempts(allowed))
+            return False
+        return True
 
-    def _put_off(self, claim: Claim, problem: str) -> None:
+    def _report(self, key: str, problem: str) -> None:
+        if self._reported.get(key) != problem:
+            self._reported[key] = problem
+            log.error("key=%s cannot be run: %s; it is left alone until then", key, problem)
+
+    def _put_off(self, claim: Claim, error: str | None) -> None:
+        """Settle a row that is not to be run now: it is tried again later, or ended."""
         try:
-            self.retry(claim, None, problem, self._clock())
-        except (PreemptedError, NotFoundError) as error:
-            log.info("key=%s was not put off: %s", claim.row.key, error)
+            outcome = self.retry(claim, None, error, self._clock())
+        except (PreemptedError, NotFoundError, AlreadyFinishedError) as lost:
+            log.info("key=%s was not put off: %s", claim.row.key, lost)
+        else:
+            if outcome != "retried":
+                log.info("key=%s is %s, and was not run", claim.row.key, outcome)
+
+    def _tidy(self) -> None:
+        """Tidy up now and then, for a moment. Whether it works matters to no poll."""
+        now = self._clock()
+        if now < self._tidy_at:
+            return
+        self._tidy_at = now + _TIDYING
+        try:
+            while self._completion.tidy():
+                if self._clock() >= now + _TIDYING_SPAN:
+                    self._tidy_at = now
+                    break
+            self._tidying_fails = False
+        except Exception as error:  # noqa: BLE001 – a poll must not fail for what it does besides
+            if not self._tidying_fails and not self.store.is_unavailable(error):
+                log.warning("tidying up fails: %s", error)
+            self._tidying_fails = True
+
+
+def lost_attempts(allowed: int) -> str:
+    """Return the error of a task whose attempts were begun, and ended without a word."""
+    return f"its {allowed} allowed attempts were begun and none was settled: its workers died, or lost their leases"

@@ -13,11 +13,11 @@ Methods may be called from any thread of the process that opened the store; a st
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from psched.model import Claim, Lease, Rule, ScheduleRow
+from psched.model import Claim, Lease, NewTask, Rule, ScheduleRow, TaskRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class StoreSettings:
     url: str
     holder: str
     schedules: str | None = None
+    queue: str | None = None
     tls: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -40,6 +41,15 @@ class Finding(NamedTuple):
     subject: str
     ok: bool
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """Which queue tasks to list; None does not matter."""
+
+    status: str | None = None
+    type: str | None = None
+    user: str | None = None
 
 
 class LeaseStore(Protocol):
@@ -104,8 +114,16 @@ class LeaseStore(Protocol):
         ...
 
 
+Also = Callable[[Any], object]
+"""Further work on a store's own connection."""
+
+
 class ScheduleStore(LeaseStore, Protocol):
     """Rows that come again: created by `add`, finished by `advance` to the next occurrence."""
+
+    def shares_database(self, queue: TaskStore) -> bool:
+        """Tell whether `also` of `advance` may submit to `queue`, being in one database with it."""
+        ...
 
     def add(
         self, key: str, type: str, rule: Rule, next_time: int, next_run_time: float, data: Mapping[str, Any]
@@ -132,8 +150,12 @@ class ScheduleStore(LeaseStore, Protocol):
         """Delete the schedule, leased or not. Raises NotFoundError."""
         ...
 
-    def advance(self, claim: Claim, next_time: int, next_run_time: float, until: float) -> Rule | None:
+    def advance(
+        self, claim: Claim, next_time: int, next_run_time: float, until: float, also: Also | None = None
+    ) -> Rule | None:
         """Finish the claimed occurrence: store the next one, computed from the rule in `claim.row`, and end the lease.
+
+        `also` is called with the connection when that is done, within the same transaction; it may be called again.
 
         Returns None when that is done. When the stored rule is no longer the one in `claim.row`, nothing is written
         and the stored rule is returned, for the caller to compute again. Raises PreemptedError, NotFoundError, and
@@ -142,7 +164,75 @@ class ScheduleStore(LeaseStore, Protocol):
         ...
 
 
+class TaskStore(LeaseStore, Protocol):
+    """Rows that are run once: created by `submit`, finished by `retire`, their keys kept for a while afterwards."""
+
+    def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> list[str]:
+        """Create tasks, all in one transaction, and return the keys that existed before: of these nothing is changed.
+
+        `connection`: an SQLAlchemy Connection or Session on the same database, in whose transaction the rows are
+        written; it is neither committed nor, when keys exist, spoilt. Without it the call is idempotent when the
+        answer of its own commit was lost. Raises NotSupportedError, ValueError.
+        """
+        ...
+
+    def get(self, key: str) -> TaskRow | None:
+        """Return the task, retired or not, or None."""
+        ...
+
+    def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
+        """Yield the tasks that pass the filter, ordered by key, a page at a time."""
+        ...
+
+    def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
+        """End the claimed run for good as `status` (finished, failed or cancelled), and keep `error` if any.
+
+        The key is kept for `retention` seconds, None: until somebody deletes it. Raises PreemptedError, NotFoundError,
+        and IdempotentAlreadyFinishedError when an earlier call under this very lease had settled it.
+        """
+        ...
+
+    def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
+        """Write the whole data of a claimed row; its lease stays as it is. Raises PreemptedError, NotFoundError."""
+        ...
+
+    def cancel_request(self, key: str, retention: float) -> None:
+        """Retire a waiting task as cancelled; flag a running one, for the next `extend` to tell.
+
+        Raises NotFoundError, AlreadyFinishedError.
+        """
+        ...
+
+    def force_finish(self, key: str, retention: float) -> None:
+        """Retire the task as finished whoever holds it. Raises NotFoundError, AlreadyFinishedError."""
+        ...
+
+    def preempt(self, key: str, alive_time: float) -> Claim:
+        """Lease the task whoever holds it, due or not, and whatever `max_running` says.
+
+        Raises NotFoundError, AlreadyFinishedError.
+        """
+        ...
+
+    def retry_failed(self, key: str) -> None:
+        """Make a failed or cancelled task due now, its attempts counted anew.
+
+        Raises NotFoundError, AlreadyFinishedError for a finished one, ScheduleError for one that is not retired, and
+        NotSupportedError where such tasks are not kept.
+        """
+        ...
+
+    def delete(self, key: str) -> None:
+        """Delete the task, leased or not. Raises NotFoundError."""
+        ...
+
+    def purge(self, limit: int) -> int:
+        """Delete up to `limit` tasks whose retention is over, and return how many; harmless when concurrent."""
+        ...
+
+
 class Stores(NamedTuple):
     """What `open_stores` returns: a store for each table that was named."""
 
-    schedules: ScheduleStore | None
+    schedules: ScheduleStore | None = None
+    queue: TaskStore | None = None

@@ -7,29 +7,54 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from psched.backoff import Backoff
 from psched.clock import Clock, boottime
 from psched.errors import IdempotentAlreadyFinishedError, NotSupportedError, PreemptedError
-from psched.model import Claim, Lease
+from psched.model import Claim, Lease, NewTask, Row
+from psched.payload import encode
 
 
 class Settling(Protocol):
-    """Where a task's verbs go: the source that acquired it. Each raises PreemptedError or NotFoundError."""
+    """Where a task's verbs go: the source that acquired it. Each raises PreemptedError or NotFoundError.
+
+    Those that settle return how the run was settled in the end, such as `failed` for what was not to be retried again.
+    """
 
     shows_fence: bool
+    keeps_data: bool
+    """Whether `save` can write data."""
 
-    def finish(self, claim: Claim, until: float) -> None:
+    def finish(self, claim: Claim, until: float) -> str:
         """Finish the claimed run for good."""
         ...
 
-    def retry(self, claim: Claim, wait: float | None, error: str | None, until: float) -> None:
+    def finish_by(self, claim: Claim, task: NewTask, until: float) -> str:
+        """Finish the claimed run by submitting `task` to the queue."""
+        ...
+
+    def retry(
+        self, claim: Claim, wait: float | None, error: str | None, until: float, max_attempts: int | None = None
+    ) -> str:
         """Make it due again `wait` seconds from now; None takes the configured `retry_wait`."""
         ...
 
-    def release(self, claim: Claim, until: float) -> None:
+    def release(self, claim: Claim, until: float) -> str:
         """Make it due now, as if it had not been acquired."""
+        ...
+
+    def cancel(self, claim: Claim, until: float) -> str:
+        """Retire it as cancelled."""
+        ...
+
+    def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
+        """Write its data."""
+        ...
+
+    def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
+        """Return after how many attempts it has failed, `max_attempts` being its type's; None: never."""
         ...
 
     def extend(self, tasks: list[Task]) -> list[Task]:
@@ -61,10 +86,14 @@ class Task:
         self._clock = clock
         self._outcome: str | None = None
         self._started = started
+        self._data = self._saved = claim.row.data
+        self._changing = threading.Lock()
         self._pid = os.getpid()
         self.lock = threading.RLock()
         self.stop_reason: Exception | None = None
         """Why this run was asked to stop (what `kill` was given), or None."""
+        self.max_attempts: int | None = None
+        """After how many attempts tasks of this type have failed, unless the task says so itself; set by the daemon."""
 
     def __repr__(self) -> str:
         return f"<Task key={self.key!r} type={self.type!r} scheduled_time={self.scheduled_time}>"
@@ -81,8 +110,8 @@ class Task:
 
     @property
     def data(self) -> dict[str, Any]:
-        """The JSON object stored with it."""
-        return self._row.data
+        """The JSON object stored with it, and what `update_data` has merged into it."""
+        return self._data
 
     @property
     def scheduled_time(self) -> int:
@@ -93,6 +122,22 @@ class Task:
     def attempts(self) -> int:
         """How many times this occurrence was begun, this run included (1 where the store does not count)."""
         return max(self._row.attempts, 1)
+
+    @property
+    def row(self) -> Row:
+        """The row as it was acquired."""
+        return self._row
+
+    @property
+    def worn_out(self) -> bool:
+        """Whether all attempts that are allowed were begun before this one, and none was settled."""
+        allowed = self._source.attempts_allowed(self._row, self.max_attempts)
+        return allowed is not None and self._row.attempts > allowed
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether somebody had asked for it to be cancelled when the lease was last written."""
+        return self._lease.cancel_requested
 
     @property
     def fence(self) -> int | None:
@@ -106,7 +151,7 @@ class Task:
 
     @property
     def outcome(self) -> str | None:
-        """How this run was settled: `finished`, `retried`, `released`, or None."""
+        """How this run was settled: `finished`, `retried`, `released`, `failed`, `cancelled`, or None."""
         return self._outcome
 
     @property
@@ -142,26 +187,62 @@ class Task:
         """
         self._settle("finished", lambda claim: self._source.finish(claim, self._deadline))
 
-    def retry(self, retry_wait: float | None = None, error: str | None = None) -> None:
+    def finish_by_submitting(self, task: NewTask) -> None:
+        """Settle the run as done by submitting `task` to the queue; one that is there already is as good.
+
+        Both are one transaction where the tables are in one database. Raises NotSupportedError without a queue.
+        """
+        self._settle("finished", lambda claim: self._source.finish_by(claim, task, self._deadline))
+
+    def retry(self, retry_wait: float | Backoff | None = None, error: str | None = None) -> None:
         """Give the run up and try it again `retry_wait` seconds from now (default: the configured one).
 
+        A queue task whose attempts are used up becomes `failed` instead, and one that was to be cancelled `cancelled`.
         `error` is kept with the row for those who look. Raises like `finish`.
         """
-        if retry_wait is not None and not retry_wait >= 0:
+        wait = retry_wait.seconds(self.attempts) if isinstance(retry_wait, Backoff) else retry_wait
+        if wait is not None and not wait >= 0:
             raise ValueError(f"retry_wait must be 0 or more seconds, got {retry_wait!r}")
-        self._settle("retried", lambda claim: self._source.retry(claim, retry_wait, error, self._deadline))
+        self._settle("retried", lambda claim: self._source.retry(claim, wait, error, self._deadline, self.max_attempts))
 
     def release(self) -> None:
         """Give the run back, due at once for anybody, as if it had not been begun. Raises like `finish`."""
         self._settle("released", lambda claim: self._source.release(claim, self._deadline))
 
+    def cancel(self) -> None:
+        """Retire a queue task as cancelled. Raises like `finish`, and NotSupportedError for a schedule."""
+        self._settle("cancelled", lambda claim: self._source.cancel(claim, self._deadline))
+
+    def update_data(self, changes: Mapping[str, Any]) -> None:
+        """Merge `changes` into `data`: written with the next heartbeat, and in any case before the run is settled.
+
+        Raises ValueError for what is no JSON, NotSupportedError for a schedule.
+        """
+        self._refuse_elsewhere()
+        if not self._source.keeps_data:
+            raise NotSupportedError(f"{self.key!r} is a schedule, whose data its runs cannot change; queue tasks can")
+        with self._changing:
+            merged = {**self._data, **changes}
+            encode(merged)
+            self._data = merged
+
     def heartbeat(self) -> None:
-        """Renew the lease; the daemon does so by itself. Raises PreemptedError when it is not ours any more."""
+        """Renew the lease, and write what `update_data` changed; the daemon does so by itself.
+
+        Raises PreemptedError when the lease is not ours any more.
+        """
         self._refuse_elsewhere()
         with self.lock:
             self._refuse_if_settled("renewed")
             if self._source.extend([self]):
                 raise PreemptedError(f"{self.key!r}: the lease of this run is lost; somebody else may be running it")
+
+    def save(self, until: float) -> None:
+        """Write the data if `update_data` changed it, trying until `until`. The caller holds `lock`."""
+        data = self._data
+        if data is not self._saved:
+            self._source.save(Claim(self._row, self._lease), data, until)
+            self._saved = data
 
     def forget(self) -> None:
         """Let go of the run as it is: unless it was settled, it is due again when its lease ends."""
@@ -172,12 +253,12 @@ class Task:
         self._lease = lease
         self._deadline = deadline
 
-    def _settle(self, outcome: str, verb: Callable[[Claim], None]) -> None:
+    def _settle(self, wanted: str, verb: Callable[[Claim], str]) -> None:
         self._refuse_elsewhere()
         with self.lock:
-            self._refuse_if_settled(outcome)
-            verb(Claim(self._row, self._lease))
-            self._outcome = outcome
+            self._refuse_if_settled(wanted)
+            self.save(self._deadline)
+            self._outcome = verb(Claim(self._row, self._lease))
             self.forget()
 
     def _refuse_elsewhere(self) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import Connection, Update, create_engine, event
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -124,6 +124,22 @@ class Database:
                 connection.exec_driver_sql("ROLLBACK")
             raise
 
+    def execute_with(
+        self,
+        connection: Connection,
+        statement: Update,
+        values: Mapping[str, Any],
+        also: Callable[[Connection], object] | None,
+    ) -> bool:
+        """Change one row and tell whether it was there; if so do `also`, in the same transaction."""
+        if also is None:
+            return connection.execute(statement, values).rowcount == 1
+        with self.transaction(connection):
+            done = connection.execute(statement, values).rowcount == 1
+            if done:
+                also(connection)
+        return done
+
     def fault(self, error: Exception) -> Fault | None:
         """Return how `error` passes by itself; None when it will not, or is no error of the database's."""
         if isinstance(error, PoolTimeoutError):
@@ -131,6 +147,10 @@ class Database:
         if not isinstance(error, DBAPIError):
             return None
         return Fault.LOST if error.connection_invalidated else self.dialect.fault(error)
+
+    def is_same(self, other: Database) -> bool:
+        """Tell whether `other` is the same database, reached in the same way."""
+        return not self.dialect.ephemeral and self.dialect.url == other.dialect.url
 
     @contextmanager
     def patient(self) -> Iterator[Database]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from psched.errors import PreemptedError
-from psched.model import Claim, Lease, Row, Rule, ScheduleRow
+from psched.model import Claim, Lease, NewTask, Row, Rule, ScheduleRow
 from psched.task import Task
 
 
@@ -13,6 +14,7 @@ class Ledger:
     """Where the tasks it hands out are settled. `entries` holds a tuple for each settling, in order."""
 
     shows_fence = True
+    keeps_data = True
 
     def __init__(self) -> None:
         self.entries: list[tuple[Any, ...]] = []
@@ -32,17 +34,36 @@ class Ledger:
         )
         return Task(Claim(row, Lease(key, 7, 1e12)), self, deadline=1e12)
 
-    def finish(self, claim: Claim, until: float) -> None:
+    def finish(self, claim: Claim, until: float) -> str:
         """Enter ("finished",)."""
-        self._enter("finished")
+        return self._enter("finished")
 
-    def retry(self, claim: Claim, wait: float | None, error: str | None, until: float) -> None:
+    def finish_by(self, claim: Claim, task: NewTask, until: float) -> str:
+        """Enter ("submitted", task)."""
+        self._enter("submitted", task)
+        return "finished"
+
+    def retry(
+        self, claim: Claim, wait: float | None, error: str | None, until: float, max_attempts: int | None = None
+    ) -> str:
         """Enter ("retried", wait, error)."""
-        self._enter("retried", wait, error)
+        return self._enter("retried", wait, error)
 
-    def release(self, claim: Claim, until: float) -> None:
+    def release(self, claim: Claim, until: float) -> str:
         """Enter ("released",)."""
-        self._enter("released")
+        return self._enter("released")
+
+    def cancel(self, claim: Claim, until: float) -> str:
+        """Enter ("cancelled",)."""
+        return self._enter("cancelled")
+
+    def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
+        """Enter ("saved", data)."""
+        self._enter("saved", data)
+
+    def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
+        """As many as the type says."""
+        return max_attempts
 
     def extend(self, tasks: list[Task]) -> list[Task]:
         """Lose every lease once `preempted`."""
@@ -51,7 +72,8 @@ class Ledger:
     def forget(self, task: Task) -> None:
         """Nothing is counted here."""
 
-    def _enter(self, *entry: Any) -> None:
+    def _enter(self, *entry: Any) -> str:
         if self.preempted:
             raise PreemptedError("the lease is lost")
         self.entries.append(entry)
+        return str(entry[0])

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 import secrets
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Table, Update
 
-from psched.backends.rdb.claiming import claiming_by, type_parameters
+from psched.backends.rdb.claiming import Claiming, claiming_by, type_parameters
 from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import RUNNING
 from psched.clock import boottime
@@ -31,11 +31,12 @@ _ERROR_TAIL = 8000
 class Leases:
     """The leases of one holder on one table. Safe to use from several threads."""
 
-    def __init__(self, database: Database, table: Table, holder: str) -> None:
+    def __init__(self, database: Database, table: Table, holder: str, claiming: Claiming | None = None) -> None:
+        """`claiming`: how due rows are chosen and leased; by default the earliest."""
         self.statements = LeaseStatements(database.dialect, table)
         self._database = database
         self._holder = holder
-        self._claiming = claiming_by(database.dialect, table, self.statements)
+        self._claiming = claiming_by(database.dialect, table, self.statements) if claiming is None else claiming
         self._lock = threading.Lock()
         self._unanswered: dict[int, float] = {}
 
@@ -59,9 +60,13 @@ class Leases:
         }
         type_count = None if types is None else len(types)
 
+        begun = False
+
         def work(connection: Connection, uncertain: bool) -> Sequence[RowMapping]:
-            if uncertain:
+            nonlocal begun
+            if begun:  # more than one statement takes rows, and some may have been done
                 connection.execute(self.statements.undo, self._undoing([number]))
+            begun = True
             return self._claiming.acquire(connection, values, type_count)
 
         try:
@@ -70,14 +75,14 @@ class Leases:
             with self._lock:
                 self._unanswered[number] = asked + alive_time
             raise
-        return [(row, _lease(row)) for row in sorted(rows, key=lambda row: (row["ready"], row["key"]))]
+        return [(row, lease_of(row)) for row in sorted(rows, key=lambda row: (row["ready"], row["key"]))]
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now; None for those that are lost."""
         renewed: dict[tuple[str, int], Lease] = {}
         for start in range(0, len(leases), _BATCH):
             rows = self._extend(leases[start : start + _BATCH], math.ceil(alive_time * 1000))
-            renewed.update(((row["key"], row["fence"]), _lease(row)) for row in rows)
+            renewed.update(((row["key"], row["fence"]), lease_of(row)) for row in rows)
         return [renewed.get((lease.key, lease.fence)) for lease in leases]
 
     def release(self, lease: Lease, until: float) -> None:
@@ -86,11 +91,18 @@ class Leases:
 
     def retry(self, lease: Lease, wait: float, error: str | None, until: float) -> None:
         """Make the row due `wait` seconds from now, and keep the end of `error`."""
-        values = {"wait": math.ceil(wait * 1000), "error": None if error is None else _storable(error)}
+        values = {"wait": math.ceil(wait * 1000), "error": storable(error)}
         self.settle(lease, self.statements.retry, values, until)
 
-    def settle(self, lease: Lease, statement: Update, values: Mapping[str, Any], until: float) -> RowMapping | None:
-        """Execute `statement`, one of `LeaseStatements.settling`.
+    def settle(
+        self,
+        lease: Lease,
+        statement: Update,
+        values: Mapping[str, Any],
+        until: float,
+        also: Callable[[Connection], object] | None = None,
+    ) -> RowMapping | None:
+        """Execute `statement`, one of `LeaseStatements.settling`, and with it `also` in one transaction.
 
         Returns None when it is done, and the row when the lease is ours but another condition of the statement does
         not hold. Raises PreemptedError, IdempotentNotFoundError, IdempotentAlreadyFinishedError.
@@ -98,7 +110,7 @@ class Leases:
         parameters = {"lease_key": lease.key, "lease_fence": lease.fence}
 
         def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None]:
-            if connection.execute(statement, {**parameters, **values}).rowcount == 1:
+            if self._database.execute_with(connection, statement, {**parameters, **values}, also):
                 return True, None
             row = connection.execute(self.statements.read, {"lease_key": lease.key}).mappings().first()
             settled_before = row is not None and row["fence"] == lease.fence and row["status"] != RUNNING
@@ -148,8 +160,9 @@ def new_number() -> int:
     return secrets.randbits(62)
 
 
-def _lease(row: RowMapping) -> Lease:
-    return Lease(row["key"], row["fence"], row["due"] / 1000)
+def lease_of(row: RowMapping) -> Lease:
+    """Return the lease that stands in a row."""
+    return Lease(row["key"], row["fence"], row["due"] / 1000, bool(row.get("cancel_requested", False)))
 
 
 def _still_ours(lease: Lease, row: RowMapping | None) -> RowMapping:
@@ -164,6 +177,8 @@ def _still_ours(lease: Lease, row: RowMapping | None) -> RowMapping:
     return row
 
 
-def _storable(error: str) -> str:
+def storable(error: str | None) -> str | None:
     """Return the end of `error` without what PostgreSQL's text cannot hold."""
+    if error is None:
+        return None
     return error[-_ERROR_TAIL:].replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

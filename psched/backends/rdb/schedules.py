@@ -8,7 +8,7 @@ from typing import Any, cast
 from sqlalchemy import Connection, MetaData, RowMapping, Update, bindparam, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
-from psched.backends.rdb.leases import new_number
+from psched.backends.rdb.leases import Leases, new_number
 from psched.backends.rdb.store import RdbLeaseStore
 from psched.backends.rdb.tables import RUNNING, WAITING, schedules_table
 from psched.backends.sql.fields import Fields
@@ -18,6 +18,7 @@ from psched.dialects.database import Database
 from psched.errors import AlreadyExistsError, IdempotentNotFoundError
 from psched.model import Claim, Rule, ScheduleRow
 from psched.payload import encode, type_from_key
+from psched.store import Also
 
 
 class RdbScheduleStore(RdbLeaseStore):
@@ -26,7 +27,7 @@ class RdbScheduleStore(RdbLeaseStore):
     def __init__(self, database: Database, table: str, holder: str) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self._table = schedules_table(MetaData(), table)
-        super().__init__(database, self._table, holder, read_schedule)
+        super().__init__(database, Leases(database, self._table, holder), read_schedule, self._table)
         self._pages = Pages(database, self._table, self._table.c.due, self._table.c.key)
         self._write_statements()
 
@@ -93,7 +94,9 @@ class RdbScheduleStore(RdbLeaseStore):
         if not self._database.run(work):
             raise IdempotentNotFoundError(f"no schedule has the key {key!r}")
 
-    def advance(self, claim: Claim, next_time: int, next_run_time: float, until: float) -> Rule | None:
+    def advance(
+        self, claim: Claim, next_time: int, next_run_time: float, until: float, also: Also | None = None
+    ) -> Rule | None:
         """Finish the claimed occurrence; return the stored rule instead when it is not the claim's any more."""
         rule = cast("ScheduleRow", claim.row).rule
         values = {
@@ -101,7 +104,7 @@ class RdbScheduleStore(RdbLeaseStore):
             "then": milliseconds(next_time),
             "then_due": milliseconds(next_run_time),
         }
-        stored = self._leases.settle(claim.lease, self._advance, values, until)
+        stored = self._leases.settle(claim.lease, self._advance, values, until, also)
         return None if stored is None else read_schedule(stored).rule
 
     def _unchanged(self, seen: ScheduleRow) -> Update:

@@ -39,9 +39,13 @@ class LeaseStatements:
     (`due`, `crashes`) comes before it is written.
     """
 
-    def __init__(self, dialect: Dialect, table: Table) -> None:
+    def __init__(self, dialect: Dialect, table: Table, *scope: ColumnElement[bool]) -> None:
+        """`scope`: conditions that limit what is due, in the order of an index that goes on with due and key."""
         self._dialect = dialect
         self._table = table
+        self._scope = scope
+        told = [table.c.cancel_requested] if "cancel_requested" in table.c else []
+        self._lease = [table.c.key, table.c.fence, table.c.due, *told]
         self._ended = {"status": WAITING, "holder": None, "updated": now_ms()}
         self.read = select(*table.c).where(table.c.key == bindparam("lease_key"))
         self.release = self._releasing()
@@ -55,7 +59,7 @@ class LeaseStatements:
         """Return the UPDATE that ends the lease :lease_key, :lease_fence and writes `values`, if `conditions` hold."""
         c = self._table.c
         under_lease = (c.key == bindparam("lease_key"), c.fence == bindparam("lease_fence"), c.status == RUNNING)
-        return update(self._table).where(*under_lease, *conditions).values(**self._ended, **values)
+        return update(self._table).where(*under_lease, *conditions).values({**self._ended, **values})
 
     def due(self, type_count: int | None, locked: bool) -> Select[Any]:
         """Return the keys that are due, earliest first, at most :limit; of the types :type_0, :type_1, … if limited.
@@ -92,7 +96,7 @@ class LeaseStatements:
 
     def _due(self, locked: bool, *conditions: ColumnElement[bool]) -> Select[Any]:
         c = self._table.c
-        due = select(c.key, c.due).where(*conditions, c.due <= now_ms()).order_by(c.due, c.key)
+        due = select(c.key, c.due).where(*self._scope, *conditions, c.due <= now_ms()).order_by(c.due, c.key)
         limited = due.limit(bindparam("limit"))
         return limited.with_for_update(skip_locked=True) if locked else limited
 
@@ -113,11 +117,11 @@ class LeaseStatements:
             tuple_(c.key, c.fence).in_(bindparam("pairs", expanding=True)),
         )
         extend = update(self._table).where(*ours).values(due=after("alive"), updated=now_ms())
-        return extend.returning(c.key, c.fence, c.due) if self._dialect.returning else extend
+        return extend.returning(*self._lease) if self._dialect.returning else extend
 
     def _holding(self) -> Select[Any]:
         c = self._table.c
-        return select(c.key, c.fence, c.due).where(c.key.in_(bindparam("keys", expanding=True)), c.status == RUNNING)
+        return select(*self._lease).where(c.key.in_(bindparam("keys", expanding=True)), c.status == RUNNING)
 
     def _undoing(self) -> Update:
         """Make rows as they were before the acquires numbered :claims of :claimer, whose answers were lost."""

@@ -19,10 +19,16 @@ class RdbLeaseStore(SqlStore):
 
     shows_fence = True
 
-    def __init__(self, database: Database, table: Table, holder: str, read: Callable[[RowMapping], Row]) -> None:
-        """Connects to nothing yet."""
-        super().__init__(database, VersionedLayout(database, table, versions_table(MetaData())))
-        self._leases = Leases(database, table, holder)
+    def __init__(
+        self,
+        database: Database,
+        leases: Leases,
+        read: Callable[[RowMapping], Row],
+        *tables: Table,
+    ) -> None:
+        """Connects to nothing yet. `tables`: the one of the rows, and what else belongs to it."""
+        super().__init__(database, VersionedLayout(database, versions_table(MetaData()), *tables))
+        self._leases = leases
         self._read_row = read
 
     def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:

@@ -10,15 +10,17 @@ from psched.dialects.database import Database
 
 
 class VersionedLayout(Layout):
-    """A table whose layout version is kept in another one, `versions`."""
+    """A table whose layout version is kept in another one, `versions`, and what tables belong to it."""
 
-    def __init__(self, database: Database, table: Table, versions: Table) -> None:
+    def __init__(self, database: Database, versions: Table, table: Table, *others: Table) -> None:
         super().__init__(database, table, "key", "psched's rdb store")
         self._versions = versions
+        self._others = others
         self._version = select(versions.c.layout).where(versions.c.table_name == table.name)
 
     def _create(self, connection: Connection) -> str | None:
-        self._create_table(connection, self._versions)
+        for table in (self._versions, *self._others):
+            self._create_table(connection, table)
         problem = self._newer(connection) or super()._create(connection)
         if problem is None and connection.execute(self._version).scalar() != LAYOUT:
             self._remember(connection)
@@ -30,7 +32,14 @@ class VersionedLayout(Layout):
             connection.execute(insert(self._versions), {"table_name": self._table.name, "layout": LAYOUT})
 
     def _problem(self, connection: Connection) -> str | None:
-        return super()._problem(connection) or self._older(connection) or self._newer(connection)
+        problem = super()._problem(connection) or self._older(connection) or self._newer(connection)
+        return problem or self._incomplete(connection)
+
+    def _incomplete(self, connection: Connection) -> str | None:
+        for table in self._others:
+            if not inspect(connection).has_table(table.name):
+                return f"the table {table.name} does not exist; create it with: psched init"
+        return None
 
     def _older(self, connection: Connection) -> str | None:
         version = self._stored(connection)

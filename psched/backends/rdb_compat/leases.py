@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, RowMapping, Table, Update, bindparam, cast, select, update
@@ -129,8 +129,9 @@ class CompatLeases:
         values: Mapping[str, Any],
         until: float,
         outcome: Mapping[str, Any] | None = None,
+        also: Callable[[Connection], object] | None = None,
     ) -> RowMapping | None:
-        """Execute `statement`, one of `settling`.
+        """Execute `statement`, one of `settling`, and with it `also` in one transaction.
 
         Returns None when it is done, and the row when the lease is ours but another condition of the statement does
         not hold. `outcome` is what the row then holds where that is known beforehand: a row that holds it was settled
@@ -140,7 +141,7 @@ class CompatLeases:
         parameters = {"lease_key": lease.key, **fence._asdict()}
 
         def work(connection: Connection, uncertain: bool) -> Settled:
-            if connection.execute(statement, {**parameters, **values}).rowcount == 1:
+            if self._database.execute_with(connection, statement, {**parameters, **values}, also):
                 return Settled(True, None)
             row = connection.execute(self._read, {"lease_key": lease.key}).mappings().first()
             if row is None or fence.holds(row) or not uncertain:

@@ -22,6 +22,7 @@ from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
 from psched.errors import AlreadyExistsError, IdempotentNotFoundError, NotSupportedError
 from psched.model import Claim, Lease, Rule, ScheduleRow
+from psched.store import Also
 
 
 class CompatScheduleStore(SqlStore):
@@ -122,7 +123,9 @@ class CompatScheduleStore(SqlStore):
         if not self._database.run(work):
             raise IdempotentNotFoundError(f"no schedule has the key {key!r}")
 
-    def advance(self, claim: Claim, next_time: int, next_run_time: float, until: float) -> Rule | None:
+    def advance(
+        self, claim: Claim, next_time: int, next_run_time: float, until: float, also: Also | None = None
+    ) -> Rule | None:
         """Finish the claimed occurrence; return the stored rule instead when it is not the claim's any more."""
         rule = cast("ScheduleRow", claim.row).rule
         outcome = {
@@ -131,7 +134,7 @@ class CompatScheduleStore(SqlStore):
         }
         seen = {"seen_cron": rule.cron, "seen_timezone": rule.timezone, "seen_delay": rule.delay}
         values = {**seen, "then": outcome["next_time"], "then_due": outcome["timeout"]}
-        stored = self._leases.settle(claim.lease, self._advance, values, until, outcome)
+        stored = self._leases.settle(claim.lease, self._advance, values, until, outcome, also)
         return None if stored is None else read_schedule(stored).rule
 
     def _row(self, connection: Connection, key: str, locked: bool = False) -> RowMapping | None:

@@ -41,6 +41,10 @@ class SqlStore:
         """Tell whether `error` means that the database is away, overloaded or read-only."""
         return self._database.fault(error) is not None
 
+    def shares_database(self, other: object) -> bool:
+        """Tell whether `other` is a store in the same database, so that one transaction may write both tables."""
+        return isinstance(other, SqlStore) and self._database.is_same(other._database)
+
     def close(self) -> None:
         """Close every connection; idempotent."""
         self._database.close()

@@ -1,0 +1,60 @@
+"""How long to wait between a failure and the next attempt: always the same, or longer each time. Any process."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from psched.suggest import did_you_mean
+
+_LONGEST = 1e9
+"""Seconds (31 years): more is a slip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waits that grow: `first` seconds after the first attempt, `factor` times as long after each further one.
+
+    None is longer than `limit` seconds. `jitter` is the part of a wait that is left to chance (0.2: between 80 % and
+    all of it), so that what failed together is not tried again together. Raises ValueError.
+    """
+
+    first: float = 1.0
+    factor: float = 2.0
+    limit: float = 300.0
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        bounds = {"first": (0, _LONGEST), "factor": (1, 1000), "limit": (0, _LONGEST), "jitter": (0, 1)}
+        for name, (lowest, highest) in bounds.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
+                raise ValueError(f"{name} must be a number from {lowest:g} to {highest:g}, got {value!r}")
+
+    @classmethod
+    def fixed(cls, seconds: float) -> Backoff:
+        """Return what waits for `seconds` every time."""
+        return cls(seconds, 1, seconds, 0)
+
+    @classmethod
+    def of(cls, wanted: float | Mapping[str, Any] | Backoff) -> Backoff:
+        """Return `wanted`: a number of seconds, a mapping of the fields, or what it is. Raises ValueError."""
+        if isinstance(wanted, Backoff):
+            return wanted
+        if not isinstance(wanted, Mapping):
+            return cls.fixed(wanted)
+        known = [field.name for field in fields(cls)]
+        for name in wanted:
+            if name not in known:
+                raise ValueError(f"unknown key {name!r}{did_you_mean(str(name), known)}")
+        return cls(**wanted)
+
+    def seconds(self, attempts: int, chance: Callable[[], float] = random.random) -> float:
+        """Return how long to wait after so many attempts (1 or more) have failed. `chance` is from 0 to 1."""
+        doublings = max(attempts, 1) - 1
+        tall = self.factor > 1 and doublings * math.log(self.factor) > 100
+        wait = self.limit if tall else min(self.first * self.factor**doublings, self.limit)
+        return wait * (1 - self.jitter * chance())
