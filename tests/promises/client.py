@@ -1,7 +1,8 @@
-"""A program that polls for itself: takes what is due, waits for a line on stdin, then settles each run in its own way.
+"""A program that polls for itself: takes what is due, and later tries to settle it in every way.
 
-Arguments: the configuration file. Prints one JSON object for all it took, then one for what came of each verb. A
-process of its own, without a master or anybody else to end it when it was frozen.
+Argument: the configuration file. For each line on stdin it does one step and prints a JSON object: it opens the
+schedules; it takes what is due; it tries every verb on each run. A process of its own, without a master or anybody
+else to end it when it was frozen.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ import psched
 
 
 def main(path: str) -> None:
-    """Each run tries the verb that its key names, and then all the others: none may come through."""
+    """Do the three steps."""
+    sys.stdin.readline()
     with psched.open(path) as schedules:
+        print(json.dumps(schedules.store.now()), flush=True)
+        sys.stdin.readline()
         tasks = {task.key: task for task in schedules.poll_multi(max_acquire=10)}
-        print(json.dumps({key: task.scheduled_time for key, task in tasks.items()}), flush=True)
+        print(json.dumps({key: [task.scheduled_time] for key, task in tasks.items()}), flush=True)
         sys.stdin.readline()
         print(json.dumps({key: try_all(task) for key, task in tasks.items()}), flush=True)
 
 
 def try_all(task: psched.Task) -> dict[str, str]:
-    """Try every verb on a run, and return what came of each."""
+    """Try every verb on a run, first the one that its key names, and return what came of each."""
     outcomes = {}
     for verb in sorted(("finish", "heartbeat", "release", "retry"), key=lambda verb: verb != task.key):
         try:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Cluster:
     """Masters by name, each with a folder, configuration and log of its own, on the table that `config` names.
 
-    A context: at its end everything is killed that still runs, and all that is known is printed, for a test that failed.
+    A context: at its end everything is killed that still runs, and all that is known is printed, in case it failed.
     """
 
     def __init__(self, folder: Path, **config: Any) -> None:

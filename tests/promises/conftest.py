@@ -10,11 +10,10 @@ import pytest
 
 from tests.lab.laboratory import Lab
 from tests.promises.cluster import Cluster
-from tests.stores.places import DATABASES, KINDS, STORES
+from tests.stores.places import KINDS, STORES
 
 MakeCluster = Callable[..., Cluster]
 
-EVERYWHERE = [f"{database}-{store}" for database in DATABASES for store in STORES]
 ON_SERVERS = [f"{database}-{store}" for database in KINDS for store in STORES]
 SERVERS_AND_STORES = ["mariadb-rdb_compat", "postgresql-rdb"]
 """For what takes its time: each server and each store once. That all six agree is the conformance suite's affair."""

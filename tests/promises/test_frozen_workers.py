@@ -37,23 +37,27 @@ class Client:
             command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> Any:
         """Return what it prints next."""
         assert self.process.stdout is not None
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return answer
+        return json.loads(self.process.stdout.readline())
 
-    def go_on(self) -> None:
-        """Let it settle what it took."""
+    def step(self) -> None:
+        """Let it do its next step."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
+
+    def done(self) -> Any:
+        """Let it do its next step, and return what it prints of it."""
+        self.step()
+        return self.answer()
 
 
 @contextmanager
 def client(cluster: Cluster, **config: Any) -> Iterator[Client]:
     """Run a client of the cluster's table."""
     path = cluster.folder / f"client{len(config)}.yml"
-    settings = {"type": cluster.config["type"], "url": cluster.config["url"], "alive_time": 1, **config}
+    settings = {"type": cluster.config["type"], "url": cluster.config["url"], "alive_time": 1.5, **config}
     path.write_text(yaml.safe_dump({"development": settings}))
     client = Client(path)
     with client.process:
@@ -78,24 +82,23 @@ def test_what_comes_after_the_lease_changes_nothing(cluster_on: MakeCluster) -> 
     cluster = cluster_on(processor_type="thread", processors=5, task_prefetch=1)
     successor = cluster.master("b")
     required = {key: [cluster.add(key, "wait")] for key in VERBS}
-    with client(cluster) as frozen:
-        assert frozen.answer().keys() == required.keys()
+    with client(cluster) as frozen, proxy_of(cluster) as (proxy, url), client(cluster, url=url) as late:
+        assert late.done() and frozen.done(), "they have opened the schedules"
+        assert frozen.done() == required
         frozen.process.send_signal(signal.SIGSTOP)
         required["late"] = [cluster.add("late", "wait")]
-        with proxy_of(cluster) as (proxy, url), client(cluster, url=url) as late:
-            assert late.answer().keys() == {"late"}
-            finish = proxy.hold(b"next_time=")
-            late.go_on()
-            finish.wait()
-            successor.start()
-            for key in required:
-                cluster.wait_for_run(key)
-            rows = stored(cluster)
-            finish.release()
-            frozen.process.send_signal(signal.SIGCONT)
-            frozen.go_on()
-            assert frozen.answer() == dict.fromkeys(VERBS, ALL_PREEMPTED)
-            assert late.answer() == {"late": ALL_PREEMPTED}
+        assert late.done() == {"late": required["late"]}
+        finish = proxy.hold(b"next_time=")
+        late.step()
+        finish.wait()
+        successor.start()
+        for key in required:
+            cluster.wait_for_run(key)
+        rows = stored(cluster)
+        finish.release()
+        frozen.process.send_signal(signal.SIGCONT)
+        assert frozen.done() == dict.fromkeys(VERBS, ALL_PREEMPTED)
+        assert late.answer() == {"late": ALL_PREEMPTED}
     assert stored(cluster) == rows, "something was overwritten"
     finish_all(cluster, required)
     assert cluster.judge(required) == []

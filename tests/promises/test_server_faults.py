@@ -1,0 +1,126 @@
+"""The database server is away for a while, or everything is killed at once: all comes back, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.lab.laboratory import Lab
+from tests.lab.servers import Server
+from tests.promises.cluster import EVERY_SECOND, Cluster, occurrences
+from tests.promises.conftest import SERVERS_AND_STORES
+from tests.stores.places import KINDS
+
+AWAY = 15.0
+"""Seconds of the outage."""
+KEYS = [f"s{number}" for number in range(12)]
+COMPLAINTS_OF_A_CHILD = 5
+"""Lines that a child may write of one outage: polling fails, and works again; the same of renewing; one to spare."""
+NEXT = re.compile("trying again|answers again|are stopped before|renewed again|comes back|gave back|not given back yet")
+"""What happens next, or that all is well: each line of an outage has to say it."""
+
+
+@contextmanager
+def scene(place: str, lab: Lab, folder: Path) -> Iterator[tuple[Server, Cluster]]:
+    """Give a server of its own with a cluster on it, for a place such as "mariadb-rdb"; no master is started."""
+    database, store = place.split("-")
+    folder.mkdir()
+    with (
+        lab.private(KINDS[database]) as server,
+        Cluster(folder, type=store, url=server.url(server.create_database())) as c,
+    ):
+        yield server, c
+
+
+def load(cluster: Cluster) -> int:
+    """Add what keeps the cluster busy, and return its first occurrence."""
+    since = cluster.now()
+    for key in KEYS:
+        cluster.add(key, "work", since, EVERY_SECOND, seconds=0.02)
+    return since
+
+
+def required(cluster: Cluster, since: int) -> dict[str, list[int]]:
+    """Return what the load must have run by now."""
+    return {key: occurrences(EVERY_SECOND, since, cluster.runs(key)[-1].occurrence) for key in KEYS}
+
+
+@pytest.mark.timeout(120)
+def test_a_server_that_is_away_for_15_s_needs_nobody_s_help(lab: Lab, tmp_path: Path) -> None:
+    """On both servers at the same time. The long run goes on through the outage, and is one run."""
+    with ExitStack() as stack:
+        scenes = [stack.enter_context(scene(place, lab, tmp_path / place)) for place in SERVERS_AND_STORES]
+        begun = []
+        for _, cluster in scenes:
+            cluster.start("a", "b", poll_interval=0.3, processors=2)
+            long = cluster.add("long", "work", seconds=AWAY + 3)
+            begun.append((load(cluster), long, cluster.wait_for(partial(workers, cluster))))
+            cluster.wait_for_run("long")
+        time.sleep(1)
+        away_and_back([server for server, _ in scenes])
+        for (_, cluster), (since, long, before) in zip(scenes, begun, strict=True):
+            cluster.wait_until_run(KEYS, cluster.now(), within=30)
+            cluster.wait_for_end("long")
+            assert workers(cluster) == before, "some worker was replaced"
+            cluster.stop()
+            assert cluster.judge({**required(cluster, since), "long": [long]}) == []
+            check_complaints(cluster)
+
+
+def away_and_back(servers: list[Server]) -> None:
+    """End the servers in good order, and start them again when the outage is over."""
+    for server in servers:
+        os.kill(server.pid, signal.SIGINT)  # PostgreSQL: do not wait for the sessions' end; MariaDB heeds it not
+        server.stop()
+    time.sleep(AWAY)
+    for server in servers:
+        server.start()
+
+
+def workers(cluster: Cluster) -> set[int]:
+    """Return the pids of all workers."""
+    return {worker.pid for master in cluster.masters.values() for worker in master.workers().values()}
+
+
+def check_complaints(cluster: Cluster) -> None:
+    """Check that the logs say little of the outage, and always what happens next."""
+    for master in cluster.masters.values():
+        lines = [line for line in master.log.splitlines() if " WARNING " in line or " ERROR " in line]
+        assert lines, "nobody noticed it"
+        assert len(lines) <= COMPLAINTS_OF_A_CHILD * 2, "\n".join(lines)
+        assert [line for line in lines if not NEXT.search(line)] == []
+        assert "Traceback" not in master.log
+
+
+@pytest.mark.parametrize("place", SERVERS_AND_STORES)
+def test_after_everything_was_killed_at_once_nothing_is_lost(place: str, lab: Lab, tmp_path: Path) -> None:
+    """Masters, children and the server. What was running is run again when its lease ends, and nothing else twice."""
+    with scene(place, lab, tmp_path / place) as (server, cluster):
+        cluster.start("a", "b", processors=2, alive_time=3, child_heartbeat_limit=2)
+        since = load(cluster)
+        cluster.wait_until_run(KEYS, since + 2)
+        pids = workers(cluster)
+        for name in ("a", "b"):
+            cluster.masters[name].master.suspend()  # it shall replace nobody
+        for pid in pids:
+            cluster.kill(pid)
+        for name in ("a", "b"):
+            cluster.kill_master(name)
+        server.kill()
+        before = len(cluster.runs())
+        server.start()
+        cluster.start("c", "d", processors=2, alive_time=3, child_heartbeat_limit=2)
+        cluster.wait_until_run(KEYS, cluster.now() + 1, within=30)
+        cluster.stop()
+        assert cluster.judge(required(cluster, since)) == []
+        repeated = len(cluster.runs()) - len({(run.key, run.occurrence) for run in cluster.runs()})
+        assert repeated <= len(pids), "each worker had one task only"
+        assert len(cluster.runs()) > before > len(KEYS)

@@ -1,0 +1,37 @@
+"""What becomes of running tasks when their master is told to stop while another goes on."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.promises.conftest import SERVERS_AND_STORES, MakeCluster
+
+
+@pytest.mark.parametrize("cluster_on", SERVERS_AND_STORES, indirect=True)
+def test_term_lets_a_run_finish_and_quit_gives_it_to_the_next_poll_of_another(cluster_on: MakeCluster) -> None:
+    """Neither is run twice at a time: what is given back has come to its end, with the programs it had started."""
+    cluster = cluster_on(alive_time=60)
+    terminated = cluster.master("term").start()
+    finishing = cluster.add("finishing", "wait")
+    cluster.wait_for_run("finishing")
+    quitting = cluster.master("quit").start()
+    released = cluster.add("released", "program")
+    cluster.wait_for_run("released")
+    cluster.master("other").start()
+    terminated.signal(signal.SIGTERM)
+    terminated.wait_for_log("stopping when the running tasks are done")
+    quitting.signal(signal.SIGQUIT)
+    cluster.wait_for_run("released", 2)
+    cluster.go("released")
+    cluster.wait_for_end("released", 2)
+    assert terminated.process.poll() is None, "it has a task to finish"
+    cluster.go("finishing")
+    cluster.wait_for_end("finishing")
+    assert (terminated.end(), quitting.end()) == (0, 0)
+    cluster.stop()
+    first = cluster.runs("released")[0]
+    cluster.deaths[first.pid] = max(line["at"] for line in cluster.lines("sign", "released"))
+    assert cluster.judge({"finishing": [finishing], "released": [released]}) == []
+    assert len(cluster.runs("finishing")) == 1

@@ -1,0 +1,42 @@
+"""Workers whose wall clocks are ten minutes ahead and behind, and jump, share the work as if they were right."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.laboratory import Lab
+from tests.promises.cluster import EVERY_SECOND, occurrences, wall_of
+from tests.promises.conftest import SERVERS_AND_STORES, MakeCluster
+
+OFF = 600
+
+
+@pytest.mark.parametrize("cluster_on", SERVERS_AND_STORES, indirect=True)
+def test_a_wrong_clock_takes_nothing_early_loses_nothing_and_repeats_nothing(cluster_on: MakeCluster, lab: Lab) -> None:
+    """All occurrences are taken from the true time; "long" outlasts its lease, "soon" is nobody's turn yet."""
+    cluster = cluster_on(alive_time=2, child_heartbeat_limit=1.5)
+    clocks = {"a": lab.wall_clock(), "b": lab.wall_clock()}
+    for (name, clock), offset in zip(clocks.items(), (OFF, -OFF), strict=True):
+        clock.set(offset)
+        cluster.master(name, clock.environment).start(wait=False)
+    since = cluster.now()
+    keys = [f"s{number}" for number in range(6)]
+    for key in keys:
+        cluster.add(key, "work", since, EVERY_SECOND)
+    soon = since - since % 60 + 120
+    cluster.add("soon", "work", soon, rule="* * * * *")
+    required = {"long": [cluster.add("long", "work", seconds=3.5)]}
+    both = {cluster.masters[name].wait_until_ready() for name in clocks}
+    cluster.wait_until_run(keys, since + 2)
+    clocks["a"].set(-OFF)
+    clocks["b"].set(OFF)
+    cluster.wait_until_run(keys, since + 5)
+    cluster.wait_for_end("long")
+    cluster.wait_for(lambda: {run.master for run in cluster.runs()} == both)
+    cluster.stop()
+    for key in keys:
+        required[key] = occurrences(EVERY_SECOND, since, cluster.runs(key)[-1].occurrence)
+    assert cluster.judge(required) == []
+    assert not cluster.runs("soon")
+    offsets = {round((line["wall"] - wall_of(line["at"])) / OFF) for line in cluster.lines("begin")}
+    assert offsets == {1, -1}, "the clocks were not wrong"
