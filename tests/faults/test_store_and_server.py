@@ -80,7 +80,7 @@ def test_a_server_that_is_away_is_told_as_such_and_settling_waits_for_it(own_ser
             own_server.kill()
             see_that_it_is_unavailable(store, store.acquire, 1, 100)
             see_that_it_is_unavailable(store, store.get, "a")
-            see_that_it_is_unavailable(store, store.extend, [a.lease], 100)
+            see_that_it_is_unavailable(store, store.extend, [a.lease, b.lease], 100)
             see_that_it_is_unavailable(store, store.release, a.lease, boottime() + 0.3)
             later = threading.Timer(0.5, own_server.start)
             later.start()

@@ -137,7 +137,7 @@ class CompatLeases:
         not hold. `outcome` is what the row then holds where that is known beforehand: a row that holds it was settled
         before. Raises PreemptedError, IdempotentNotFoundError, IdempotentAlreadyFinishedError.
         """
-        fence = self._present_fence(lease)
+        fence = self._present_fence(lease, until)
         parameters = {"lease_key": lease.key, **fence._asdict()}
 
         def work(connection: Connection, uncertain: bool) -> Settled:
@@ -182,14 +182,14 @@ class CompatLeases:
         same_run = now.occurrence == fence.occurrence and row["now"] < fence.timeout
         return now if renewed and same_run else None
 
-    def _present_fence(self, lease: Lease) -> Fence:
+    def _present_fence(self, lease: Lease, until: float) -> Fence:
         """Return the fence of a lease; after a renewal without an answer it is what stands in the row."""
         with self._lock:
             doubtful = lease in self._unanswered
         if not doubtful:
             return Fence.of(lease)
         row = self._database.run(
-            lambda connection, _: connection.execute(self._read, {"lease_key": lease.key}).mappings().first()
+            lambda connection, _: connection.execute(self._read, {"lease_key": lease.key}).mappings().first(), until
         )
         present = self._present(lease, row, uncertain=False)
         return Fence.of(lease) if present is None else present
