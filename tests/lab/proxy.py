@@ -173,11 +173,12 @@ class Proxy:
                 writer.close()
             self._tasks.discard(task)
 
-    async def _next_request(self, window: bytes) -> Trap | None:
+    async def _next_request(self, before: bytes, data: bytes) -> Trap | None:
         if self._delay:
             await asyncio.sleep(self._delay)
         for trap in self._traps:
-            if trap.pattern in window:
+            # no more of what was there before than can be the beginning of a match: that went by already
+            if trap.pattern in before[max(0, len(before) - len(trap.pattern) + 1) :] + data:
                 self._traps.remove(trap)
                 return trap
         return None
@@ -204,7 +205,7 @@ class _Link:
 
     def __init__(
         self,
-        next_request: Callable[[bytes], Awaitable[Trap | None]],
+        next_request: Callable[[bytes, bytes], Awaitable[Trap | None]],
         requests: asyncio.StreamReader,
         client: asyncio.StreamWriter,
         answers: asyncio.StreamReader,
@@ -230,13 +231,12 @@ class _Link:
             await asyncio.gather(*pumps, return_exceptions=True)
 
     async def _forward_requests(self) -> None:
-        window = b""
+        before = b""
         while data := await self._requests.read(_CHUNK):
             await self._passing.wait()
-            window = window[-_OVERLAP:] + data
-            if trap := await self._next_request(window):
-                window = b""
+            if trap := await self._next_request(before, data):
                 await self._fall_into(trap)
+            before = b"" if trap else (before + data)[-_OVERLAP:]
             self._server.write(data)
             await self._server.drain()
 

@@ -59,6 +59,15 @@ def advanced_by_the_next_holder(bench: Bench, store: ScheduleStore, other: Sched
     other.advance(bench.take(other, "key", 200), FAR_OFF, FAR_OFF, soon())
 
 
+def advanced_to_the_moment_our_lease_ends(
+    bench: Bench, store: ScheduleStore, other: ScheduleStore, claim: Claim
+) -> None:
+    """A due time that equals the end of our lease by chance does not make the row ours."""
+    store.release(claim.lease, soon())
+    end = int(claim.lease.expires_at)
+    other.advance(bench.take(other, "key", 200), end, end, soon())
+
+
 def extended_by_the_next_holder(bench: Bench, store: ScheduleStore, other: ScheduleStore, claim: Claim) -> None:
     store.release(claim.lease, soon())
     other.extend([bench.take(other, "key", 200).lease], 300)
@@ -89,6 +98,7 @@ SCENARIOS: list[Scenario] = [
     released_by_the_next_holder,
     retried_by_the_next_holder,
     advanced_by_the_next_holder,
+    advanced_to_the_moment_our_lease_ends,
     extended_by_the_next_holder,
     deleted_added_and_taken,
     moved_while_leased,

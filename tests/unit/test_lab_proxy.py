@@ -150,6 +150,16 @@ def test_a_trap_finds_bytes_that_come_in_two_pieces_and_springs_once(proxy: Prox
     assert client.socket.recv(100) == b"finish\n"
 
 
+def test_a_trap_is_not_sprung_by_what_went_by_before_it_was_set(proxy: Proxy, client: _Client) -> None:
+    assert client.ask(b"a word") == b"a word"
+    trap = proxy.lose_request(b"word")
+    assert client.ask(b"another") == b"another"
+    assert not trap.sprung
+    with pytest.raises(ConnectionResetError):
+        client.ask(b"the word again")
+    assert trap.sprung
+
+
 def test_a_client_that_resets_its_connection_harms_nobody(proxy: Proxy, client: _Client) -> None:
     trap = proxy.hold(b"held")
     client.say(b"held")
