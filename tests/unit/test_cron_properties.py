@@ -126,7 +126,7 @@ CLOCK_CHANGES = {
     "Pacific/Kwajalein": (-7988400, 745934400),
 }
 CHANGE = st.sampled_from([(zone, change) for zone, changes in CLOCK_CHANGES.items() for change in changes])
-EPOCH = datetime(1970, 1, 1)
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 – of wall clocks, which have no zone
 
 
 @lru_cache
