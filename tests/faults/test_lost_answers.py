@@ -193,3 +193,23 @@ def scene_through(proxy: Proxy, bench: Bench, key: str) -> Iterator[Scene]:
             scene.near.delete(key)
         scene.far.close()
         scene.near.close()
+
+
+@pytest.mark.parametrize("next_verb", ["extend", "advance"])
+def test_after_a_renewal_that_was_never_answered_the_old_lease_is_ours(
+    server: Server, bench: Bench, next_verb: str
+) -> None:
+    last = rehearse(server, bench, extend)[-1]
+    with Proxy(server.port) as proxy, scene_through(proxy, bench, "key") as scene:
+        claim = scene.take()
+        trap = proxy.lose_answer(last)
+        proxy.refuse()
+        assert unless_away(scene.far, lambda: scene.far.extend([claim.lease], 200)) is None
+        assert trap.sprung
+        proxy.pass_on()
+        if next_verb == "extend":
+            assert scene.far.extend([claim.lease], 300) != [None]
+            assert scene.near.acquire(1, 100) == []
+        else:
+            assert scene.far.advance(claim, FAR_OFF, FAR_OFF, soon()) is None
+            stands_at(scene, FAR_OFF, FAR_OFF)
