@@ -21,8 +21,8 @@ class Lease:
     """The right to run and settle one row until `expires_at`, proved by `fence`.
 
     `fence` is what every write under this lease compares: in `rdb` an integer that grows at each acquire, in
-    `rdb_compat` the due time that was written last. `expires_at` is unix seconds on the database's clock.
-    `cancel_requested` is what the row said when the lease was last written.
+    `rdb_compat` the occurrence and the due time that were written last, packed into one. `expires_at` is unix seconds
+    on the database's clock. `cancel_requested` is what the row said when the lease was last written.
     """
 
     key: str
