@@ -18,9 +18,8 @@ from typing import NoReturn
 import psutil
 
 from psched.daemon.exit_codes import FORCED
-from psched.daemon.keeper import give_back
 from psched.daemon.lane import one_line
-from psched.daemon.runner import settle_stopped
+from psched.daemon.runner import give_back, settle_stopped
 from psched.daemon.runs import Runs
 from psched.errors import ImmediateProcessStopError
 from psched.source import Source
@@ -66,11 +65,13 @@ class Departure:
             time.sleep(60)
 
     def _release(self) -> None:
-        for run in self._runs.active():
-            self._settle(run.task)
+        running = [run.task for run in self._runs.active()]
+        for task in running:
+            self._settle(task)
         for source in self._sources:
             for task in source.held:
-                give_back(task)
+                if task not in running:
+                    give_back(task)
 
     def _settle(self, task: Task) -> None:
         """Settle what was running by the reason it was stopped for; what merely shares the process is released."""

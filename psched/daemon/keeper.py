@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 
 from psched.clock import Clock, boottime
 from psched.daemon.lane import one_line
-from psched.daemon.runner import Runner
+from psched.daemon.runner import Runner, give_back
 from psched.daemon.ticker import Ticker
-from psched.errors import PreemptedError, ScheduleError
+from psched.errors import PreemptedError
 from psched.source import Source
 from psched.task import Task
 
@@ -48,10 +48,15 @@ class Keeper:
         self.ticker.poke(urgent=True)
 
     def _give_back(self) -> None:
+        """Give back what need not wait here. Where one fails the others would, too: they are tried again next time."""
         for runner in self._runners:
             if self.stopping or runner.busy_for() > _PATIENCE:
-                for task in runner.waiting():
-                    give_back(task)
+                all(self._not_begun_is_given_back(task) for task in runner.waiting())
+
+    def _not_begun_is_given_back(self, task: Task) -> bool:
+        """Give back a task unless it has begun, or its lease is over; False when that failed."""
+        with task.lock:
+            return task.started or self._clock() >= task.deadline or give_back(task)
 
     def _renew(self, source: Source) -> None:
         try:
@@ -87,19 +92,6 @@ class Keeper:
         if not self._failing:
             log.warning("leases cannot be renewed: %s; runs are stopped before their leases end", one_line(error))
         self._failing = True
-
-
-def give_back(task: Task) -> None:
-    """Release a task that has not begun; what fails stays leased and is tried again or ends by itself."""
-    with task.lock:
-        if task.started or task.settled:
-            return
-        try:
-            task.release()
-        except ScheduleError as error:
-            log.info("key=%s was not given back: %s", task.key, error)
-        except Exception as error:  # noqa: BLE001 – the lease ends by itself, whatever the driver raised
-            log.warning("key=%s was not given back: %s; its lease ends by itself", task.key, one_line(error))
 
 
 @contextmanager

@@ -11,10 +11,10 @@ from psched.application import Application
 from psched.config import Section, Settings
 from psched.daemon.boot import Boot, DeadChild
 from psched.daemon.departure import Departure
-from psched.daemon.keeper import Keeper, give_back
+from psched.daemon.keeper import Keeper
 from psched.daemon.lane import Lane, one_line
 from psched.daemon.prefetch import prefetch_for
-from psched.daemon.runner import Runner
+from psched.daemon.runner import Runner, give_back
 from psched.daemon.runs import Runs
 from psched.daemon.warden import Warden
 from psched.schedules import open_schedules

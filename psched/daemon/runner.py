@@ -32,7 +32,7 @@ class Runner:
         acquired: Callable[[], None],
         done: Callable[[], None],
     ) -> None:
-        """`acquired` is called when there is something to keep and to watch, `done` after each run."""
+        """`acquired` is called when there is something to keep or to watch, `done` after each run."""
         self._cell = cell
         self._lanes = lanes
         self._runs = runs
@@ -51,6 +51,7 @@ class Runner:
                 if not any(worked):
                     self._stopping.wait(min(lane.pause() for lane in self._lanes))
         finally:
+            all(give_back(task) for task in self._waiting)  # where one fails the others would, too
             for lane in self._lanes:
                 lane.application.close()
 
@@ -98,33 +99,35 @@ class Runner:
             self._done()
 
     def _run(self, lane: Lane, task: Task) -> None:
-        try:
-            handler = lane.application.handler(task)
-        except BaseException as error:  # noqa: BLE001 – an application's error, even SystemExit, is this task's alone
-            self._leave_if_forked()
-            self._raised(task, error)
-            return
-        if handler is None:
-            log.error("key=%s type=%s no handler for this type; trying again later", task.key, task.type)
-            task.retry(error=f"no handler for the type {task.type!r}")
-            return
-        run = Run(task, lane, handler)
+        """Make the handler and run it. Making it is the application's code, too: it may hang, or end the process."""
+        run = Run(task, lane)
         self._board.running(self._cell, run.name)
         self._runs.begin(self._cell, run)
+        self._acquired()  # the warden may have found nothing to watch since the poll
         try:
             self._call(run)
+            self._conclude(run)
         finally:
             self._runs.end(self._cell)
             self._board.idle(self._cell)
-        self._conclude(run)
 
     def _call(self, run: Run) -> None:
+        known = True
         try:
-            run.handler.run()
-        except BaseException as error:  # noqa: BLE001 – a handler's error, even SystemExit, is its task's alone
+            handler = run.lane.application.handler(run.task)
+            known = handler is not None
+            if handler is not None and run.take(handler):
+                handler.run()
+        except BaseException as error:  # noqa: BLE001 – an application's error, even SystemExit, is its task's alone
             self._leave_if_forked()
             self._raised(run.task, error)
         self._leave_if_forked()
+        if not known:
+            self._unknown(run.task)
+
+    def _unknown(self, task: Task) -> None:
+        log.error("key=%s type=%s no handler for this type; trying again later", task.key, task.type)
+        task.retry(error=f"no handler for the type {task.type!r}")
 
     def _raised(self, task: Task, error: BaseException) -> None:
         """A handler let an exception out, perhaps SystemExit: that ends its run and nothing else."""
@@ -164,3 +167,18 @@ def settle_stopped(task: Task) -> None:
             log.warning("key=%s was left unsettled by its handler; it comes back when its lease ends", task.key)
     except ScheduleError as error:
         log.info("key=%s was not settled: %s", task.key, error)
+
+
+def give_back(task: Task) -> bool:
+    """Release a task that is not going to begin here; False when that failed, and it stays leased."""
+    with task.lock:
+        if task.settled:
+            return True
+        try:
+            task.release()
+        except ScheduleError as error:
+            log.info("key=%s was not given back: %s", task.key, error)
+        except Exception as error:  # noqa: BLE001 – the lease ends by itself, whatever the driver raised
+            log.warning("key=%s was not given back: %s; its lease ends by itself", task.key, one_line(error))
+            return False
+    return True

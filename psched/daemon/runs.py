@@ -16,13 +16,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Run:
-    """One handler at work on one task. Times are boottime seconds."""
+    """One handler at work on one task, from before it is made. Times are boottime seconds."""
 
     task: Task
     lane: Lane
-    handler: Handler
+    handler: Handler | None = None
     started: float = field(default_factory=boottime)
     told: float | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def name(self) -> str:
@@ -31,15 +32,25 @@ class Run:
 
     def tell(self, reason: Exception, now: float) -> None:
         """Ask the handler to stop, once, from a thread of its own: its `kill` may take long or never return."""
-        if self.told is not None:
-            return
-        self.told = now
-        self.task.stop_reason = reason
-        threading.Thread(target=self._kill, args=(reason,), name=f"kill {self.task.key}", daemon=True).start()
+        with self._lock:
+            if self.told is not None:
+                return
+            self.told = now
+            self.task.stop_reason = reason
+            handler = self.handler
+        if handler is not None:
+            arguments = (handler, reason)
+            threading.Thread(target=self._kill, args=arguments, name=f"kill {self.task.key}", daemon=True).start()
 
-    def _kill(self, reason: Exception) -> None:
+    def take(self, handler: Handler) -> bool:
+        """Take the handler that was made; False when the run was told to stop meanwhile, and is not to begin."""
+        with self._lock:
+            self.handler = handler
+            return self.told is None
+
+    def _kill(self, handler: Handler, reason: Exception) -> None:
         try:
-            self.handler.kill(reason)
+            handler.kill(reason)
         except Exception:
             log.exception("key=%s its kill() failed", self.task.key)
 
