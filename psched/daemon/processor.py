@@ -22,8 +22,9 @@ from psched.source import Source
 
 log = logging.getLogger(__name__)
 
-_SHORT_LEASE = 15.0
-"""Seconds a lease lasts on what was taken ahead and has not begun."""
+_SHORT_LEASE = 30.0
+"""Seconds a lease lasts on what was taken ahead and has not begun. It is renewed to `alive_time` soon after it begins:
+what begins in the last moment before the database goes away has only this long to outlast the outage."""
 
 
 @dataclass(frozen=True, slots=True)
