@@ -72,6 +72,7 @@ def test_a_server_that_is_away_for_15_s_needs_nobody_s_help(lab: Lab, tmp_path: 
             assert workers(cluster) == before, "some worker was replaced"
             cluster.stop()
             assert cluster.judge({**required(cluster, since), "long": [long]}) == []
+            assert {run.outcome for run in cluster.runs()} == {"finished"}, "what ended in the outage waits for its end"
             check_complaints(cluster)
 
 
