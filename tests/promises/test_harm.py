@@ -1,0 +1,37 @@
+"""All that handlers must not do, done at once: the tasks beside it run on time, each once and in order."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from tests.promises.cluster import EVERY_SECOND, occurrences
+from tests.promises.conftest import SERVERS_AND_STORES, MakeCluster
+
+MISDEEDS = ["raise", "unsettled", "exit", "crash", "fork", "close", "spin", "stop"]
+WITNESSES = [f"w{number}" for number in range(4)]
+
+
+@pytest.mark.parametrize("cluster_on", SERVERS_AND_STORES, indirect=True)
+def test_no_handler_harms_another_task(cluster_on: MakeCluster) -> None:
+    """More of them than there are workers. In `rdb` what kills its worker comes back ever more slowly."""
+    cluster = cluster_on(processors=3, alive_time=5, child_heartbeat_limit=1, retry_wait=300).start("a")
+    since = cluster.now()
+    for key in WITNESSES:
+        cluster.add(key, "work", since, EVERY_SECOND)
+    for misdeed in MISDEEDS:
+        cluster.add(misdeed, misdeed)
+    for misdeed in MISDEEDS:
+        cluster.wait_for_run(misdeed)
+    if cluster.config["type"] == "rdb":
+        cluster.wait_for_run("crash", 4)
+    cluster.wait_until_run(WITNESSES, cluster.now() + 1)
+    cluster.masters["a"].wait_for_workers(3)
+    witnessed = {key: occurrences(EVERY_SECOND, since, cluster.runs(key)[-1].occurrence) for key in WITNESSES}
+    cluster.stop()
+    assert cluster.judge(witnessed) == []
+    assert len(cluster.runs("raise")) == len(cluster.runs("exit")) == len(cluster.runs("fork")) == 1
+    if cluster.config["type"] == "rdb":
+        waits = [later.begin - earlier.begin for earlier, later in pairwise(cluster.runs("crash")[:4])]
+        assert all(wait >= least for wait, least in zip(waits, (1, 2, 4), strict=True)), waits
