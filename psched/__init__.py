@@ -1,4 +1,4 @@
-"""psched: distributed cron on the database a team already has.
+"""psched: distributed cron, and a queue, on the database a team already has.
 
 with psched.open("etc/psched.yml") as schedules:
     schedules.add("report", "report.daily", cron="0 7 * * *", timezone="Europe/Berlin")
@@ -32,7 +32,9 @@ from psched.errors import (
     TaskError,
 )
 from psched.holder import holder_name
-from psched.model import Rule, ScheduleRow
+from psched.model import NewTask, Rule, ScheduleRow, TaskRow
+from psched.queue import Queue, QueuedTask
+from psched.queue import open_queue as _open_queue
 from psched.schedules import Schedule, ScheduleCollection, open_schedules
 from psched.task import Task
 
@@ -48,10 +50,13 @@ __all__ = [
     "IdempotentError",
     "IdempotentNotFoundError",
     "ImmediateProcessStopError",
+    "NewTask",
     "NotFoundError",
     "NotSupportedError",
     "PreemptedError",
     "ProcessStopError",
+    "Queue",
+    "QueuedTask",
     "Rule",
     "Schedule",
     "ScheduleCollection",
@@ -59,7 +64,9 @@ __all__ = [
     "ScheduleRow",
     "Task",
     "TaskError",
+    "TaskRow",
     "open",
+    "open_queue",
 ]
 
 
@@ -81,3 +88,23 @@ def open(config: Settings | Mapping[str, Any] | str | Path, environment: str | N
         collection.close()
         raise
     return collection
+
+
+def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: str | None = None) -> Queue:
+    """Open the queue that `config` names: settings, one environment as a dict, or the path of a YAML file.
+
+    `environment` of the file defaults to $PSCHED_ENV, then `development`.
+
+    Raises:
+        ConfigError: the configuration cannot be used, or the table is missing (`psched queue init` makes it).
+    """
+    section = coerce(config, environment, reader="queue").queue
+    if section is None:
+        raise ConfigError("the configuration has no queue: give it type and url, or a section `queue:`")
+    queue = _open_queue(section, holder_name(str(os.getpid())))
+    try:
+        queue.store.check_tables()
+    except BaseException:
+        queue.close()
+        raise
+    return queue

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
+import zlib
 from typing import Any
 
 MAX_KEY_LENGTH = 255
+_GZIP = b"\x1f\x8b"
+_GZIP_AS_TEXT = "H4sI"
 
 MAX_DATA_BYTES = 8_000_000
 """A statement with it must pass MariaDB's `max_allowed_packet` of 16 MB, each of its bytes perhaps escaped."""
@@ -36,8 +41,34 @@ def encode(data: object) -> str:
     return text
 
 
+def compress(text: str) -> bytes:
+    """Return `text` as one gzip member, the same each time."""
+    return gzip.compress(text.encode(), mtime=0)
+
+
+def compress_to_text(text: str) -> str:
+    """Return `text` compressed, for a column that holds text."""
+    return base64.b64encode(compress(text)).decode()
+
+
+def is_compressed(stored: str | bytes) -> bool:
+    """Tell whether `stored` is what one of the two has made; no JSON object begins like that."""
+    return stored.startswith(_GZIP) if isinstance(stored, bytes) else stored.startswith(_GZIP_AS_TEXT)
+
+
+def _expand(stored: str | bytes) -> str | bytes:
+    if not is_compressed(stored):
+        return stored
+    try:
+        packed = base64.b64decode(stored, validate=True) if isinstance(stored, str) else stored
+        return gzip.decompress(packed)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"compressed data is damaged: {error}") from error
+
+
 def decode(text: str | bytes) -> dict[str, Any]:
-    """Return the object in `text`. Raises ValueError when it is not JSON or not an object."""
+    """Return the object in `text`, compressed or not. Raises ValueError when it is not JSON or not an object."""
+    text = _expand(text)
     value = json.loads(text, parse_constant=_refuse)
     if not isinstance(value, dict):
         raise ValueError(f"data must be a JSON object, found {type(value).__name__}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sqlalchemy import URL, BigInteger, Connection, String, Text
+from sqlalchemy import URL, BigInteger, Connection, String, Table, Text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import DDLCompiler
@@ -157,6 +157,10 @@ class Dialect:
     def among(self, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
         """Return the condition that `column` is among `keys`, which are selected (and locked) once."""
         return column.in_(keys)
+
+    def insert_new(self, table: Table) -> Any:
+        """Return an INSERT that leaves rows whose key exists as they are, without an error."""
+        raise NotImplementedError
 
     def unfit(self, connection: Connection) -> str | None:
         """Say why this server cannot be used (too old), or None."""

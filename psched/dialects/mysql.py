@@ -10,7 +10,8 @@ import math
 import ssl
 from typing import Any, ClassVar
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Table, text
+from sqlalchemy.dialects.mysql import insert
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
@@ -106,6 +107,11 @@ class Dialect(base.Dialect):
     def is_already_there(self, error: DBAPIError) -> bool:
         """Tell whether a table or index exists."""
         return _code(error) in (_TABLE_EXISTS, _INDEX_EXISTS)
+
+    def insert_new(self, table: Table) -> Any:
+        """Return an INSERT that leaves rows whose key exists as they are; INSERT IGNORE would cut values to fit."""
+        key = next(iter(table.primary_key))
+        return insert(table).on_duplicate_key_update({key.name: key})
 
     def unfit(self, connection: Connection) -> str | None:
         """Say why this server cannot be used, or None."""

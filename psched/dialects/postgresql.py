@@ -9,7 +9,8 @@ import time
 from collections.abc import Generator
 from typing import Any, ClassVar
 
-from sqlalchemy import ARRAY, Connection, any_, func, text
+from sqlalchemy import ARRAY, Connection, Table, any_, func, text
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
@@ -114,6 +115,10 @@ class Dialect(base.Dialect):
     def among(self, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
         """Return a condition that selects `keys` once; a plain IN may be scanned again, and lock far more rows."""
         return column == any_(func.array(keys.scalar_subquery(), type_=ARRAY(column.type)))
+
+    def insert_new(self, table: Table) -> Any:
+        """Return an INSERT that leaves rows whose key exists as they are."""
+        return insert(table).on_conflict_do_nothing()
 
     def unfit(self, connection: Connection) -> str | None:
         """Say why this server cannot be used, or None."""

@@ -11,7 +11,8 @@ import sqlite3
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Table
+from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import QueuePool
@@ -77,6 +78,10 @@ class Dialect(base.Dialect):
     def is_already_there(self, error: DBAPIError) -> bool:
         """Tell whether a table or index exists."""
         return "already exists" in str(error.orig)
+
+    def insert_new(self, table: Table) -> Any:
+        """Return an INSERT that leaves rows whose key exists as they are."""
+        return insert(table).on_conflict_do_nothing()
 
     def unfit(self, connection: Connection) -> str | None:
         """Say why this library cannot be used, or None."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from psched.backends.rdb.queue import RdbTaskStore
 from psched.backends.rdb.schedules import RdbScheduleStore
 from psched.dialects import open_database
 from psched.store import Stores, StoreSettings
@@ -12,8 +13,11 @@ SCHEDULES_TABLE = "psched_schedules"
 
 def open_stores(settings: StoreSettings) -> Stores:
     """Return a store for each table that is named. Raises ConfigError."""
-    schedules = None
+    stores = Stores()
     if settings.schedules is not None:
         database = open_database(settings.url, settings.tls)
-        schedules = RdbScheduleStore(database, settings.schedules, settings.holder)
-    return Stores(schedules)
+        stores = stores._replace(schedules=RdbScheduleStore(database, settings.schedules, settings.holder))
+    if settings.queue is not None:
+        database = open_database(settings.url, settings.tls)
+        stores = stores._replace(queue=RdbTaskStore(database, settings.queue, settings.holder))
+    return stores

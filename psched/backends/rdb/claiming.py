@@ -19,7 +19,7 @@ class Claiming(Protocol):
     """How due rows are leased. The parameters are those of `LeaseStatements.claim`, with :limit and the types."""
 
     def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[RowMapping]:
-        """Lease up to :limit due rows and return them as they are then, in any order."""
+        """Lease up to :limit due rows and return them as they are then, in the order in which they are to be run."""
         ...
 
 
@@ -31,6 +31,11 @@ def claiming_by(dialect: Dialect, table: Table, statements: LeaseStatements) -> 
 def type_parameters(types: Collection[str] | None) -> Parameters:
     """Return the parameters :type_0, :type_1, … for `types`."""
     return {} if types is None else {f"type_{number}": type_ for number, type_ in enumerate(types)}
+
+
+def earliest_first(rows: Sequence[RowMapping]) -> Sequence[RowMapping]:
+    """Return rows that were just leased in the order of their due times before."""
+    return sorted(rows, key=lambda row: (row["ready"], row["key"]))
 
 
 class OneStatement:
@@ -46,7 +51,7 @@ class OneStatement:
         """Lease up to :limit due rows."""
         if type_count not in self._by_types:
             self._by_types[type_count] = self._statement(type_count)
-        return connection.execute(self._by_types[type_count], parameters).mappings().all()
+        return earliest_first(connection.execute(self._by_types[type_count], parameters).mappings().all())
 
     def _statement(self, type_count: int | None) -> Any:
         due = self._statements.due(type_count, locked=True).subquery()
@@ -86,7 +91,7 @@ class ThreeSteps:
             taken = connection.execute(self._take, {**parameters, "keys": keys}).rowcount
             self._windows = min(self._windows * 2, self.WIDEST) if taken < len(keys) else max(self._windows // 2, 1)
             if taken:
-                return connection.execute(self._taken, {**parameters, "keys": keys}).mappings().all()
+                return earliest_first(connection.execute(self._taken, {**parameters, "keys": keys}).mappings().all())
         return []
 
     def _candidates(self, connection: Connection, parameters: Parameters, type_count: int | None) -> list[str]:

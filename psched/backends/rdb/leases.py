@@ -41,7 +41,7 @@ class Leases:
         self._unanswered: dict[int, float] = {}
 
     def acquire(self, limit: int, alive_time: float, types: Collection[str] | None) -> list[tuple[RowMapping, Lease]]:
-        """Lease up to `limit` due rows, earliest first, to run for `alive_time` seconds.
+        """Lease up to `limit` due rows, in the order in which they are to be run, for `alive_time` seconds.
 
         Each acquire writes a number of its own into its rows. When its answer is lost, the next one undoes by this
         number what it did, so that the rows are due again as they were.
@@ -75,7 +75,7 @@ class Leases:
             with self._lock:
                 self._unanswered[number] = asked + alive_time
             raise
-        return [(row, lease_of(row)) for row in sorted(rows, key=lambda row: (row["ready"], row["key"]))]
+        return [(row, lease_of(row)) for row in rows]
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now; None for those that are lost."""

@@ -47,6 +47,11 @@ class LeaseStatements:
         told = [table.c.cancel_requested] if "cancel_requested" in table.c else []
         self._lease = [table.c.key, table.c.fence, table.c.due, *told]
         self._ended = {"status": WAITING, "holder": None, "updated": now_ms()}
+        self.under_lease = (
+            table.c.key == bindparam("lease_key"),
+            table.c.fence == bindparam("lease_fence"),
+            table.c.status == RUNNING,
+        )
         self.read = select(*table.c).where(table.c.key == bindparam("lease_key"))
         self.release = self._releasing()
         self.retry = self._retrying()
@@ -57,9 +62,7 @@ class LeaseStatements:
 
     def settling(self, *conditions: ColumnElement[bool], **values: Any) -> Update:
         """Return the UPDATE that ends the lease :lease_key, :lease_fence and writes `values`, if `conditions` hold."""
-        c = self._table.c
-        under_lease = (c.key == bindparam("lease_key"), c.fence == bindparam("lease_fence"), c.status == RUNNING)
-        return update(self._table).where(*under_lease, *conditions).values({**self._ended, **values})
+        return update(self._table).where(*self.under_lease, *conditions).values({**self._ended, **values})
 
     def due(self, type_count: int | None, locked: bool) -> Select[Any]:
         """Return the keys that are due, earliest first, at most :limit; of the types :type_0, :type_1, … if limited.

@@ -47,6 +47,10 @@ class Fields:
         self._complain(name, "seconds within the year 9999", self._row[name])
         return 0
 
+    def optional_seconds(self, name: str, per_second: int = 1) -> float | None:
+        """Return a column of units of time in seconds, or None for NULL."""
+        return None if self._row[name] is None else self.seconds(name, per_second)
+
     def json(self, name: str) -> dict[str, Any]:
         """Return a column of JSON; {} when it is no object."""
         try:

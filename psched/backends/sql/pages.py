@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Column, Connection, RowMapping, Select, Table, bindparam, or_, select
+from sqlalchemy import Column, ColumnElement, Connection, RowMapping, Select, Table, bindparam, or_, select
 
 from psched.dialects.database import Database
 
@@ -31,14 +31,27 @@ class Pages:
 
     def __iter__(self) -> Iterator[RowMapping]:
         statement, after = self._first, dict[str, Any]()
-        while places := self._read(statement, after):
+        while places := _page(self._database, statement, after):
             keys = [place["key"] for place in places]
-            rows = {row[self._key]: row for row in self._read(self._rows, {"keys": keys})}
+            rows = {row[self._key]: row for row in _page(self._database, self._rows, {"keys": keys})}
             yield from (rows[key] for key in keys if key in rows)
             statement, after = self._next, {"after_due": places[-1]["due"], "after_key": keys[-1]}
 
-    def _read(self, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        def work(connection: Connection, uncertain: bool) -> Sequence[RowMapping]:
-            return connection.execute(statement, values).mappings().all()
 
-        return self._database.run(work)
+def pages_by_key(
+    database: Database, table: Table, key: Column[Any], *conditions: ColumnElement[bool]
+) -> Iterator[RowMapping]:
+    """Yield the rows that meet `conditions`, ordered by key, read a page at a time."""
+    first = select(*table.c).where(*conditions).order_by(key).limit(_PAGE)
+    following = first.where(key > bindparam("after_key"))
+    statement, after = first, dict[str, Any]()
+    while rows := _page(database, statement, after):
+        yield from rows
+        statement, after = following, {"after_key": rows[-1][key.name]}
+
+
+def _page(database: Database, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
+    def work(connection: Connection, uncertain: bool) -> Sequence[RowMapping]:
+        return connection.execute(statement, values).mappings().all()
+
+    return database.run(work)

@@ -1,0 +1,153 @@
+"""Taking due tasks of a queue fairly: by priority, and by turns between users. Used in children and clients.
+
+A band is a set of rows that are claimed alike: those of one priority without user, or of one priority with. What bands
+there are is looked up when those known hold too little, and now and then. As long as nobody uses users or priorities
+there is one band, and the queue is claimed as schedules are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlalchemy import Connection, RowMapping, Table, bindparam, func, select
+
+from psched.backends.rdb.claiming import Parameters, claiming_by
+from psched.backends.rdb.shares import NOBODY, Candidate, shares
+from psched.backends.rdb.statements import LeaseStatements
+from psched.backends.rdb.tables import has_users
+from psched.backends.rdb.user_claims import UserClaims
+from psched.clock import Clock, monotonic
+from psched.dialects.base import now_ms
+from psched.dialects.database import Database
+
+_FRESH = 1.0
+"""Seconds for which the bands that were found are taken for all there are, while they give enough."""
+_MOST_CLAIMS = 20
+"""Users claimed for by one acquire: each is a transaction."""
+
+
+class FairClaiming:
+    """The way of claiming of a queue. Safe to use from several threads."""
+
+    def __init__(self, database: Database, table: Table, users: Table, clock: Clock = monotonic) -> None:
+        c = table.c
+        in_band = c.band == bindparam("of_band")
+        self._open = claiming_by(database.dialect, table, LeaseStatements(database.dialect, table, in_band))
+        self._users = UserClaims(database, table, users)
+        self._clock = clock
+        self._bands: tuple[int, ...] = ()
+        self._look_at = clock()
+        self._highest = select(func.max(c.band))
+        self._next = self._highest.where(c.band < bindparam("above"))
+        self._head = select(c.due).where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(1)
+
+    def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[RowMapping]:
+        """Lease up to :limit due rows."""
+        fresh = self._clock() < self._look_at
+        known = self._bands if fresh else self._look(connection)
+        rows = list(self._take(connection, known, parameters, type_count))
+        missing = parameters["limit"] - len(rows)
+        if missing and fresh and set(found := self._look(connection)) > set(known):
+            rows += self._take(connection, found, {**parameters, "limit": missing}, type_count)
+        return rows
+
+    def _look(self, connection: Connection) -> tuple[int, ...]:
+        """Find out which bands there are, the highest first."""
+        bands = []
+        band = connection.execute(self._highest).scalar()
+        while band is not None:
+            bands.append(band)
+            band = connection.execute(self._next, {"above": band}).scalar()
+        self._bands = tuple(bands)
+        self._look_at = self._clock() + _FRESH
+        return self._bands
+
+    def _take(
+        self, connection: Connection, bands: Sequence[int], parameters: Parameters, type_count: int | None
+    ) -> Sequence[RowMapping]:
+        open_bands = [band for band in bands if not has_users(band)]
+        user_bands = [band for band in bands if has_users(band)]
+        if not user_bands:
+            return self._take_open(connection, open_bands, parameters, type_count)
+        turns = _Turns(self, connection, open_bands, user_bands, parameters, type_count)
+        return turns.take()
+
+    def _take_open(
+        self, connection: Connection, bands: Sequence[int], parameters: Parameters, type_count: int | None
+    ) -> list[RowMapping]:
+        rows: list[RowMapping] = []
+        for band in bands:
+            values = {**parameters, "of_band": band, "limit": parameters["limit"] - len(rows)}
+            rows += self._open.acquire(connection, values, type_count)
+            if len(rows) >= parameters["limit"]:
+                break
+        return rows
+
+
+class _Turns:
+    """One acquire among users, those without user being one of them."""
+
+    def __init__(
+        self,
+        claiming: FairClaiming,
+        connection: Connection,
+        open_bands: Sequence[int],
+        user_bands: Sequence[int],
+        parameters: Parameters,
+        type_count: int | None,
+    ) -> None:
+        self._claiming = claiming
+        self._connection = connection
+        self._open_bands = open_bands
+        self._user_bands = user_bands
+        self._parameters = parameters
+        self._type_count = type_count
+        self._types = [parameters[f"type_{number}"] for number in range(type_count or 0)]
+        self._candidates: dict[str, Candidate] = {}
+        self._rows: list[RowMapping] = []
+
+    def take(self) -> list[RowMapping]:
+        """Lease rows round by round: whoever has less than his share leaves it to the others."""
+        limit = self._parameters["limit"]
+        self._candidates = {candidate.user: candidate for candidate in self._waiting()}
+        left = _MOST_CLAIMS
+        while self._candidates and len(self._rows) < limit and left > 0:
+            given = shares(self._candidates.values(), limit - len(self._rows))
+            if not given:
+                break
+            for user, share in list(given.items())[:left]:
+                self._claim(user, share)
+            left -= len(given)
+        return self._rows
+
+    def _waiting(self) -> list[Candidate]:
+        users = self._claiming._users
+        limit = self._parameters["limit"]
+        found = users.waiting(self._connection, self._user_bands, self._types, limit)
+        due = self._open_due() if found else None
+        if due is not None:
+            found.append(users.open_candidate(self._connection, due))
+        return found or [Candidate(NOBODY, 0, 0, None)]
+
+    def _open_due(self) -> int | None:
+        for band in self._open_bands:
+            due: int | None = self._connection.execute(self._claiming._head, {"of_band": band}).scalar()
+            if due is not None:
+                return due
+        return None
+
+    def _claim(self, user: str, share: int) -> None:
+        parameters = {**self._parameters, "limit": share}
+        if user == NOBODY:
+            rows: Sequence[RowMapping] = self._claiming._take_open(
+                self._connection, self._open_bands, parameters, self._type_count
+            )
+        else:
+            rows = self._claiming._users.claim(self._connection, user, self._user_bands, self._types, parameters)
+        self._rows += rows
+        if len(rows) < share:
+            del self._candidates[user]
+        else:
+            candidate = self._candidates[user]
+            self._candidates[user] = replace(candidate, running=candidate.running + len(rows))

@@ -1,0 +1,179 @@
+"""Queue tasks in `rdb`: created by `submit`, finished by `retire`. Used in children and clients."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from sqlalchemy import Connection, MetaData, RowMapping, Update
+
+from psched.backends.rdb.fair_claiming import FairClaiming
+from psched.backends.rdb.leases import Leases, lease_of, new_number, storable
+from psched.backends.rdb.queue_statements import QueueStatements
+from psched.backends.rdb.store import RdbLeaseStore
+from psched.backends.rdb.submission import Submission
+from psched.backends.rdb.tables import CANCELLED, FINISHED, RUNNING, WAITING, queue_table, users_table
+from psched.backends.sql.fields import Fields
+from psched.backends.sql.pages import pages_by_key
+from psched.dialects.database import Database
+from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, ScheduleError
+from psched.model import Claim, NewTask, TaskRow
+from psched.payload import compress_to_text, encode, is_compressed, type_from_key
+from psched.store import TaskFilter
+
+
+class RdbTaskStore(RdbLeaseStore):
+    """`TaskStore` on a table of our own, with one of its users beside it."""
+
+    def __init__(self, database: Database, table: str, holder: str) -> None:
+        """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
+        metadata = MetaData()
+        self._table, users = queue_table(metadata, table), users_table(metadata, table)
+        leases = Leases(database, self._table, holder, FairClaiming(database, self._table, users))
+        super().__init__(database, leases, read_task, self._table, users)
+        self._holder = holder
+        self._submission = Submission(database, self._table)
+        self._statements = QueueStatements(leases.statements, self._table, users)
+
+    def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
+        """Create tasks and return the keys that existed before."""
+        return self._submission.submit(tasks, connection)
+
+    def get(self, key: str) -> TaskRow | None:
+        """Return the task, or None."""
+        row = self._database.run(lambda connection, _: self._row(connection, key))
+        return None if row is None else read_task(row)
+
+    def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
+        """Yield the tasks that pass the filter, ordered by key, a page at a time."""
+        c = self._table.c
+        given = {c.status: wanted.status, c.type: wanted.type, c.user_name: wanted.user}
+        conditions = [column == value for column, value in given.items() if value is not None]
+        return map(read_task, pages_by_key(self._database, self._table, c.key, *conditions))
+
+    def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
+        """End the claimed run for good."""
+        values = {"outcome": status, "error": storable(error), "retention": _milliseconds(retention)}
+        self._leases.settle(claim.lease, self._statements.retire, values, until)
+
+    def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
+        """Write the whole data of a claimed row, compressed if it was."""
+        text = encode(dict(data))
+        packed = compress_to_text(text) if cast("TaskRow", claim.row).compression else text
+        self._leases.settle(claim.lease, self._statements.update_data, {"content": packed}, until)
+
+    def cancel_request(self, key: str, retention: float) -> None:
+        """Retire a waiting task as cancelled; flag a running one."""
+        verbs = self._statements
+        tries = (verbs.cancel, verbs.flag, verbs.cancel)  # it may have come back in between
+        self._act(key, tries, {"retention": _milliseconds(retention)}, lambda row: row["status"] == CANCELLED)
+
+    def force_finish(self, key: str, retention: float) -> None:
+        """Retire the task as finished, whoever holds it."""
+        values = {"retention": _milliseconds(retention)}
+        self._act(key, [self._statements.force_finish], values, lambda row: row["status"] == FINISHED)
+
+    def preempt(self, key: str, alive_time: float) -> Claim:
+        """Lease the task, whoever holds it."""
+        number = new_number()
+        values = {"alive": math.ceil(alive_time * 1000), "claim_number": number, "claimer": self._holder}
+        self._act(key, [self._statements.preempt], values, lambda row: row["claim"] == number)
+        row = self._database.run(lambda connection, _: self._row(connection, key))
+        if row is None or row["claim"] != number or row["due"] is None:
+            raise NotFoundError(f"{key!r} was taken, retired or deleted by somebody else at the same moment")
+        return Claim(read_task(row), lease_of(row))
+
+    def retry_failed(self, key: str) -> None:
+        """Make a failed or cancelled task due now, its attempts counted anew."""
+        self._act(key, [self._statements.revive], {}, lambda row: row["status"] == WAITING)
+
+    def delete(self, key: str) -> None:
+        """Delete the task, leased or not. Raises IdempotentNotFoundError."""
+
+        def work(connection: Connection, uncertain: bool) -> bool:
+            return connection.execute(self._statements.delete, {"keys": [key]}).rowcount == 1 or uncertain
+
+        if not self._database.run(work):
+            raise IdempotentNotFoundError(f"no task has the key {key!r}")
+
+    def purge(self, limit: int) -> int:
+        """Delete up to `limit` tasks whose retention is over, and what is kept of their users."""
+
+        def work(connection: Connection, uncertain: bool) -> int:
+            rows = connection.execute(self._statements.over, {"limit": limit}).all()
+            if not rows:
+                return 0
+            done: int = connection.execute(self._statements.purge, {"keys": [key for key, _ in rows]}).rowcount
+            users = {user for _, user in rows if user}
+            if users:  # whoever claims for one of them makes his row anew
+                connection.execute(self._statements.forget_users, {"users": sorted(users)})
+            return done
+
+        return self._database.run(work)
+
+    def _act(
+        self,
+        key: str,
+        statements: Sequence[Update],
+        values: Mapping[str, Any],
+        is_done: Callable[[RowMapping], bool],
+    ) -> None:
+        """Execute the first of `statements` that finds the row. Raises what the row is like when none does.
+
+        `is_done` tells whether the row looks as if that had been done, by an attempt whose answer was lost.
+        """
+
+        def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None]:
+            for statement in statements:
+                if connection.execute(statement, {"task_key": key, **values}).rowcount == 1:
+                    return True, None
+            row = self._row(connection, key)
+            return uncertain and row is not None and is_done(row), row
+
+        done, row = self._database.run(work)
+        if not done:
+            raise _refusal(key, row)
+
+    def _row(self, connection: Connection, key: str) -> RowMapping | None:
+        return connection.execute(self._leases.statements.read, {"lease_key": key}).mappings().first()
+
+
+def read_task(row: RowMapping) -> TaskRow:
+    """Return a stored task; what cannot be used of it is its `problem`."""
+    fields = Fields(row)
+    key = fields.text("key")
+    stored = row["data"]
+    return TaskRow(
+        key=key,
+        type=fields.text("type") or type_from_key(key),
+        data=fields.json("data"),
+        status=fields.text("status"),
+        attempts=fields.number("attempts"),
+        last_error=fields.optional_text("last_error"),
+        node=fields.optional_text("node"),
+        run_at=fields.seconds("run_at", 1000),
+        due=fields.optional_seconds("due", 1000),
+        created_at=fields.optional_seconds("created", 1000),
+        finished_at=fields.optional_seconds("finished_at", 1000),
+        user=fields.text("user_name") or None,
+        max_running=row["max_running"],
+        priority=fields.number("priority"),
+        max_attempts=row["max_attempts"],
+        cancel_requested=bool(row["cancel_requested"]),
+        compression="gzip" if isinstance(stored, str | bytes) and is_compressed(stored) else None,
+        problem=fields.problem,
+    )
+
+
+def _milliseconds(retention: float | None) -> int | None:
+    return None if retention is None else math.ceil(retention * 1000)
+
+
+def _refusal(key: str, row: RowMapping | None) -> ScheduleError:
+    if row is None:
+        return NotFoundError(f"no task has the key {key!r}")
+    if row["status"] in (WAITING, RUNNING):
+        return ScheduleError(f"{key!r} is {row['status']}; only a failed or cancelled task can be tried again")
+    return AlreadyFinishedError(f"{key!r} is {row['status']} already")

@@ -1,0 +1,80 @@
+"""The SQL of queue tasks besides their leases, built once per table. Any process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Table, Update, bindparam, case, delete, func, select, update
+
+from psched.backends.rdb.statements import LeaseStatements, after
+from psched.backends.rdb.tables import CANCELLED, FAILED, FINISHED, RUNNING, USER_BAND, WAITING
+from psched.dialects.base import now_ms
+
+
+class QueueStatements:
+    """The statements on one queue. Parameters: :task_key, :keys, :users, :retention and :alive (milliseconds), …"""
+
+    def __init__(self, leases: LeaseStatements, table: Table, users: Table) -> None:
+        c = self._c = table.c
+        self._table = table
+        of_keys = c.key.in_(bindparam("keys", expanding=True))
+        kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
+        self.retire = leases.settling(status=bindparam("outcome"), last_error=kept, **self._retired())
+        self.update_data = update(table).where(*leases.under_lease).values(data=bindparam("content"), updated=now_ms())
+        self.cancel = self._of_one(WAITING).values(status=CANCELLED, cancel_requested=1, **self._retired())
+        self.flag = self._of_one(RUNNING).values(cancel_requested=1, updated=now_ms())
+        self.force_finish = self._of_one(WAITING, RUNNING).values(
+            status=FINISHED, holder=None, fence=c.fence + 1, **self._retired()
+        )
+        self.preempt = self._preempting()
+        self.revive = self._reviving()
+        self.delete = delete(table).where(of_keys)
+        self.over = (
+            select(c.key, c.user_name).where(c.purge_at <= now_ms()).order_by(c.purge_at).limit(bindparam("limit"))
+        )
+        self.purge = self.delete.where(c.purge_at <= now_ms())
+        self.forget_users = delete(users).where(users.c.user_name.in_(bindparam("users", expanding=True)))
+
+    def _of_one(self, *statuses: str) -> Update:
+        return update(self._table).where(self._c.key == bindparam("task_key"), self._c.status.in_(statuses))
+
+    def _retired(self) -> dict[str, Any]:
+        """Return the columns of a row that is retired now; its key goes after :retention, if that is not NULL."""
+        return {
+            "due": None,
+            "band": None,
+            "finished_at": now_ms(),
+            "purge_at": now_ms() + bindparam("retention", type_=BigInteger),
+            "updated": now_ms(),
+        }
+
+    def _preempting(self) -> Update:
+        """Lease the row to :claimer. MariaDB reads what was assigned before, so that `ready` comes first."""
+        c = self._c
+        return self._of_one(WAITING, RUNNING).ordered_values(
+            (c.ready, now_ms()),
+            (c.due, after("alive")),
+            (c.status, RUNNING),
+            (c.fence, c.fence + 1),
+            (c.claim, bindparam("claim_number")),
+            (c.holder, bindparam("claimer")),
+            (c.node, bindparam("claimer")),
+            (c.attempts, c.attempts + 1),
+            (c.updated, now_ms()),
+        )
+
+    def _reviving(self) -> Update:
+        c = self._c
+        with_user = case((c.user_name > "", USER_BAND), else_=0)
+        return self._of_one(FAILED, CANCELLED).values(
+            status=WAITING,
+            due=now_ms(),
+            band=c.priority + with_user,
+            attempts=0,
+            crashes=0,
+            cancel_requested=0,
+            fence=c.fence + 1,
+            finished_at=None,
+            purge_at=None,
+            updated=now_ms(),
+        )

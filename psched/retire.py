@@ -1,0 +1,65 @@
+"""The end of a queue task's run: it is retired, its key kept for a while. Used in children and in clients that poll."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from psched.errors import NotSupportedError
+from psched.model import Claim, NewTask, Row, TaskRow
+from psched.store import TaskStore
+
+FINISHED = "finished"
+FAILED = "failed"
+CANCELLED = "cancelled"
+
+_BATCH = 500
+"""Rows purged by one statement: few enough for it to take a moment only."""
+
+
+class Retire:
+    """Ending a queue task: finished and cancelled ones go after `retention` seconds, failed ones stay for somebody."""
+
+    keeps_data = True
+
+    def __init__(self, store: TaskStore, retention: float, max_attempts: int | None) -> None:
+        """`max_attempts`: for tasks that say nothing themselves, and whose type does not either."""
+        self._store = store
+        self._retention = retention
+        self._max_attempts = max_attempts
+
+    def finish(self, claim: Claim, until: float) -> None:
+        """Retire the task as finished."""
+        self._store.retire(claim, FINISHED, None, self._retention, until)
+
+    def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
+        """Only a schedule feeds the queue; a task may submit others, and finish then."""
+        raise NotSupportedError(
+            f"{claim.row.key!r} is a queue task; only a schedule finishes by submitting another one"
+        )
+
+    def fail(self, claim: Claim, error: str | None, until: float) -> None:
+        """Retire the task as failed, to be looked at, retried or deleted by somebody."""
+        self._store.retire(claim, FAILED, error, None, until)
+
+    def cancel(self, claim: Claim, until: float) -> None:
+        """Retire the task as cancelled."""
+        self._store.retire(claim, CANCELLED, None, self._retention, until)
+
+    def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
+        """Write the task's data."""
+        self._store.update_data(claim, data, until)
+
+    def problem(self, row: Row) -> str | None:
+        """Nothing but what the store found."""
+        return None
+
+    def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
+        """Return what the task says, else its type, else the configuration."""
+        own = cast("TaskRow", row).max_attempts
+        of_type = self._max_attempts if max_attempts is None else max_attempts
+        return of_type if own is None else own
+
+    def tidy(self) -> bool:
+        """Delete a batch of tasks whose retention is over."""
+        return self._store.purge(_BATCH) == _BATCH
