@@ -28,6 +28,9 @@ _TIDYING = 1.0
 _TIDYING_SPAN = 0.05
 """Seconds that tidying up may keep a poll waiting, give or take a statement."""
 
+_ROUNDS = 50
+"""How often one poll acquires anew when nothing of what it got can be run; what is due behind that must not wait."""
+
 
 class Completion(Protocol):
     """How the runs of one kind of row come to their end."""
@@ -123,11 +126,18 @@ class Source:
         `ahead`: the caller runs them one after another and renews the leases meanwhile, so they may start short.
         """
         self._tidy()
-        asked = self._clock()
         started = not ahead or max_acquire == 1
         lease_time = self.times.lease_time(started)
-        claims = self.store.acquire(max_acquire, lease_time, types)
-        return self._adopt([claim for claim in claims if self._can_run(claim)], asked + lease_time, started)
+        seen: set[str] = set()
+        for _ in range(_ROUNDS):
+            asked = self._clock()
+            claims = self.store.acquire(max_acquire, lease_time, types)
+            tasks = self._adopt([claim for claim in claims if self._can_run(claim)], asked + lease_time, started)
+            keys = {claim.row.key for claim in claims}
+            if tasks or keys <= seen:  # nothing was due, or what cannot be run came back at once
+                return tasks
+            seen |= keys
+        return []
 
     def adopt(self, claim: Claim, asked: float) -> Task:
         """Return the task of a row that was acquired otherwise, asked for at `asked`, for `alive_time`."""
@@ -212,6 +222,7 @@ class Source:
         for task, lease in zip(tasks, leases, strict=True):
             if lease is None:
                 lost.append(task)
+                task.lost()
                 self.forget(task)
             else:
                 task.renewed(lease, asked + lease_time)
@@ -254,6 +265,8 @@ class Source:
             outcome = self.retry(claim, None, error, self._clock())
         except (PreemptedError, NotFoundError, AlreadyFinishedError) as lost:
             log.info("key=%s was not put off: %s", claim.row.key, lost)
+        except Exception as failure:  # noqa: BLE001 – what was acquired with it can be run all the same
+            log.warning("key=%s was not put off: %s; it comes back when its lease ends", claim.row.key, failure)
         else:
             if outcome != "retried":
                 log.info("key=%s is %s, and was not run", claim.row.key, outcome)

@@ -86,6 +86,7 @@ class Task:
         self._clock = clock
         self._outcome: str | None = None
         self._started = started
+        self._lost = False
         self._data = self._saved = claim.row.data
         self._changing = threading.Lock()
         self._pid = os.getpid()
@@ -170,9 +171,12 @@ class Task:
         return self._lease
 
     def begin(self, margin: float = 0) -> bool:
-        """Mark the run as begun. False when it was given back or has less than `margin` seconds of its lease left."""
+        """Mark the run as begun.
+
+        False when it was given back, its lease was found lost or has less than `margin` seconds left.
+        """
         with self.lock:
-            if self.settled or self._clock() + margin >= self._deadline:
+            if self.settled or self._lost or self._clock() + margin >= self._deadline:
                 return False
             self._started = True
             return True
@@ -252,6 +256,10 @@ class Task:
         """Take over a lease that was written anew. Called by the source, which holds `lock`."""
         self._lease = lease
         self._deadline = deadline
+
+    def lost(self) -> None:
+        """Know that the lease is not ours any more: a run that has not begun does not. Called like `renewed`."""
+        self._lost = True
 
     def _settle(self, wanted: str, verb: Callable[[Claim], str]) -> None:
         self._refuse_elsewhere()

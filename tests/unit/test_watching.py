@@ -212,6 +212,15 @@ def test_a_task_whose_lease_is_about_to_end_does_not_begin(child: Child) -> None
     assert not task.begin(MARGIN)
 
 
+def test_a_task_whose_lease_is_found_lost_does_not_begin(child: Child) -> None:
+    first, second = child.source.poll_multi(2, ahead=True)
+    child.steal(first.key)
+    child.clock.time += 2
+    child.keeper.tick()
+    assert not first.begin()
+    assert second.begin()
+
+
 def test_a_task_that_is_being_settled_is_not_renewed_meanwhile(child: Child) -> None:
     run = child.begin()
     child.clock.time += 5

@@ -1,0 +1,43 @@
+"""What is polled when not everything that is due can be run. On SQLite in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from psched.advance import Advance
+from psched.backends import open_stores
+from psched.model import Rule
+from psched.source import LeaseTimes, Source
+from psched.store import ScheduleStore, StoreSettings
+
+NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())
+
+
+@pytest.fixture
+def store() -> Iterator[ScheduleStore]:
+    store = open_stores("rdb", StoreSettings("sqlite://", "host/test/1", schedules="psched_schedules")).schedules
+    assert store is not None
+    store.create_tables()
+    for number in range(5):
+        store.add(f"broken {number}", "t", Rule("99 * * * *", "UTC"), NOON, NOON + number, {})
+    yield store
+    store.close()
+
+
+def source(store: ScheduleStore, retry_wait: float) -> Source:
+    return Source(store, Advance(store, "vixie"), LeaseTimes(60, retry_wait, 15))
+
+
+def test_what_cannot_be_run_keeps_nothing_behind_it_waiting(store: ScheduleStore) -> None:
+    store.add("whole", "t", Rule("0 * * * *", "UTC"), NOON, NOON + 5, {})
+    task = source(store, retry_wait=300).poll()
+    assert task is not None
+    assert task.key == "whole"
+
+
+def test_a_poll_ends_when_what_cannot_be_run_comes_back_at_once(store: ScheduleStore) -> None:
+    assert source(store, retry_wait=0).poll() is None
+    assert all(row.status == "waiting" for row in store.list())
