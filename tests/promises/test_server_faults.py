@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,25 +104,34 @@ def check_complaints(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("place", SERVERS_AND_STORES)
 def test_after_everything_was_killed_at_once_nothing_is_lost(place: str, lab: Lab, tmp_path: Path) -> None:
-    """Masters, children and the server. What was running is run again when its lease ends, and nothing else twice."""
+    """Masters, children and the server; new masters are started before it. What ran runs again, and nothing else."""
     with scene(place, lab, tmp_path / place) as (server, cluster):
-        cluster.start("a", "b", processors=2, alive_time=3, child_heartbeat_limit=2)
+        config: dict[str, Any] = {"processors": 2, "alive_time": 3, "child_heartbeat_limit": 2}
+        cluster.start("a", "b", **config)
+        successors = [cluster.master(name, **config) for name in ("c", "d")]
         since = load(cluster)
         cluster.wait_until_run(KEYS, since + 2)
-        pids = workers(cluster)
-        for name in ("a", "b"):
-            cluster.masters[name].master.suspend()  # it shall replace nobody
-        for pid in pids:
-            cluster.kill(pid)
-        for name in ("a", "b"):
-            cluster.kill_master(name)
+        pids = kill_all(cluster, "a", "b")
         server.kill()
         before = len(cluster.runs())
+        for successor in successors:
+            successor.start().wait_for_log("the database does not answer")
         server.start()
-        cluster.start("c", "d", processors=2, alive_time=3, child_heartbeat_limit=2)
         cluster.wait_until_run(KEYS, cluster.now() + 1, within=30)
         cluster.stop()
         assert cluster.judge(required(cluster, since)) == []
         repeated = len(cluster.runs()) - len({(run.key, run.occurrence) for run in cluster.runs()})
         assert repeated <= len(pids), "each worker had one task only"
         assert len(cluster.runs()) > before > len(KEYS)
+
+
+def kill_all(cluster: Cluster, *names: str) -> set[int]:
+    """SIGKILL these masters with their children, before they can replace any, and return the children's pids."""
+    pids = {worker.pid for name in names for worker in cluster.masters[name].workers().values()}
+    for name in names:
+        cluster.masters[name].master.suspend()
+    for pid in pids:
+        cluster.kill(pid)
+    for name in names:
+        cluster.kill_master(name)
+    return pids
