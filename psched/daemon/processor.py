@@ -55,6 +55,7 @@ class Processor:
         interval = min(site.section.task_heartbeat_interval for site in self._sites)
         self._keeper = Keeper(sources, self._runners, interval)
         self._left = settings.max_request_per_child
+        self._complaint: str | None = None
 
     def run(self) -> None:
         """Work until stopped."""
@@ -126,9 +127,15 @@ class Processor:
                 if count:
                     log.info("section=%s gave back %d leases of %s, which is dead", site.name, count, dead.holder)
         except Exception as error:  # noqa: BLE001 – until the database does it
-            log.warning("the leases of %s are not given back yet: %s", dead.holder, one_line(error))
+            self._complain(f"the leases of {dead.holder} are not given back yet: {one_line(error)}")
             return False
         return True
+
+    def _complain(self, complaint: str) -> None:
+        """Log what fails again and again once, for as long as it fails the same way."""
+        if complaint != self._complaint:
+            log.warning("%s; trying again until they are", complaint)
+        self._complaint = complaint
 
     def _run_all(self) -> None:
         if len(self._runners) == 1:

@@ -1,0 +1,30 @@
+"""A worker dies while the database is away: its successor waits for both, and says so once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.daemon.harness import Daemon
+from tests.lab.laboratory import Lab
+from tests.lab.mariadb import MariaDB
+
+
+def test_what_a_dead_worker_held_is_given_back_after_the_outage_and_complained_of_once(
+    lab: Lab, tmp_path: Path
+) -> None:
+    with (
+        lab.private(MariaDB) as server,
+        Daemon(tmp_path, url=server.url(server.create_database())) as daemon,
+    ):
+        daemon.add("s1", "wait")
+        daemon.start()
+        first = daemon.wait_for_trace("began")
+        server.kill()
+        daemon.worker().kill()
+        daemon.wait_for_successor(1, first["pid"])
+        daemon.wait_for_log("are not given back yet")
+        daemon.pause(1)  # in which it has tried four times
+        server.start()
+        daemon.wait_for_trace("began", count=2)
+        assert daemon.log.count("are not given back yet") == 1
+        daemon.stop()
