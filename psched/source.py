@@ -32,6 +32,10 @@ _ROUNDS = 50
 """How often one poll acquires anew when nothing of what it got can be run; what is due behind that must not wait."""
 
 
+LOST_ATTEMPTS = "every attempt it is allowed was begun, and none was settled: its workers died, or lost their leases"
+"""The error of a task that has worn out its attempts."""
+
+
 class Completion(Protocol):
     """How the runs of one kind of row come to their end."""
 
@@ -250,7 +254,7 @@ class Source:
             return False
         allowed = self._completion.attempts_allowed(row, None)
         if allowed is not None and row.attempts > allowed:
-            self._put_off(claim, lost_attempts(allowed))
+            self._put_off(claim, LOST_ATTEMPTS)
             return False
         return True
 
@@ -287,8 +291,3 @@ class Source:
             if not self._tidying_fails and not self.store.is_unavailable(error):
                 log.warning("tidying up fails: %s", error)
             self._tidying_fails = True
-
-
-def lost_attempts(allowed: int) -> str:
-    """Return the error of a task whose attempts were begun, and ended without a word."""
-    return f"its {allowed} allowed attempts were begun and none was settled: its workers died, or lost their leases"

@@ -136,6 +136,12 @@ class Task:
         return allowed is not None and self._row.attempts > allowed
 
     @property
+    def last_attempt(self) -> bool:
+        """Whether it has failed for good if this attempt fails."""
+        allowed = self._source.attempts_allowed(self._row, self.max_attempts)
+        return allowed is not None and self._row.attempts >= allowed
+
+    @property
     def cancel_requested(self) -> bool:
         """Whether somebody had asked for it to be cancelled when the lease was last written."""
         return self._lease.cancel_requested

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from psched.application.decider import Decider, DefaultDecider
+from psched.backoff import Backoff
 from psched.task import Task
 
 
@@ -17,8 +18,11 @@ class Base:
     decider: ClassVar[type[Decider]] = DefaultDecider
     """Decides what becomes of a run that raised."""
 
-    retry_wait: float | None = None
+    retry_wait: float | Backoff | None = None
     """Seconds until the next attempt after an error; None takes the configured `retry_wait`."""
+
+    max_attempts: int | None = None
+    """After how many attempts a queue task has failed, unless it says so itself; None takes what is configured."""
 
     def __init__(self, task: Task) -> None:
         self.task = task

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from typing import Any, Protocol
 
+from psched.backoff import Backoff
 from psched.errors import PreemptedError
 from psched.suggest import did_you_mean
 from psched.task import Task
 
 log = logging.getLogger(__name__)
+
+_LONGEST_TRACE = 6000
+"""Characters kept of a traceback: its end says most."""
 
 
 class UndefinedDecisionError(Exception):
@@ -20,7 +25,7 @@ class Undecided(Protocol):
     """The handler that a decider decides for."""
 
     task: Task
-    retry_wait: float | None
+    retry_wait: float | Backoff | None
 
 
 class Decider:
@@ -64,5 +69,16 @@ class DefaultDecider(Decider):
         elif task.stop_reason is not None:
             log.info("key=%s type=%s raised when told to stop: %r", task.key, task.type, error)
         else:
-            log.error("key=%s type=%s failed; trying again later", task.key, task.type, exc_info=error)
-            task.retry(self.handler.retry_wait, error=repr(error))
+            log.error("key=%s type=%s failed; %s", task.key, task.type, what_next(task), exc_info=error)
+            task.retry(self.handler.retry_wait, error=account_of(error))
+
+
+def what_next(task: Task) -> str:
+    """Say what becomes of a task whose run has just failed."""
+    return "for good, as this was its last attempt" if task.last_attempt else "trying again later"
+
+
+def account_of(error: BaseException) -> str:
+    """Return what is kept of an error: what it is, and the end of its traceback."""
+    trace = "".join(traceback.format_exception(error))
+    return f"{error!r}\n{trace[-_LONGEST_TRACE:]}"

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from psched.application.base import Base
 from psched.application.event_loop import CancellableRun, EventLoops
 from psched.application.routing import HandlerFactory, Pattern, check_pattern, matches
+from psched.backoff import Backoff
 from psched.errors import ConfigError
 from psched.task import Task
 
 TaskFunction = Callable[[Task], Any]
 F = TypeVar("F", bound=TaskFunction)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How the runs of one function end: the wait after an error, how many attempts, whether returning finishes."""
+
+    retry_wait: float | Backoff | None
+    max_attempts: int | None
+    finish: bool
 
 
 class App:
@@ -24,11 +35,20 @@ class App:
         self._names: dict[Pattern, str] = {}
         self._loops = EventLoops()
 
-    def task(self, type: Pattern, *, retry_wait: float | None = None, finish: bool = True) -> Callable[[F], F]:
+    def task(
+        self,
+        type: Pattern,
+        *,
+        retry_wait: float | Mapping[str, Any] | Backoff | None = None,
+        max_attempts: int | None = None,
+        finish: bool = True,
+    ) -> Callable[[F], F]:
         """Make the decorated function handle tasks of this type, or of all types in which the expression is found.
 
         Returning finishes the task (unless `finish` is False, or the function settled it itself); an exception makes it
-        due again `retry_wait` seconds later (None: the configured wait). An `async def` function runs on an event loop
+        due again `retry_wait` seconds later (None: the configured wait; `{"first": 1, "factor": 2, "limit": 300,
+        "jitter": 0.2}`, or some of these: longer each time). A queue task has failed for good after `max_attempts`
+        attempts, unless it says so itself (None: as configured). An `async def` function runs on an event loop
         of its thread that is kept between tasks; `kill` cancels it. Other functions look at `task.stop_reason`.
 
         Raises:
@@ -37,13 +57,15 @@ class App:
         if callable(type):
             raise ConfigError(f"{_name(type)} is decorated with @app.task; write @app.task('type')")
         pattern = check_pattern(type)
-        if retry_wait is not None and not retry_wait >= 0:
-            raise ConfigError(f"retry_wait of {pattern!r} must be 0 or more seconds, got {retry_wait!r}")
+        wait = _checked_wait(pattern, retry_wait)
+        if max_attempts is not None and not max_attempts >= 1:
+            raise ConfigError(f"max_attempts of {pattern!r} must be 1 or more, got {max_attempts!r}")
+        policy = Policy(wait, max_attempts, finish)
 
         def register(function: F) -> F:
             self._check(pattern, function)
             self._names[pattern] = _name(function)
-            self._routes[pattern] = lambda task: FunctionHandler(task, function, self._loops, retry_wait, finish)
+            self._routes[pattern] = lambda task: FunctionHandler(task, function, self._loops, policy)
             return function
 
         return register
@@ -71,14 +93,13 @@ class App:
 class FunctionHandler(Base):
     """Runs one function on one task."""
 
-    def __init__(
-        self, task: Task, function: TaskFunction, loops: EventLoops, retry_wait: float | None, finish: bool
-    ) -> None:
+    def __init__(self, task: Task, function: TaskFunction, loops: EventLoops, policy: Policy) -> None:
         super().__init__(task)
-        self.retry_wait = retry_wait
+        self.retry_wait = policy.retry_wait
+        self.max_attempts = policy.max_attempts
         self._function = function
         self._loops = loops
-        self._finish = finish
+        self._finish = policy.finish
         self._running = CancellableRun()
 
     def perform(self) -> None:
@@ -92,6 +113,17 @@ class FunctionHandler(Base):
     def kill(self, reason: Exception) -> None:
         """Cancel what is awaited; a plain function has to look at `task.stop_reason`."""
         self._running.cancel()
+
+
+def _checked_wait(pattern: Pattern, wait: float | Mapping[str, Any] | Backoff | None) -> float | Backoff | None:
+    if wait is None or isinstance(wait, int | float):
+        if wait is not None and not wait >= 0:
+            raise ConfigError(f"retry_wait of {pattern!r} must be 0 or more seconds, got {wait!r}")
+        return wait
+    try:
+        return Backoff.of(wait)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"retry_wait of {pattern!r}: {error}") from error
 
 
 def _name(function: object) -> str:

@@ -30,10 +30,14 @@ class ApplicationSpec:
     names: tuple[str | object, ...] = ()
     include: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
+    sections: tuple[tuple[str, ApplicationSpec], ...] = ()
+    """What each section names where they differ; the fields above are then all of it together."""
 
 
 def load(spec: ApplicationSpec) -> Application:
     """Import all that `spec` names and check every route. Raises ConfigError: one line that names thing and remedy."""
+    if spec.sections:
+        return Application((), {section: _load_section(section, own) for section, own in spec.sections})
     if not spec.names:
         raise ConfigError(
             "no application given; name one (`module:NAME`) on the command line or as `app:` in the config"
@@ -42,6 +46,13 @@ def load(spec: ApplicationSpec) -> Application:
     _include(spec.include)
     required = [(name, _require(name)) for name in spec.require]
     return Application(tuple(_router(name, required) for name in spec.names))
+
+
+def _load_section(section: str, spec: ApplicationSpec) -> Application:
+    try:
+        return load(spec)
+    except ConfigError as error:
+        raise ConfigError(f"{section}: {error}") from error
 
 
 def _include(folders: Sequence[str]) -> None:

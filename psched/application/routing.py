@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from psched.errors import ConfigError
@@ -51,9 +51,14 @@ class Router(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The routers of a daemon, asked in order."""
+    """The routers of a daemon, asked in order; a section may have an application of its own."""
 
     routers: tuple[Router, ...]
+    sections: Mapping[str, Application] = field(default_factory=dict)
+
+    def of(self, section: str) -> Application:
+        """Return the application that runs the rows of this section."""
+        return self.sections.get(section, self)
 
     def handler(self, task: Task) -> Handler | None:
         """Return a handler for `task`, or None when no router knows its type."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pydantic import ValidationInfo
 
 from psched import cron
 from psched.backends import find_backend
+from psched.backoff import Backoff
 from psched.config.urls import absolute_path, absolute_url, check_url
 from psched.errors import ConfigError
 
@@ -39,6 +40,19 @@ def seconds(minimum: float, above: bool = False, never: bool = False) -> Callabl
         return number
 
     return check
+
+
+def wait(value: Any) -> float | Backoff:
+    """Accept a number of seconds, or a mapping with some of first, factor, limit and jitter."""
+    if isinstance(value, Backoff):
+        return value
+    if not isinstance(value, Mapping):
+        number = seconds(0)(value)
+        return 0.0 if number is None else number
+    try:
+        return Backoff.of(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{error}; expected seconds, or a mapping like {{first: 1, factor: 2, limit: 300}}") from error
 
 
 def count(minimum: int, word: str | None = None, meaning: Any = None) -> Callable[[Any], Any]:

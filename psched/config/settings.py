@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
+from psched.backoff import Backoff
 from psched.config import checks
 from psched.config.urls import absolute_path, masked_url
 from psched.cron import DIALECTS
@@ -59,7 +60,7 @@ class Section(_Loading):
     cron_dialect: Annotated[str, PlainValidator(checks.one_of(*DIALECTS))] = Field(default_factory=_cron_dialect)
     poll_interval: Positive = 1.0
     alive_time: Positive = 300.0
-    retry_wait: NotNegative = 300.0
+    retry_wait: Annotated[float | Backoff, PlainValidator(checks.wait)] = 300.0
     retention_time: NotNegative = 300.0
     task_heartbeat_interval: Positive = Field(default_factory=_task_heartbeat_interval)
     task_prefetch: Annotated[int | Literal["auto"], PlainValidator(checks.count(1, "auto", "auto"))] = "auto"

@@ -45,9 +45,16 @@ def planner(load_config: Callable[[], Settings], application: ApplicationSpec | 
 
 
 def configured_application(settings: Settings) -> ApplicationSpec:
-    """Return what the sections name, in their order: one application serves them all, and routes by type."""
+    """Return what the sections name: one application for all of them, or one for each where they differ."""
 
     def of(key: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for section in settings.sections for name in getattr(section, key)))
 
-    return ApplicationSpec(of("app"), of("include"), of("require"))
+    named = {"schedules": settings.schedules, "queue": settings.queue}
+    own = tuple(
+        (name, ApplicationSpec(section.app, section.include, section.require))
+        for name, section in named.items()
+        if section is not None
+    )
+    same = len({spec for _, spec in own}) <= 1
+    return ApplicationSpec(of("app"), of("include"), of("require"), () if same else own)

@@ -17,6 +17,7 @@ from psched.daemon.prefetch import prefetch_for
 from psched.daemon.runner import Runner, give_back
 from psched.daemon.runs import Runs
 from psched.daemon.warden import Warden
+from psched.queue import open_queue
 from psched.schedules import open_schedules
 from psched.source import Source
 
@@ -162,9 +163,15 @@ class Processor:
 def open_sites(settings: Settings, holder: str) -> list[Worksite]:
     """Open a source for each section that is configured; nothing is connected yet."""
     sites = []
+    queue = None
+    if settings.queue is not None:
+        queue = open_queue(settings.queue, holder, short_lease(settings, settings.queue))
+        sites.append(Worksite("queue", settings.queue, queue.source))
     if settings.schedules is not None:
         collection = open_schedules(settings.schedules, holder, short_lease(settings, settings.schedules))
-        sites.append(Worksite("schedules", settings.schedules, collection.source))
+        if queue is not None:
+            collection.feed(queue.store)
+        sites.insert(0, Worksite("schedules", settings.schedules, collection.source))
     return sites
 
 
@@ -175,7 +182,7 @@ def open_lane(site: Worksite, application: Application, settings: Settings) -> L
     return Lane(
         site.name,
         site.source,
-        application,
+        application.of(site.name),
         prefetch_for(section.task_prefetch)(),
         section.poll_interval,
         section.task_timeout,

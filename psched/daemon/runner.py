@@ -9,11 +9,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from psched.application.decider import account_of, what_next
 from psched.clock import boottime
 from psched.daemon.board import Board
 from psched.daemon.lane import Lane, one_line
 from psched.daemon.runs import Run, Runs
-from psched.errors import ImmediateProcessStopError, PreemptedError, ScheduleError
+from psched.errors import CancelRequestedError, ImmediateProcessStopError, PreemptedError, ScheduleError
+from psched.source import LOST_ATTEMPTS
 from psched.task import Task
 
 log = logging.getLogger(__name__)
@@ -116,7 +118,8 @@ class Runner:
         try:
             handler = run.lane.application.handler(run.task)
             known = handler is not None
-            if handler is not None and run.take(handler):
+            run.task.max_attempts = getattr(handler, "max_attempts", None)
+            if handler is not None and not self._is_worn_out(run.task) and run.take(handler):
                 handler.run()
         except BaseException as error:  # noqa: BLE001 – an application's error, even SystemExit, is its task's alone
             self._leave_if_forked()
@@ -124,6 +127,14 @@ class Runner:
         self._leave_if_forked()
         if not known:
             self._unknown(run.task)
+
+    def _is_worn_out(self, task: Task) -> bool:
+        """Let a task fail that has ended its workers as often as its type may be tried."""
+        if not task.worn_out:
+            return False
+        log.error("key=%s type=%s failed for good: %s", task.key, task.type, LOST_ATTEMPTS)
+        task.retry(error=LOST_ATTEMPTS)
+        return True
 
     def _unknown(self, task: Task) -> None:
         log.error("key=%s type=%s no handler for this type; trying again later", task.key, task.type)
@@ -136,8 +147,8 @@ class Runner:
         elif task.settled:
             log.error("key=%s raised after it was settled", task.key, exc_info=error)
         elif task.stop_reason is None:
-            log.error("key=%s type=%s failed; trying again later", task.key, task.type, exc_info=error)
-            task.retry(error=repr(error))
+            log.error("key=%s type=%s failed; %s", task.key, task.type, what_next(task), exc_info=error)
+            task.retry(error=account_of(error))
 
     def _leave_if_forked(self) -> None:
         """A process that the handler forked and that came back here must not go on as a second worker."""
@@ -161,6 +172,8 @@ def settle_stopped(task: Task) -> None:
     try:
         if isinstance(reason, ImmediateProcessStopError):
             task.release()
+        elif isinstance(reason, CancelRequestedError):
+            task.cancel()
         elif isinstance(reason, TimeoutError):
             task.retry(error=str(reason))
         elif reason is None:

@@ -46,8 +46,8 @@ class Ledger:
     def retry(
         self, claim: Claim, wait: float | None, error: str | None, until: float, max_attempts: int | None = None
     ) -> str:
-        """Enter ("retried", wait, error)."""
-        return self._enter("retried", wait, error)
+        """Enter ("retried", wait, the first line of error)."""
+        return self._enter("retried", wait, None if error is None else error.partition("\n")[0])
 
     def release(self, claim: Claim, until: float) -> str:
         """Enter ("released",)."""
