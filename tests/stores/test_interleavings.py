@@ -15,6 +15,8 @@ from tests.stores.interleaving import PromiseBrokenError, Simulation
 
 SEEDS = 20
 """Enough for each removed guard to be found several times over (see below)."""
+MOST_SEEDS = 200
+"""Where locks and a busy machine have a say in the order too, a guard may be missed by the first ones."""
 
 
 def test_no_order_of_statements_breaks_a_promise(bench: Bench) -> None:
@@ -39,7 +41,7 @@ def test_a_removed_row_count_check_is_found(bench: Bench, monkeypatch: pytest.Mo
 
 
 def find_violation(bench: Bench) -> bool:
-    for seed in range(SEEDS):
+    for seed in range(MOST_SEEDS):
         try:
             Simulation(bench, seed).run()
         except (PromiseBrokenError, AssertionError):
