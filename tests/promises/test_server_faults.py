@@ -22,6 +22,8 @@ from tests.stores.places import KINDS
 
 AWAY = 15.0
 """Seconds of the outage."""
+SINGLE = {"amid": AWAY / 2, "through": AWAY + 3}
+"""Handlers that run once, and how long."""
 KEYS = [f"s{number}" for number in range(12)]
 COMPLAINTS_OF_A_CHILD = 5
 """Lines that a child may write of one outage: polling fails, and works again; the same of renewing; one to spare."""
@@ -56,23 +58,25 @@ def required(cluster: Cluster, since: int) -> dict[str, list[int]]:
 
 @pytest.mark.timeout(120)
 def test_a_server_that_is_away_for_15_s_needs_nobody_s_help(lab: Lab, tmp_path: Path) -> None:
-    """On both servers at the same time. The long run goes on through the outage, and is one run."""
+    """On both servers at the same time. What runs through the outage is one run, and so is what ends amid it."""
     with ExitStack() as stack:
         scenes = [stack.enter_context(scene(place, lab, tmp_path / place)) for place in SERVERS_AND_STORES]
         begun = []
         for _, cluster in scenes:
             cluster.start("a", "b", poll_interval=0.3, processors=2)
-            long = cluster.add("long", "work", seconds=AWAY + 3)
-            begun.append((load(cluster, 0.02), long, cluster.wait_for(partial(workers, cluster))))
-            cluster.wait_for_run("long")
+            single = {key: [cluster.add(key, "work", seconds=seconds)] for key, seconds in SINGLE.items()}
+            begun.append((load(cluster, 0.02), single, cluster.wait_for(partial(workers, cluster))))
+            for key in single:
+                cluster.wait_for_run(key)
         time.sleep(1)
         away_and_back([server for server, _ in scenes])
-        for (_, cluster), (since, long, before) in zip(scenes, begun, strict=True):
+        for (_, cluster), (since, single, before) in zip(scenes, begun, strict=True):
             cluster.wait_until_run(KEYS, cluster.now(), within=30)
-            cluster.wait_for_end("long")
+            for key in single:
+                cluster.wait_for_end(key)
             assert workers(cluster) == before, "some worker was replaced"
             cluster.stop()
-            assert cluster.judge({**required(cluster, since), "long": [long]}) == []
+            assert cluster.judge({**required(cluster, since), **single}) == []
             assert {run.outcome for run in cluster.runs()} == {"finished"}, "what ended in the outage waits for its end"
             check_complaints(cluster)
 
