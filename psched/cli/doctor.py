@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import click
 
@@ -17,6 +17,7 @@ from psched.config import Section, Settings
 from psched.daemon.plan import configured_application
 from psched.errors import ConfigError
 from psched.holder import holder_name
+from psched.queue import Queue, open_queue
 from psched.schedules import ScheduleCollection, open_schedules
 from psched.store import Finding, LeaseStore
 
@@ -30,8 +31,8 @@ def doctor(chosen: Chosen) -> int:
     """Check everything a worker needs.
 
     Configuration, application, database, tables, indexes, collations, clocks and the tz database: each is `ok`, or
-    told with what to do; exit code 1 when anything is not. --json prints one array of objects with subject, ok and
-    message.
+    told with what to do; exit code 1 when anything is not. What is said of the queue's section begins with `queue`.
+    --json prints one array of objects with subject, ok and message.
     """
     findings = []
     for finding in findings_of(chosen):
@@ -55,7 +56,10 @@ def findings_of(chosen: Chosen) -> Iterator[Finding]:
     yield application_finding(settings)
     yield Finding("tz database", True, f"{cron.tz_database()} (tzdata); the same on every node, or times differ")
     if settings.schedules is not None:
-        yield from _database_findings(settings.schedules)
+        yield from _database_findings(settings.schedules, open_schedules)
+    if settings.queue is not None:
+        for finding in _database_findings(settings.queue, open_queue):
+            yield finding._replace(subject=f"queue {finding.subject}")
 
 
 def application_finding(settings: Settings) -> Finding:
@@ -70,24 +74,26 @@ def application_finding(settings: Settings) -> Finding:
     return Finding("application", True, ", ".join(str(name) for name in application.names))
 
 
-def _database_findings(section: Section) -> Iterator[Finding]:
+def _database_findings(
+    section: Section, open_section: Callable[[Section, str], ScheduleCollection | Queue]
+) -> Iterator[Finding]:
     try:
-        with open_schedules(section, holder_name("psched-doctor")) as schedules:
-            yield from _store_findings(section, schedules)
+        with open_section(section, holder_name("psched-doctor")) as collection:
+            yield from _store_findings(section, collection.store)
     except (ConfigError, DatabaseError) as error:
         yield Finding("database", False, str(error))
 
 
-def _store_findings(section: Section, schedules: ScheduleCollection) -> Iterator[Finding]:
-    with database_errors(section, schedules.store):
+def _store_findings(section: Section, store: LeaseStore) -> Iterator[Finding]:
+    with database_errors(section, store):
         try:
-            schedules.store.check_tables()
+            store.check_tables()
         except ConfigError as error:
             yield Finding("table", False, str(error))
             return
-        clocks = clock_finding(schedules.store)
+        clocks = clock_finding(store)
         yield Finding("database", True, f"{section.masked_url} answers")
-        yield from schedules.store.diagnose()
+        yield from store.diagnose()
         yield clocks
 
 

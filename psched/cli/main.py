@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from psched.cli import doctor, run, schedules, upcoming
+from psched.cli import doctor, queue, run, schedules, upcoming
 from psched.cli.faults import guarded
 from psched.cli.options import Chosen, common_options
 
@@ -38,6 +38,7 @@ for command in (
     upcoming.next_,
     doctor.doctor,
     run.run,
+    queue.queue,
 ):
     psched.add_command(command)
 

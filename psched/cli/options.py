@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
 
-from psched.config import Settings, load
+from psched.config import Reader, Settings, load
 
 DEFAULT_CONFIG = Path("etc/psched.yml")
 
@@ -28,9 +28,9 @@ class Chosen:
     include: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
 
-    def settings(self) -> Settings:
-        """Return the configuration. Raises ConfigError."""
-        return load(DEFAULT_CONFIG if self.config is None else self.config, self.environment)
+    def settings(self, reader: Reader = "schedules") -> Settings:
+        """Return the configuration; one without sections is the `reader`'s. Raises ConfigError."""
+        return load(DEFAULT_CONFIG if self.config is None else self.config, self.environment, reader)
 
     @property
     def has_config(self) -> bool:

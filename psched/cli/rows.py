@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
-from psched.model import ScheduleRow
+from psched.model import ScheduleRow, TaskRow
 from psched.payload import encode
 
 _SAMPLE = 200
 """How many rows decide how wide the columns are: the rest is not waited for, so that millions can be listed."""
 _NARROWEST = 5
+
+Shown = Callable[[float], str]
+"""How a table shows unix seconds."""
+R = TypeVar("R")
 
 
 def write(lines: Iterable[str]) -> None:
@@ -25,11 +30,48 @@ def write(lines: Iterable[str]) -> None:
         sys.stdout.write(f"{line}\n")
 
 
+def write_table(
+    columns: Sequence[str],
+    rows: Iterable[R],
+    cells: Callable[[R, Shown], tuple[str, ...]],
+    widths: Sequence[int],
+    uncut: Sequence[int],
+) -> None:
+    """Print rows as they come, under a header, and how many there were: fitted to a terminal, else in fixed columns.
+
+    `cells` makes the texts of a row. `widths` of the fixed columns are the originals'; the last column has none.
+    `uncut`: the numbers of those that a terminal shows in full.
+    """
+    count = 0
+
+    def lines(shown: Shown) -> Iterator[Sequence[str]]:
+        nonlocal count
+        yield columns
+        for count, row in enumerate(rows, 1):  # noqa: B007 - read by the enclosing function
+            yield cells(row, shown)
+
+    if sys.stdout.isatty():
+        write(fitted(lines(short_time), shutil.get_terminal_size().columns, uncut))
+    else:
+        write(fixed(widths, lines(local_time)))
+    write([f"{count} entries."])
+
+
+def write_fields(fields: Iterable[tuple[str, str | None]]) -> None:
+    """Print names and texts, one line each; what is None is left out."""
+    write(f"{name:<14} {printable(text)}" for name, text in fields if text is not None)
+
+
+def json_line(value: Any) -> str:
+    """Return the line of one value."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def json_lines(values: Iterable[Any]) -> Iterator[str]:
     """Yield the lines of one JSON array with one value on each, without holding them all."""
     before = "["
     for value in values:
-        yield f"{before}{json.dumps(value, ensure_ascii=False)}"
+        yield f"{before}{json_line(value)}"
         before = ","
     yield "[]" if before == "[" else "]"
 
@@ -55,6 +97,29 @@ def schedule_object(row: ScheduleRow) -> dict[str, Any]:
     }
 
 
+def task_object(row: TaskRow) -> dict[str, Any]:
+    """Return what `--json` shows of a queue task. Names and meanings stay as they are in later versions."""
+    times = {"created_at": row.created_at, "run_at": row.run_at, "timeout": row.due, "finished_at": row.finished_at}
+    return {
+        "key": row.key,
+        "type": row.type,
+        "user": row.user,
+        "status": row.status,
+        "cancel_requested": row.cancel_requested,
+        **times,
+        **{f"{name}_local": None if time is None else local_iso(time) for name, time in times.items()},
+        "data": row.data,
+        "max_running": row.max_running,
+        "priority": row.priority,
+        "attempts": row.attempts,
+        "max_attempts": row.max_attempts,
+        "compression": row.compression,
+        "last_error": row.last_error,
+        "node": row.node,
+        "problem": row.problem,
+    }
+
+
 def local_iso(time: float) -> str | None:
     """Return unix seconds in this host's time zone, ISO 8601; None where no calendar reaches."""
     moment = _moment(time)
@@ -65,6 +130,11 @@ def local_time(time: float) -> str:
     """Return unix seconds in this host's time zone, with its offset from UTC."""
     moment = _moment(time)
     return str(time) if moment is None else f"{moment:%Y-%m-%d %H:%M:%S %z}"
+
+
+def exact_time(time: float) -> str:
+    """Return unix seconds, and the same in this host's time zone."""
+    return f"{number(time)}  {local_time(time)}"
 
 
 def short_time(time: float) -> str:

@@ -1,7 +1,8 @@
-"""psched run: a worker in the foreground; becomes the master."""
+"""psched run and psched queue run: a worker in the foreground; becomes the master."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import click
@@ -20,9 +21,14 @@ def run(chosen: Chosen, app: tuple[str, ...]) -> int:
     APP is module:NAME of a Dispatch or an App, or a bare NAME in a module given by -r; several are tried in order.
     Without one the configuration's `app` runs. Folders and modules of the configuration are loaded too.
     """
+    return serve(chosen, app, Chosen.settings)
+
+
+def serve(chosen: Chosen, app: tuple[str, ...], read: Callable[[Chosen], Settings]) -> int:
+    """Be the master for what `read` makes of the command line, now and at every restart; returns the exit code."""
     given = replace(chosen, config=(DEFAULT_CONFIG if chosen.config is None else chosen.config).absolute())
 
     def load() -> Settings:
-        return given.settings().with_application(app, given.include, given.require)
+        return read(given).with_application(app, given.include, given.require)
 
     return worker.run(None, load)

@@ -1,29 +1,26 @@
-"""The commands on schedules: init, list, add, modify, show, delete."""
+"""The commands on schedules: list, add, modify, show, delete; and init, for the queue's tables too."""
 
 from __future__ import annotations
 
-import json
-import shutil
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
 from psched.cli.options import Chosen, common_options
 from psched.cli.rows import (
+    Shown,
     compact,
-    fitted,
-    fixed,
+    exact_time,
+    json_line,
     json_lines,
-    local_time,
     number,
-    printable,
     schedule_object,
-    short_time,
     write,
+    write_fields,
+    write_table,
 )
-from psched.cli.session import opened, parse_data
+from psched.cli.session import opened, opened_queue, parse_data
 from psched.model import ScheduleRow
 
 _COLUMNS = ("key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "data")
@@ -35,12 +32,17 @@ _UNCUT = (3, 5, 6)
 @click.command()
 @common_options()
 def init(chosen: Chosen) -> None:
-    """Create the tables, or upgrade them.
+    """Create the tables of every section, or upgrade them.
 
-    Nothing happens when they are there already. Only this command creates a SQLite file.
+    Nothing happens when they are there already. Only this command, and `psched queue init`, create a SQLite file.
     """
-    with opened(chosen, check=False) as schedules:
-        schedules.store.create_tables()
+    settings = chosen.settings()
+    if settings.schedules is not None:
+        with opened(chosen, check=False) as schedules:
+            schedules.store.create_tables()
+    if settings.queue is not None:
+        with opened_queue(chosen, check=False) as queue:
+            queue.store.create_tables()
 
 
 @click.command("list")
@@ -57,32 +59,10 @@ def list_(chosen: Chosen) -> None:
         if chosen.json:
             write(json_lines(schedule_object(row) for row in schedules.list()))
         else:
-            _write_table(schedules.list())
+            write_table(_COLUMNS, schedules.list(), _cells, _WIDTHS, _UNCUT)
 
 
-def _write_table(rows: Iterator[ScheduleRow]) -> None:
-    count = 0
-
-    def counted() -> Iterator[ScheduleRow]:
-        nonlocal count
-        for count, row in enumerate(rows, 1):  # noqa: B007 - read by the enclosing function
-            yield row
-
-    if sys.stdout.isatty():
-        cells = (_cells(row, short_time(row.next_time), short_time(row.next_run_time)) for row in counted())
-        write(fitted(_with_header(cells), shutil.get_terminal_size().columns, _UNCUT))
-    else:
-        cells = (_cells(row, local_time(row.next_time), local_time(row.next_run_time)) for row in counted())
-        write(fixed(_WIDTHS, _with_header(cells)))
-    write([f"{count} entries."])
-
-
-def _with_header(cells: Iterator[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    yield _COLUMNS
-    yield from cells
-
-
-def _cells(row: ScheduleRow, next_time: str, next_run_time: str) -> tuple[str, ...]:
+def _cells(row: ScheduleRow, shown: Shown) -> tuple[str, ...]:
     rule = row.rule
     return (
         row.key,
@@ -90,8 +70,8 @@ def _cells(row: ScheduleRow, next_time: str, next_run_time: str) -> tuple[str, .
         rule.cron,
         number(rule.delay),
         rule.timezone,
-        next_time,
-        next_run_time,
+        shown(row.next_time),
+        shown(row.next_run_time),
         compact(row.data),
     )
 
@@ -124,7 +104,7 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **when: An
             data=content,
         )
         if chosen.json:
-            write([_json(schedule.metadata())])
+            write([json_line(schedule_object(schedule.metadata()))])
 
 
 @click.command()
@@ -156,7 +136,7 @@ def modify(chosen: Chosen, /, key: str, **changes: Any) -> None:
     with opened(chosen) as schedules:
         schedules[key].modify(**wanted)
         if chosen.json:
-            write([_json(schedules[key].metadata())])
+            write([json_line(schedule_object(schedules[key].metadata()))])
 
 
 @click.command()
@@ -169,29 +149,29 @@ def show(chosen: Chosen, key: str) -> None:
     """
     with opened(chosen) as schedules:
         row = schedules[key].metadata()
-    write([_json(row)] if chosen.json else _description(row))
+    if chosen.json:
+        write([json_line(schedule_object(row))])
+    else:
+        write_fields(_fields(row))
 
 
-def _description(row: ScheduleRow) -> Iterator[str]:
-    """Yield what is known of a schedule, one line each; what is not set is left out."""
-    lines = {
+def _fields(row: ScheduleRow) -> Iterable[tuple[str, str | None]]:
+    """Return the name and the text of what is known of a schedule."""
+    return {
         "key": row.key,
         "type": row.type,
         "cron": row.rule.cron,
         "timezone": row.rule.timezone,
         "delay": number(row.rule.delay),
-        "next_time": f"{row.next_time}  {local_time(row.next_time)}",
-        "next_run_time": f"{number(row.next_run_time)}  {local_time(row.next_run_time)}",
+        "next_time": exact_time(row.next_time),
+        "next_run_time": exact_time(row.next_run_time),
         "status": row.status,
         "attempts": str(row.attempts),
         "node": row.node,
         "last_error": row.last_error,
         "problem": row.problem,
         "data": compact(row.data),
-    }
-    for name, text in lines.items():
-        if text is not None:
-            yield f"{name:<14} {printable(text)}"
+    }.items()
 
 
 @click.command()
@@ -201,10 +181,6 @@ def delete(chosen: Chosen, key: str) -> None:
     """Delete a schedule. A run in progress is told that it was preempted."""
     with opened(chosen) as schedules:
         schedules[key].delete()
-
-
-def _json(row: ScheduleRow) -> str:
-    return json.dumps(schedule_object(row), ensure_ascii=False)
 
 
 def _whole(value: float) -> float:

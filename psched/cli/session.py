@@ -6,21 +6,33 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from psched.cli.faults import database_errors
 from psched.cli.options import Chosen
 from psched.config import Section, Settings
 from psched.errors import ConfigError
 from psched.holder import holder_name
+from psched.queue import Queue, open_queue
 from psched.schedules import ScheduleCollection, open_schedules
+
+Opened = TypeVar("Opened", ScheduleCollection, Queue)
 
 
 def schedules_section(settings: Settings) -> Section:
     """Return the section of the schedules. Raises ConfigError when there is none."""
-    if settings.schedules is None:
-        raise ConfigError(f"{settings.path}:{settings.environment}: there is no section `schedules:`; add one")
-    return settings.schedules
+    return _there(settings.schedules, settings, "schedules")
+
+
+def queue_section(settings: Settings) -> Section:
+    """Return the section of the queue. Raises ConfigError when there is none."""
+    return _there(settings.queue, settings, "queue")
+
+
+def _there(section: Section | None, settings: Settings, name: str) -> Section:
+    if section is None:
+        raise ConfigError(f"{settings.path}:{settings.environment}: there is no section `{name}:`; add one")
+    return section
 
 
 @contextmanager
@@ -30,11 +42,28 @@ def opened(chosen: Chosen, check: bool = True) -> Iterator[ScheduleCollection]:
     Raises ConfigError, and within the context DatabaseError for what the driver raises.
     """
     section = schedules_section(chosen.settings())
-    schedules = open_schedules(section, holder_name(f"psched-{os.getpid()}"))
-    with schedules, database_errors(section, schedules.store):
-        if check:
-            schedules.store.check_tables()
+    with _usable(open_schedules(section, _holder()), section, check) as schedules:
         yield schedules
+
+
+@contextmanager
+def opened_queue(chosen: Chosen, check: bool = True) -> Iterator[Queue]:
+    """Open the queue that is configured, as `opened` does the schedules."""
+    section = queue_section(chosen.settings("queue"))
+    with _usable(open_queue(section, _holder()), section, check) as queue:
+        yield queue
+
+
+@contextmanager
+def _usable(collection: Opened, section: Section, check: bool) -> Iterator[Opened]:
+    with collection, database_errors(section, collection.store):
+        if check:
+            collection.store.check_tables()
+        yield collection
+
+
+def _holder() -> str:
+    return holder_name(f"psched-{os.getpid()}")
 
 
 def parse_data(text: str) -> dict[str, Any]:

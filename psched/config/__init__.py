@@ -4,8 +4,8 @@
 its defaults, `build` puts it together and says what is wrong, one line per fault. Passwords are never shown.
 """
 
-from psched.config.build import coerce, default_environment, from_mapping, load
+from psched.config.build import Reader, coerce, default_environment, from_mapping, load
 from psched.config.settings import Section, Settings
 from psched.config.urls import masked_url
 
-__all__ = ["Section", "Settings", "coerce", "default_environment", "from_mapping", "load", "masked_url"]
+__all__ = ["Reader", "Section", "Settings", "coerce", "default_environment", "from_mapping", "load", "masked_url"]

@@ -35,9 +35,15 @@ class Outcome:
 class Commands:
     """Runs `psched …` where `etc/psched.yml` is the configuration."""
 
-    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str], *group: str) -> None:
+        """`group`: the words every command begins with."""
         self.folder = folder
         self._capture = capture
+        self._group = group
+
+    def below(self, *group: str) -> Commands:
+        """Return the commands of a group, in the same folder."""
+        return Commands(self.folder, self._capture, *group)
 
     def configure(self, text: str) -> None:
         """Write the configuration."""
@@ -51,7 +57,7 @@ class Commands:
     def __call__(self, *arguments: str) -> Outcome:
         """Run a command in this process."""
         self._capture.readouterr()
-        code = main(arguments)
+        code = main((*self._group, *arguments))
         return Outcome(code, *self._capture.readouterr())
 
     def ok(self, *arguments: str) -> Outcome:
@@ -71,5 +77,5 @@ class Commands:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
         environment.pop("PYTHONUNBUFFERED", None)
         return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *arguments], cwd=self.folder, env=environment, **options
+            [sys.executable, "-c", PROGRAM, *self._group, *arguments], cwd=self.folder, env=environment, **options
         )

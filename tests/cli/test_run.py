@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from tests.cli.commands import Commands
+from tests.cli.worker import PATIENCE, running
 
-PATIENCE = 20.0
 APP = """
 import psched
 app = psched.App()
@@ -31,26 +26,6 @@ def jobs(psched: Commands) -> Commands:
     (psched.folder / "code" / "jobs.py").write_text(APP)
     psched.ok("add", "every-second", "t", "* * * * * *", f'{{"file": "{psched.folder}/ran"}}')
     return psched
-
-
-@contextmanager
-def running(psched: Commands, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a worker, and wait until it has run something; it must stop gracefully."""
-    with psched.start(*arguments, stderr=subprocess.PIPE) as process:
-        try:
-            wait_for(psched.folder / "ran", process)
-            yield process
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE) == 0
-        finally:
-            process.kill()
-
-
-def wait_for(file: Path, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not file.exists():
-        assert process.poll() is None and time.monotonic() < deadline, process.stderr and process.stderr.read()
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(

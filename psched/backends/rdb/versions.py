@@ -38,7 +38,9 @@ class VersionedLayout(Layout):
     def _incomplete(self, connection: Connection) -> str | None:
         for table in self._others:
             if not inspect(connection).has_table(table.name):
-                return f"the table {table.name} does not exist; create it with: psched init"
+                return (
+                    f"the table {table.name} does not exist; create it with: psched init (a queue's: psched queue init)"
+                )
         return None
 
     def _older(self, connection: Connection) -> str | None:

@@ -102,7 +102,9 @@ class Layout:
         return self._foreign(connection)
 
     def _is_missing(self) -> str:
-        return f"the table {self._table.name} does not exist; create it with: psched init"
+        return (
+            f"the table {self._table.name} does not exist; create it with: psched init (a queue's: psched queue init)"
+        )
 
     def _foreign(self, connection: Connection) -> str | None:
         """Say which columns a table of this name lacks, so that it is somebody else's."""

@@ -1,0 +1,191 @@
+"""The commands on the queue's tasks: init, list, submit, show, cancel-request, force-finish, retry, delete, run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from psched.cli.options import Chosen, common_options
+from psched.cli.rows import (
+    Shown,
+    compact,
+    exact_time,
+    json_line,
+    json_lines,
+    task_object,
+    write,
+    write_fields,
+    write_table,
+)
+from psched.cli.run import serve
+from psched.cli.session import opened_queue, parse_data, queue_section
+from psched.config import Settings
+from psched.model import TaskRow
+from psched.queue import STATUSES
+
+_COLUMNS = ("key", "type", "user", "status", "created_at", "timeout", "data")
+_WIDTHS = (30, 15, 18, 18, 28, 28)
+_UNCUT = (4, 5)
+"""The columns a terminal shows in full: both times."""
+
+
+@click.group()
+@common_options(loading=True)
+def queue(chosen: Chosen) -> None:
+    """The queue: tasks that are run once.
+
+    A configuration without sections is read as the queue's. Names with `_` in place of `-` are understood too.
+    """
+
+
+@queue.command()
+@common_options()
+def init(chosen: Chosen) -> None:
+    """Create the queue's tables, or upgrade them.
+
+    Nothing happens when they are there already. Only this command and `psched init` create a SQLite file.
+    """
+    with opened_queue(chosen, check=False) as tasks:
+        tasks.store.create_tables()
+
+
+@queue.command("list")
+@click.option("--status", type=click.Choice(STATUSES), help="Only these.")
+@click.option("--type", metavar="TYPE", help="Only tasks of this type.")
+@click.option("-u", "--user", metavar="USER", help="Only this user's.")
+@common_options()
+def list_(chosen: Chosen, status: str | None, type: str | None, user: str | None) -> None:
+    """List the tasks, ordered by key; finished ones too, while they are kept.
+
+    Times are in this host's time zone. `timeout` is when a task is due, or when the lease of its run ends.
+    --json prints one array of objects with key, type, user, status (waiting, running, finished, failed or cancelled),
+    cancel_requested, created_at, run_at, timeout and finished_at (unix seconds or null, all again as *_local in
+    ISO 8601), data, max_running, priority, attempts, max_attempts, compression, last_error, node and problem (why
+    such a row cannot be run).
+    """
+    with opened_queue(chosen) as tasks:
+        rows = tasks.list(status, type, user)
+        if chosen.json:
+            write(json_lines(task_object(row) for row in rows))
+        else:
+            write_table(_COLUMNS, rows, _cells, _WIDTHS, _UNCUT)
+
+
+def _cells(row: TaskRow, shown: Shown) -> tuple[str, ...]:
+    status = "cancel_requested" if row.cancel_requested and row.due is not None else row.status
+    times = ("" if time is None else shown(time) for time in (row.created_at, row.due))
+    return (row.key, row.type, row.user or "", status, *times, compact(row.data))
+
+
+@queue.command()
+@click.argument("key")
+@click.argument("type")
+@click.argument("data")
+@click.option("-u", "--user", metavar="USER", help="Whose task it is; users take turns.")
+@click.option("-t", "--time", "run_at", type=float, metavar="UNIXTIME", help="Run it then (default: at once).")
+@click.option("--max-running", type=int, metavar="N", help="Run at most so many tasks of this user at a time.")
+@click.option("--priority", type=int, default=0, metavar="N", help="From -100 to 100; the highest first (default: 0).")
+@click.option(
+    "--max-attempts", type=int, metavar="N", help="Give up after so many (default: the type's, the config's)."
+)
+@click.option("--compression", type=click.Choice(["gzip"]), help="Store the data compressed.")
+@common_options()
+def submit(chosen: Chosen, /, key: str, type: str, data: str, **options: Any) -> None:
+    """Submit a task. DATA is a JSON object; --json prints the task as `list` does.
+
+    The key of a finished task cannot be used again before `retention_time` is over.
+    """
+    content = parse_data(data)
+    with opened_queue(chosen) as tasks:
+        task = tasks.submit(key, type, content, **options)
+        if chosen.json:
+            write([json_line(task_object(task.metadata()))])
+
+
+@queue.command()
+@click.argument("key")
+@common_options()
+def show(chosen: Chosen, key: str) -> None:
+    """Show one task.
+
+    --json prints one object as in `list`.
+    """
+    with opened_queue(chosen) as tasks:
+        row = tasks[key].metadata()
+    if chosen.json:
+        write([json_line(task_object(row))])
+    else:
+        write_fields(_fields(row))
+
+
+def _fields(row: TaskRow) -> Iterator[tuple[str, str | None]]:
+    """Yield the name and the text of what is known of a task."""
+    yield from (("key", row.key), ("type", row.type), ("user", row.user), ("status", row.status))
+    yield "cancel", "requested" if row.cancel_requested else None
+    times = {"created_at": row.created_at, "run_at": row.run_at, "timeout": row.due, "finished_at": row.finished_at}
+    for name, time in times.items():
+        yield name, None if time is None else exact_time(time)
+    yield "max_running", None if row.max_running is None else str(row.max_running)
+    yield "priority", str(row.priority)
+    yield "attempts", str(row.attempts) + ("" if row.max_attempts is None else f" of {row.max_attempts}")
+    yield from (("compression", row.compression), ("node", row.node), ("last_error", row.last_error))
+    yield from (("problem", row.problem), ("data", compact(row.data)))
+
+
+@queue.command()
+@click.argument("key")
+@common_options()
+def cancel_request(chosen: Chosen, key: str) -> None:
+    """Ask for a task to be cancelled.
+
+    One that waits is cancelled at once; a handler that is running it is told, and may finish all the same.
+    """
+    with opened_queue(chosen) as tasks:
+        tasks[key].cancel_request()
+
+
+@queue.command()
+@click.argument("key")
+@common_options()
+def force_finish(chosen: Chosen, key: str) -> None:
+    """Retire a task as finished. Whoever runs it is told that it was preempted."""
+    with opened_queue(chosen) as tasks:
+        tasks[key].force_finish()
+
+
+@queue.command()
+@click.argument("key")
+@common_options()
+def retry(chosen: Chosen, key: str) -> None:
+    """Make a failed or cancelled task due now, its attempts counted anew."""
+    with opened_queue(chosen) as tasks:
+        tasks[key].retry()
+
+
+@queue.command()
+@click.argument("key")
+@common_options()
+def delete(chosen: Chosen, key: str) -> None:
+    """Delete a task, finished or not. Whoever runs it is told that it was preempted."""
+    with opened_queue(chosen) as tasks:
+        tasks[key].delete()
+
+
+@queue.command()
+@click.argument("app", nargs=-1)
+@common_options(loading=True)
+def run(chosen: Chosen, app: tuple[str, ...]) -> int:
+    """Run the queue's tasks, and no schedules, in the foreground until a signal ends it.
+
+    APP is as for `psched run`.
+    """
+    return serve(chosen, app, only_queue)
+
+
+def only_queue(chosen: Chosen) -> Settings:
+    """Return the configuration without its schedules. Raises ConfigError when there is no queue."""
+    settings = chosen.settings("queue")
+    queue_section(settings)
+    return settings.model_copy(update={"schedules": None})

@@ -1,0 +1,69 @@
+"""psched queue run serves the queue only; psched run serves every section."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.commands import Commands
+from tests.cli.worker import running, wait_for
+
+APP = """
+import psched
+app = psched.App()
+@app.task("t")
+def handle(task):
+    with open(task.data["file"], "a") as file:
+        file.write(f"{task.key}\\n")
+"""
+BOTH = """
+development:
+  type: rdb
+  url: sqlite:///../psched.db
+  poll_interval: 0.1
+  app: jobs:app
+  include: ..
+  schedules: {}
+  queue: {}
+"""
+
+
+@pytest.fixture
+def both(fresh: Commands) -> Commands:
+    """A schedule that has been due for long and writes to `scheduled`, and a task that writes to `ran`."""
+    (fresh.folder / "jobs.py").write_text(APP)
+    fresh.configure(BOTH)
+    fresh.ok("init")
+    fresh.ok("add", "schedule", "t", "@daily", file_of(fresh, "scheduled"), "-a", "1356966000")
+    fresh.ok("queue", "submit", "task", "t", file_of(fresh, "ran"))
+    return fresh
+
+
+def file_of(psched: Commands, name: str) -> str:
+    return json.dumps({"file": str(psched.folder / name)})
+
+
+def test_queue_run_serves_the_queue_only(both: Commands) -> None:
+    with running(both, "queue", "run"):
+        pass
+    assert both.ok("queue", "show", "task", "--json").json["status"] == "finished"
+    assert not (both.folder / "scheduled").exists()
+    assert both.ok("show", "schedule", "--json").json["next_run_time"] == 1356966000
+
+
+def test_run_serves_both_sections(both: Commands) -> None:
+    with running(both, "run") as process:
+        wait_for(both.folder / "scheduled", process)
+    assert both.ok("queue", "show", "task", "--json").json["status"] == "finished"
+    assert both.ok("show", "schedule", "--json").json["next_run_time"] > 1356966000
+
+
+def test_queue_run_serves_a_configuration_without_sections(fresh: Commands) -> None:
+    (fresh.folder / "jobs.py").write_text(APP)
+    fresh.use("sqlite:///../psched.db", "  poll_interval: 0.1\n")
+    fresh.ok("queue", "init")
+    fresh.ok("queue", "submit", "task", "t", file_of(fresh, "ran"))
+    with running(fresh, "queue", "run", "-r", "jobs.py", "app"):
+        pass
+    assert fresh.ok("queue", "show", "task", "--json").json["status"] == "finished"

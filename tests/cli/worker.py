@@ -1,0 +1,34 @@
+"""A worker that `psched run` or `psched queue run` starts, and the wait for what it does."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.cli.commands import Commands
+
+PATIENCE = 20.0
+
+
+@contextmanager
+def running(psched: Commands, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a worker, and wait until it has run something; it must stop gracefully."""
+    with psched.start(*arguments, stderr=subprocess.PIPE) as process:
+        try:
+            wait_for(psched.folder / "ran", process)
+            yield process
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+
+
+def wait_for(file: Path, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not file.exists():
+        assert process.poll() is None and time.monotonic() < deadline, process.stderr and process.stderr.read()
+        time.sleep(0.05)
