@@ -162,6 +162,11 @@ class Dialect:
         """Return an INSERT that leaves rows whose key exists as they are, without an error."""
         raise NotImplementedError
 
+    def insert_one(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
+        """Insert a row and tell whether its key is new; if it is not, a transaction around it can go on."""
+        insert = self.insert_new(table).values(values).execution_options(preserve_rowcount=True)
+        return connection.execute(insert).rowcount == 1
+
     def unfit(self, connection: Connection) -> str | None:
         """Say why this server cannot be used (too old), or None."""
         return None

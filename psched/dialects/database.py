@@ -18,7 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from psched.clock import Clock, boottime
 from psched.dialects.base import Dialect, Fault, Timeouts
-from psched.errors import ConfigError
+from psched.errors import ConfigError, NotSupportedError
 
 T = TypeVar("T")
 Work = Callable[[Connection, bool], T]
@@ -151,6 +151,16 @@ class Database:
     def is_same(self, other: Database) -> bool:
         """Tell whether `other` is the same database, reached in the same way."""
         return not self.dialect.ephemeral and self.dialect.url == other.dialect.url
+
+    def of_caller(self, given: Any) -> Connection:
+        """Return the caller's Connection, or his Session's. Raises NotSupportedError for another kind of database."""
+        connection: Connection = given if isinstance(given, Connection) else given.connection()
+        if connection.dialect.name.replace("mariadb", "mysql") != self.dialect.name:
+            raise NotSupportedError(
+                f"connection: it is of a {connection.dialect.name} database, but the table is in {self.dialect.name}; "
+                "submit without it, or keep the table in that database"
+            )
+        return connection
 
     @contextmanager
     def patient(self) -> Iterator[Database]:

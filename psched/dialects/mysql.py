@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import ssl
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from sqlalchemy import Connection, Table, text
@@ -112,6 +113,16 @@ class Dialect(base.Dialect):
         """Return an INSERT that leaves rows whose key exists as they are; INSERT IGNORE would cut values to fit."""
         key = next(iter(table.primary_key))
         return insert(table).on_duplicate_key_update({key.name: key})
+
+    def insert_one(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
+        """Insert a row and tell whether its key is new. An INSERT that fails undoes itself alone."""
+        try:
+            connection.execute(insert(table).values(values))
+        except DBAPIError as error:
+            if not self.is_duplicate_key(error):
+                raise
+            return False
+        return True
 
     def unfit(self, connection: Connection) -> str | None:
         """Say why this server cannot be used, or None."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from sqlalchemy import Connection, MetaData, RowMapping, Update
+from sqlalchemy import Connection, MetaData, RowMapping, Update, select
 
 from psched.backends.rdb.fair_claiming import FairClaiming
 from psched.backends.rdb.leases import Leases, lease_of, new_number, storable
@@ -51,7 +51,7 @@ class RdbTaskStore(RdbLeaseStore):
         c = self._table.c
         given = {c.status: wanted.status, c.type: wanted.type, c.user_name: wanted.user}
         conditions = [column == value for column, value in given.items() if value is not None]
-        return map(read_task, pages_by_key(self._database, self._table, c.key, *conditions))
+        return map(read_task, pages_by_key(self._database, select(*c), c.key, *conditions))
 
     def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
         """End the claimed run for good."""

@@ -11,7 +11,6 @@ from psched.backends.rdb.leases import new_number
 from psched.backends.rdb.tables import band_of
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
-from psched.errors import NotSupportedError
 from psched.model import NewTask
 from psched.payload import compress_to_text, encode
 
@@ -37,7 +36,7 @@ class Submission:
         nonce = new_number()
         rows = [{**columns(task), "nonce": nonce} for task in tasks]
         if connection is not None:
-            return self._write(_connection(connection, self._database), rows, nonce)
+            return self._write(self._database.of_caller(connection), rows, nonce)
 
         def work(own: Connection, uncertain: bool) -> list[str]:
             if len(rows) == 1:
@@ -80,15 +79,3 @@ def columns(task: NewTask) -> dict[str, Any]:
         "band": band_of(task.user, task.priority),
         "max_attempts": task.max_attempts,
     }
-
-
-def _connection(given: Any, database: Database) -> Connection:
-    """Return the caller's connection, or his Session's. Raises NotSupportedError for another kind of database."""
-    connection = given if isinstance(given, Connection) else given.connection()
-    wanted = database.dialect.name
-    if connection.dialect.name.replace("mariadb", "mysql") != wanted:
-        raise NotSupportedError(
-            f"connection: it is of a {connection.dialect.name} database, but the queue is in {wanted}; "
-            "submit without it, or keep the queue in that database"
-        )
-    return connection

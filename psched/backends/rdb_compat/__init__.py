@@ -1,7 +1,8 @@
-"""The store `rdb_compat`: the table of PerfectSched, shared with its clients and workers. Children and clients."""
+"""The store `rdb_compat`: the tables of PerfectSched and PerfectQueue, shared with their users. Children and clients."""
 
 from __future__ import annotations
 
+from psched.backends.rdb_compat.queue import CompatTaskStore
 from psched.backends.rdb_compat.schedules import CompatScheduleStore
 from psched.dialects import open_database
 from psched.store import Stores, StoreSettings
@@ -9,7 +10,10 @@ from psched.store import Stores, StoreSettings
 
 def open_stores(settings: StoreSettings) -> Stores:
     """Return a store for each table that is named. Raises ConfigError."""
-    schedules = None
+    stores = Stores()
     if settings.schedules is not None:
-        schedules = CompatScheduleStore(open_database(settings.url, settings.tls), settings.schedules)
-    return Stores(schedules)
+        database = open_database(settings.url, settings.tls)
+        stores = stores._replace(schedules=CompatScheduleStore(database, settings.schedules))
+    if settings.queue is not None:
+        stores = stores._replace(queue=CompatTaskStore(open_database(settings.url, settings.tls), settings.queue))
+    return stores

@@ -39,7 +39,7 @@ class Fence(NamedTuple):
     def in_row(cls, row: RowMapping) -> Fence:
         """Return what a row holds; 0 for what is no integer."""
         fields = Fields(row)
-        return cls(fields.number("next_time"), fields.number("timeout"))
+        return cls(fields.number("occurrence"), fields.number("timeout"))
 
     def holds(self, row: RowMapping) -> bool:
         """Tell whether the row is under this fence."""
@@ -54,9 +54,9 @@ class Fence(NamedTuple):
         """One integer for both."""
         return self.occurrence * _SHIFT + self.timeout
 
-    def lease(self, key: str) -> Lease:
+    def lease(self, key: str, cancel_requested: bool) -> Lease:
         """Return the lease on `key` with this fence."""
-        return Lease(key, self.packed, float(self.timeout))
+        return Lease(key, self.packed, float(self.timeout), cancel_requested)
 
 
 class Settled(NamedTuple):
@@ -69,9 +69,11 @@ class Settled(NamedTuple):
 class CompatLeases:
     """The leases of one process on one table. Safe to use from several threads."""
 
-    def __init__(self, database: Database, table: Table) -> None:
+    def __init__(self, database: Database, table: Table, occurrence: ColumnElement[Any]) -> None:
+        """`occurrence`: what of a row is another number once its run is finished."""
         self._database = database
         self._table = table
+        self.occurrence = occurrence.label("occurrence")
         self._lock = threading.Lock()
         self._unanswered: dict[Lease, float] = {}
         self._write_statements()
@@ -82,13 +84,17 @@ class CompatLeases:
 
         def work(connection: Connection, uncertain: bool) -> Sequence[RowMapping]:
             with self._database.transaction(connection):
-                rows = connection.execute(self._due, values).mappings().all()
+                rows = self._choose(connection, values)
                 if rows:
                     keys = [row["id"] for row in rows]
                     connection.execute(self._renew, {"keys": keys, "end": rows[0]["lease_end"]})
             return rows
 
-        return [_claimed(row) for row in self._database.run(work)] if limit > 0 else []
+        return [self._claimed(row) for row in self._database.run(work)] if limit > 0 else []
+
+    def is_cancelled(self, row: Mapping[Any, Any]) -> bool:
+        """Tell whether the row says that its run is to be cancelled."""
+        return False
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now; None for those that are lost."""
@@ -103,7 +109,7 @@ class CompatLeases:
                 if held:
                     keys = [lease.key for lease in held]
                     connection.execute(self._renew, {"keys": keys, "end": rows[keys[0]]["lease_end"]})
-            return {lease: fence.lease(lease.key) for lease, fence in ends.items()}
+            return {lease: fence.lease(lease.key, self.is_cancelled(rows[lease.key])) for lease, fence in ends.items()}
 
         try:
             renewed = self._database.run(work) if leases else {}
@@ -138,7 +144,7 @@ class CompatLeases:
         before. Raises PreemptedError, IdempotentNotFoundError, IdempotentAlreadyFinishedError.
         """
         fence = self._present_fence(lease, until)
-        parameters = {"lease_key": lease.key, **fence._asdict()}
+        parameters = {"lease_key": lease.key, "seen_timeout": fence.timeout, "seen_occurrence": fence.occurrence}
 
         def work(connection: Connection, uncertain: bool) -> Settled:
             if self._database.execute_with(connection, statement, {**parameters, **values}, also):
@@ -165,11 +171,19 @@ class CompatLeases:
         c = self._table.c
         under_lease = (
             c.id == bindparam("lease_key"),
-            c.timeout == bindparam("timeout", type_=BigInteger),
+            c.timeout == bindparam("seen_timeout", type_=BigInteger),
             # A cast, since SQLite may hold anything there; such a row is put off under the occurrence 0.
-            cast(c.next_time, BigInteger) == bindparam("occurrence", type_=BigInteger),
+            cast(self.occurrence.element, BigInteger) == bindparam("seen_occurrence", type_=BigInteger),
         )
         return update(self._table).where(*under_lease, *conditions).values(values)
+
+    def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
+        """Return the rows to be leased, locked, with `lease_end`."""
+        return connection.execute(self._due, values).mappings().all()
+
+    def _claimed(self, row: RowMapping) -> tuple[Mapping[Any, Any], Lease]:
+        fence = Fence.in_row(row).until(row["lease_end"])
+        return {**row, "timeout": row["lease_end"]}, fence.lease(row["id"], self.is_cancelled(row))
 
     def _present(self, lease: Lease, row: RowMapping | None, uncertain: bool) -> Fence | None:
         """Return the fence under which the row is ours; None when it is not."""
@@ -210,13 +224,13 @@ class CompatLeases:
         now = seconds(now_ms())
         lease_end = (seconds(now_ms() + 999) + bindparam("alive", type_=BigInteger)).label("lease_end")
         of_keys = c.id.in_(bindparam("keys", expanding=True))
-        due = select(*c, lease_end).where(c.timeout <= now).order_by(c.timeout, c.id)
+        self._seen = [*c, self.occurrence, now.label("now")]
+        due = select(*self._seen, lease_end).where(c.timeout <= now).order_by(c.timeout, c.id)
         self._due = due.limit(bindparam("limit")).with_for_update(skip_locked=True)
-        self._locked = (
-            select(c.id, c.timeout, c.next_time, now.label("now"), lease_end).where(of_keys).with_for_update()
-        )
+        of_lease = [c[name] for name in ("id", "timeout", "created_at") if name in c]
+        self._locked = select(*of_lease, self.occurrence, now.label("now"), lease_end).where(of_keys).with_for_update()
         self._renew = update(self._table).where(of_keys).values(timeout=bindparam("end"))
-        self._read = select(*c, now.label("now")).where(c.id == bindparam("lease_key"))
+        self._read = select(*self._seen).where(c.id == bindparam("lease_key"))
         self._release = self.settling(timeout=now)
         self._retry = self.settling(timeout=seconds(now_ms() + bindparam("wait", type_=BigInteger)))
 
@@ -224,11 +238,6 @@ class CompatLeases:
 def seconds(milliseconds: ColumnElement[int]) -> ColumnElement[int]:
     """Return whole seconds in SQL, rounded down."""
     return cast(milliseconds // 1000, BigInteger)
-
-
-def _claimed(row: RowMapping) -> tuple[Mapping[Any, Any], Lease]:
-    fence = Fence.in_row(row).until(row["lease_end"])
-    return {**row, "timeout": row["lease_end"]}, fence.lease(row["id"])
 
 
 def _shows(row: RowMapping, outcome: Mapping[str, Any] | None) -> bool:

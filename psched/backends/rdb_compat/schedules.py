@@ -34,7 +34,7 @@ class CompatScheduleStore(SqlStore):
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self._table = schedules_table(MetaData(), table)
         super().__init__(database, Layout(database, self._table, "id", "PerfectSched"))
-        self._leases = CompatLeases(database, self._table)
+        self._leases = CompatLeases(database, self._table, self._table.c.next_time)
         self._pages = Pages(database, self._table, self._table.c.timeout, self._table.c.id)
         self._write_statements()
 

@@ -6,19 +6,21 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Column, Index, Integer, LargeBinary, MetaData, String, Table
+from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, String, Table
+from sqlalchemy.dialects.mysql import BIGINT
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import DDLCompiler
 
 from psched.backends.sql.fields import Fields
 from psched.backends.sql.layout import checked_name
 from psched.dialects.base import ExactText
-from psched.model import Rule, ScheduleRow
-from psched.payload import decode, encode, type_from_key
+from psched.model import Rule, ScheduleRow, TaskRow
+from psched.payload import decode, encode, is_compressed, type_from_key
 
 _LAST = 2**31 - 1
 _LONGEST_CRON = 128
 _LONGEST_TIMEZONE = 255
+_ZERO: dict[str, Any] = {"nullable": False, "server_default": "0"}
 
 
 class LongBlob(LargeBinary):
@@ -50,6 +52,53 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
     )
     Index(f"index_{name}_on_timeout", table.c.timeout, table.c.id)
     return table
+
+
+def queue_table(metadata: MetaData, name: str) -> Table:
+    """Return the table as PerfectQueue makes it, its keys compared byte by byte."""
+    table = Table(
+        checked_name(name),
+        metadata,
+        Column("id", ExactText(255), primary_key=True),
+        Column("timeout", Integer, nullable=False),
+        Column("data", LongBlob, nullable=False),
+        Column("created_at", Integer),
+        Column("resource", ExactText(255)),
+        Column("max_running", Integer),
+        Column("owner", BigInteger().with_variant(BIGINT(21, unsigned=True), "mysql", "mariadb"), **_ZERO),
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+    )
+    Index(f"index_{name}_on_timeout", table.c.timeout)
+    return table
+
+
+def read_task(row: Mapping[Any, Any]) -> TaskRow:
+    """Return a stored task; what cannot be used of it is its `problem`. `row` has `now` too, in unix seconds.
+
+    The table does not tell a lease from the wait for a retry or for its first time: what is due later is `running`, as
+    in PerfectQueue. When a task was to run first is not kept; it is taken for when it was submitted.
+    """
+    fields = Fields(row)
+    key = fields.text("id")
+    timeout, created = fields.seconds("timeout"), fields.optional_seconds("created_at")
+    data = _lenient(row["data"])
+    type_ = data.pop("type", None)
+    waits = timeout <= row["now"]
+    return TaskRow(
+        key=key,
+        type=type_ if isinstance(type_, str) and type_ else type_from_key(key),
+        data=data,
+        status="finished" if created is None else "waiting" if waits else "running",
+        run_at=created or timeout,
+        due=None if created is None else timeout,
+        created_at=created or None,
+        user=fields.optional_text("resource"),
+        max_running=row["max_running"],
+        cancel_requested=created == 0,
+        compression="gzip" if is_compressed(_raw(row["data"])) else None,
+        problem=fields.problem,
+    )
 
 
 def read_schedule(row: Mapping[Any, Any]) -> ScheduleRow:
@@ -107,9 +156,13 @@ def _fitting(name: str, text: str, longest: int) -> str:
     return text
 
 
+def _raw(data: Any) -> str | bytes:
+    return data if isinstance(data, str | bytes) else bytes(data)
+
+
 def _lenient(data: object) -> dict[str, Any]:
     """Return the data; {} for what is no JSON object, as the original does."""
     try:
-        return decode(data if isinstance(data, str | bytes) else bytes(data))  # type: ignore[call-overload]
+        return decode(_raw(data))
     except (ValueError, TypeError, RecursionError):
         return {}

@@ -39,15 +39,15 @@ class Pages:
 
 
 def pages_by_key(
-    database: Database, table: Table, key: Column[Any], *conditions: ColumnElement[bool]
+    database: Database, rows: Select[Any], key: Column[Any], *conditions: ColumnElement[bool]
 ) -> Iterator[RowMapping]:
-    """Yield the rows that meet `conditions`, ordered by key, read a page at a time."""
-    first = select(*table.c).where(*conditions).order_by(key).limit(_PAGE)
+    """Yield those of `rows` that meet `conditions`, ordered by key, read a page at a time."""
+    first = rows.where(*conditions).order_by(key).limit(_PAGE)
     following = first.where(key > bindparam("after_key"))
     statement, after = first, dict[str, Any]()
-    while rows := _page(database, statement, after):
-        yield from rows
-        statement, after = following, {"after_key": rows[-1][key.name]}
+    while page := _page(database, statement, after):
+        yield from page
+        statement, after = following, {"after_key": page[-1][key.name]}
 
 
 def _page(database: Database, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:

@@ -1,0 +1,213 @@
+"""Queue tasks in PerfectQueue's table. Used in children and clients."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from sqlalchemy import Connection, Integer, MetaData, RowMapping, Update, bindparam, case, delete, select, update
+
+from psched.backends.rdb_compat.leases import Fence, seconds
+from psched.backends.rdb_compat.queue_leases import FIRST_TIMEOUT, RETIRED, CompatQueueLeases
+from psched.backends.rdb_compat.tables import data_column, queue_table, read_task, whole_seconds
+from psched.backends.sql.layout import Layout
+from psched.backends.sql.pages import pages_by_key
+from psched.backends.sql.store import SqlStore
+from psched.dialects.base import now_ms
+from psched.dialects.database import Database
+from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, NotSupportedError
+from psched.model import Claim, Lease, NewTask, TaskRow
+from psched.payload import compress
+from psched.store import TaskFilter
+
+
+class CompatTaskStore(SqlStore):
+    """`TaskStore` on a table that Ruby clients and workers may share."""
+
+    shows_fence = False
+
+    def __init__(self, database: Database, table: str) -> None:
+        """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
+        self._table = queue_table(MetaData(), table)
+        super().__init__(database, Layout(database, self._table, "id", "PerfectQueue"))
+        self._leases = CompatQueueLeases(database, self._table)
+        self._write_statements()
+
+    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:
+        """Lease up to `limit` due rows. Raises NotSupportedError for `types`: they are no column."""
+        if types is not None:
+            raise NotSupportedError("rdb_compat cannot take rows of some types only; type: rdb can")
+        return [Claim(read_task(row), lease) for row, lease in self._leases.acquire(limit, alive_time)]
+
+    def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
+        """Make each lease end `alive_time` seconds from now; None for those that are lost."""
+        return self._leases.extend(leases, alive_time)
+
+    def release(self, lease: Lease, until: float) -> None:
+        """Make the row due now."""
+        self._leases.release(lease, until)
+
+    def retry(self, lease: Lease, wait: float, error: str | None, until: float) -> None:
+        """Make the row due `wait` seconds from now; there is no place for `error`."""
+        self._leases.retry(lease, wait, until)
+
+    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
+        """Give back nothing: this table does not know its holders."""
+        return 0
+
+    def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
+        """Create tasks and return the keys that existed before."""
+        rows = [self._columns(task) for task in tasks]
+        if connection is not None:
+            own = self._database.of_caller(connection)
+            return [row["id"] for row in rows if not self._insert(own, row)]
+
+        def work(own: Connection, uncertain: bool) -> builtins.list[str]:
+            with self._database.transaction(own):
+                present = [row for row in rows if not self._insert(own, row)]
+            return [row["id"] for row in present if not (uncertain and self._is_there(own, row))]
+
+        return self._database.run(work)
+
+    def get(self, key: str) -> TaskRow | None:
+        """Return the task, or None."""
+        row = self._database.run(lambda connection, _: self._row(connection, key))
+        return None if row is None else read_task(row)
+
+    def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
+        """Yield the tasks that pass the filter, ordered by key, a page at a time."""
+        c = self._table.c
+        conditions = [] if wanted.user is None else [c.resource == wanted.user]
+        for row in pages_by_key(self._database, self._seen, c.id, *conditions):
+            task = read_task(row)
+            if wanted.status in (None, task.status) and wanted.type in (None, task.type):
+                yield task
+
+    def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
+        """Finish the claimed run; in this table a cancelled one is finished too, and none fails for good."""
+        if retention is None:
+            raise NotSupportedError(f"{claim.row.key!r}: rdb_compat does not keep failed tasks; type: rdb does")
+        values = {"retention": math.ceil(retention)}
+        self._leases.settle(claim.lease, self._leases.retire, values, until, {"created_at": None})
+
+    def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
+        """Write the whole data of a claimed row, with its type, compressed if it was."""
+        row = cast("TaskRow", claim.row)
+        content = _packed(data_column(row.type, data), row.compression)
+        self._leases.settle(claim.lease, self._leases.update_data, {"content": content}, until)
+
+    def cancel_request(self, key: str, retention: float) -> None:
+        """Flag the task, for psched's workers to retire it; Ruby's newer workers run it all the same."""
+        self._act(key, self._cancel, {})
+
+    def force_finish(self, key: str, retention: float) -> None:
+        """Retire the task as finished, whoever holds it."""
+        self._act(key, self._force_finish, {"retention": math.ceil(retention)})
+
+    def preempt(self, key: str, alive_time: float) -> Claim:
+        """Lease the task, whoever holds it."""
+        values = {"task_key": key, "alive": math.ceil(alive_time)}
+
+        def work(connection: Connection, uncertain: bool) -> RowMapping | None:
+            with self._database.transaction(connection):
+                connection.execute(self._preempt, values)
+                return self._row(connection, key)
+
+        row = self._database.run(work)
+        if row is None or row["created_at"] is None:
+            raise _refusal(key, row)
+        return Claim(read_task(row), Fence.in_row(row).lease(key, self._leases.is_cancelled(row)))
+
+    def retry_failed(self, key: str) -> None:
+        """Refuse: in this table no task fails for good."""
+        raise NotSupportedError(f"{key!r}: rdb_compat does not keep failed tasks; type: rdb does")
+
+    def delete(self, key: str) -> None:
+        """Delete the task, leased or not. Raises IdempotentNotFoundError."""
+
+        def work(connection: Connection, uncertain: bool) -> bool:
+            if self._row(connection, key) is None:
+                return uncertain
+            return connection.execute(self._delete, {"keys": [key]}).rowcount == 1 or uncertain
+
+        if not self._database.run(work):
+            raise IdempotentNotFoundError(f"no task has the key {key!r}")
+
+    def purge(self, limit: int) -> int:
+        """Delete up to `limit` finished tasks whose retention is over."""
+
+        def work(connection: Connection, uncertain: bool) -> int:
+            keys = connection.execute(self._over, {"limit": limit}).scalars().all()
+            done: int = connection.execute(self._purge, {"keys": keys}).rowcount if keys else 0
+            return done
+
+        return self._database.run(work)
+
+    def _columns(self, task: NewTask) -> dict[str, Any]:
+        """Return the row of a new task. Raises NotSupportedError, ValueError for what does not fit into the table."""
+        if task.priority != 0 or task.max_attempts is not None:
+            raise NotSupportedError("rdb_compat keeps neither priority nor max_attempts; type: rdb does")
+        now = seconds(now_ms())
+        due = None if task.run_at is None else max(whole_seconds("run_at", task.run_at), FIRST_TIMEOUT + 1)
+        return {
+            "id": task.key,
+            "timeout": now if due is None else due,
+            "data": _packed(data_column(task.type, task.data), task.compression),
+            "created_at": now,
+            "resource": task.user,
+            "max_running": task.max_running,
+            "owner": 0,
+        }
+
+    def _insert(self, connection: Connection, row: Mapping[str, Any]) -> bool:
+        return self._database.dialect.insert_one(connection, self._table, row)
+
+    def _is_there(self, connection: Connection, wanted: Mapping[str, Any]) -> bool:
+        """Tell whether the row is one that an attempt whose answer was lost may have written."""
+        row = self._row(connection, wanted["id"])
+        return row is not None and bytes(row["data"]) == wanted["data"] and row["resource"] == wanted["resource"]
+
+    def _act(self, key: str, statement: Update, values: Mapping[str, Any]) -> None:
+        """Change the row of a task that is not finished. Raises NotFoundError, AlreadyFinishedError."""
+
+        def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None]:
+            if connection.execute(statement, {"task_key": key, **values}).rowcount == 1:
+                return True, None
+            row = self._row(connection, key)
+            return uncertain and row is not None and row["created_at"] is None, row
+
+        done, row = self._database.run(work)
+        if not done:
+            raise _refusal(key, row)
+
+    def _row(self, connection: Connection, key: str) -> RowMapping | None:
+        """Return the row of this very key: in the originals' collation `a` finds `A` too."""
+        row = connection.execute(self._read, {"task_key": key}).mappings().first()
+        return row if row is not None and row["id"] == key else None
+
+    def _write_statements(self) -> None:
+        c = self._table.c
+        now = seconds(now_ms())
+        self._seen = select(*c, self._leases.occurrence, now.label("now"))
+        self._read = self._seen.where(c.id == bindparam("task_key"))
+        live = update(self._table).where(c.id == bindparam("task_key"), c.created_at.is_not(None))
+        self._cancel = live.values(created_at=0)
+        self._force_finish = live.values(self._leases.retired)
+        end = now + bindparam("alive", type_=Integer)
+        self._preempt = live.values(timeout=case((c.timeout == end, end + 1), else_=end))  # another fence in any case
+        over = (c.timeout <= now - RETIRED, c.created_at.is_(None))
+        self._delete = delete(self._table).where(c.id.in_(bindparam("keys", expanding=True)))
+        self._over = select(c.id).where(*over).order_by(c.timeout).limit(bindparam("limit"))
+        self._purge = self._delete.where(*over)
+
+
+def _packed(data: bytes, compression: str | None) -> bytes:
+    return data if compression is None else compress(data.decode())
+
+
+def _refusal(key: str, row: RowMapping | None) -> NotFoundError | AlreadyFinishedError:
+    if row is None:
+        return NotFoundError(f"no task has the key {key!r}")
+    return AlreadyFinishedError(f"{key!r} is finished already")

@@ -1,0 +1,82 @@
+"""Leases on PerfectQueue's table: its order of acquiring, its way to finish. Used in children and clients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Integer, RowMapping, Table, bindparam, case, func, select
+
+from psched.backends.rdb_compat.leases import CompatLeases, seconds
+from psched.dialects.base import now_ms
+from psched.dialects.database import Database
+
+RETIRED = 1_000_000_000
+"""Seconds by which the timeouts of finished rows lie back."""
+
+FIRST_TIMEOUT = 1_300_000_000
+"""Rows with this timeout or an earlier one are not acquired by anybody."""
+
+
+class CompatQueueLeases(CompatLeases):
+    """Rows of one queue. The occurrence is whether a row is finished, which is all that a finish leaves for sure."""
+
+    def __init__(self, database: Database, table: Table) -> None:
+        super().__init__(database, table, case((table.c.created_at.is_(None), 1), else_=0))
+
+    def is_cancelled(self, row: Mapping[Any, Any]) -> bool:
+        """Tell whether somebody has set the time of creation to 0."""
+        return bool(row["created_at"] == 0)
+
+    def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
+        """Return the rows to be leased: by weight, then by due time, and no more of a resource than may run."""
+        running: Counter[str] = Counter()
+        keys = []
+        for row in connection.execute(self._candidates, values).mappings():
+            resource, most = row["resource"], row["max_running"]
+            if resource is not None and most is not None and row["running"] + running[resource] >= most:
+                continue
+            running[resource] += 1
+            keys.append(row["id"])
+        if not keys:
+            return []
+        rows = {row["id"]: row for row in connection.execute(self._take, {**values, "keys": keys}).mappings()}
+        return [rows[key] for key in keys if key in rows]
+
+    def _write_statements(self) -> None:
+        super()._write_statements()
+        c = self._table.c
+        now = seconds(now_ms())
+        is_due = (c.timeout > FIRST_TIMEOUT, c.timeout <= now, c.created_at.is_not(None))
+        lease_end = (seconds(now_ms() + 999) + bindparam("alive", type_=Integer)).label("lease_end")
+        t = self._table.alias("others")
+        held = (
+            select(t.c.resource, func.count().label("running"))
+            .where(t.c.timeout > now, t.c.created_at.is_not(None), t.c.resource.is_not(None))
+            .group_by(t.c.resource)
+            .subquery()
+        )
+        running = func.coalesce(held.c.running, 0)
+        weight = func.coalesce(c.max_running, 1) * 1.0 / (running + 1)
+        self._candidates = (
+            select(c.id, c.resource, c.max_running, running.label("running"))
+            .select_from(self._table.outerjoin(held, c.resource == held.c.resource))
+            .where(*is_due, (c.max_running.is_(None)) | (c.resource.is_(None)) | (c.max_running > running))
+            .order_by(weight.desc(), c.timeout, c.id)
+            .limit(bindparam("limit"))
+        )
+        of_keys = c.id.in_(bindparam("keys", expanding=True))
+        self._take = select(*self._seen, lease_end).where(of_keys, *is_due).with_for_update(skip_locked=True)
+        self._retired = {
+            "timeout": seconds(now_ms()) - RETIRED + bindparam("retention", type_=Integer),
+            "created_at": None,
+            "resource": None,
+        }
+        self.retire = self.settling(**self._retired)
+        self.update_data = self.settling(data=bindparam("content"))
+
+    @property
+    def retired(self) -> dict[str, Any]:
+        """The columns of a row that is finished now, its key to be kept for :retention seconds."""
+        return self._retired
