@@ -189,7 +189,9 @@ ROW = ScheduleRow("a", "t", {}, "waiting", rule=Rule("0 * * * *", "UTC", 60), ne
     ("now", "old", "next_time", "next_run_time", "expected"),
     [
         pytest.param(NOON + 50, Rule("9 9 * * *", "UTC", 50), NOON, NOON + 50, (NOON, NOON + 50), id="due"),
-        pytest.param(NOON + 10, Rule("9 9 * * *", "UTC", 90), NOON, NOON + 90, (NOON, NOON + 60), id="come but delayed"),
+        pytest.param(
+            NOON + 10, Rule("9 9 * * *", "UTC", 90), NOON, NOON + 90, (NOON, NOON + 60), id="come but delayed"
+        ),
         pytest.param(NOON - 99, Rule("0 * * * *", "UTC", 90), NOON, NOON + 90, (NOON, NOON + 60), id="delay only"),
         pytest.param(
             NOON - HOUR + 0.5, Rule("9 9 * * *", "UTC", 60), NOON + 99, NOON + 99, (NOON, NOON + 60), id="to come"
