@@ -1,0 +1,86 @@
+"""Feeds the queue by the clock: each occurrence of a schedule becomes a task of its own. In children.
+
+    app: psched.handlers.enqueue:Enqueue
+
+It takes schedules of the type `enqueue`, and of any that begins with `enqueue.`: what follows is the type of the tasks.
+A schedule's data may hold `type` (instead), `data` (of the tasks; default `{}`), `user`, `max_running`, `priority`,
+`max_attempts` and `compression`, as for `Queue.submit`.
+
+The task's key is `<schedule>@<scheduled_time>`, so each occurrence is submitted once, whatever dies in between; where
+both tables are in one database, the task is written and the schedule moved on in one transaction. The occurrence is
+over once its task is in the queue: a long task delays no further one.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from psched.application import Base, Dispatch
+from psched.application.routing import Routes
+from psched.model import NewTask
+from psched.queue import checked_task
+from psched.suggest import did_you_mean
+from psched.task import Task
+
+log = logging.getLogger(__name__)
+
+_PREFIX = "enqueue."
+
+
+class Instruction(BaseModel):
+    """What the data of a schedule says of its tasks; `checked_task` says whether they can be stored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    type: str | None = None
+    data: dict[str, Any] = {}
+    user: str | None = None
+    max_running: int | None = None
+    priority: int = 0
+    max_attempts: int | None = None
+    compression: str | None = None
+
+
+class EnqueueHandler(Base):
+    """Turns one occurrence into one task."""
+
+    def perform(self) -> None:
+        """Submit the task and finish; data that cannot be used is tried again later, perhaps mended by then."""
+        try:
+            wanted = task_for(self.task)
+        except ValueError as error:
+            log.error("key=%s type=%s %s; trying again later", self.task.key, self.task.type, error)
+            self.task.retry(error=str(error))
+            return
+        self.task.finish_by_submitting(wanted)
+
+
+class Enqueue(Dispatch):
+    """The application."""
+
+    routes: ClassVar[Routes] = {re.compile(r"^enqueue(\.|\Z)"): EnqueueHandler}
+
+
+def task_for(occurrence: Task) -> NewTask:
+    """Return the task that an occurrence is to become. Raises ValueError: one line that says what is wrong."""
+    try:
+        wanted = Instruction.model_validate(occurrence.data)
+    except ValidationError as error:
+        faults = "; ".join(_fault(fault["loc"], fault["type"], fault["msg"]) for fault in error.errors())
+        raise ValueError(f"the data of this schedule makes no task: {faults}") from error
+    named = occurrence.type[len(_PREFIX) :]
+    fields = wanted.model_dump() | {"type": named if wanted.type is None else wanted.type}
+    if not fields["type"]:
+        raise ValueError('the data of this schedule makes no task: it has no "type"; give one, or use enqueue.<type>')
+    return checked_task(NewTask(key=f"{occurrence.key}@{occurrence.scheduled_time}", **fields))
+
+
+def _fault(place: tuple[int | str, ...], kind: str, message: str) -> str:
+    where = ".".join(str(part) for part in place)
+    if kind == "extra_forbidden":
+        return f"unknown key {where!r}{did_you_mean(where, Instruction.model_fields)}"
+    return f"{where}: {message}"
