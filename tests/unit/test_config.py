@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from psched.backoff import Backoff
 from psched.config import Section, Settings, coerce, from_mapping, load, masked_url
 
 SQLITE = {"type": "rdb", "url": "sqlite:////data/psched.db"}
@@ -177,6 +178,27 @@ def test_coerce_takes_settings_a_mapping_or_a_path(file: Path) -> None:
     assert coerce(settings) is settings
     assert coerce(SQLITE) == settings
     assert coerce(str(file), "development") == coerce(file, "development") == load(file, "development")
+
+
+def test_a_retry_wait_may_grow_and_differ_between_the_sections() -> None:
+    settings = from_mapping(
+        {**SQLITE, "retry_wait": {"first": 2, "limit": 60}, "schedules": {"retry_wait": 5}, "queue": {}}
+    )
+    assert settings.schedules and settings.queue
+    assert settings.schedules.retry_wait == 5
+    assert settings.queue.retry_wait == Backoff(first=2, factor=2, limit=60, jitter=0.2)
+
+
+def test_max_attempts_and_retention_of_the_queue() -> None:
+    settings = from_mapping({**SQLITE, "max_attempts": 9, "schedules": {}, "queue": {"retention_time": 0}})
+    assert settings.queue and settings.schedules
+    assert (settings.queue.max_attempts, settings.queue.retention_time) == (9, 0)
+    assert from_mapping({**SQLITE, "max_attempts": "none"}).sections[0].max_attempts is None
+
+
+def test_a_section_may_have_an_application_of_its_own() -> None:
+    settings = from_mapping({**SQLITE, "app": "a:app", "schedules": {}, "queue": {"app": ["q:app", "q:More"]}})
+    assert [section.app for section in settings.sections] == [("a:app",), ("q:app", "q:More")]
 
 
 def test_the_command_line_is_laid_over_every_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,21 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ({"poll_interval": 0}, "config: poll_interval: expected a number of seconds > 0, got 0"),
         ({"poll_interval": False}, "config: poll_interval: expected a number of seconds > 0, got False"),
         ({"retry_wait": -1}, "config: retry_wait: expected a number of seconds ≥ 0, got -1"),
+        (
+            {"retry_wait": {"frist": 1}},
+            (
+                "config: retry_wait: unknown key 'frist'; did you mean 'first'?; "
+                "expected seconds, or a mapping like {first: 1, factor: 2, limit: 300}"
+            ),
+        ),
+        (
+            {"queue": {"retry_wait": {"jitter": 2}}},
+            (
+                "config: queue.retry_wait: jitter must be a number from 0 to 1, got 2; "
+                "expected seconds, or a mapping like {first: 1, factor: 2, limit: 300}"
+            ),
+        ),
+        ({"queue": {"max_attempts": 0}}, "config: queue.max_attempts: expected a whole number ≥ 1 or none, got 0"),
         ({"retry_wait": float("nan")}, "config: retry_wait: expected a number of seconds ≥ 0, got nan"),
         (
             {"alive_time": 1e12},
