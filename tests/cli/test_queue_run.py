@@ -67,3 +67,35 @@ def test_queue_run_serves_a_configuration_without_sections(fresh: Commands) -> N
     with running(fresh, "queue", "run", "-r", "jobs.py", "app"):
         pass
     assert fresh.ok("queue", "show", "task", "--json").json["status"] == "finished"
+
+
+FAILING = """
+import pathlib
+import psched
+app = psched.App()
+@app.task("t")
+def handle(task):
+    file = pathlib.Path(task.data["file"])
+    if file.exists():
+        file.with_name("mended").touch()
+    else:
+        file.touch()
+        raise ValueError("not yet")
+"""
+
+
+def test_what_has_failed_for_good_is_listed_with_its_error_and_may_be_tried_again(fresh: Commands) -> None:
+    (fresh.folder / "jobs.py").write_text(FAILING)
+    fresh.use("sqlite:///../psched.db", "  poll_interval: 0.1\n  app: jobs:app\n  include: ..\n")
+    fresh.ok("queue", "init")
+    fresh.ok("queue", "submit", "task", "t", file_of(fresh, "ran"), "--max-attempts", "1")
+    with running(fresh, "queue", "run"):
+        pass
+    (failed,) = fresh.ok("queue", "list", "--status", "failed", "--json").json
+    assert (failed["attempts"], failed["max_attempts"]) == (1, 1)
+    assert "ValueError: not yet" in failed["last_error"]
+    assert "not yet" in fresh.ok("queue", "show", "task").out
+    fresh.ok("queue", "retry", "task")
+    with running(fresh, "queue", "run") as process:
+        wait_for(fresh.folder / "mended", process)
+    assert fresh.ok("queue", "show", "task", "--json").json["status"] == "finished"
