@@ -14,7 +14,7 @@ from psched import cron
 from psched.clock import boottime
 from psched.schedules import ScheduleCollection
 from tests.daemon.harness import PATIENCE, Daemon, wait_for
-from tests.promises.records import Faults, Run, judge, read_lines, read_runs
+from tests.promises.records import Run, judge, read_lines, read_runs
 
 HERE = Path(__file__).parent
 EVERY_SECOND = "* * * * * *"
@@ -33,7 +33,6 @@ class Cluster:
         self.config = {"app": "recorded:Handlers", "include": str(HERE), "alive_time": 60, **config}
         self.masters: dict[str, Daemon] = {}
         self.deaths: dict[int, float] = {}
-        self.outages: list[tuple[float, float]] = []
         self.file = folder / "records"
         self.folder = folder
         self._stack = ExitStack()
@@ -146,7 +145,7 @@ class Cluster:
     def judge(self, required: Mapping[str, Sequence[int]]) -> list[str]:
         """Return what is wrong with the history of the required schedules."""
         runs = [run for run in self.runs() if run.key in required]
-        return judge(runs, required, Faults(self.deaths, self.outages))
+        return judge(runs, required, self.deaths)
 
     def explain(self) -> str:
         """Return all that is known."""

@@ -1,6 +1,6 @@
 """What handlers have written of their runs, and the judge of it. In the test process; the writer is `recorded`.
 
-Handlers append one line at a time, with CLOCK_BOOTTIME, which no test shifts. Nothing is excused but by a fault that
+Handlers append one line at a time, with CLOCK_BOOTTIME, which no test shifts. Nothing is excused but by a death that
 the test declares, and a history in which nothing happened is no good one.
 """
 
@@ -10,7 +10,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -39,23 +39,6 @@ class Run:
     fence: int | None = None
 
 
-@dataclass(frozen=True)
-class Faults:
-    """What the test did, and when (boottime seconds): `deaths` by pid, and `outages` of the database."""
-
-    deaths: Mapping[int, float] = field(default_factory=dict)
-    outages: Sequence[tuple[float, float]] = ()
-
-    def explain(self, run: Run) -> bool:
-        """Tell whether one of them may be why this run was not settled."""
-        end = inf if run.end is None else run.end
-        return run.pid in self.deaths or any(run.begin < until and since < end + 1 for since, until in self.outages)
-
-    def over(self, run: Run) -> float:
-        """Return when the run was over at the latest."""
-        return self.deaths.get(run.pid, inf) if run.end is None else run.end
-
-
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the recorded lines in their order; none when nothing has been written yet."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -76,12 +59,15 @@ def read_runs(path: Path) -> list[Run]:
     return sorted((Run(**run) for run in runs.values()), key=lambda run: run.begin)
 
 
-def judge(runs: Sequence[Run], required: Mapping[str, Iterable[int]], faults: Faults | None = None) -> list[str]:
+def judge(
+    runs: Sequence[Run], required: Mapping[str, Iterable[int]], deaths: Mapping[int, float] | None = None
+) -> list[str]:
     """Return what is wrong with a history: nothing, when each required occurrence was run, once and in order.
 
-    A schedule may have run further than is required, but without a gap if `required` has none.
+    A schedule may have run further than is required, but without a gap if `required` has none. `deaths`: when the test
+    killed which pid (boottime seconds); what that cut off may have been run again, afterwards.
     """
-    declared = Faults() if faults is None else faults
+    declared = {} if deaths is None else deaths
     by_key: dict[str, list[Run]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.begin):
         by_key[run.key].append(run)
@@ -115,12 +101,17 @@ def _early(runs: Sequence[Run]) -> Iterator[str]:
             yield f"{run.key}: {run.occurrence} was begun {early:.3f} s early"
 
 
-def _overlapping(runs: Sequence[Run], faults: Faults) -> Iterator[str]:
+def _overlapping(runs: Sequence[Run], deaths: Mapping[int, float]) -> Iterator[str]:
     over, whose = 0.0, 0
     for run in runs:
         if run.begin < over:
             yield f"{run.key}: {run.occurrence} was begun in {run.pid} before it was over in {whose}"
-        over, whose = max((over, whose), (faults.over(run), run.pid))
+        over, whose = max((over, whose), (_over(run, deaths), run.pid))
+
+
+def _over(run: Run, deaths: Mapping[int, float]) -> float:
+    """Return when the run was over at the latest."""
+    return deaths.get(run.pid, inf) if run.end is None else run.end
 
 
 def _out_of_order(runs: Sequence[Run]) -> Iterator[str]:
@@ -131,8 +122,8 @@ def _out_of_order(runs: Sequence[Run]) -> Iterator[str]:
             yield f"{after.key}: the fence {after.fence} came after {before.fence}"
 
 
-def _repeated(runs: Sequence[Run], faults: Faults) -> Iterator[str]:
+def _repeated(runs: Sequence[Run], deaths: Mapping[int, float]) -> Iterator[str]:
     for number, run in enumerate(runs):
         again = any(later.occurrence == run.occurrence for later in runs[number + 1 :])
-        if again and (run.outcome == "finished" or not faults.explain(run)):
+        if again and (run.outcome == "finished" or run.pid not in deaths):
             yield f"{run.key}: {run.occurrence} was run again after it was {run.outcome or 'not settled'} in {run.pid}"

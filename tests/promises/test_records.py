@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.promises.records import Faults, Run, judge, read_runs
+from tests.promises.records import Run, judge, read_runs
 
 FIRST = Run("a", 100, pid=1, begin=1000.0, end=1001.0, outcome="finished", fence=7)
 SECOND = Run("a", 160, pid=2, begin=1002.0, end=1003.0, outcome="finished", fence=8)
@@ -49,25 +49,19 @@ def test_nothing_to_be_run_is_no_good_history() -> None:
 
 
 def test_a_declared_death_excuses_what_it_cut_off() -> None:
-    assert judge([CUT, AGAIN], {"a": [100]}, Faults(deaths={1: 1003.0})) == []
+    assert judge([CUT, AGAIN], {"a": [100]}, {1: 1003.0}) == []
 
 
 def test_a_declared_death_excuses_no_run_before_it() -> None:
-    assert "before it was over" in "\n".join(judge([CUT, AGAIN], {"a": [100]}, Faults(deaths={1: 1004.5})))
+    assert "before it was over" in "\n".join(judge([CUT, AGAIN], {"a": [100]}, {1: 1004.5}))
 
 
 def test_a_declared_death_excuses_nobody_else() -> None:
-    assert judge([CUT, AGAIN], {"a": [100]}, Faults(deaths={2: 1003.0}))
-
-
-def test_a_declared_outage_excuses_what_could_not_be_settled_in_it() -> None:
-    unsettled = replace(FIRST, outcome="OperationalError")
-    assert judge([unsettled, AGAIN], {"a": [100]}, Faults(outages=[(1000.5, 1003.0)])) == []
-    assert judge([unsettled, AGAIN], {"a": [100]}, Faults(outages=[(1003.0, 1003.5)]))
+    assert judge([CUT, AGAIN], {"a": [100]}, {2: 1003.0})
 
 
 def test_nothing_excuses_a_second_run_after_the_first_was_finished() -> None:
-    assert judge([FIRST, AGAIN], {"a": [100]}, Faults(deaths={1: 1003.0}, outages=[(1000.0, 1009.0)]))
+    assert judge([FIRST, AGAIN], {"a": [100]}, {1: 1003.0})
 
 
 def test_the_records_of_interleaved_runs_are_told_apart(tmp_path: Path) -> None:
