@@ -1,0 +1,57 @@
+"""A queue under test on a table of its own, beside the bench of schedules. In the test process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from psched.backends import open_stores
+from psched.model import Claim, NewTask, TaskRow
+from psched.store import StoreSettings, TaskFilter, TaskStore
+from tests.stores.bench import LONG_AGO, Bench
+
+
+@dataclass
+class QueueBench(Bench):
+    """One kind of queue on one database with one fresh table. `execute`, `raw` and `write` look past the store."""
+
+    _queues: list[TaskStore] = field(default_factory=list)
+    _names: Iterator[int] = field(default_factory=itertools.count)
+
+    def queue(self, holder: str | None = None) -> TaskStore:
+        """Open one more store, as another process would; closed when the test ends."""
+        name = f"host/1/{next(self._names)}" if holder is None else holder
+        store = open_stores(self.type, StoreSettings(url=self.url, holder=name, queue=self.table)).queue
+        assert store is not None
+        self._queues.append(store)
+        return store
+
+    def close(self) -> None:
+        """Close all that was opened here."""
+        for store in self._queues:
+            store.close()
+        super().close()
+
+    def submit(self, store: TaskStore, keys: Iterable[str], **fields: Any) -> None:
+        """Submit tasks, due one after another since long ago."""
+        first = fields.pop("run_at", LONG_AGO)
+        tasks = [NewTask(key, **{"type": "type1", "run_at": first + n, **fields}) for n, key in enumerate(keys)]
+        assert store.submit(tasks) == []
+
+    def claim(self, store: TaskStore, key: str, alive_time: float = 100) -> Claim:
+        """Acquire one task and see that it is `key`."""
+        claims = store.acquire(1, alive_time)
+        assert [claim.row.key for claim in claims] == [key]
+        return claims[0]
+
+
+def row_of(store: TaskStore, key: str) -> TaskRow:
+    row = store.get(key)
+    assert row is not None, f"{key!r} is gone"
+    return row
+
+
+def keys_in(store: TaskStore, **wanted: Any) -> list[str]:
+    return [row.key for row in store.list(TaskFilter(**wanted))]

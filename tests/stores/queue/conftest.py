@@ -1,0 +1,51 @@
+"""Fixtures of the queue's conformance tests: each store on each database, on an empty table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from psched.store import TaskStore
+from tests.stores.places import DATABASES, STORES, Places
+from tests.stores.queue.bench import QueueBench
+
+
+def open_bench(places: Places, type_: str, database: str, folder: Path) -> QueueBench:
+    place = places.bench(type_, database, folder)
+    return QueueBench(place.type, place.url, place.table.replace("schedules", "queue"))
+
+
+@pytest.fixture(params=[(type_, database) for database in DATABASES for type_ in STORES], ids="-".join)
+def bench(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[QueueBench]:
+    """Each kind of queue on each database."""
+    bench = open_bench(places, *request.param, tmp_path)
+    try:
+        bench.queue().create_tables()
+        yield bench
+    finally:
+        bench.close()
+
+
+@pytest.fixture(params=DATABASES)
+def ours(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[QueueBench]:
+    """The queue of `rdb` on each database."""
+    bench = open_bench(places, "rdb", request.param, tmp_path)
+    try:
+        bench.queue().create_tables()
+        yield bench
+    finally:
+        bench.close()
+
+
+@pytest.fixture
+def store(bench: QueueBench) -> TaskStore:
+    """The store under test: the first holder."""
+    return bench.queue()
+
+
+@pytest.fixture
+def other(bench: QueueBench) -> TaskStore:
+    """The same table as another holder sees it."""
+    return bench.queue()

@@ -1,0 +1,223 @@
+"""What becomes of tasks: finished, failed, cancelled, forced, preempted, retried, deleted, purged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from psched.errors import (
+    AlreadyFinishedError,
+    NotFoundError,
+    NotSupportedError,
+    PreemptedError,
+    ScheduleError,
+)
+from psched.model import Claim
+from psched.store import TaskStore
+from tests.stores.bench import LOST, eventually, keys_of, soon
+from tests.stores.queue.bench import QueueBench, keys_in, row_of
+
+
+def finish(store: TaskStore, claim: Claim, retention: float = 100) -> None:
+    store.retire(claim, "finished", None, retention, soon())
+
+
+def test_a_finished_task_is_never_delivered_again(bench: QueueBench, store: TaskStore) -> None:
+    bench.submit(store, ["key"], user="u", max_running=1)
+    finish(store, bench.claim(store, "key"))
+    row = row_of(store, "key")
+    assert (row.status, row.due) == ("finished", None)
+    assert store.acquire(10, 100) == []
+
+
+def test_only_the_lease_holder_retires_a_task(bench: QueueBench, store: TaskStore, other: TaskStore) -> None:
+    bench.submit(store, ["key"])
+    stale = bench.claim(store, "key", bench.lease)
+    claim = eventually(lambda: other.acquire(1, 100))[0]
+    before = bench.raw("key")
+    for verb in (lambda: finish(store, stale), lambda: store.update_data(stale, {"stale": 1}, soon())):
+        with pytest.raises(PreemptedError):
+            verb()
+    assert bench.raw("key") == before
+    finish(other, claim)
+
+
+def test_a_lease_settles_once(bench: QueueBench, store: TaskStore) -> None:
+    bench.submit(store, ["key"])
+    claim = bench.claim(store, "key")
+    finish(store, claim)
+    before = bench.raw("key")
+    verbs: list[Callable[[], object]] = [
+        lambda: finish(store, claim),
+        lambda: store.release(claim.lease, soon()),
+        lambda: store.retry(claim.lease, 0, None, soon()),
+        lambda: store.update_data(claim, {}, soon()),
+    ]
+    for verb in verbs:
+        with pytest.raises(LOST):
+            verb()
+    assert store.extend([claim.lease], 100) == [None]
+    assert bench.raw("key") == before
+
+
+def test_data_is_written_under_the_lease_and_the_lease_stays(bench: QueueBench, store: TaskStore) -> None:
+    bench.submit(store, ["key"], data={"n": 1}, type="type9")
+    claim = bench.claim(store, "key")
+    store.update_data(claim, {"n": 1, "progress": 40}, soon())
+    assert (row_of(store, "key").data, row_of(store, "key").type) == ({"n": 1, "progress": 40}, "type9")
+    (lease,) = store.extend([claim.lease], 200)
+    assert lease is not None
+    store.update_data(Claim(claim.row, lease), {"progress": 60}, soon())
+    finish(store, Claim(claim.row, lease))
+    assert row_of(store, "key").data == {"progress": 60}
+
+
+def test_retried_and_released_tasks_come_again(bench: QueueBench, store: TaskStore) -> None:
+    bench.submit(store, ["a", "b"])
+    first, second = store.acquire(2, 100)
+    store.release(first.lease, soon())
+    store.retry(second.lease, 0, "it broke", soon())
+    claims = {claim.row.key: claim.row for claim in store.acquire(2, 100)}
+    assert sorted(claims) == ["a", "b"]
+    if not bench.compat:
+        assert (claims["a"].attempts, claims["b"].attempts, claims["b"].last_error) == (1, 2, "it broke")
+
+
+def test_a_failed_task_is_kept_with_its_error_until_it_is_retried(ours: QueueBench) -> None:
+    store = ours.queue()
+    ours.submit(store, ["key", "other"], user="u", max_running=1)
+    store.retire(ours.claim(store, "key"), "failed", "ValueError: no luck", None, soon())
+    assert keys_in(store, status="failed") == ["key"]
+    row = row_of(store, "key")
+    assert (row.status, row.attempts, row.last_error) == ("failed", 1, "ValueError: no luck")
+    assert store.purge(100) == 0
+    store.retry_failed("key")
+    claim = {claim.row.key: claim for claim in store.acquire(5, 100) + store.acquire(5, 100)}
+    assert list(claim) == ["other"]
+    finish(store, claim["other"])
+    assert ours.claim(store, "key").row.attempts == 1
+
+
+def test_what_is_not_retired_cannot_be_retried(ours: QueueBench) -> None:
+    store = ours.queue()
+    ours.submit(store, ["waits"])
+    with pytest.raises(ScheduleError, match="'waits' is waiting"):
+        store.retry_failed("waits")
+    finish(store, ours.claim(store, "waits"))
+    with pytest.raises(AlreadyFinishedError):
+        store.retry_failed("waits")
+    with pytest.raises(NotFoundError):
+        store.retry_failed("none")
+
+
+def test_rdb_compat_keeps_no_failed_tasks(bench: QueueBench, store: TaskStore) -> None:
+    if not bench.compat:
+        return
+    bench.submit(store, ["key"])
+    claim = bench.claim(store, "key")
+    with pytest.raises(NotSupportedError):
+        store.retire(claim, "failed", "error", None, soon())
+    with pytest.raises(NotSupportedError):
+        store.retry_failed("key")
+
+
+def test_cancelling_a_waiting_task(bench: QueueBench, store: TaskStore) -> None:
+    bench.submit(store, ["key"])
+    store.cancel_request("key", 100)
+    if bench.compat:  # Ruby's workers may run it still: see COMPAT
+        assert bench.claim(store, "key").lease.cancel_requested
+        return
+    assert row_of(store, "key").status == "cancelled"
+    assert store.acquire(10, 100) == []
+    with pytest.raises(AlreadyFinishedError):
+        store.cancel_request("key", 100)
+
+
+def test_cancelling_a_running_task_tells_its_holder_at_the_next_heartbeat(
+    bench: QueueBench, store: TaskStore, other: TaskStore
+) -> None:
+    bench.submit(store, ["key"])
+    claim = bench.claim(store, "key")
+    assert not claim.lease.cancel_requested
+    other.cancel_request("key", 100)
+    (lease,) = store.extend([claim.lease], 100)
+    assert lease is not None
+    assert lease.cancel_requested
+    store.retire(Claim(claim.row, lease), "cancelled", None, 100, soon())
+    assert row_of(store, "key").status == ("finished" if bench.compat else "cancelled")
+
+
+def test_a_task_that_comes_back_after_its_cancel_says_so_when_acquired(bench: QueueBench, store: TaskStore) -> None:
+    bench.submit(store, ["key"])
+    claim = bench.claim(store, "key")
+    store.cancel_request("key", 100)
+    store.retry(claim.lease, 0, None, soon())
+    assert bench.claim(store, "key").lease.cancel_requested
+
+
+def test_a_forced_finish_preempts_whoever_runs_it(bench: QueueBench, store: TaskStore, other: TaskStore) -> None:
+    bench.submit(store, ["running", "waiting"])
+    claim = bench.claim(store, "running")
+    for key in ("running", "waiting"):
+        other.force_finish(key, 100)
+        assert row_of(store, key).status == "finished"
+        with pytest.raises(AlreadyFinishedError):
+            other.force_finish(key, 100)
+    with pytest.raises(LOST):
+        finish(store, claim)
+    assert store.extend([claim.lease], 100) == [None]
+    with pytest.raises(NotFoundError):
+        other.force_finish("none", 100)
+
+
+def test_preempting_takes_the_lease_from_whoever_has_it(bench: QueueBench, store: TaskStore, other: TaskStore) -> None:
+    bench.submit(store, ["key"])
+    claim = bench.claim(store, "key", 100)
+    preempted = other.preempt("key", 100)
+    assert preempted.row.key == "key"
+    assert store.extend([claim.lease], 100) == [None]
+    with pytest.raises(PreemptedError):
+        finish(store, claim)
+    finish(other, preempted)
+    for key, error in (("key", AlreadyFinishedError), ("none", NotFoundError)):
+        with pytest.raises(error):
+            other.preempt(key, 100)
+
+
+def test_deleting_ends_a_run_and_frees_the_key(bench: QueueBench, store: TaskStore, other: TaskStore) -> None:
+    bench.submit(store, ["key"])
+    claim = bench.claim(store, "key")
+    other.delete("key")
+    with pytest.raises(NotFoundError):
+        finish(store, claim)
+    bench.submit(store, ["key"])
+    with pytest.raises(LOST):
+        finish(store, claim)
+    with pytest.raises(NotFoundError):
+        store.delete("none")
+
+
+def test_a_key_goes_after_its_retention_and_not_before(bench: QueueBench, store: TaskStore) -> None:
+    bench.submit(store, [f"key{n}" for n in range(6)])
+    for n, claim in enumerate(store.acquire(6, 100)):
+        finish(store, claim, 0 if n < 4 else 100)
+    assert [store.purge(3), store.purge(3), store.purge(3)] == [3, 1, 0]
+    assert keys_in(store) == ["key4", "key5"]
+
+
+def test_the_users_of_purged_tasks_are_forgotten_and_come_back(ours: QueueBench) -> None:
+    store = ours.queue()
+    ours.submit(store, ["a", "b"], user="u", max_running=1)
+    finish(store, ours.claim(store, "a"), 0)
+    assert store.purge(10) == 1
+    assert keys_of(store.acquire(10, 100)) == ["b"]
+
+
+def test_what_a_dead_holder_had_is_given_back(ours: QueueBench) -> None:
+    store, dead = ours.queue(), ours.queue("host/9/dead")
+    ours.submit(store, ["a", "b"], user="u", max_running=2)
+    assert keys_of(dead.acquire(2, 100)) == ["a", "b"]
+    assert store.acquire(2, 100) == []
+    assert store.give_back("host/9/dead", [], 100) == 2
+    assert keys_of(store.acquire(2, 100)) == ["a", "b"]

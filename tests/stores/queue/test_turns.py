@@ -1,0 +1,187 @@
+"""Whose turn it is: limits of users, turns between them, priorities. What must hold however many claim at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from psched.clock import boottime
+from psched.errors import PreemptedError
+from psched.model import Claim, NewTask
+from psched.store import TaskStore
+from tests.stores.bench import FAR_OFF, LONG_AGO, eventually, keys_of, soon
+from tests.stores.queue.bench import QueueBench, row_of
+
+
+def users_of(claims: list[Claim]) -> Counter[object]:
+    return Counter(getattr(claim.row, "user") for claim in claims)  # noqa: B009 – of a TaskRow, which a Row may be
+
+
+def take_all(store: TaskStore, limit: int = 10) -> list[Claim]:
+    taken: list[Claim] = []
+    while claims := store.acquire(limit, 100):
+        taken += claims
+    return taken
+
+
+def test_no_more_of_a_user_run_than_may(bench: QueueBench, store: TaskStore, other: TaskStore) -> None:
+    bench.submit(store, [f"key{n}" for n in range(9)], user="u", max_running=3)
+    claims = store.acquire(2, 100) + other.acquire(9, 100)
+    assert keys_of(claims) == ["key0", "key1", "key2"]
+    assert store.acquire(9, 100) == []
+    store.retire(claims[1], "finished", None, 100, soon())
+    assert keys_of(other.acquire(9, 100)) == ["key3"]
+
+
+def test_one_users_backlog_keeps_nobody_else_waiting(bench: QueueBench, store: TaskStore) -> None:
+    bench.submit(store, [f"key{n:03}" for n in range(500)], user="many", max_running=3)
+    bench.submit(store, ["alone"], user="one", run_at=LONG_AGO + 9999, max_running=3)
+    taken = take_all(store, 1)
+    assert users_of(taken) == {"many": 3, "one": 1}
+
+
+def test_of_many_users_behind_a_backlog_each_gets_his_turn(ours: QueueBench) -> None:
+    store = ours.queue()
+    ours.submit(store, [f"key{n:03}" for n in range(250)], user="many", max_running=1)
+    users = [f"user{n:03}" for n in range(90)]
+    store.submit([NewTask(user, "t", run_at=LONG_AGO + 9999, user=user, max_running=1) for user in users])
+    taken = [claim for _ in range(12) for claim in store.acquire(50, 100)]
+    assert users_of(taken) == Counter([*users, "many"])
+
+
+def test_whoever_may_run_more_and_runs_less_comes_first(bench: QueueBench, store: TaskStore) -> None:
+    bench.submit(store, ["a1", "a2", "a3"], user="a", max_running=2)
+    bench.submit(store, ["b1", "b2", "b3"], user="b", max_running=4, run_at=LONG_AGO + 100)
+    bench.submit(store, ["c1", "c2"], run_at=LONG_AGO + 200)
+    assert [keys_of(store.acquire(1, 100)) for _ in range(3)] == [["b1"], ["a1"], ["b2"]]
+
+
+def test_at_equal_weights_who_has_waited_longest_comes_first(bench: QueueBench, store: TaskStore) -> None:
+    for n, user in enumerate(["c", None, "a", "b"]):
+        bench.submit(store, [f"key{n}"], user=user, run_at=LONG_AGO + n)
+    assert [keys_of(store.acquire(1, 100)) for _ in range(4)] == [["key0"], ["key1"], ["key2"], ["key3"]]
+
+
+def test_tasks_without_user_and_users_share_in_turn(ours: QueueBench) -> None:
+    store = ours.queue()
+    ours.submit(store, [f"none{n}" for n in range(50)])
+    ours.submit(store, [f"user{n}" for n in range(50)], user="u", run_at=LONG_AGO + 999)
+    assert users_of(store.acquire(10, 100)) == {None: 5, "u": 5}
+    assert users_of([claim for _ in range(10) for claim in store.acquire(1, 100)]) == {None: 5, "u": 5}
+
+
+def test_a_share_that_is_not_used_goes_to_the_others(ours: QueueBench) -> None:
+    store = ours.queue()
+    ours.submit(store, ["none0", "none1"])
+    ours.submit(store, [f"user{n}" for n in range(50)], user="u")
+    ours.submit(store, ["v0"], user="v")
+    assert users_of(store.acquire(20, 100)) == {None: 2, "u": 17, "v": 1}
+
+
+@pytest.mark.parametrize("user", [None, "u"])
+def test_of_one_user_the_highest_priority_comes_first(ours: QueueBench, user: str | None) -> None:
+    store = ours.queue()
+    for n, priority in enumerate([0, -100, 5, 0, 100]):
+        ours.submit(store, [f"key{n}"], user=user, priority=priority, run_at=LONG_AGO + n)
+    ours.submit(store, ["later"], user=user, priority=50, run_at=FAR_OFF)
+    assert keys_of(store.acquire(10, 100)) == ["key4", "key2", "key0", "key3", "key1"]
+
+
+def test_a_new_priority_or_user_is_seen_at_once(ours: QueueBench) -> None:
+    store, other = ours.queue(), ours.queue()
+    ours.submit(other, ["a"])
+    assert keys_of(store.acquire(5, 100)) == ["a"]
+    ours.submit(other, ["b"], priority=7)
+    assert keys_of(store.acquire(5, 100)) == ["b"]
+    ours.submit(other, ["c"], user="u")
+    assert keys_of(store.acquire(5, 100)) == ["c"]
+
+
+def test_only_tasks_of_the_wanted_types_are_taken(ours: QueueBench) -> None:
+    store = ours.queue()
+    for n, user in enumerate([None, "u"]):
+        ours.submit(store, [f"red{n}"], type="red", user=user)
+        ours.submit(store, [f"blue{n}"], type="blue", user=user)
+    assert sorted(keys_of(store.acquire(9, 100, types=["blue", "green"]))) == ["blue0", "blue1"]
+    assert sorted(keys_of(store.acquire(9, 100))) == ["red0", "red1"]
+
+
+def test_a_lease_that_has_ended_does_not_come_to_life_beside_its_successors(ours: QueueBench) -> None:
+    store, other = ours.queue(), ours.queue()
+    ours.submit(store, ["a", "b"], user="u", max_running=1)
+    late = ours.claim(store, "a", 0.1)
+    claims = eventually(lambda: other.acquire(5, 100))
+    assert keys_of(claims) == ["b"], "which has been due longer than the lease of the other has ended"
+    assert store.extend([late.lease], 100) == [None]
+    with pytest.raises(PreemptedError):
+        store.release(late.lease, soon())
+
+
+def test_a_lease_that_has_ended_and_was_renewed_in_time_counts(ours: QueueBench) -> None:
+    store, other = ours.queue(), ours.queue()
+    ours.submit(store, ["a", "b"], user="u", max_running=1)
+    claim = ours.claim(store, "a", 0.05)
+    eventually(lambda: store.now() > claim.lease.expires_at)
+    assert store.extend([claim.lease], 100) != [None], "nobody had taken it"
+    assert other.acquire(5, 100) == []
+
+
+def test_however_many_claim_at_once_no_more_run_than_may(ours: QueueBench) -> None:
+    """Workers that take batches, renew, retry and finish, all at once. What is taken ahead counts as running."""
+    store = ours.queue()
+    store.submit([NewTask(f"{user}{n}", "t", user=user, max_running=3) for user in "ab" for n in range(60)])
+    watch = Watch(ours)
+    threads = [threading.Thread(target=watch.work, args=(seed,)) for seed in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(50)
+        assert not thread.is_alive()
+    assert watch.errors == []
+    assert watch.most == {"a": 3, "b": 3}, "more ran than may, or never as many"
+    assert {row_of(store, f"{user}{n}").status for user in "ab" for n in range(60)} == {"finished"}
+
+
+class Watch:
+    """Workers that count how many of a user they run at once, until all is done."""
+
+    def __init__(self, bench: QueueBench) -> None:
+        self.errors: list[BaseException] = []
+        self.most = {"a": 0, "b": 0}
+        self._bench = bench
+        self._running: Counter[str] = Counter()
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def work(self, seed: int) -> None:
+        store = self._bench.queue()
+        end = time.monotonic() + 40
+        try:
+            while self._done < 120 and time.monotonic() < end:
+                claims = store.acquire(1 + seed, 100)
+                for claim in claims:
+                    self._count(claim.row.key[0], +1)
+                for claim in claims:
+                    self._run(store, claim, seed)
+        except BaseException as error:  # noqa: BLE001 – told by the test's own thread
+            self.errors.append(error)
+
+    def _run(self, store: TaskStore, claim: Claim, seed: int) -> None:
+        (lease,) = store.extend([claim.lease], 100)
+        assert lease is not None
+        time.sleep(0.001 * seed)
+        self._count(claim.row.key[0], -1)
+        if seed % 2 and claim.row.attempts == 1:
+            store.retry(lease, 0, None, boottime() + 10)
+        else:
+            store.retire(claim, "finished", None, 100, boottime() + 10)
+            with self._lock:
+                self._done += 1
+
+    def _count(self, user: str, more: int) -> None:
+        with self._lock:
+            self._running[user] += more
+            self.most[user] = max(self.most[user], self._running[user])
