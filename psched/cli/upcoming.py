@@ -15,7 +15,6 @@ import click
 from psched import cron as crons
 from psched.cli.options import Chosen, common_options
 from psched.cli.rows import fitted, json_lines, write
-from psched.cli.session import schedules_section
 from psched.cron.zones import load_zone
 
 
@@ -51,11 +50,9 @@ def next_(chosen: Chosen, cron: str, timezone: str | None, number: int, start: i
 
 
 def _reading(chosen: Chosen) -> Reading:
-    """Return what the configuration says, when there is one."""
-    if not chosen.has_config:
-        return Reading()
-    section = schedules_section(chosen.settings())
-    return Reading(section.timezone, section.cron_dialect)
+    """Return what the configuration says of schedules, when there is one and it does."""
+    section = chosen.settings().schedules if chosen.has_config else None
+    return Reading() if section is None else Reading(section.timezone, section.cron_dialect)
 
 
 def _rows(found: list[crons.Occurrence], zone: str) -> Iterator[tuple[str, str, str]]:

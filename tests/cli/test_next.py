@@ -48,3 +48,8 @@ def test_it_shows_ten_from_now_on(fresh: Commands) -> None:
 
 def test_a_configuration_that_was_named_must_be_there(fresh: Commands) -> None:
     assert "/none.yml" in fresh.fault("next", "@daily", "-c", "/none.yml")
+
+
+def test_next_needs_no_section_of_schedules(fresh: Commands) -> None:
+    fresh.configure("development: {queue: {type: rdb, url: 'sqlite://'}}")
+    assert [row["note"] for row in fresh.ok("next", "@daily", "-n", "1", "--json").json] == [""]
