@@ -1,0 +1,155 @@
+"""What the queue's statements cost with many rows: finished, delayed, backlogs of users. As test_plans of schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from psched.model import NewTask
+from psched.store import TaskStore
+from tests.stores.bench import FAR_OFF, LONG_AGO, keys_of, soon
+from tests.stores.places import DATABASES, Places
+from tests.stores.queue.bench import QueueBench
+from tests.stores.queue.conftest import open_bench
+from tests.stores.statements import Watch, watched
+
+FEW = 400
+"""Rows a call may look at, of some 9,000."""
+WINDOW = 700
+"""The same where users are served, of whose rows some 200 are looked at."""
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def crowd(request: pytest.FixtureRequest, places: Places, tmp_path_factory: pytest.TempPathFactory) -> QueueBench:
+    """A queue with 3,000 finished rows of a minute ago, 3,000 delayed ones of as many users, and two backlogs."""
+    bench = open_bench(places, "rdb", request.param, tmp_path_factory.mktemp("queue"))
+    store = bench.queue()
+    store.create_tables()
+    store.submit([NewTask(f"done{n:04}", "t", user=f"user{n:04}") for n in range(3000)])
+    bench.execute(
+        "UPDATE {table} SET status = 'finished', due = NULL, band = NULL, finished_at = updated,"
+        " purge_at = updated + 300000"
+    )
+    store.submit([NewTask(f"later{n:04}", "t", user=f"user{n:04}", run_at=FAR_OFF + n) for n in range(3000)])
+    bench.close()  # tests shall leave no connection behind: they connect anew
+    return bench
+
+
+@pytest.fixture
+def store(crowd: QueueBench) -> Iterator[TaskStore]:
+    """The store, with what a test adds removed afterwards."""
+    yield crowd.queue()
+    crowd.execute("DELETE FROM {table} WHERE type = 'backlog'")
+    crowd.close()
+
+
+def test_polling_an_idle_queue_reads_next_to_nothing(crowd: QueueBench, store: TaskStore) -> None:
+    for _ in range(2):
+        with watched(crowd) as watch:
+            assert store.acquire(10, 100) == []
+        see_that_few_rows_were_read(watch, 40)
+
+
+@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
+def test_taking_tasks_without_user_reads_what_it_takes(crowd: QueueBench, store: TaskStore, analysed: bool) -> None:
+    fill(crowd, store, None, analysed)
+    for _ in range(2):
+        with watched(crowd) as watch:
+            assert len(store.acquire(10, 100)) == 10
+        see_that_few_rows_were_read(watch, FEW)
+
+
+def test_a_queue_without_users_and_priorities_is_claimed_by_one_statement(ours: QueueBench) -> None:
+    store = ours.queue()
+    fill(ours, store, None, analysed=False)
+    store.acquire(10, 100)
+    with watched(ours) as watch:
+        assert len(store.acquire(10, 100)) == 10
+    assert len(watch.statements) == (3 if ours.database == "mysql" else 1), watch.statements
+
+
+@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
+def test_taking_a_users_tasks_reads_no_backlog(crowd: QueueBench, store: TaskStore, analysed: bool) -> None:
+    fill(crowd, store, "many", analysed)
+    with watched(crowd) as watch:
+        assert len(store.acquire(10, 100)) == 3
+    see_that_few_rows_were_read(watch, WINDOW)
+    with watched(crowd) as watch:
+        assert store.acquire(10, 100) == []
+    see_that_few_rows_were_read(watch, WINDOW)
+
+
+def test_one_behind_a_backlog_is_found_without_reading_it(crowd: QueueBench, store: TaskStore) -> None:
+    fill(crowd, store, "many", analysed=True)
+    store.submit([NewTask("one", "backlog", user="one", run_at=LONG_AGO + 99999)])
+    store.acquire(3, 100)
+    found: list[str] = []
+    for _ in range(150):  # the delayed rows' 3,000 users are looked at in turn
+        with watched(crowd) as watch:
+            found += keys_of(store.acquire(10, 100))
+        see_that_few_rows_were_read(watch, WINDOW)
+        if "one" in found:
+            return
+    pytest.fail("it was not found")
+
+
+def get(store: TaskStore) -> None:
+    assert store.get("done0005")
+
+
+def submit(store: TaskStore) -> None:
+    store.submit([NewTask("new", "backlog"), NewTask("done0005", "backlog")])
+
+
+def settle(store: TaskStore) -> None:
+    retired, written, renewed = store.acquire(3, 100)
+    store.retire(retired, "finished", None, 100, soon())
+    store.update_data(written, {}, soon())
+    assert None not in store.extend([renewed.lease], 100)
+
+
+def steer(store: TaskStore) -> None:
+    store.cancel_request("backlog0100", 100)
+    store.force_finish("backlog0101", 100)
+    store.preempt("backlog0102", 100)
+    store.delete("backlog0103")
+
+
+def purge(store: TaskStore) -> None:
+    for key in ("backlog0200", "backlog0201"):
+        store.force_finish(key, 0)
+    assert store.purge(100) == 2
+    assert store.purge(100) == 0
+
+
+@pytest.mark.parametrize("verb", [get, submit, settle, steer, purge])
+def test_no_verb_reads_the_whole_table(crowd: QueueBench, store: TaskStore, verb: Callable[[TaskStore], None]) -> None:
+    fill(crowd, store, None, analysed=True)
+    with watched(crowd) as watch:
+        verb(store)
+    see_that_few_rows_were_read(watch, FEW)
+
+
+def fill(bench: QueueBench, store: TaskStore, user: str | None, analysed: bool) -> None:
+    """Add 3,000 due rows."""
+    limit = None if user is None else 3
+    store.submit(
+        [NewTask(f"backlog{n:04}", "backlog", run_at=LONG_AGO + n, user=user, max_running=limit) for n in range(3000)]
+    )
+    if analysed:
+        bench.execute(
+            {"sqlite": "ANALYZE", "mysql": "ANALYZE TABLE {table}", "postgresql": "ANALYZE {table}"}[bench.database]
+        )
+
+
+def see_that_few_rows_were_read(watch: Watch, few: int) -> None:
+    """Fail with the statements and plans when a call looked at more than it may."""
+    story = "\n".join([*watch.statements, *watch.plans, str(watch.reads)])
+    assert sum(watch.reads) <= few, story
+    plans = [plan for plan in watch.plans if "_users" not in plan]
+    assert not [plan for plan in plans if plan.startswith("SCAN queue") or "Seq Scan" in plan], story
+    assert not [plan for plan in plans if "type=ALL" in plan and "Deleting" not in plan], story
+    # MariaDB may look a user's few rows up by another index, and sort these.
+    in_order = [plan for plan in plans if "_user_run" not in plan]
+    assert not any("TEMP B-TREE FOR ORDER" in plan or "filesort" in plan for plan in in_order), story
