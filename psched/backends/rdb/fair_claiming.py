@@ -15,7 +15,7 @@ from sqlalchemy import Connection, RowMapping, Table, bindparam, func, select
 from psched.backends.rdb.claiming import Parameters, claiming_by
 from psched.backends.rdb.shares import NOBODY, Candidate, shares
 from psched.backends.rdb.statements import LeaseStatements
-from psched.backends.rdb.tables import has_users
+from psched.backends.rdb.tables import USER_BAND, has_users
 from psched.backends.rdb.user_claims import UserClaims
 from psched.clock import Clock, monotonic
 from psched.dialects.base import now_ms
@@ -23,6 +23,7 @@ from psched.dialects.database import Database
 
 _FRESH = 1.0
 """Seconds for which the bands that were found are taken for all there are, while they give enough."""
+_ABOVE_ALL = 2 * USER_BAND
 _MOST_CLAIMS = 20
 """Users claimed for by one acquire: each is a transaction."""
 
@@ -38,8 +39,7 @@ class FairClaiming:
         self._clock = clock
         self._bands: tuple[int, ...] = ()
         self._look_at = clock()
-        self._highest = select(func.max(c.band))
-        self._next = self._highest.where(c.band < bindparam("above"))
+        self._next = select(func.max(c.band)).where(c.band < bindparam("above"))
         self._head = select(c.due).where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(1)
 
     def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[RowMapping]:
@@ -55,10 +55,9 @@ class FairClaiming:
     def _look(self, connection: Connection) -> tuple[int, ...]:
         """Find out which bands there are, the highest first."""
         bands = []
-        band = connection.execute(self._highest).scalar()
-        while band is not None:
+        band: int | None = _ABOVE_ALL
+        while (band := connection.execute(self._next, {"above": band}).scalar()) is not None:
             bands.append(band)
-            band = connection.execute(self._next, {"above": band}).scalar()
         self._bands = tuple(bands)
         self._look_at = self._clock() + _FRESH
         return self._bands
