@@ -1,4 +1,4 @@
-"""What dead children may still hold in the database, until a successor has given it back. In the master."""
+"""What dead children may still hold in the database, until somebody has given it back. In the master."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from psched.daemon.boot import DeadChild
 
 
 class Estate:
-    """The dead whose leases nobody has given back. The next child to be born takes them over, whatever its slot."""
+    """The dead whose leases nobody has given back. The next child to be born takes them over, whatever its slot.
+
+    Where none is born, an heir does (see `executor`).
+    """
 
     def __init__(self) -> None:
         self._unclaimed: list[DeadChild] = []
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to take over."""
+        return not self._unclaimed
 
     def leave(self, dead: Iterable[DeadChild]) -> None:
         """Add dead children; also those whose heir died before it had given back."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 from psched.config import Settings
-from psched.daemon.processor import open_sites
+from psched.daemon.worksites import open_sites
 
 
 def preload(settings: Settings) -> None:

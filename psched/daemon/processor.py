@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from psched.application import Application
-from psched.config import Section, Settings
+from psched.config import Settings
 from psched.daemon.boot import Boot, DeadChild
 from psched.daemon.departure import Departure
 from psched.daemon.keeper import Keeper
@@ -17,24 +16,9 @@ from psched.daemon.prefetch import prefetch_for
 from psched.daemon.runner import Runner, give_back
 from psched.daemon.runs import Runs
 from psched.daemon.warden import Warden
-from psched.queue import open_queue
-from psched.schedules import open_schedules
-from psched.source import Source
+from psched.daemon.worksites import Worksite, open_sites
 
 log = logging.getLogger(__name__)
-
-_SHORT_LEASE = 30.0
-"""Seconds a lease lasts on what was taken ahead and has not begun. It is renewed to `alive_time` soon after it begins:
-what begins in the last moment before the database goes away has only this long to outlast the outage."""
-
-
-@dataclass(frozen=True, slots=True)
-class Worksite:
-    """One section with the open source of its rows."""
-
-    name: str
-    section: Section
-    source: Source
 
 
 class Processor:
@@ -122,11 +106,7 @@ class Processor:
     def _gave_back(self, dead: DeadChild) -> bool:
         try:
             for site in self._sites:
-                prefix = f"{site.name}:"
-                suspects = [name.removeprefix(prefix) for name in dead.running if name.startswith(prefix)]
-                count = site.source.give_back(dead.holder, suspects)
-                if count:
-                    log.info("section=%s gave back %d leases of %s, which is dead", site.name, count, dead.holder)
+                site.give_back(dead)
         except Exception as error:  # noqa: BLE001 – until the database does it
             self._complain(f"the leases of {dead.holder} are not given back yet: {one_line(error)}")
             return False
@@ -160,21 +140,6 @@ class Processor:
         self._warden.ticker.close()
 
 
-def open_sites(settings: Settings, holder: str) -> list[Worksite]:
-    """Open a source for each section that is configured; nothing is connected yet."""
-    sites = []
-    queue = None
-    if settings.queue is not None:
-        queue = open_queue(settings.queue, holder, short_lease(settings, settings.queue))
-        sites.append(Worksite("queue", settings.queue, queue.source))
-    if settings.schedules is not None:
-        collection = open_schedules(settings.schedules, holder, short_lease(settings, settings.schedules))
-        if queue is not None:
-            collection.feed(queue.store)
-        sites.insert(0, Worksite("schedules", settings.schedules, collection.source))
-    return sites
-
-
 def open_lane(site: Worksite, application: Application, settings: Settings) -> Lane:
     """Return a lane of its own for one handler thread."""
     section = site.section
@@ -188,12 +153,6 @@ def open_lane(site: Worksite, application: Application, settings: Settings) -> L
         section.task_timeout,
         margin,
     )
-
-
-def short_lease(settings: Settings, section: Section) -> float:
-    """Return the seconds a lease lasts on what was taken ahead: it must outlive a frozen child's end."""
-    frozen = settings.child_heartbeat_limit + settings.child_kill_interval
-    return min(section.alive_time, max(_SHORT_LEASE, frozen + 3.0))
 
 
 def build(boot: Boot, application: Application, report_given_back: Callable[[], None]) -> Processor:

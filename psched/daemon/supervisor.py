@@ -1,6 +1,6 @@
 """The master: slots, and what signals make of them. It opens no database and runs no handler.
 
-    running ──TERM, INT, QUIT──▶ stopping ──every slot empty──▶ done
+    running ──TERM, INT, QUIT──▶ stopping ──every slot empty, nothing to give back──▶ done
        │ └──USR1, HUP──▶ rehearsing ──loaded──▶ running, by the new plan
        └──WINCH, EMT──▶ replacing ──the new master is up──▶ stopping
 
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from psched.clock import Clock, monotonic
 from psched.daemon.estate import Estate
+from psched.daemon.executor import Executor
 from psched.daemon.fork_processor import ForkProcessor
 from psched.daemon.logs import Log
 from psched.daemon.nursery import Nursery
@@ -46,9 +47,13 @@ class Supervisor:
     """Why nothing could be started at all."""
     _slots: dict[int, ForkProcessor] = field(default_factory=dict)
     _estate: Estate = field(default_factory=Estate)
+    _executor: Executor = field(init=False)
     _was_up: bool = False
     _stopping: bool = False
     _interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        self._executor = Executor(self._estate, self.nursery, self.log_file)
 
     def begin(self) -> None:
         """Make the slots; the first `tick` forks their children."""
@@ -57,14 +62,15 @@ class Supervisor:
 
     @property
     def done(self) -> bool:
-        """Whether every child is gone after a stop."""
-        return self._stopping and not self._slots
+        """Whether every child is gone after a stop, and what the dead held was given back, or could not be."""
+        return self._deserted and self._executor.done
 
     @property
     def deadline(self) -> float:
         """When `tick` is due at the latest."""
         slots = [slot.deadline for slot in self._slots.values()]
-        return min([self.restart.deadline, self.succession.deadline, self.voice.deadline, *slots])
+        parts = [self.restart.deadline, self.succession.deadline, self.voice.deadline, self._executor.deadline]
+        return min([*parts, *slots])
 
     def take_signal(self, number: int) -> None:
         """Do what the signal asks for; see the table in the README."""
@@ -86,6 +92,7 @@ class Supervisor:
             slot.tick(now)
             if slot.gone:
                 del self._slots[slot.number]
+        self._executor.tick(now, self.plan.settings, last=self._deserted)
         if not self._was_up and not self._stopping:
             self._see_whether_up()
         if not self.restart.active:
@@ -98,6 +105,11 @@ class Supervisor:
         for slot in self._slots.values():
             slot.forgive(now)
         self.restart.forgive(now)
+        self._executor.forgive(now)
+
+    @property
+    def _deserted(self) -> bool:
+        return self._stopping and not self._slots
 
     def _verbs(self) -> dict[int, Callable[[], None]]:
         return {

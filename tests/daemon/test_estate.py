@@ -1,0 +1,87 @@
+"""What a dead worker held is given back at once, also when no worker is born to do it."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from psched.daemon.signals import REPLACE_NOW
+from tests.daemon.harness import Daemon
+
+Make = Callable[..., Daemon]
+
+
+def _is_given_back(daemon: Daemon, key: str = "s1") -> bool:
+    """Wait until the schedule can be taken by another host, which its lease of 300 s would not allow."""
+    with daemon.schedules() as schedules:
+        task = daemon.wait_for(schedules.poll)
+        task.release()
+        return task.key == key
+
+
+@pytest.mark.parametrize("handler", ["frozen", "stopped"])
+def test_an_immediate_stop_gives_back_what_a_worker_held_that_had_to_be_killed(daemon: Daemon, handler: str) -> None:
+    daemon.add("s1", handler)
+    daemon.wait_for_trace("began")
+    daemon.stop()
+    assert "did not leave in time" in daemon.log
+    assert _is_given_back(daemon)
+
+
+def test_a_worker_killed_in_a_graceful_stop_leaves_nothing_leased(daemon: Daemon) -> None:
+    daemon.add("s1", "wait")
+    pid = daemon.wait_for_trace("began")["pid"]
+    daemon.signal(signal.SIGTERM)
+    daemon.wait_for_log("stopping when the running tasks are done")
+    psutil.Process(pid).kill()
+    assert daemon.end() == 0
+    assert _is_given_back(daemon)
+
+
+def test_what_a_killed_worker_held_waits_for_no_sibling_that_runs_on(make_daemon: Make) -> None:
+    daemon = make_daemon(processors=2).start()
+    for key in ("s1", "s2"):
+        daemon.add(key, "wait")
+    killed = daemon.wait_for_trace("began", "s1")["pid"]
+    daemon.wait_for_trace("began", "s2")
+    daemon.signal(signal.SIGTERM)
+    daemon.wait_for_log("stopping when the running tasks are done")
+    psutil.Process(killed).kill()
+    assert _is_given_back(daemon)
+    assert not daemon.traces("ended")
+    daemon.go("s2")
+    assert daemon.end() == 0
+
+
+def test_a_binary_replace_gives_back_what_a_worker_of_the_old_master_held(daemon: Daemon) -> None:
+    daemon.add("s1", "stopped")
+    daemon.wait_for_trace("began")
+    daemon.edit_app("os.kill(os.getpid(), signal.SIGSTOP)", "return")
+    daemon.forget_ready()
+    daemon.signal(REPLACE_NOW)
+    new = psutil.Process(daemon.wait_until_ready())
+    try:
+        daemon.wait_for_trace("began", count=2)
+        daemon.end()
+    finally:
+        new.terminate()
+        daemon.wait_until_gone([new])
+
+
+def test_a_stop_does_not_wait_for_a_database_that_does_not_answer(daemon: Daemon) -> None:
+    daemon.add("s1", "wait")
+    pid = daemon.wait_for_trace("began")["pid"]
+    with sqlite3.connect(daemon.folder / "psched.db", isolation_level=None) as busy:
+        busy.execute("BEGIN EXCLUSIVE")
+        daemon.signal(signal.SIGTERM)
+        daemon.wait_for_log("stopping when the running tasks are done")
+        psutil.Process(pid).kill()
+        daemon.wait_for(lambda: "psched: heir idle" in daemon.titles())
+        daemon.signal(signal.SIGQUIT)
+        assert daemon.end() == 0
+        assert "they end by themselves" in daemon.log
+        busy.execute("ROLLBACK")
