@@ -3,8 +3,8 @@
     app: psched.handlers.enqueue:Enqueue
 
 It takes schedules of the type `enqueue`, and of any that begins with `enqueue.`: what follows is the type of the tasks.
-A schedule's data may hold `type` (instead), `data` (of the tasks; default `{}`), `user`, `max_running`, `priority`,
-`max_attempts` and `compression`, as for `Queue.submit`.
+A schedule's data may hold `type` (instead; not on `rdb_compat`, whose data holds the schedule's own), `data` (of the
+tasks; default `{}`), `user`, `max_running`, `priority`, `max_attempts` and `compression`, as for `Queue.submit`.
 
 The task's key is `<schedule>@<scheduled_time>`, so each occurrence is submitted once, whatever dies in between; where
 both tables are in one database, the task is written and the schedule moved on in one transaction. The occurrence is
