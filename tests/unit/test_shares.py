@@ -1,0 +1,26 @@
+"""The fair order between users, as arithmetic."""
+
+from __future__ import annotations
+
+from psched.backends.rdb.shares import Candidate, shares
+
+
+def test_each_task_goes_to_the_greatest_weight() -> None:
+    a, b = Candidate("a", 0, 0, 2), Candidate("b", 5, 1, 8)
+    assert shares([a, b], 1) == {"b": 1}  # 8/2 against 2/1
+    assert shares([a, b], 4) == {"b": 3, "a": 1}
+    assert list(shares([a, b], 100).items()) == [("b", 7), ("a", 2)]
+
+
+def test_at_equal_weights_the_longest_wait_comes_first() -> None:
+    assert list(shares([Candidate("a", 7, 0, None), Candidate("b", 5, 0, None)], 1)) == ["b"]
+
+
+def test_nobody_gets_more_than_may_run() -> None:
+    assert shares([Candidate("a", 0, 3, 3), Candidate("b", 0, 2, 3)], 9) == {"b": 1}
+    assert shares([], 9) == {}
+
+
+def test_users_without_limit_share_evenly() -> None:
+    given = shares([Candidate(user, 0, 0, None) for user in "abc"], 300)
+    assert given == {"a": 100, "b": 100, "c": 100}
