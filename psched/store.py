@@ -57,6 +57,8 @@ class LeaseStore(Protocol):
 
     shows_fence: bool
     """Whether a lease's fence is a number that grows, worth showing to handlers as `task.fence`."""
+    knows_holders: bool
+    """Whether what a process leased can be found by its name, and so given back by another one."""
 
     def create_tables(self) -> None:
         """Create or upgrade the tables and indexes; idempotent."""

@@ -126,7 +126,7 @@ def work(boot: Boot, log_file: Log, ends: ChildEnds) -> int:
     child = ChildProcess(f"worker {boot.slot}", boot.settings, ends, log_file)
     pid = os.getpid()
     child.begin()
-    labour = child.boot(lambda: build(boot, load(boot.application), lambda: _say_gave_back(ends)))
+    labour = child.boot(lambda: build(boot, load(boot.application), ends.say))
     if labour is None:
         return BOOT_FAILED
     labour.run()
@@ -140,10 +140,6 @@ def rehearse(application: ApplicationSpec, settings: Settings, log_file: Log, en
     child = ChildProcess("probe", settings, ends, log_file)
     child.begin()
     return BOOT_FAILED if child.boot(lambda: _Nothing(load(application))) is None else child.leave()
-
-
-def _say_gave_back(ends: ChildEnds) -> None:
-    ends.say(pipes.GAVE_BACK)
 
 
 def _be_a_stranger(signals: SignalQueue, ends: ChildEnds) -> None:

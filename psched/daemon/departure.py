@@ -1,7 +1,9 @@
 """Leaving a child by force: park the handler, kill its descendants, give back what is held, exit. In children.
 
-The order matters: a lease is released only when nothing is left that works under it. If the release fails, the lease
-stands and ends by itself.
+The order matters: a lease is released only when nothing is left that works under it. Only the main thread can be held
+still. With several handler threads, what they hold is given back when the process has ended, by its successor or by an
+heir. Where that cannot be (`rdb_compat` knows no holders; the master is gone) it is released in the last moment before
+the end, and its handler may overlap the next run by some milliseconds. If a release fails, the lease stands.
 """
 
 from __future__ import annotations
@@ -11,17 +13,19 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NoReturn
 
 import psutil
 
+from psched.daemon import pipes
+from psched.daemon.board import Board
 from psched.daemon.exit_codes import FORCED
 from psched.daemon.lane import one_line
 from psched.daemon.runner import give_back, settle_stopped
 from psched.daemon.runs import Runs
-from psched.errors import ImmediateProcessStopError
+from psched.errors import CancelRequestedError, ImmediateProcessStopError
 from psched.source import Source
 from psched.task import Task
 
@@ -35,10 +39,13 @@ _PATIENCE = 1.0
 class Departure:
     """Knows what this child holds. A parked thread may hold any lock, so nothing after that waits without end."""
 
-    def __init__(self, sources: Sequence[Source], runs: Runs) -> None:
-        """Must be made in the main thread, which is the one that will be parked."""
+    def __init__(self, sources: Sequence[Source], runs: Runs, board: Board, say: Callable[[str], None]) -> None:
+        """Must be made in the main thread, which is the one that will be parked. `say` sends the master a word."""
         self._sources = sources
         self._runs = runs
+        self._board = board
+        self._say = say
+        self._master = os.getppid()
         self._main = threading.main_thread()
         self._leaving = threading.Event()
         signal.signal(_PARK, self._park)
@@ -65,13 +72,39 @@ class Departure:
             time.sleep(60)
 
     def _release(self) -> None:
+        """Give back what can be; tell the master when that was all, so that nobody has to look for more."""
+        for cell in range(self._runs.cells):
+            self._conclude(cell)
         running = [run.task for run in self._runs.active()]
-        for task in running:
-            self._settle(task)
-        for source in self._sources:
-            for task in source.held:
-                if task not in running:
-                    give_back(task)
+        given = [
+            give_back(task)
+            for source in self._sources
+            for task in source.held
+            if task not in running and not self._is_left(source)
+        ]
+        parked_in_run = self._parked and bool(running)  # elsewhere it may be taking rows that nobody knows of yet
+        if parked_in_run and all(given) and all(task.settled for task in running):
+            self._say(pipes.EMPTY)
+
+    @property
+    def _parked(self) -> bool:
+        """Whether the only handler thread is the one that is held still."""
+        return self._runs.cells == 1
+
+    def _is_left(self, source: Source) -> bool:
+        """Tell whether what is held of `source` is left to those who come after this process."""
+        return not self._parked and source.store.knows_holders and os.getppid() == self._master
+
+    def _conclude(self, cell: int) -> None:
+        """Settle what handler thread `cell` runs, or take it off the board: who gives it back is not to suspect it."""
+        run = self._runs.at(cell)
+        if run is None:
+            return
+        is_over = isinstance(run.task.stop_reason, TimeoutError | CancelRequestedError)  # and so not due at once
+        if self._is_left(run.lane.source) and not is_over:
+            self._board.idle(cell)
+        else:
+            self._settle(run.task)
 
     def _settle(self, task: Task) -> None:
         """Settle what was running by the reason it was stopped for; what merely shares the process is released."""

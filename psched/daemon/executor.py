@@ -73,6 +73,7 @@ class Executor:
             self._failed(f"cannot fork: {error.strerror}", now, last)
         else:
             self._due = now + _LIMIT
+            log.info("%s gives back what %d dead workers held", self._heir, len(self._dead))
 
     def _tend(self, child: Forked, now: float, last: bool) -> None:
         if child.gone:

@@ -161,7 +161,7 @@ class ForkProcessor:
         self._child = self._handle = self._boot = None
         if not child.gave_back:
             self._estate.leave(boot.dead)
-        if child.ready and not child.orderly:
+        if child.ready and not (child.orderly or child.empty):
             self._estate.leave([DeadChild(boot.holder, running)])
         if child.orderly or stopping:
             self._log_end(child, running, stopping)

@@ -26,6 +26,8 @@ class Forked:
     heard: float
     ready: bool = False
     gave_back: bool = False
+    empty: bool = False
+    """It leaves by force, and has given back all that it held."""
     left: bool = False
     """It said goodbye: it holds nothing, and its end is no accident."""
     why: str | None = None
@@ -45,6 +47,8 @@ class Forked:
                 self.ready = True
             elif word == pipes.GAVE_BACK:
                 self.gave_back = True
+            elif word == pipes.EMPTY:
+                self.empty = True
             elif word == pipes.BYE:
                 self.left = True
             elif word == pipes.WHY:

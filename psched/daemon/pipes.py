@@ -1,7 +1,7 @@
 """The two pipes between a master and a child: words up, orders down. Used in both.
 
-Up: one line a word ("beat", "ready", "gave", "bye", "why <reason>"), each written at once, so that words of several
-threads never mix. Down: one byte an order; the end of the file means that the master is gone.
+Up: one line a word ("beat", "ready", "gave", "empty", "bye", "why <reason>"), each written at once, so that words of
+several threads never mix. Down: one byte an order; the end of the file means that the master is gone.
 Orders go through the pipe and not by signal: a signal would interrupt the handler's system calls, and a handler may
 have taken the signals for itself.
 """
@@ -14,6 +14,7 @@ from contextlib import suppress
 BEAT = "beat"
 READY = "ready"
 GAVE_BACK = "gave"
+EMPTY = "empty"
 BYE = "bye"
 WHY = "why"
 

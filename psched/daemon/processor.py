@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from psched.application import Application
 from psched.config import Settings
+from psched.daemon import pipes
 from psched.daemon.boot import Boot, DeadChild
 from psched.daemon.departure import Departure
 from psched.daemon.keeper import Keeper
@@ -24,17 +25,17 @@ log = logging.getLogger(__name__)
 class Processor:
     """Runs handlers in the main thread, or with `processor_type: thread` in as many threads as there are processors."""
 
-    def __init__(self, boot: Boot, application: Application, report_given_back: Callable[[], None]) -> None:
-        """`report_given_back` is called once the leases of dead predecessors are given back."""
+    def __init__(self, boot: Boot, application: Application, say: Callable[[str], None]) -> None:
+        """`say` sends the master a word of `pipes`."""
         settings = boot.settings
         cells = settings.processors if settings.processor_type == "thread" else 1
         self._boot = boot
-        self._report_given_back = report_given_back
+        self._say = say
         self._stopping = threading.Event()
         self._runs = Runs(cells)
         self._sites = open_sites(settings, boot.holder)
         sources = [site.source for site in self._sites]
-        self._departure = Departure(sources, self._runs)
+        self._departure = Departure(sources, self._runs, boot.board, say)
         self._warden = Warden(self._runs, settings.child_kill_interval, self._departure.leave)
         self._runners = [self._runner(cell, application) for cell in range(cells)]
         interval = min(site.section.task_heartbeat_interval for site in self._sites)
@@ -101,7 +102,7 @@ class Processor:
                 self._stopping.wait(pause)
                 pause = min(pause * 2, 5.0)
         if self._boot.dead and not self._stopping.is_set():
-            self._report_given_back()
+            self._say(pipes.GAVE_BACK)
 
     def _gave_back(self, dead: DeadChild) -> bool:
         try:
@@ -155,6 +156,6 @@ def open_lane(site: Worksite, application: Application, settings: Settings) -> L
     )
 
 
-def build(boot: Boot, application: Application, report_given_back: Callable[[], None]) -> Processor:
+def build(boot: Boot, application: Application, say: Callable[[str], None]) -> Processor:
     """Return the work of the child that `boot` describes. Call it in the child's main thread."""
-    return Processor(boot, application, report_given_back)
+    return Processor(boot, application, say)

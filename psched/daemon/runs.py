@@ -59,6 +59,7 @@ class Runs:
     """The runs of this child, one per handler thread at the most. Reading is safe from any thread."""
 
     def __init__(self, cells: int) -> None:
+        self.cells = cells
         self._runs: list[Run | None] = [None] * cells
 
     def begin(self, cell: int, run: Run) -> None:

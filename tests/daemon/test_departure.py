@@ -14,13 +14,14 @@ from tests.lab.absent import not_run
 
 _LEAVE = """
 import os, subprocess
+from psched.daemon.board import Board
 from psched.daemon.departure import Departure
 from psched.daemon.runs import Runs
 roots = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 os.setresuid(65534, 65534, 65534)
 ours = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 print(roots.pid, ours.pid, flush=True)
-Departure([], Runs(1)).leave("as told")
+Departure([], Runs(1), Board(1), print).leave("as told")
 """
 
 

@@ -85,3 +85,58 @@ def test_a_stop_does_not_wait_for_a_database_that_does_not_answer(daemon: Daemon
         assert daemon.end() == 0
         assert "they end by themselves" in daemon.log
         busy.execute("ROLLBACK")
+
+
+def test_a_worker_that_leaves_by_force_and_holds_nothing_needs_no_heir(daemon: Daemon) -> None:
+    daemon.add("s1", "wait")
+    daemon.wait_for_trace("began")
+    daemon.stop()
+    assert "leaving by force" in daemon.log
+    assert "heir" not in daemon.log
+    assert _is_given_back(daemon)
+
+
+def test_what_handler_threads_held_is_given_back_when_their_process_has_ended(make_daemon: Make) -> None:
+    daemon = make_daemon(processors=2, processor_type="thread", task_prefetch=1).start()
+    for key in ("s1", "s2"):
+        daemon.add(key, "wait")
+        daemon.wait_for_trace("began", key)
+    daemon.stop()
+    assert "gave back 2 leases" in daemon.log
+    with daemon.schedules() as schedules:
+        tasks = schedules.poll_multi(2)
+        assert [task.attempts for task in tasks] == [1, 1], "due at once, and no attempt counted"
+        for task in tasks:
+            task.release()
+
+
+def test_a_thread_that_ran_too_long_takes_no_other_run_down_for_long(make_daemon: Make) -> None:
+    daemon = make_daemon(processors=2, processor_type="thread", task_prefetch=1, task_timeout=1.5).start()
+    daemon.add("s1", "wait")
+    daemon.wait_for_trace("began", "s1")
+    daemon.pause(0.8)
+    daemon.add("s2", "wait")
+    daemon.wait_for_trace("began", "s2")
+    daemon.wait_for_trace("began", "s2", count=2)
+    assert "gave back 1 leases" in daemon.log
+    daemon.go("s1")
+    daemon.go("s2")
+    daemon.wait_for_trace("ended", "s1")
+    daemon.stop()
+
+
+def test_handler_threads_that_nobody_comes_after_release_by_themselves(make_daemon: Make) -> None:
+    daemon = make_daemon(processors=2, processor_type="thread", task_prefetch=1).start()
+    daemon.add("s1", "wait")
+    daemon.wait_for_trace("began")
+    daemon.process.kill()
+    daemon.process.wait()
+    assert _is_given_back(daemon)
+
+
+def test_handler_threads_release_by_themselves_in_a_table_without_holders(make_daemon: Make) -> None:
+    daemon = make_daemon(type="rdb_compat", processors=2, processor_type="thread", task_prefetch=1).start()
+    daemon.add("s1", "wait")
+    daemon.wait_for_trace("began")
+    daemon.stop()
+    assert _is_given_back(daemon)

@@ -14,6 +14,7 @@ class Ledger:
     """Where the tasks it hands out are settled. `entries` holds a tuple for each settling, in order."""
 
     shows_fence = True
+    knows_holders = True
     keeps_data = True
 
     def __init__(self) -> None:

@@ -18,6 +18,7 @@ class RdbLeaseStore(SqlStore):
     """Due rows with leases in one table; `read` makes of a stored row what the engine knows."""
 
     shows_fence = True
+    knows_holders = True
 
     def __init__(
         self,

@@ -29,6 +29,7 @@ class CompatScheduleStore(SqlStore):
     """`ScheduleStore` on a table that Ruby clients and workers may share."""
 
     shows_fence = False
+    knows_holders = False
 
     def __init__(self, database: Database, table: str) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
