@@ -1,0 +1,60 @@
+"""The application of the queue's tests: its handlers leave traces beside those of `app`. Runs in children."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from app import trace
+
+from psched.application import App
+from psched.task import Task
+
+app = App()
+
+
+@app.task("quick")
+def quick(task: Task) -> None:
+    """Done at once; says what it has done."""
+    trace("ran", task, fence=task.fence, data=task.data)
+    task.update_data({"done": True})
+
+
+@app.task("short")
+def short(task: Task) -> None:
+    """Take a moment."""
+    trace("began", task)
+    time.sleep(0.01)
+    trace("ended", task)
+
+
+@app.task("heed", finish=False)
+def heed(task: Task) -> None:
+    """Run until asked to stop."""
+    task.update_data({"progress": 40})
+    trace("began", task)
+    while task.stop_reason is None:
+        time.sleep(0.01)
+    trace("stopped", task, reason=type(task.stop_reason).__name__)
+
+
+@app.task("stubborn", finish=False)
+def stubborn(task: Task) -> None:
+    """Never stop."""
+    trace("began", task)
+    while True:
+        time.sleep(0.01)
+
+
+@app.task("raise", max_attempts=2, retry_wait={"first": 0.01, "jitter": 0})
+def raises(task: Task) -> None:
+    """Fail each time."""
+    trace("ran", task)
+    raise ValueError("as told")
+
+
+@app.task("crash", max_attempts=2)
+def crashes(task: Task) -> None:
+    """End the worker."""
+    trace("ran", task)
+    os._exit(3)
