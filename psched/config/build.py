@@ -124,6 +124,9 @@ class _Building:
                     else did_you_mean(str(key), _SECTION_KEYS)
                 )
                 self._fault(f"{name}.{key}: unknown key{hint}")
+        schedules = self._content.get("schedules")
+        if isinstance(schedules, dict) and schedules.get("max_attempts") is not None:
+            self._fault("schedules.max_attempts: a schedule never gives up; the key is for the top level and queue:")
 
     def _section(self, name: str) -> Section | None:
         """Return the section: its own keys over those of the top level."""

@@ -37,6 +37,10 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ({"type": ["rdb"]}, "config: type: expected text, got ['rdb']"),
         ({"retry_wiat": 3}, "config: retry_wiat: unknown key; did you mean 'retry_wait'?"),
         ({"schedules": {"tabel": "x"}}, "config: schedules.tabel: unknown key; did you mean 'table'?"),
+        (
+            {"schedules": {"max_attempts": 3}},
+            "config: schedules.max_attempts: a schedule never gives up; the key is for the top level and queue:",
+        ),
         ({"schedules": {"log": "x"}}, "config: schedules.log: unknown key; it stands at the top level only"),
         ({"schedules": [1]}, "config: schedules: expected a mapping of settings, got list"),
         ({"processors": True}, "config: processors: expected a whole number ≥ 1, got True"),
