@@ -97,10 +97,10 @@ class TaskRow(Row):
     """One queue task. Its `status` is waiting, running, finished, failed or cancelled.
 
     `run_at`: when it was to run first; `due`: when it is due, or its lease ends, None once it is retired; `created_at`,
-    `finished_at`: when it was submitted and retired, None where that is not known. All unix seconds.
+    `finished_at`: when it was submitted and retired. All unix seconds, None where that is not known.
     """
 
-    run_at: float
+    run_at: float | None
     due: float | None
     created_at: float | None = None
     finished_at: float | None = None
@@ -113,8 +113,8 @@ class TaskRow(Row):
 
     @property
     def scheduled_time(self) -> int:
-        """When it was to run first."""
-        return int(self.run_at)
+        """When it was to run first; 0 where that is not known any more, of a finished one."""
+        return 0 if self.run_at is None else int(self.run_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,8 @@ def read_task(row: Mapping[Any, Any]) -> TaskRow:
     """Return a stored task; what cannot be used of it is its `problem`. `row` has `now` too, in unix seconds.
 
     The table does not tell a lease from the wait for a retry or for its first time: what is due later is `running`, as
-    in PerfectQueue. When a task was to run first is not kept; it is taken for when it was submitted.
+    in PerfectQueue. When a task was to run first is not kept; it is taken for when it was submitted. Of one that is
+    finished neither is known: its timeout is the end of its retention then, moved back.
     """
     fields = Fields(row)
     key = fields.text("id")
@@ -90,7 +91,7 @@ def read_task(row: Mapping[Any, Any]) -> TaskRow:
         type=type_ if isinstance(type_, str) and type_ else type_from_key(key),
         data=data,
         status="finished" if created is None else "waiting" if waits else "running",
-        run_at=created or timeout,
+        run_at=None if created is None else created or timeout,
         due=None if created is None else timeout,
         created_at=created or None,
         user=fields.optional_text("resource"),

@@ -1,0 +1,94 @@
+"""The statements of the originals against the queue table, as seen on the wire. In the test process.
+
+Written here as bytes and SQL, not by psched's code, so that the two can be held against each other.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from tests.stores.bench import Bench
+
+_COLUMNS = (
+    "id VARCHAR(255) NOT NULL, timeout INT NOT NULL, data {blob} NOT NULL, created_at INT NULL, "
+    "resource VARCHAR(255) NULL, max_running INT NULL, owner {owner} NOT NULL DEFAULT 0, PRIMARY KEY (id)"
+)
+MAKE_TABLE = {
+    "sqlite": _COLUMNS.format(blob="LONGBLOB", owner="BIGINT UNSIGNED"),
+    "mysql": _COLUMNS.format(blob="LONGBLOB", owner="BIGINT(21) UNSIGNED"),
+    "postgresql": _COLUMNS.format(blob="BYTEA", owner="BIGINT"),
+}
+SUFFIX = {"sqlite": "", "mysql": " DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_general_ci", "postgresql": ""}
+
+COLUMNS = ("id", "timeout", "data", "created_at", "resource", "max_running", "owner")
+
+
+@dataclass
+class OriginalQueue:
+    """A client and worker of the original on the table of `bench`, by its own clock."""
+
+    bench: Bench
+
+    def make_table(self) -> None:
+        kind = self.bench.database
+        self.bench.execute(f"CREATE TABLE {{table}} ({MAKE_TABLE[kind]}){SUFFIX[kind]}")
+        self.bench.execute("CREATE INDEX index_{table}_on_timeout ON {table} (timeout)")
+
+    def submit(self, key: str, **values: Any) -> None:
+        """Insert a row; columns that are not given are those of a plain task that is due."""
+        row = {
+            "id": key,
+            "timeout": 1_600_000_000,
+            "data": b'{"key":"value","type":"type1"}',
+            "created_at": 1_600_000_000,
+            "resource": None,
+            "max_running": None,
+        } | values
+        self.bench.execute(
+            "INSERT INTO {table} (id, timeout, data, created_at, resource, max_running) "
+            "VALUES (:id, :timeout, :data, :created_at, :resource, :max_running)",
+            **row,
+        )
+
+    def acquire(self, limit: int = 1, alive_time: int = 100) -> list[dict[str, Any]]:
+        """Take due rows as the original's worker does, but without its server-wide lock."""
+        table, now = self.bench.table, int(time.time())
+        with self.bench.connect() as connection:
+            found = connection.scalars(
+                sa.text(
+                    f"SELECT id FROM {table} LEFT JOIN (SELECT resource AS res, COUNT(1) AS running FROM {table} "
+                    "WHERE timeout > :now AND created_at IS NOT NULL AND resource IS NOT NULL GROUP BY resource) AS r "
+                    "ON resource = res WHERE 1300000000 < timeout AND timeout <= :now AND created_at IS NOT NULL "
+                    "AND (max_running - running IS NULL OR max_running - running > 0) ORDER BY "
+                    "COALESCE(max_running, 1) * 1.0 / (COALESCE(running, 0) + 1) DESC, timeout ASC LIMIT :limit"
+                ),
+                {"now": now, "limit": limit},
+            ).all()
+        for key in found:
+            self.heartbeat(key, alive_time)
+        return [row for key in found if (row := self.bench.raw(key)) is not None]
+
+    def heartbeat(self, key: str, seconds: int) -> int:
+        """Write a timeout `seconds` from now: heartbeat, release (0) and retry are all the same."""
+        return self.bench.execute(
+            "UPDATE {table} SET timeout = :timeout WHERE id = :id AND created_at IS NOT NULL",
+            timeout=int(time.time()) + seconds,
+            id=key,
+        )
+
+    def finish(self, key: str, retention: int = 300) -> int:
+        """Finish a row; returns how many rows that changed."""
+        return self.bench.execute(
+            "UPDATE {table} SET timeout = :timeout, created_at = NULL, resource = NULL "
+            "WHERE id = :id AND created_at IS NOT NULL",
+            timeout=int(time.time()) - 1_000_000_000 + retention,
+            id=key,
+        )
+
+    def purge(self) -> int:
+        """Delete the rows whose retention is over."""
+        return self.bench.execute("DELETE FROM {table} WHERE timeout <= :end", end=int(time.time()) - 1_000_000_000)
