@@ -236,11 +236,13 @@ class Source:
         return lost
 
     def _save(self, task: Task) -> None:
-        """Write changed data. What is lost since the renewal will be found so by the next one."""
+        """Write changed data. What fails is tried again with the next renewal, which finds out what is lost."""
         try:
             task.save(self._clock())
         except (PreemptedError, NotFoundError, AlreadyFinishedError) as error:
             log.info("key=%s its data was not written: %s", task.key, error)
+        except Exception as error:  # noqa: BLE001 – the leases were renewed, and that is what the caller must hear of
+            log.warning("key=%s its data was not written yet: %s", task.key, error)
 
     def _can_run(self, claim: Claim) -> bool:
         row = claim.row

@@ -23,7 +23,9 @@ Parameters = dict[str, Any]
 _WINDOW = 200
 """How many of the rows that are due longest are looked at to see which users wait."""
 _WALK = 32
-"""How many further users are looked at when all those wait whose rows are due longest, and more rows are due."""
+"""How many further users are looked at when those whose rows have been due longest have too little room."""
+_STROLL = 4
+"""The same when they have room enough: whoever else has something due is to get his share all the same."""
 
 
 class UserClaims:
@@ -47,8 +49,10 @@ class UserClaims:
             for row in rows:
                 heads.setdefault(row["user_name"], row)
         found = self._with_room(connection, heads)
-        if full and len(found) < enough:
-            found += self._with_room(connection, self._walk(connection, bands, heads))
+        if full:
+            room = sum(enough if candidate.room is None else candidate.room for candidate in found)
+            steps = _STROLL if room >= enough else _WALK
+            found += self._with_room(connection, self._walk(connection, bands, heads, steps))
         return found
 
     def open_candidate(self, connection: Connection, due: int) -> Candidate:
@@ -84,14 +88,14 @@ class UserClaims:
         return [candidate for candidate in candidates if candidate.room != 0]
 
     def _walk(
-        self, connection: Connection, bands: Sequence[int], known: Mapping[str, RowMapping]
+        self, connection: Connection, bands: Sequence[int], known: Mapping[str, RowMapping], steps: int
     ) -> dict[str, RowMapping]:
         """Return the first due rows of further users, each walk going on where the last one ended."""
         found: dict[str, RowMapping] = {}
         place = self._place
         for band in bands:
             place = self._place
-            for _ in range(_WALK):
+            for _ in range(steps):
                 row = connection.execute(self._next, {"of_band": band, "user": place}).mappings().first()
                 if row is None:
                     place = NOBODY

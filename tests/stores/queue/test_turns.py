@@ -52,6 +52,14 @@ def test_of_many_users_behind_a_backlog_each_gets_his_turn(ours: QueueBench) -> 
     assert users_of(taken) == Counter([*users, "many"])
 
 
+def test_a_backlog_without_limit_keeps_nobody_waiting_for_ever(ours: QueueBench) -> None:
+    store = ours.queue()
+    ours.submit(store, [f"key{n:03}" for n in range(400)], user="many")
+    store.submit([NewTask(f"user{n}", "t", run_at=LONG_AGO + 9999, user=f"user{n}") for n in range(9)])
+    taken = users_of([claim for _ in range(12) for claim in store.acquire(4, 100)])
+    assert {user: count for user, count in taken.items() if user != "many"} == {f"user{n}": 1 for n in range(9)}
+
+
 def test_whoever_may_run_more_and_runs_less_comes_first(bench: QueueBench, store: TaskStore) -> None:
     bench.submit(store, ["a1", "a2", "a3"], user="a", max_running=2)
     bench.submit(store, ["b1", "b2", "b3"], user="b", max_running=4, run_at=LONG_AGO + 100)
