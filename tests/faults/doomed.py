@@ -1,0 +1,50 @@
+"""A process that is killed at a chosen statement, as by a crash: it closes nothing and rolls nothing back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+
+
+def is_killed_before(number: int, work: Callable[[], object]) -> bool:
+    """Do `work` in a fork, killed -9 before its statement or commit `number` (from 0); False when it has fewer.
+
+    In that case, too, the process ends at once, with everything open. `work` must use no connection of its parent's.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        _perish(number, work)
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in (0, -signal.SIGKILL), f"the work itself failed with exit code {code}"
+    return code != 0
+
+
+def _perish(number: int, work: Callable[[], object]) -> None:
+    left = number
+
+    def count(*_: Any) -> None:
+        nonlocal left
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+
+    code = 1
+    try:
+        sa.event.listen(sa.Engine, "before_cursor_execute", count)
+        sa.event.listen(sa.Engine, "commit", count)
+        work()
+        code = 0
+    except BaseException:  # noqa: BLE001 – nothing of the test session may go on in here
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
