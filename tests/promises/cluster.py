@@ -12,8 +12,10 @@ import psutil
 
 from psched import cron
 from psched.clock import boottime
+from psched.holder import holder_name
+from psched.queue import Queue, open_queue
 from psched.schedules import ScheduleCollection
-from tests.daemon.harness import PATIENCE, Daemon, wait_for
+from tests.daemon.harness import PATIENCE, Daemon, is_alive, wait_for
 from tests.promises.records import Run, judge, read_lines, read_runs
 
 HERE = Path(__file__).parent
@@ -37,6 +39,7 @@ class Cluster:
         self.folder = folder
         self._stack = ExitStack()
         self._schedules: ScheduleCollection | None = None
+        self._queue: Queue | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -67,6 +70,16 @@ class Cluster:
         if self._schedules is None:
             self._schedules = self._stack.enter_context(next(iter(self.masters.values())).schedules())
         return self._schedules
+
+    @property
+    def queue(self) -> Queue:
+        """The queue, opened in the test process, its tables made; where the configuration has a section for it."""
+        if self._queue is None:
+            section = next(iter(self.masters.values())).settings().queue
+            assert section is not None
+            self._queue = self._stack.enter_context(open_queue(section, holder_name("test")))
+            self._queue.store.create_tables()
+        return self._queue
 
     def now(self) -> int:
         """Return the database's time."""
@@ -124,7 +137,7 @@ class Cluster:
         """SIGKILL a process, declare its death and return when that was (boottime seconds)."""
         process = psutil.Process(pid)
         process.kill()
-        wait_for(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+        wait_for(lambda: not is_alive(process))
         self.deaths[pid] = boottime()
         return self.deaths[pid]
 
