@@ -30,6 +30,7 @@ def guarded(program: str, run: Callable[[], int]) -> int:
 
     With PSCHED_DEBUG in the environment errors are raised, to be seen with their traceback.
     """
+    _have_streams()
     try:
         code = run()
         sys.stdout.flush()
@@ -106,6 +107,15 @@ def _tell(program: str, message: str) -> None:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def _have_streams() -> None:
+    """Open what the caller has closed, lest a pipe of ours becomes descriptor 0, 1 or 2; let any text be printed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free: the one that was closed
+            setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a terminal may not know a key's letters
 
 
 def _end_output() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ import click
 from psched import worker
 from psched.config import Settings, load
 from psched.config.checks import is_file
-from psched.daemon.control import Control, has_ended, log_end, running, size_of, workers
+from psched.daemon.control import Control, has_ended, log_end, not_replaced, running, size_of, workers
 from psched.daemon.detach import Outcome, detach
 from psched.daemon.pidfile import AlreadyRunningError, PidFile, is_stale
 from psched.daemon.privileges import Identity
@@ -132,11 +132,20 @@ def start(invocation: Invocation) -> int:
 
 
 def _explain(outcome: Outcome, log: Path, written: int, timeout: float | None) -> None:
+    """Say how a start went that did not go well. A reason that came back was not logged: the log has no more."""
+    if outcome.died and outcome.reason:
+        click.echo(f"pschedd did not start: {outcome.reason}", err=True)
+        return
     if outcome.died:
-        click.echo(f"pschedd did not start: {outcome.reason or f'the end of {log} says why'}", err=True)
+        click.echo(f"pschedd did not start; the end of {log}:", err=True)
     else:
-        click.echo(f"pschedd has not started within {timeout:g} s; it goes on trying, the end of {log}:", err=True)
-    for line in log_end(log, written):
+        words = "it goes on trying (pschedd status tells how far it is), the end of"
+        click.echo(f"pschedd has not started within {timeout:g} s; {words} {log}:", err=True)
+    _show(log_end(log, written))
+
+
+def _show(lines: Iterable[str]) -> None:
+    for line in lines:
         click.echo(f"  {line}", err=True)
 
 
@@ -190,16 +199,37 @@ def reopen_logs(invocation: Invocation) -> int:
 def upgrade(invocation: Invocation) -> int:
     """Replace the master by a new one and wait until that has taken the pid file over."""
     control = invocation.control()
+    news = _news(invocation)
     pid = control.send(REPLACE_NOW if invocation.immediate else signal.SIGWINCH)
     if pid is None:
         click.echo("pschedd is not running", err=True)
         return NOT_RUNNING
     limit = _UPGRADE_TIMEOUT if invocation.timeout is None else invocation.timeout
-    if control.wait(lambda now: now is not None and now != pid, limit, lambda words: None):
-        click.echo(f"pschedd was replaced (pid {pid} → {control.pid()})")
+    refusal = not_replaced(pid)
+    if not control.wait(
+        lambda now: now not in (None, pid) or any(refusal in line for line in news()), limit, lambda words: None
+    ):
+        click.echo(f"pschedd was not replaced within {limit:g} s (pid {pid} goes on); its log says why", err=True)
+        return FAILED
+    new = control.pid()
+    if new != pid:
+        click.echo(f"pschedd was replaced (pid {pid} → {new})")
         return DONE
-    click.echo(f"pschedd was not replaced within {limit:g} s (pid {pid} goes on); its log says why", err=True)
+    click.echo(f"pschedd was not replaced (pid {pid} goes on); its log says why:", err=True)
+    _show(news())
     return FAILED
+
+
+def _news(invocation: Invocation) -> Callable[[], list[str]]:
+    """Return what gives the last lines that the daemon has logged since now; none when its log is not known here."""
+    try:
+        log = invocation.settings().log
+    except ConfigError:  # with --pid-file the configuration of the daemon may be elsewhere
+        log = None
+    if log is None:
+        return list
+    written = size_of(log)
+    return lambda: log_end(log, written)
 
 
 def status(invocation: Invocation) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import click
@@ -45,5 +44,4 @@ for command in (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. `arguments` default to the process's."""
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a terminal may not know a key's letters
     return guarded("psched", lambda: psched.main(arguments, "psched", standalone_mode=False) or 0)

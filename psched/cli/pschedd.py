@@ -43,6 +43,7 @@ _ACTIONS: dict[str, Callable[[Invocation], int]] = {
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="psched", prog_name="pschedd")
 @click.option(
     "-e", "--environment", metavar="ENV", help="Environment in the file (default: $PSCHED_ENV, or development)."
 )
@@ -84,7 +85,7 @@ def _exit_code(action: str, invocation: Invocation) -> int:
     try:
         return _ACTIONS[action](invocation)
     except ConfigError as error:
-        code, message = NOT_CONFIGURED, str(error)
+        code, message = NOT_CONFIGURED, str(error) + _way_round(action)
     except PermissionError as error:
         code, message = NOT_PERMITTED, f"{error.strerror}: the daemon belongs to another user; try as root"
     except PidFileError as error:
@@ -92,6 +93,12 @@ def _exit_code(action: str, invocation: Invocation) -> int:
     for line in message.splitlines():
         click.echo(f"pschedd: {line}", err=True)
     return UNKNOWN if action == "status" else code
+
+
+def _way_round(action: str) -> str:
+    """Return one line more for those actions that need the configuration for nothing but the pid file."""
+    helps = action in ("stop", "status", "reopen-logs")
+    return f"\nuntil that is mended: pschedd {action} --pid-file PATH" if helps else ""
 
 
 if __name__ == "__main__":

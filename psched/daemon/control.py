@@ -68,7 +68,14 @@ def workers(pid: int) -> list[str]:
         children = psutil.Process(pid).children()
     except psutil.Error:
         return []
-    return [f"{title} (pid {child.pid})" for child in children if (title := _title(child)).startswith("worker ")]
+    titles = [(_title(child), child.pid) for child in children]
+    named = [(title, pid) for title, pid in titles if title.startswith("worker ")]
+    return [f"{title} (pid {pid})" for title, pid in sorted(named, key=lambda one: int(one[0].split()[1]))]
+
+
+def not_replaced(pid: int) -> str:
+    """Return how the line begins, after its time, by which a master logs that it goes on (see `succession`)."""
+    return f"ERROR [{pid}] psched.daemon.succession: not replaced"
 
 
 def running(pid: int) -> list[str]:

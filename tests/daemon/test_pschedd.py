@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -94,8 +95,42 @@ def test_a_start_that_takes_too_long_goes_on_by_itself(ticking: Pschedd) -> None
     application.write_text("import time\ntime.sleep(2)\n" + application.read_text())
     done = ticking("start", "--timeout", "0.2")
     assert done.returncode == 1
-    assert "has not started within 0.2 s" in done.stderr
+    assert "has not started within 0.2 s; it goes on trying (pschedd status tells how far it is)" in done.stderr
     ticking.wait_for("short")
+
+
+def test_a_log_that_cannot_be_written_is_told_in_one_line(pschedd: Pschedd) -> None:
+    pschedd.configure("log: psched.log", "log: none/psched.log")
+    done = pschedd("start")
+    assert done.returncode == 1
+    assert "none/psched.log" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("action", ["stop", "status", "reopen-logs"])
+def test_a_broken_configuration_does_not_bar_the_way_to_the_daemon(pschedd: Pschedd, action: str) -> None:
+    pschedd.start()
+    pschedd.configure("processors: 1", "processors: many")
+    told = pschedd(action).stderr.splitlines()
+    assert "processors" in told[0]
+    assert told[1] == f"pschedd: until that is mended: pschedd {action} --pid-file PATH"
+    assert pschedd(action, "--pid-file", "etc/psched.pid").returncode == 0
+
+
+def test_status_tells_the_workers_in_their_order(pschedd: Pschedd) -> None:
+    pschedd.configure("processors: 1", "processors: 3")
+    pschedd.start()
+    first = int(pschedd("status").stdout.splitlines()[1].partition("(pid ")[2].rstrip(")"))
+    os.kill(first, signal.SIGKILL)
+    pschedd.wait_until(lambda: pschedd.log.count("replacing it") and pschedd("status").stdout.count("idle") == 3)
+    assert [line.split()[1] for line in pschedd("status").stdout.splitlines()[1:]] == ["1", "2", "3"]
+
+
+def test_closed_standard_streams_do_no_harm(ticking: Pschedd) -> None:
+    command = "bin/pschedd start <&- >&- 2>&-"
+    assert subprocess.run(command, shell=True, cwd=ticking.folder, timeout=50, check=False).returncode == 0  # noqa: S602
+    ticking.wait_for("short")
+    assert ticking("stop").returncode == 0
 
 
 @pytest.mark.parametrize("line", ["processors: many", "log: psched.log", "pid_file: psched.pid"])
@@ -188,10 +223,19 @@ def test_upgrade_hands_the_daemon_over_to_a_new_master(ticking: Pschedd, options
 def test_an_upgrade_that_fails_leaves_the_old_master_in_charge(ticking: Pschedd) -> None:
     old = ticking.start()
     (ticking.etc / "app.py").rename(ticking.etc / "gone.py")
-    done = ticking("upgrade", "--timeout", "3")
+    done = ticking("upgrade")  # its limit is longer than what a command is waited for here
     assert done.returncode == 1
-    assert "its log says why" in done.stderr
+    assert f"pschedd was not replaced (pid {old} goes on); its log says why:" in done.stderr
+    assert "module 'app' not found" in done.stderr
     assert ticking.pid == old
+
+
+def test_an_upgrade_that_takes_too_long_is_told(busy: Pschedd) -> None:
+    application = busy.etc / "app.py"
+    application.write_text("import time\ntime.sleep(3)\n" + application.read_text())
+    done = busy("upgrade", "--timeout", "0.2")
+    assert done.returncode == 1
+    assert "was not replaced within 0.2 s" in done.stderr
 
 
 def test_reopen_logs_writes_to_a_new_file_after_the_old_was_moved(ticking: Pschedd) -> None:
