@@ -110,7 +110,9 @@ def _has(module: ModuleType, name: str) -> bool:
 
 def _not_found(name: str, required: Sequence[tuple[str, ModuleType]]) -> str:
     if not required:
-        return f"{name!r} names no module; write `module:{name}`, or -r the module that defines it"
+        module, _, attribute = name.rpartition(".")
+        example = f"{module or 'module'}:{attribute}"
+        return f"{name!r} names no module; write `{example}`, or -r the module that defines it"
     known = [key for _, module in required for key, value in vars(module).items() if _is_router(value)]
     places = ", ".join(given for given, _ in reversed(required))
     return f"no {name!r} in {places}{did_you_mean(name, known)}"

@@ -53,6 +53,11 @@ def _missing(environment: str, environments: dict[str, Any]) -> str:
     return f"there is no environment {environment!r}, only {there}{hint} (set -e or $PSCHED_ENV)"
 
 
+def _plainly(problem: str) -> str:
+    """Return PyYAML's words, or better ones for the slip that everybody makes once."""
+    return "a tab; lines are indented by spaces" if r"'\t'" in problem else problem
+
+
 def _parse(path: Path) -> Any:
     try:
         return yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
@@ -63,7 +68,7 @@ def _parse(path: Path) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}{line}: not valid YAML: {error.problem or error.context}") from None
+        raise ConfigError(f"{path}{line}: not valid YAML: {_plainly(error.problem or error.context or '')}") from None
     except (yaml.YAMLError, UnicodeDecodeError):
         raise ConfigError(f"{path}: not valid YAML: expected UTF-8 text without control characters") from None
     except RecursionError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -20,6 +21,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from psched.dialects import base
 from psched.dialects.base import Fault, now_ms
+from psched.errors import ConfigError
 
 _NOT_NOW = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _NO_STORAGE = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
@@ -55,9 +57,13 @@ class Dialect(base.Dialect):
         connection.execute("PRAGMA synchronous = FULL")
 
     def create_database(self) -> None:
-        """Create the file."""
-        if not self.ephemeral:
-            self._connect("rwc").close()
+        """Create the file. Raises ConfigError when its folder is not there."""
+        if self.ephemeral:
+            return
+        folder = Path(str(self.url.database)).parent
+        if not folder.is_dir():
+            raise ConfigError(f"url: the folder {folder} of the SQLite file does not exist; create it, or name another")
+        self._connect("rwc").close()
 
     def fault(self, error: DBAPIError) -> Fault | None:
         """Return how `error` passes: a database that is locked is tried again."""

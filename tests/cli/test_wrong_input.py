@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sqlite3
 from pathlib import Path
@@ -109,9 +110,20 @@ def test_only_init_creates_a_sqlite_file(fresh: Commands) -> None:
     assert (fresh.folder / "psched.db").exists()
 
 
-def test_init_in_a_missing_folder_names_the_file(fresh: Commands) -> None:
+def test_init_in_a_missing_folder_names_the_folder(fresh: Commands) -> None:
     fresh.use("sqlite:////none/psched.db")
-    assert "/none/psched.db" in fresh.fault("init")
+    assert "the folder /none of the SQLite file does not exist" in fresh.fault("init")
+
+
+def test_indentation_by_a_tab_is_named(fresh: Commands) -> None:
+    fresh.configure("development:\n\ttype: rdb\n")
+    assert fresh.fault("list").endswith("psched.yml:2: not valid YAML: a tab; lines are indented by spaces")
+
+
+def test_closed_output_is_no_fault(psched: Commands) -> None:
+    process = psched.start("list", preexec_fn=lambda: os.close(1), stderr=-1)
+    assert process.communicate(timeout=20)[1] == b""
+    assert process.returncode == 0
 
 
 def test_a_file_that_is_no_sqlite_database_is_named(fresh: Commands) -> None:

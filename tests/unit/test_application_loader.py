@@ -163,6 +163,7 @@ def test_what_is_imported_already_is_taken_as_it_is() -> None:
         (ApplicationSpec(("jobs:",)), "'jobs:' names no application; expected `module:NAME`"),
         (ApplicationSpec(("",)), "'' names no application"),
         (ApplicationSpec(("Jobs",)), "'Jobs' names no module; write `module:Jobs`, or -r the module that defines it"),
+        (ApplicationSpec(("team.jobs.app",)), "'team.jobs.app' names no module; write `team.jobs:app`, or -r"),
         (ApplicationSpec(("psched.handlers.command:Comand",)), "no 'Comand' in psched.handlers.command; did you mean"),
         (
             ApplicationSpec(("command",), require=("psched.handlers.command", "psched.errors")),
