@@ -1,0 +1,100 @@
+"""Occurrences become tasks: whatever dies or is lost meanwhile, each becomes one, and none becomes two."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests.faults.doomed import is_killed_before
+from tests.faults.feed import FIRST, Feed
+from tests.lab.laboratory import Lab
+from tests.lab.proxy import Proxy, Trap
+from tests.stores.places import DATABASES, KINDS, STORES, Places
+from tests.stores.queue.conftest import open_bench
+
+NEXT = FIRST + 3600
+
+LAYOUTS = [(type_, database, "together") for database in DATABASES for type_ in STORES]
+LAYOUTS += [("rdb", "mariadb", "apart"), ("rdb_compat", "postgresql", "apart")]
+
+
+def make_feed(places: Places, type_: str, database: str, where: str, folder: Path) -> Feed:
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    kind, place = (database, folder) if where == "together" else ("sqlite", elsewhere)
+    feed = Feed(places.bench(type_, database, folder), open_bench(places, type_, kind, place))
+    feed.prepare()
+    return feed
+
+
+@pytest.fixture(params=LAYOUTS, ids="-".join)
+def feed(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Feed]:
+    """A schedule that is due, and a queue: together in each database, or the queue in another one."""
+    type_, database, where = request.param
+    feed = make_feed(places, type_, database, where, tmp_path)
+    yield feed
+    feed.close()
+
+
+def test_a_worker_that_is_killed_loses_no_occurrence_and_doubles_none(request: Any, feed: Feed) -> None:
+    together = request.node.callspec.params["feed"][2] == "together"
+    occurrence = FIRST
+    for statement in itertools.count():
+        killed = is_killed_before(statement, feed.feed)
+        done, submitted = feed.row.next_time > occurrence, feed.submitted
+        assert submitted == list(range(FIRST, occurrence + 3600, 3600))[: len(submitted)]
+        assert (occurrence in submitted) == done or not (together or done), "half of it was done"
+        before = feed.stored_task(occurrence)
+        if not done:
+            feed.schedules.make_due("key")  # as if the lease of the dead had ended
+            feed.close()
+            feed.feed()
+        assert before in (None, feed.stored_task(occurrence)), "the task was written twice"
+        occurrence += 3600
+        assert (feed.row.next_time, feed.submitted[-1]) == (occurrence, occurrence - 3600)
+        feed.close()
+        if not killed:
+            break
+    assert statement >= 3, "it was not killed between its statements"
+
+
+LOSSES: list[Callable[[Proxy, bytes], Trap]] = [Proxy.lose_request, Proxy.lose_answer]
+
+
+@pytest.mark.parametrize("lose", LOSSES, ids=["request", "answer"])
+@pytest.mark.parametrize(("type_", "database"), [(type_, database) for database in KINDS for type_ in STORES])
+def test_a_lost_statement_loses_no_occurrence_and_doubles_none(
+    type_: str, database: str, lose: Callable[[Proxy, bytes], Trap], lab: Lab, places: Places, tmp_path: Path
+) -> None:
+    feed = make_feed(places, type_, database, "together", tmp_path)
+    server = lab.shared(KINDS[database])
+    settling = statements_of(feed)
+    assert any(text.startswith(b"INSERT") for text in settling)
+    assert settling[-1] == b"COMMIT"
+    for occurrence, statement in zip(itertools.count(NEXT, 3600), settling):
+        with Proxy(server.port) as proxy:
+            url = sa.make_url(feed.schedules.url).set(port=proxy.port).render_as_string(hide_password=False)
+            traps: list[Trap] = []
+            feed.feed(url, lambda: traps.append(lose(proxy, statement)))  # noqa: B023 – called at once
+            assert [trap.sprung for trap in traps] == [True]
+        assert feed.row.next_time == occurrence + 3600
+        assert feed.submitted == list(range(FIRST, occurrence + 3600, 3600))
+    feed.close()
+
+
+def statements_of(feed: Feed) -> list[bytes]:
+    """Feed once, and return what is fixed in the text of the statements that settle the run, in their order."""
+    seen: list[bytes] = []
+
+    def note(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
+        seen.append(statement.partition("%")[0].encode())
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    feed.feed(once_polled=seen.clear)
+    sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    return seen
