@@ -79,7 +79,8 @@ class Lane:
         if self.source.store.is_unavailable(error):
             log.warning("section=%s the database does not answer: %s; trying again until it does", self.name, complaint)
         elif complaint != self._complaint:
-            log.error("section=%s polling fails: %s; trying again", self.name, complaint, exc_info=error)
+            fault = None if is_refusal(error) else error
+            log.error("section=%s polling fails: %s; trying again", self.name, complaint, exc_info=fault)
 
     def _answered(self) -> None:
         if self._failures:
@@ -90,6 +91,11 @@ class Lane:
     def _rest(self, intervals: float) -> None:
         """Poll again after so many intervals, a little more or less, so that children do not march in step."""
         self._next_poll = self._clock() + self._poll_interval * intervals * random.uniform(0.9, 1.1)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Tell whether a database's driver raised it, so that its words say more than a traceback."""
+    return getattr(error, "orig", None) is not None
 
 
 def one_line(error: BaseException) -> str:

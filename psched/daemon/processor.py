@@ -12,12 +12,13 @@ from psched.daemon import pipes
 from psched.daemon.boot import Boot, DeadChild
 from psched.daemon.departure import Departure
 from psched.daemon.keeper import Keeper
-from psched.daemon.lane import Lane, one_line
+from psched.daemon.lane import Lane, is_refusal, one_line
 from psched.daemon.prefetch import prefetch_for
 from psched.daemon.runner import Runner, give_back
 from psched.daemon.runs import Runs
 from psched.daemon.warden import Warden
 from psched.daemon.worksites import Worksite, open_sites
+from psched.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -84,15 +85,19 @@ class Processor:
     def prepare(self) -> None:
         """Check the tables. A database that does not answer is waited for, by polling it.
 
-        Raises ConfigError when a table is missing or is not ours.
+        Raises ConfigError when a table is missing or is not ours, or the database refuses us.
         """
         for site in self._sites:
             try:
                 site.source.store.check_tables()
             except Exception as error:
-                if not site.source.store.is_unavailable(error):
+                if site.source.store.is_unavailable(error):
+                    log.warning("section=%s the database does not answer yet: %s", site.name, one_line(error))
+                elif is_refusal(error):
+                    words = f"{site.name}: the database refuses: {one_line(error)}"
+                    raise ConfigError(f"{words} (is `url:` right? `psched doctor` looks closer)") from error
+                else:
                     raise
-                log.warning("section=%s the database does not answer yet: %s", site.name, one_line(error))
 
     def _give_back_dead(self) -> None:
         """Give back what dead predecessors held before anything is polled; wait for the database if need be."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -88,6 +90,24 @@ def test_a_missing_table_is_named_with_its_remedy(pschedd: Pschedd) -> None:
     done = pschedd("start")
     assert done.returncode == 1
     assert "psched init" in done.stderr
+
+
+def test_a_database_that_refuses_is_named_without_a_traceback(pschedd: Pschedd) -> None:
+    (pschedd.etc / "psched.db").write_text("this is a letter, not a database; " * 50)
+    done = pschedd("start")
+    assert done.returncode == 1
+    assert "schedules: the database refuses: file is not a database (is `url:` right?" in done.stderr
+    assert "Traceback" not in done.stderr + pschedd.log
+
+
+def test_a_database_that_begins_to_refuse_is_told_without_a_traceback(pschedd: Pschedd) -> None:
+    pschedd.start()
+    with closing(sqlite3.connect(pschedd.etc / "psched.db")) as database:
+        database.execute("DROP TABLE psched_schedules")
+    pschedd.wait_until(lambda: "polling fails: no such table" in pschedd.log)
+    assert "Traceback" not in pschedd.log
+    pschedd.create_tables()
+    pschedd.wait_until(lambda: "answers again" in pschedd.log)
 
 
 def test_a_start_that_takes_too_long_goes_on_by_itself(ticking: Pschedd) -> None:
