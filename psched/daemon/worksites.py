@@ -35,7 +35,8 @@ class Worksite:
         suspects = [name.removeprefix(prefix) for name in dead.running if name.startswith(prefix)]
         count = self.source.give_back(dead.holder, suspects)
         if count:
-            log.info("section=%s gave back %d leases of %s, which is dead", self.name, count, dead.holder)
+            leases = "1 lease" if count == 1 else f"{count} leases"
+            log.info("section=%s gave back %s of %s, which is dead", self.name, leases, dead.holder)
 
 
 def open_sites(settings: Settings, holder: str) -> list[Worksite]:

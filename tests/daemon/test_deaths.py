@@ -24,7 +24,7 @@ def test_a_killed_child_is_replaced_at_once_and_its_task_runs_again(daemon: Daem
     daemon.go("s1")
     daemon.wait_for_trace("ended")
     assert "was killed by SIGKILL while running schedules:s1; replacing it" in daemon.log
-    assert "gave back 1 leases" in daemon.log
+    assert "gave back 1 lease of" in daemon.log
     daemon.stop()
 
 

@@ -118,7 +118,7 @@ def test_a_thread_that_ran_too_long_takes_no_other_run_down_for_long(make_daemon
     daemon.add("s2", "wait")
     daemon.wait_for_trace("began", "s2")
     daemon.wait_for_trace("began", "s2", count=2)
-    assert "gave back 1 leases" in daemon.log
+    assert "gave back 1 lease of" in daemon.log
     daemon.go("s1")
     daemon.go("s2")
     daemon.wait_for_trace("ended", "s1")
