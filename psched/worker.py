@@ -15,6 +15,7 @@ from setproctitle import setproctitle
 
 from psched.application import ApplicationSpec
 from psched.config import Settings, coerce
+from psched.cron import tz_database
 from psched.daemon.engine import run_loop
 from psched.daemon.exit_codes import DONE
 from psched.daemon.kernel import adopt_orphans
@@ -75,6 +76,7 @@ def run(
     preload(plan.settings)
     log_file = Log(plan.settings.log, around.background)
     begin_logging(log_file)
+    log.info("starting; tz database %s", tz_database())
     setproctitle(f"psched: master [{plan.settings.environment}]")
     with DefaultSelector() as selector:
         succession = Succession(selector, command, around.pid_file, takeover, notifier, around.replace_limit)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from psched.cron import tz_database
 from tests.daemon.harness import Daemon
 
 Make = Callable[..., Daemon]
@@ -56,6 +57,12 @@ def test_a_missing_table_ends_the_start_and_names_the_remedy(make_daemon: Make) 
     daemon.configure(table="other")
     assert daemon.start(wait=False).end() == 1
     assert "psched init" in daemon.errors()
+
+
+def test_the_log_says_which_tz_database_is_in_use(make_daemon: Make) -> None:
+    daemon = make_daemon().start()
+    assert f"tz database {tz_database()}" in daemon.log
+    daemon.stop()
 
 
 def test_a_log_that_cannot_be_written_ends_the_start(make_daemon: Make) -> None:
