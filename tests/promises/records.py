@@ -40,8 +40,9 @@ class Run:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the recorded lines in their order; none when nothing has been written yet."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """Return the recorded lines in their order; the last one only when it is seen whole, since it may be growing."""
+    whole, _, _ = path.read_text().rpartition("\n") if path.exists() else ("", "", "")
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def read_runs(path: Path) -> list[Run]:
