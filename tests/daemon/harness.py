@@ -190,7 +190,7 @@ class Daemon:
     def traces(self, event: str | None = None, key: str | None = None) -> list[dict[str, Any]]:
         """Return what handlers have written, in order, of one event and one key if given."""
         file = self.folder / "traces"
-        lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        lines = read_lines(file)
         return [line for line in lines if event in (None, line["event"]) and key in (None, line["key"])]
 
     def wait_for_trace(self, event: str, key: str | None = None, count: int = 1) -> dict[str, Any]:
@@ -241,6 +241,12 @@ class Daemon:
         """Return all that is known."""
         alive = self._process is not None and self._process.poll() is None
         return f"alive: {self.titles() if alive else 'no'}\ntraces: {self.traces()}\nlog:\n{self.log}"
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the recorded lines in their order; the last one only when it is seen whole, since it may be growing."""
+    whole, _, _ = path.read_text().rpartition("\n") if path.exists() else ("", "", "")
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -15,8 +15,8 @@ from psched.clock import boottime
 from psched.holder import holder_name
 from psched.queue import Queue, open_queue
 from psched.schedules import ScheduleCollection
-from tests.daemon.harness import PATIENCE, Daemon, is_alive, wait_for
-from tests.promises.records import Run, judge, read_lines, read_runs
+from tests.daemon.harness import PATIENCE, Daemon, is_alive, read_lines, wait_for
+from tests.promises.records import Run, judge, read_runs
 
 HERE = Path(__file__).parent
 EVERY_SECOND = "* * * * * *"

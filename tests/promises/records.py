@@ -6,7 +6,6 @@ the test declares, and a history in which nothing happened is no good one.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from psched.clock import boottime
+from tests.daemon.harness import read_lines
 
 _TOLERANCE = 0.05
 """Seconds by which two clocks of one host may seem to differ when both are read."""
@@ -37,12 +37,6 @@ class Run:
     outcome: str | None = None
     master: int = 0
     fence: int | None = None
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the recorded lines in their order; the last one only when it is seen whole, since it may be growing."""
-    whole, _, _ = path.read_text().rpartition("\n") if path.exists() else ("", "", "")
-    return [json.loads(line) for line in whole.splitlines()]
 
 
 def read_runs(path: Path) -> list[Run]:
