@@ -52,6 +52,39 @@ class TaskFilter:
     user: str | None = None
 
 
+class Bell(Protocol):
+    """Rings when somebody may have made rows due. A hint and no promise: a ring may be lost, or be for nothing.
+
+    One waiting thread's, with a connection of its own. Errors of this connection come from `arm` and `rang` as the
+    driver's own; the waiting thread then polls as if there were no bell, and may arm it again later.
+    """
+
+    @property
+    def proven(self) -> bool:
+        """Whether it is known to ring, so that who listens may poll rarely. A pooler in between can make it mute."""
+        ...
+
+    def arm(self, seconds: float) -> None:
+        """Listen for at most about `seconds` from now; rings from before may be forgotten. Waits for the server."""
+        ...
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when it may have rung. Only while it is armed."""
+        ...
+
+    def rang(self) -> bool:
+        """Tell whether it has rung since the last call, or since it was armed. Never waits."""
+        ...
+
+    def disarm(self) -> None:
+        """Listen no more, so that a ring for one of several is not lost on one who is busy. Never waits or raises."""
+        ...
+
+    def close(self) -> None:
+        """Close its connection; idempotent."""
+        ...
+
+
 class LeaseStore(Protocol):
     """Due rows with leases: all that schedules and queue tasks have in common."""
 
@@ -88,6 +121,19 @@ class LeaseStore(Protocol):
         whose acquiring was committed although the answer was lost are due again with the holder's next acquire (in
         `rdb_compat`, which knows no holders, when their lease ends).
         """
+        ...
+
+    def next_due(self, types: Collection[str] | None = None) -> float | None:
+        """Return in how many seconds the earliest row is due by the database's clock, None when there is none.
+
+        0.0 when one is due now. The end of a lease counts, too: the row is due then unless it is settled before. With
+        `types`, only rows of these types count (`rdb_compat` raises NotSupportedError). What is due need not be ours to
+        acquire: others may be faster, or its user may have enough running.
+        """
+        ...
+
+    def open_bell(self) -> Bell | None:
+        """Return a new bell for one thread, connected to nothing yet; None where the database calls nobody."""
         ...
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:

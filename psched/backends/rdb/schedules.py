@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from psched.backends.rdb.leases import Leases, new_number
 from psched.backends.rdb.store import RdbLeaseStore
 from psched.backends.rdb.tables import RUNNING, WAITING, schedules_table
+from psched.backends.rdb.waiting import in_order
 from psched.backends.sql.fields import Fields
 from psched.backends.sql.pages import Pages
 from psched.dialects.base import now_ms
@@ -27,7 +28,8 @@ class RdbScheduleStore(RdbLeaseStore):
     def __init__(self, database: Database, table: str, holder: str) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self._table = schedules_table(MetaData(), table)
-        super().__init__(database, Leases(database, self._table, holder), read_schedule, self._table)
+        leases = Leases(database, self._table, holder)
+        super().__init__(database, leases, in_order(self._table), read_schedule, self._table)
         self._pages = Pages(database, self._table, self._table.c.due, self._table.c.key)
         self._write_statements()
 

@@ -9,6 +9,7 @@ from sqlalchemy import MetaData, RowMapping, Table
 from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.tables import versions_table
 from psched.backends.rdb.versions import VersionedLayout
+from psched.backends.rdb.waiting import DueTimes, Earliest
 from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
 from psched.model import Claim, Lease, Row
@@ -24,17 +25,26 @@ class RdbLeaseStore(SqlStore):
         self,
         database: Database,
         leases: Leases,
+        earliest: Earliest,
         read: Callable[[RowMapping], Row],
         *tables: Table,
     ) -> None:
-        """Connects to nothing yet. `tables`: the one of the rows, and what else belongs to it."""
+        """Connects to nothing yet. `tables`: the one of the rows, and what else belongs to it.
+
+        `earliest`: how the earliest due time of that one is found.
+        """
         super().__init__(database, VersionedLayout(database, versions_table(MetaData()), *tables))
         self._leases = leases
+        self._due_times = DueTimes(database, earliest)
         self._read_row = read
 
     def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:
         """Lease up to `limit` due rows, earliest first."""
         return [Claim(self._read_row(row), lease) for row, lease in self._leases.acquire(limit, alive_time, types)]
+
+    def next_due(self, types: Collection[str] | None = None) -> float | None:
+        """Return in how many seconds the earliest row is due; None when there is none."""
+        return self._due_times.next_due(types)
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now; None for those that are lost."""

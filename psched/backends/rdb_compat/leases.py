@@ -9,16 +9,28 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, RowMapping, Table, Update, bindparam, cast, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    Table,
+    Update,
+    bindparam,
+    cast,
+    select,
+    update,
+)
 
 from psched.backends.sql.fields import Fields
 from psched.clock import boottime
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
-from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError
+from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, NotSupportedError, PreemptedError
 from psched.model import Lease
 
 _SHIFT = 2**40
@@ -91,6 +103,13 @@ class CompatLeases:
             return rows
 
         return [self._claimed(row) for row in self._database.run(work)] if limit > 0 else []
+
+    def next_due(self, types: Collection[str] | None) -> float | None:
+        """Return in how many seconds the earliest row is due, None when there is none."""
+        if types is not None:
+            raise NotSupportedError("rdb_compat cannot look for rows of some types only; type: rdb can")
+        wait = self._database.run(lambda connection, _: connection.execute(self._wait).scalar())
+        return None if wait is None else max(0.0, wait / 1000)
 
     def is_cancelled(self, row: Mapping[Any, Any]) -> bool:
         """Tell whether the row says that its run is to be cancelled."""
@@ -229,10 +248,17 @@ class CompatLeases:
         self._due = due.limit(bindparam("limit")).with_for_update(skip_locked=True)
         of_lease = [c[name] for name in ("id", "timeout", "created_at") if name in c]
         self._locked = select(*of_lease, self.occurrence, now.label("now"), lease_end).where(of_keys).with_for_update()
+        self._wait = self._waiting()
         self._renew = update(self._table).where(of_keys).values(timeout=bindparam("end"))
         self._read = select(*self._seen).where(c.id == bindparam("lease_key"))
         self._release = self.settling(timeout=now)
         self._retry = self.settling(timeout=seconds(now_ms() + bindparam("wait", type_=BigInteger)))
+
+    def _waiting(self, *can_be_due: ColumnElement[bool]) -> Select[Any]:
+        """Return the SELECT of the milliseconds until the first row is due of those that `can_be_due`."""
+        c = self._table.c
+        first = select(c.timeout).where(*can_be_due).order_by(c.timeout).limit(1).scalar_subquery()
+        return select(cast(first, BigInteger) * 1000 - now_ms())
 
 
 def seconds(milliseconds: ColumnElement[int]) -> ColumnElement[int]:

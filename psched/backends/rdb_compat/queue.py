@@ -42,6 +42,10 @@ class CompatTaskStore(SqlStore):
             raise NotSupportedError("rdb_compat cannot take rows of some types only; type: rdb can")
         return [Claim(read_task(row), lease) for row, lease in self._leases.acquire(limit, alive_time)]
 
+    def next_due(self, types: Collection[str] | None = None) -> float | None:
+        """Return in how many seconds the earliest row is due; None when there is none."""
+        return self._leases.next_due(types)
+
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now; None for those that are lost."""
         return self._leases.extend(leases, alive_time)

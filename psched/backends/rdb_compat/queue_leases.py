@@ -48,7 +48,9 @@ class CompatQueueLeases(CompatLeases):
         super()._write_statements()
         c = self._table.c
         now = seconds(now_ms())
-        is_due = (c.timeout > FIRST_TIMEOUT, c.timeout <= now, c.created_at.is_not(None))
+        is_live = (c.timeout > FIRST_TIMEOUT, c.created_at.is_not(None))
+        is_due = (*is_live, c.timeout <= now)
+        self._wait = self._waiting(*is_live)
         lease_end = (seconds(now_ms() + 999) + bindparam("alive", type_=Integer)).label("lease_end")
         t = self._table.alias("others")
         held = (

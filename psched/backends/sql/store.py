@@ -9,7 +9,7 @@ from sqlalchemy import select
 from psched.backends.sql.layout import Layout
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
-from psched.store import Finding
+from psched.store import Bell, Finding
 
 
 class SqlStore:
@@ -40,6 +40,10 @@ class SqlStore:
     def is_unavailable(self, error: Exception) -> bool:
         """Tell whether `error` means that the database is away, overloaded or read-only."""
         return self._database.fault(error) is not None
+
+    def open_bell(self) -> Bell | None:
+        """Return None: what these databases can do to call somebody is a dialect's."""
+        return None
 
     def shares_database(self, other: object) -> bool:
         """Tell whether `other` is a store in the same database, so that one transaction may write both tables."""
