@@ -18,15 +18,24 @@ _BATCH = 500
 
 
 class Retire:
-    """Ending a queue task: finished and cancelled ones go after `retention` seconds, failed ones stay for somebody."""
+    """Ending a queue task: finished and cancelled ones go after `retention` seconds, failed ones stay for somebody.
+
+    Unless it is said for how long they do.
+    """
 
     keeps_data = True
 
-    def __init__(self, store: TaskStore, retention: float, max_attempts: int | None) -> None:
-        """`max_attempts`: for tasks that say nothing themselves, and whose type does not either."""
+    def __init__(
+        self, store: TaskStore, retention: float, max_attempts: int | None, failed_retention: float | None = None
+    ) -> None:
+        """`max_attempts`: for tasks that say nothing themselves, and whose type does not either.
+
+        `failed_retention`: seconds for which failed ones are kept; None: until somebody deletes or retries them.
+        """
         self._store = store
         self._retention = retention
         self._max_attempts = max_attempts
+        self._failed_retention = failed_retention
 
     def finish(self, claim: Claim, until: float) -> None:
         """Retire the task as finished."""
@@ -40,7 +49,7 @@ class Retire:
 
     def fail(self, claim: Claim, error: str | None, until: float) -> None:
         """Retire the task as failed, to be looked at, retried or deleted by somebody."""
-        self._store.retire(claim, FAILED, error, None, until)
+        self._store.retire(claim, FAILED, error, self._failed_retention, until)
 
     def cancel(self, claim: Claim, until: float) -> None:
         """Retire the task as cancelled."""

@@ -153,11 +153,15 @@ class Source:
         The caller holds each task's lock.
         """
         lost = []
-        for started in (True, False):
-            group = [task for task in tasks if task.started is started]
-            if group:
-                lost += self._extend(group, self.times.lease_time(started))
+        for lease_time in {self.lease_time(task) for task in tasks}:
+            group = [task for task in tasks if self.lease_time(task) == lease_time]
+            lost += self._extend(group, lease_time)
         return lost
+
+    def lease_time(self, task: Task) -> float:
+        """Return for how many seconds a renewal makes the lease of `task` last."""
+        own = task.alive_time if task.started else None
+        return self.times.lease_time(task.started) if own is None else own
 
     def finish(self, claim: Claim, until: float) -> str:
         """Settle the claimed run as done."""

@@ -95,6 +95,8 @@ class Task:
         """Why this run was asked to stop (what `kill` was given), or None."""
         self.max_attempts: int | None = None
         """After how many attempts tasks of this type have failed, unless the task says so itself; set by the daemon."""
+        self.alive_time: float | None = None
+        """For how many seconds each renewal makes its lease last from now on; None: as long as its source's do."""
 
     def __repr__(self) -> str:
         return f"<Task key={self.key!r} type={self.type!r} scheduled_time={self.scheduled_time}>"

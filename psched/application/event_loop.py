@@ -34,13 +34,13 @@ class CancellableRun:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[object] | None = None
         self._cancelled = False
 
-    def run(self, awaitable: Awaitable[object], runner: asyncio.Runner) -> None:
-        """Run `awaitable`. Raises what it raises; CancelledError only when `cancel` was called."""
+    def run(self, awaitable: Awaitable[object], runner: asyncio.Runner) -> object:
+        """Run `awaitable` and return its result. Raises what it raises, CancelledError only after `cancel`."""
         try:
-            runner.run(self._run(awaitable), context=contextvars.copy_context())
+            return runner.run(self._run(awaitable), context=contextvars.copy_context())
         except asyncio.CancelledError as error:
             if self._cancelled:
                 raise
@@ -54,13 +54,13 @@ class CancellableRun:
             if first and self._task is not None:
                 self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
-    async def _run(self, awaitable: Awaitable[object]) -> None:
+    async def _run(self, awaitable: Awaitable[object]) -> object:
         with self._lock:
             self._task = asyncio.current_task()
             if self._cancelled and self._task is not None:
                 self._task.cancel()
         try:
-            await awaitable
+            return await awaitable
         finally:
             with self._lock:
                 self._task = None

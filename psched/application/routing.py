@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -51,10 +51,14 @@ class Router(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The routers of a daemon, asked in order; a section may have an application of its own."""
+    """The routers of a daemon, asked in order; a section may have an application of its own.
+
+    `types`: only rows of these are taken at all; None: of any.
+    """
 
     routers: tuple[Router, ...]
     sections: Mapping[str, Application] = field(default_factory=dict)
+    types: Collection[str] | None = None
 
     def of(self, section: str) -> Application:
         """Return the application that runs the rows of this section."""

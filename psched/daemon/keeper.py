@@ -75,10 +75,12 @@ class Keeper:
         """Return the tasks whose lease was last written an interval ago, or for less than it should be by now."""
         now = self._clock()
         return [
-            task
-            for task in source.held
-            if task.deadline - now <= source.times.lease_time(task.started) - self._interval
+            task for task in source.held if task.deadline - now <= source.lease_time(task) - self._interval_of(task)
         ]
+
+    def _interval_of(self, task: Task) -> float:
+        """Return the seconds between two renewals: a lease of the task's own may be shorter than what is configured."""
+        return self._interval if task.alive_time is None else min(self._interval, task.alive_time / 4)
 
     def _tell_lost(self, task: Task) -> None:
         log.info("key=%s preempted: its lease is no longer ours", task.key)

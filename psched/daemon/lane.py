@@ -57,7 +57,7 @@ class Lane:
         if self.pause() > 0:
             return ()
         try:
-            tasks = self.source.poll_multi(self.prefetch.limit(), ahead=True)
+            tasks = self.source.poll_multi(self.prefetch.limit(), self.application.types, ahead=True)
         except Exception as error:  # noqa: BLE001 – no fault of a database ends the polling
             self._failed(error)
             return ()
