@@ -113,8 +113,6 @@ class Dialect:
     begin: ClassVar[str] = "BEGIN"
     returning: ClassVar[bool] = True
     """Whether UPDATE can return the rows it changed."""
-    loose_scan: ClassVar[bool] = False
-    """Whether GROUP BY the first column of an index reads one entry of each group only."""
 
     def __init__(self, url: URL, tls: Tls | None, timeouts: Timeouts) -> None:
         self.url = url

@@ -63,7 +63,6 @@ class Dialect(base.Dialect):
     driver: ClassVar[str] = "pymysql"
     begin: ClassVar[str] = "START TRANSACTION"
     returning: ClassVar[bool] = False
-    loose_scan: ClassVar[bool] = True
 
     def engine_options(self) -> dict[str, Any]:
         """Return how to connect. `read_timeout` bounds the handshake too, which `connect_timeout` does not."""

@@ -15,7 +15,7 @@ from psched.backends.rdb.queue_statements import QueueStatements
 from psched.backends.rdb.store import RdbLeaseStore
 from psched.backends.rdb.submission import Submission
 from psched.backends.rdb.tables import CANCELLED, FINISHED, RUNNING, WAITING, queue_table, users_table
-from psched.backends.rdb.waiting import by_bands
+from psched.backends.rdb.waiting import ManyBands
 from psched.backends.sql.fields import Fields
 from psched.backends.sql.pages import pages_by_key
 from psched.dialects.database import Database
@@ -33,8 +33,8 @@ class RdbTaskStore(RdbLeaseStore):
         metadata = MetaData()
         self._table, users = queue_table(metadata, table), users_table(metadata, table)
         leases = Leases(database, self._table, holder, FairClaiming(database, self._table, users))
-        earliest = by_bands(database.dialect, self._table)
-        super().__init__(database, leases, earliest, read_task, self._table, users)
+        due_times = ManyBands(database, self._table)
+        super().__init__(database, leases, due_times, read_task, self._table, users)
         self._holder = holder
         self._submission = Submission(database, self._table)
         self._statements = QueueStatements(leases.statements, self._table, users)

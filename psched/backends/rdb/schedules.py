@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from psched.backends.rdb.leases import Leases, new_number
 from psched.backends.rdb.store import RdbLeaseStore
 from psched.backends.rdb.tables import RUNNING, WAITING, schedules_table
-from psched.backends.rdb.waiting import in_order
+from psched.backends.rdb.waiting import OneOrder
 from psched.backends.sql.fields import Fields
 from psched.backends.sql.pages import Pages
 from psched.dialects.base import now_ms
@@ -29,7 +29,7 @@ class RdbScheduleStore(RdbLeaseStore):
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self._table = schedules_table(MetaData(), table)
         leases = Leases(database, self._table, holder)
-        super().__init__(database, leases, in_order(self._table), read_schedule, self._table)
+        super().__init__(database, leases, OneOrder(database, self._table), read_schedule, self._table)
         self._pages = Pages(database, self._table, self._table.c.due, self._table.c.key)
         self._write_statements()
 

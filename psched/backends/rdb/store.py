@@ -9,7 +9,7 @@ from sqlalchemy import MetaData, RowMapping, Table
 from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.tables import versions_table
 from psched.backends.rdb.versions import VersionedLayout
-from psched.backends.rdb.waiting import DueTimes, Earliest
+from psched.backends.rdb.waiting import DueTimes
 from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
 from psched.model import Claim, Lease, Row
@@ -25,17 +25,14 @@ class RdbLeaseStore(SqlStore):
         self,
         database: Database,
         leases: Leases,
-        earliest: Earliest,
+        due_times: DueTimes,
         read: Callable[[RowMapping], Row],
         *tables: Table,
     ) -> None:
-        """Connects to nothing yet. `tables`: the one of the rows, and what else belongs to it.
-
-        `earliest`: how the earliest due time of that one is found.
-        """
+        """Connects to nothing yet. `tables`: the one of the rows, and what else belongs to it."""
         super().__init__(database, VersionedLayout(database, versions_table(MetaData()), *tables))
         self._leases = leases
-        self._due_times = DueTimes(database, earliest)
+        self._due_times = due_times
         self._read_row = read
 
     def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:

@@ -1,37 +1,48 @@
 """When something is due next: what whoever finds nothing to do sleeps by. Used in children and clients.
 
-Of schedules the earliest row is the first of an index. A queue's rows are in order within each band only; its bands are
-jumped over one by one, so that a backlog of thousands costs no more than a single row.
+Of schedules the earliest row is the first of an index. A queue's rows are in order within each band only, so the first
+rows of all bands are compared; one statement looks at those of the bands that are known, and for others in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Protocol
 
-from sqlalchemy import BigInteger, ColumnElement, FromClause, Select, Table, bindparam, cast, func, select, union_all
+from sqlalchemy import ColumnElement, Select, Table, bindparam, func, select, union_all
 
 from psched.backends.rdb.claiming import type_parameters
-from psched.dialects.base import Dialect, now_ms
+from psched.backends.rdb.tables import USER_BAND
+from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 
-Earliest = Callable[..., Select[Any]]
-"""Returns the SELECT of the earliest due time of the rows that meet the conditions: one row, perhaps NULL."""
+_ABOVE_ALL = 2 * USER_BAND
+_BELOW_ALL = -2 * USER_BAND
 
 
-class DueTimes:
-    """Asks one table how long nothing will be due. Safe to use from several threads."""
-
-    def __init__(self, database: Database, earliest: Earliest) -> None:
-        self._database = database
-        self._earliest = earliest
-        self._by_types: dict[int | None, Select[Any]] = {}
+class DueTimes(Protocol):
+    """Knows how long nothing will be due in one table. Safe to use from several threads."""
 
     def next_due(self, types: Collection[str] | None) -> float | None:
         """Return the seconds until something is due, 0.0 when it is; None when nothing is stored."""
-        if types is not None and not types:
-            return None
+        ...
+
+
+class OneOrder:
+    """Looks at the first row of an index on due, or with types on type and due."""
+
+    def __init__(self, database: Database, table: Table) -> None:
+        self._database = database
+        self._table = table
+        self._by_types: dict[int | None, Select[Any]] = {}
+
+    def next_due(self, types: Collection[str] | None) -> float | None:
+        """Return the seconds until something is due."""
         count = None if types is None else len(types)
+        if count == 0:
+            return None
         if count not in self._by_types:
             self._by_types[count] = self._statement(count)
         statement, values = self._by_types[count], type_parameters(types)
@@ -39,52 +50,102 @@ class DueTimes:
         return None if wait is None else max(0.0, wait / 1000)
 
     def _statement(self, type_count: int | None) -> Select[Any]:
-        if type_count is None:
-            due = self._earliest().scalar_subquery()
-        else:
-            parts = [self._earliest(bindparam(f"type_{number}")) for number in range(type_count)]
-            together = union_all(*(select(part.scalar_subquery().label("due")) for part in parts)).subquery()
-            due = select(func.min(together.c.due)).scalar_subquery()
-        return select(cast(due, BigInteger) - now_ms())
+        c = self._table.c
+        firsts = [self._first()]
+        if type_count is not None:
+            firsts = [self._first(c.type == bindparam(f"type_{number}")) for number in range(type_count)]
+        due = union_all(*(select(first.scalar_subquery().label("due")) for first in firsts)).subquery()
+        return select(func.min(due.c.due) - now_ms())
+
+    def _first(self, *conditions: ColumnElement[bool]) -> Select[Any]:
+        c = self._table.c
+        return select(c.due).where(*conditions).order_by(c.due, c.key).limit(1)
 
 
-def in_order(table: Table) -> Earliest:
-    """Return how to find the earliest row by an index on due, or with a type on type and due."""
-    c = table.c
+@dataclass
+class _Found:
+    """What one look at the bands of some types found: the earliest due times, and bands that were not known."""
 
-    def earliest(type_: ColumnElement[str] | None = None) -> Select[Any]:
-        return select(c.due).where(*_of_type(table, type_)).order_by(c.due, c.key).limit(1)
+    now: int
+    heads: list[int] = field(default_factory=list)
+    bands: dict[str | None, tuple[int, ...]] = field(default_factory=dict)
+    more: bool = False
 
-    return earliest
-
-
-def by_bands(dialect: Dialect, table: Table) -> Earliest:
-    """Return how to find the earliest row by an index on band and due, or with a type on type, band and due."""
-
-    def earliest(type_: ColumnElement[str] | None = None) -> Select[Any]:
-        heads = (_grouped(table, type_) if dialect.loose_scan else _jumped(table, type_)).subquery()
-        return select(func.min(heads.c.due))
-
-    return earliest
+    @property
+    def wait(self) -> float | None:
+        return max(0.0, (min(self.heads) - self.now) / 1000) if self.heads else None
 
 
-def _grouped(table: Table, type_: ColumnElement[str] | None) -> Select[Any]:
-    """Select the earliest due time of each band, where the database jumps from group to group by itself."""
-    c = table.c
-    return select(func.min(c.due).label("due")).where(*_of_type(table, type_), c.band.is_not(None)).group_by(c.band)
+class ManyBands:
+    """Looks at the first row of each band by an index on band and due, or with types on type, band and due.
+
+    Databases do not jump from band to band by themselves, not all of them; so the bands that had rows last time are
+    named in the statement, which also looks at the gaps between them. Only a new band costs a second statement.
+    """
+
+    def __init__(self, database: Database, table: Table) -> None:
+        self._database = database
+        self._table = table
+        self._known: dict[str | None, tuple[int, ...]] = {}
+        self._by_shape: dict[tuple[int, ...], Select[Any]] = {}
+
+    def next_due(self, types: Collection[str] | None) -> float | None:
+        """Return the seconds until something is due."""
+        kinds: Sequence[str | None] = [None] if types is None else list(types)
+        while kinds:
+            found = self._look(kinds)
+            self._known.update(found.bands)
+            if not found.more:
+                return found.wait
+        return None
+
+    def _look(self, kinds: Sequence[str | None]) -> _Found:
+        known = [self._known.get(kind, ()) for kind in kinds]
+        shape = tuple(len(bands) for bands in known)
+        typed = kinds[0] is not None
+        key = (int(typed), *shape)
+        if key not in self._by_shape:
+            self._by_shape[key] = self._statement(shape, typed)
+        statement, values = self._by_shape[key], dict(_values(kinds, known))
+        row = self._database.run(lambda connection, _: connection.execute(statement, values).one())
+        now, *numbers = row
+        found = _Found(now)
+        for kind, bands in zip(kinds, known, strict=True):
+            heads, gaps = numbers[: len(bands)], numbers[len(bands) : 2 * len(bands) + 1]
+            numbers = numbers[2 * len(bands) + 1 :]
+            new = [band for band in gaps if band is not None]
+            live = [band for band, head in zip(bands, heads, strict=True) if head is not None]
+            found.heads += [head for head in heads if head is not None]
+            found.bands[kind] = tuple(sorted([*live, *new]))
+            found.more = found.more or bool(new)
+        return found
+
+    def _statement(self, shape: Sequence[int], typed: bool) -> Select[Any]:
+        """Return the SELECT of the clock, and for each type its bands' first due times and the bands in its gaps."""
+        c = self._table.c
+        columns: list[ColumnElement[Any]] = [now_ms()]
+        for number, count in enumerate(shape):
+            of_type = [c.type == bindparam(f"type_{number}")] if typed else []
+            bounds: list[ColumnElement[int]] = [bindparam(f"band_{number}_{place}") for place in range(-1, count + 1)]
+            columns += [self._first(*of_type, c.band == bound) for bound in bounds[1:-1]]
+            columns += [self._last(*of_type, c.band > low, c.band < high) for low, high in pairwise(bounds)]
+        return select(*(column.label(f"column_{place}") for place, column in enumerate(columns)))
+
+    def _first(self, *conditions: ColumnElement[bool]) -> ColumnElement[Any]:
+        """Return the earliest due time. PostgreSQL would read all of them for a plain minimum."""
+        c = self._table.c
+        return select(c.due).where(*conditions).order_by(c.due, c.key).limit(1).scalar_subquery()
+
+    def _last(self, *conditions: ColumnElement[bool]) -> ColumnElement[Any]:
+        """Return the highest band."""
+        c = self._table.c
+        backwards = (c.band.desc(), c.due.desc(), c.key.desc())
+        return select(c.band).where(*conditions).order_by(*backwards).limit(1).scalar_subquery()
 
 
-def _jumped(table: Table, type_: ColumnElement[str] | None) -> Select[Any]:
-    """Select the earliest due time of each band, jumping from one to the next below it by recursion."""
-    top, lower, row = table.alias(), table.alias(), table.alias()
-    bands = (select(func.max(top.c.band).label("band")).where(*_of_type(top, type_), top.c.band.is_not(None))).cte(
-        recursive=True
-    )
-    below = select(func.max(lower.c.band)).where(*_of_type(lower, type_), lower.c.band < bands.c.band)
-    bands = bands.union_all(select(below.scalar_subquery()).where(bands.c.band.is_not(None)))
-    head = select(func.min(row.c.due)).where(*_of_type(row, type_), row.c.band == bands.c.band)
-    return select(head.scalar_subquery().label("due")).select_from(bands)
-
-
-def _of_type(table: FromClause, type_: ColumnElement[str] | None) -> list[ColumnElement[bool]]:
-    return [] if type_ is None else [table.c.type == type_]
+def _values(kinds: Sequence[str | None], known: Sequence[tuple[int, ...]]) -> Iterator[tuple[str, Any]]:
+    for number, (kind, bands) in enumerate(zip(kinds, known, strict=True)):
+        if kind is not None:
+            yield f"type_{number}", kind
+        for place, band in enumerate((_BELOW_ALL, *bands, _ABOVE_ALL), start=-1):
+            yield f"band_{number}_{place}", band

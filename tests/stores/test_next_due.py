@@ -1,0 +1,139 @@
+"""Every store tells when its earliest row is due, by the database's clock, without reading what it does not have to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from psched.errors import NotSupportedError
+from psched.model import NewTask
+from psched.store import LeaseStore, ScheduleStore
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
+from tests.stores.places import DATABASES, STORES, Places
+from tests.stores.queue.bench import QueueBench
+from tests.stores.queue.conftest import open_bench
+from tests.stores.statements import Watch, watched
+
+SLACK = 1.0
+"""Seconds by which the clock may move on between two statements of a test."""
+MANY = 600
+BANDS = 5
+FEW = 4 * BANDS + 10
+"""Rows it may look at, of thousands."""
+
+
+@pytest.fixture(params=[(type_, database) for database in DATABASES for type_ in STORES], ids="-".join)
+def tasks(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[QueueBench]:
+    """Each kind of queue on each database."""
+    bench = open_bench(places, *request.param, tmp_path)
+    try:
+        bench.queue().create_tables()
+        yield bench
+    finally:
+        bench.close()
+
+
+def is_about(store: LeaseStore, due: float) -> bool:
+    """Whether the store says that something is due at that moment, but for the time that passes meanwhile."""
+    wait = store.next_due()
+    return wait is not None and -SLACK <= wait - (due - store.now()) <= SLACK
+
+
+def test_an_empty_table_has_nothing_due(store: ScheduleStore) -> None:
+    assert store.next_due() is None
+
+
+def test_the_earliest_row_counts(bench: Bench, store: ScheduleStore) -> None:
+    bench.add(store, "late", due=FAR_OFF)
+    bench.add(store, "early", due=FAR_OFF - 1000)
+    assert is_about(store, FAR_OFF - 1000)
+    bench.add(store, "due", due=LONG_AGO)
+    assert store.next_due() == 0.0
+
+
+def test_after_the_wait_that_it_tells_the_row_can_be_acquired(bench: Bench, store: ScheduleStore) -> None:
+    bench.add(store, "soon", due=int(store.now()) + 2)
+    wait = store.next_due()
+    assert wait is not None
+    assert 0.5 < wait <= 2
+    time.sleep(wait)
+    assert keys_of(store.acquire(1, 100)) == ["soon"]
+
+
+def test_a_lease_is_due_when_it_ends(bench: Bench, store: ScheduleStore) -> None:
+    bench.add(store, "key")
+    lease = bench.take(store, "key", 100).lease
+    assert is_about(store, lease.expires_at)
+    store.release(lease, soon())
+    assert store.next_due() == 0.0
+
+
+def test_only_the_types_that_are_asked_for_count(bench: Bench, store: ScheduleStore) -> None:
+    bench.add(store, "a", due=LONG_AGO, type="a")
+    bench.add(store, "b", due=FAR_OFF, type="b")
+    if bench.compat:
+        with pytest.raises(NotSupportedError):
+            store.next_due(["a"])
+        return
+    assert store.next_due(["a"]) == store.next_due(["b", "a"]) == 0.0
+    assert store.next_due(["b"])
+    assert store.next_due(["c"]) is store.next_due([]) is None
+
+
+def test_tasks_that_are_retired_are_never_due(tasks: QueueBench) -> None:
+    store = tasks.queue()
+    tasks.submit(store, ["done"])
+    assert store.next_due() == 0.0
+    store.retire(tasks.claim(store, "done"), "finished", None, 100, soon())
+    assert store.next_due() is None
+
+
+def test_a_task_counts_whatever_its_priority_and_user(tasks: QueueBench) -> None:
+    store = tasks.queue()
+    tasks.submit(store, ["late"], run_at=FAR_OFF)
+    tasks.submit(store, ["user"], run_at=FAR_OFF - 1000, user="somebody")
+    assert is_about(store, FAR_OFF - 1000)
+    if not tasks.compat:
+        tasks.submit(store, ["low"], run_at=FAR_OFF - 2000, priority=-3, type="rare")
+        tasks.submit(store, ["high"], run_at=FAR_OFF - 1500, priority=3, type="rare")
+        assert is_about(store, FAR_OFF - 2000)
+        assert store.next_due(["type1"]) == pytest.approx(store.next_due(["rare"]) + 1000, abs=SLACK)
+
+
+def test_looking_at_many_schedules_reads_one(bench: Bench, store: ScheduleStore) -> None:
+    bench.fill(store, [f"key{n:05}" for n in range(MANY)], lambda i: FAR_OFF + i)
+    for types in [None] if bench.compat else [None, ["type1", "other"]]:
+        with watched(bench) as watch:
+            assert store.next_due(types)
+        see_that_it_is_cheap(watch, 10)
+
+
+def test_looking_at_many_tasks_reads_next_to_nothing(tasks: QueueBench) -> None:
+    store = tasks.queue()
+    if tasks.compat:
+        tasks.submit(store, [f"key{n:05}" for n in range(MANY)], run_at=FAR_OFF)
+    else:
+        done = [NewTask(f"done{n:04}", "t") for n in range(MANY)]
+        later = [NewTask(f"later{n:04}", "t", run_at=FAR_OFF, priority=n % BANDS) for n in range(MANY)]
+        store.submit(done)
+        tasks.execute("UPDATE {table} SET status = 'finished', due = NULL, band = NULL, purge_at = updated + 300000")
+        store.submit(later)
+    for types in [None] if tasks.compat else [None, ["t", "other"]]:
+        store.next_due(types)  # it gets to know the bands
+        with watched(tasks) as watch:
+            assert store.next_due(types)
+        see_that_it_is_cheap(watch, FEW)
+
+
+def see_that_it_is_cheap(watch: Watch, few: int) -> None:
+    """Fail unless it was one statement that looked at `few` rows at the most."""
+    story = "\n".join([*watch.statements, *watch.plans, str(watch.reads)])
+    assert len(watch.statements) == 1, story
+    assert sum(watch.reads) <= few, story
+    assert not [plan for plan in watch.plans if "Seq Scan" in plan or f"{watch.bench.table} type=ALL" in plan], story
+    assert not [
+        plan for plan in watch.plans if plan.startswith(("SCAN schedules", "SCAN queue")) and "INDEX" not in plan
+    ]
