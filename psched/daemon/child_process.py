@@ -24,6 +24,7 @@ from psched.daemon.logs import Log
 from psched.daemon.pipes import ChildEnds
 from psched.daemon.processor import build
 from psched.daemon.signals import VERBS, SignalQueue
+from psched.daemon.strangers import Strangers
 from psched.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class ChildProcess:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signals.install(VERBS)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        os.register_at_fork(after_in_child=lambda: _be_a_stranger(signals, self.ends))
+        Strangers(signals, self.ends).expect()
         settings = self.settings
         longest = settings.child_heartbeat_limit + settings.child_kill_interval + RELEASE
         Beat(self.ends, signals, settings.child_heartbeat_interval, longest, self).start()
@@ -140,14 +141,6 @@ def rehearse(application: ApplicationSpec, settings: Settings, log_file: Log, en
     child = ChildProcess("probe", settings, ends, log_file)
     child.begin()
     return BOOT_FAILED if child.boot(lambda: _Nothing(load(application))) is None else child.leave()
-
-
-def _be_a_stranger(signals: SignalQueue, ends: ChildEnds) -> None:
-    """In a process that a handler forks: answer no signal meant for us, and hold no pipe of ours."""
-    signals.abandon()
-    for number in VERBS:
-        signal.signal(number, signal.SIG_DFL)
-    ends.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,30 @@
+"""A process that a handler forks is no worker, from its first moment on."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+WORKER = """
+import os, signal
+from psched.daemon.pipes import ChildEnds, open_pipes
+from psched.daemon.signals import VERBS, SignalQueue
+from psched.daemon.strangers import Strangers
+
+_, ends = open_pipes()
+signals = SignalQueue()
+signals.install(VERBS)
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))  # before it can be told anything
+Strangers(signals, ChildEnds(*ends)).expect()
+pid = os.fork()
+if pid == 0:
+    os._exit(0)
+_, status = os.waitpid(pid, 0)
+print(os.waitstatus_to_exitcode(status), signals.take(), len(VERBS & signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+"""
+
+
+def test_a_signal_to_a_process_just_forked_ends_it_and_is_not_taken_for_the_workers() -> None:
+    done = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.stdout.strip(), done.stderr) == (f"{-signal.SIGTERM} [] 0", "")
