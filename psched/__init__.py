@@ -35,6 +35,7 @@ from psched.holder import holder_name
 from psched.model import NewTask, Rule, ScheduleRow, TaskRow
 from psched.queue import Queue, QueuedTask
 from psched.queue import open_queue as _open_queue
+from psched.scheduler import Scheduler, create_scheduler
 from psched.schedules import Schedule, ScheduleCollection, open_schedules
 from psched.task import Task
 
@@ -62,9 +63,11 @@ __all__ = [
     "ScheduleCollection",
     "ScheduleError",
     "ScheduleRow",
+    "Scheduler",
     "Task",
     "TaskError",
     "TaskRow",
+    "create_scheduler",
     "open",
     "open_queue",
 ]

@@ -1,0 +1,197 @@
+"""One start of a scheduler: its threads, from the first look at the store to the last handler. In the host's process.
+
+One thread makes tasks of occurrences, the others run handlers; besides them a keeper of leases, a warden and the sign
+of life. All are daemon threads: a host that ends without a stop is not held up by them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from psched.application import Application
+from psched.clock import monotonic
+from psched.daemon.board import Board
+from psched.daemon.keeper import Keeper
+from psched.daemon.lane import Lane, is_refusal, one_line
+from psched.daemon.prefetch import FixedPrefetch
+from psched.daemon.runner import Runner
+from psched.daemon.runs import Runs
+from psched.daemon.warden import Warden
+from psched.errors import ConfigError
+from psched.scheduler import registrations
+from psched.scheduler.arrears import Arrears
+from psched.scheduler.handlers import Calls, Function, Ticks
+from psched.scheduler.place import Opened
+from psched.scheduler.presence import Presence
+from psched.scheduler.registrations import Registration
+from psched.source import Source
+
+log = logging.getLogger(__name__)
+
+_KEEPING = 2.0
+_GRACE = 2.0
+"""Seconds between telling an awaited handler that its lease is lost, and saying that it goes on all the same."""
+_TICKS_AT_ONCE = 20
+_LONGEST_PAUSE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an instance is to do: handlers by name, what is registered, how often it polls, in how many threads."""
+
+    bindings: Mapping[str, Function]
+    registrations: Mapping[str, Registration]
+    poll_interval: float
+    concurrency: int
+
+
+class Engine:
+    """Starts, works, and stops once."""
+
+    def __init__(self, opened: Opened, work: Work) -> None:
+        """Begins nothing yet."""
+        self._opened = opened
+        self._work = work
+        self._stopping = threading.Event()
+        self._ready = threading.Event()
+        self._runs = Runs(work.concurrency + 1)
+        self._board = Board(self._runs.cells)
+        self._presence = Presence(opened.queue, work.bindings)
+        self._since: float | None = None
+        names = tuple(sorted(work.bindings))
+        ticks = Application((Ticks(opened.is_unavailable, self.made),), types=names)
+        calls = Application((Calls(work.bindings),), types=names)
+        self._ticks = self._runner(0, "registrations", opened.schedules.source, ticks, _TICKS_AT_ONCE)
+        self._calls = [self._runner(cell, "tasks", opened.tasks, calls, 1) for cell in range(1, work.concurrency + 1)]
+        self._keeper = Keeper([opened.schedules.source, opened.tasks], [self._ticks, *self._calls], _KEEPING)
+        self._warden = Warden(self._runs, _GRACE, self._goes_on)
+        self._said: str | None = None
+        self._threads = [
+            threading.Thread(target=self._tick, name="psched ticks", daemon=True),
+            *(
+                threading.Thread(target=self._call, args=(runner,), name=f"psched handler {number}", daemon=True)
+                for number, runner in enumerate(self._calls, 1)
+            ),
+        ]
+        self._tenders = [self._keeper.ticker, self._warden.ticker, self._presence.ticker]
+
+    def start(self) -> None:
+        """Begin to work; a database that does not answer is waited for, in the background.
+
+        Raises ConfigError when the database refuses us, or has tables of this name that are not ours.
+        """
+        try:
+            self._prepare()
+        except Exception as error:
+            if not self._opened.is_unavailable(error):
+                self._close()
+                raise refusal(error) from error
+            log.warning("the database does not answer yet: %s; trying again until it does", one_line(error))
+        for thread in [*self._tenders, *self._threads]:
+            thread.start()
+
+    def stop(self, timeout: float | None, leave_rest: bool = False) -> bool:
+        """Take no more tasks, and wait until the running handlers are done; False when that takes longer.
+
+        What runs then goes on, its leases kept. `leave_rest`: the process ends next, so nobody is to wait for it.
+        """
+        self._stopping.set()
+        self._ready.set()
+        self._keeper.stop()
+        end = None if timeout is None else monotonic() + timeout
+        for thread in self._threads:
+            thread.join(None if end is None else max(0.0, end - monotonic()))
+        if not any(thread.is_alive() for thread in self._threads):
+            self._close()
+            return True
+        if not leave_rest:
+            threading.Thread(target=self._close_when_done, name="psched end", daemon=True).start()
+        return False
+
+    def _runner(self, cell: int, name: str, source: Source, application: Application, limit: int) -> Runner:
+        margin = min(1.0, source.times.alive_time / 4)
+        lane = Lane(name, source, application, FixedPrefetch(limit), self._work.poll_interval, None, margin)
+        return Runner(cell, [lane], self._runs, self._board, self._stopping, self._acquired, lambda: None)
+
+    def _acquired(self) -> None:
+        self._warden.ticker.poke()
+        self._keeper.ticker.poke()
+
+    def made(self) -> None:
+        """Take notice of a task that was made in this process. Any thread."""
+
+    def _goes_on(self, why: str) -> None:
+        """Say once that a handler goes on although its lease is over; nobody can end a thread."""
+        if why != self._said:
+            log.warning("%s; it goes on, and somebody else may run it again", why)
+        self._said = why
+
+    def _prepare(self) -> None:
+        """Make tables, give the first sign of life and store what is registered. Raises the driver's errors."""
+        self._opened.make_tables()
+        if self._since is None:
+            self._since = self._presence.announce()
+        registrations.store(self._opened.schedules, self._work.registrations)
+        self._ready.set()
+
+    def _tick(self) -> None:
+        """Be the thread of ticks: bring the store up to date, skip what came in a downtime, then tick."""
+        self._try("the store is not prepared yet", self._prepare, self._ready.is_set)
+        settled = threading.Event()
+        self._try("what is overdue is not known yet", lambda: self._settle_arrears(settled), settled.is_set)
+        self._ticks.run()
+
+    def _settle_arrears(self, settled: threading.Event) -> None:
+        names = self._work.bindings
+        assert self._since is not None
+        Arrears(self._opened.schedules, self._presence, names, self._since).settle(self._stopping)
+        settled.set()
+
+    def _try(self, complaint: str, step: Callable[[], None], is_done: Callable[[], bool]) -> None:
+        """Do a step again and again until it is done, whatever the database says meanwhile."""
+        pause, said = 0.1, ""
+        while not is_done() and not self._stopping.is_set():
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 – until the database does it
+                if one_line(error) != said:
+                    said = one_line(error)
+                    log.warning("%s: %s; trying again until it is", complaint, said)
+                self._stopping.wait(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _call(self, runner: Runner) -> None:
+        """Be a thread of handlers."""
+        self._ready.wait()
+        runner.run()
+
+    def _close_when_done(self) -> None:
+        for thread in self._threads:
+            thread.join()
+        self._close()
+
+    def _close(self) -> None:
+        if self._since is not None:
+            self._presence.leave()
+        for tender in self._tenders:
+            tender.close()
+        for tender in self._tenders:
+            if tender.is_alive():
+                tender.join()
+        self._opened.close()
+        self._board.close()
+
+
+def refusal(error: Exception) -> Exception:
+    """Return what is to be raised for an error that will not pass by itself."""
+    if is_refusal(error):
+        return ConfigError(f"the database refuses: {one_line(error)} (is the URL right?)")
+    return error
+
+
+def names_of(bindings: Collection[str]) -> str:
+    """Return names for a message."""
+    return ", ".join(repr(name) for name in sorted(bindings)) or "nothing"

@@ -1,0 +1,275 @@
+"""The scheduler as its host sees it: bind, register, push, start, stop. Any thread of the host's process."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+from psched.errors import IdempotentError, NotFoundError, ScheduleError
+from psched.model import Rule
+from psched.queue import checked_task
+from psched.scheduler.engine import Engine, Work, names_of
+from psched.scheduler.handlers import Function, current
+from psched.scheduler.order import RETRY_TIMEOUT, Order, check_seconds, checked_name
+from psched.scheduler.place import Opened, Place, place_of
+from psched.scheduler.registrations import Registration
+from psched.schedules import checked_rule
+from psched.store import TaskFilter
+from psched.task import Task
+
+F = TypeVar("F", bound=Function)
+
+_EXIT_PATIENCE = 10.0
+"""Seconds that a host which ends without a stop waits for running handlers."""
+
+
+class Scheduler:
+    """An instance of a scheduler. Instances with the same URL and prefix, in any process, work together.
+
+    A context object: entering starts it, leaving stops it. Made before a fork it may be started after it, in each
+    process of its own; a started one does not survive a fork.
+    """
+
+    def __init__(self, place: Place, poll_interval: float, concurrency: int) -> None:
+        """Connects to nothing yet; see `create_scheduler`."""
+        self._place = place
+        self._poll_interval = poll_interval
+        self._concurrency = concurrency
+        self._bindings: dict[str, Function] = {}
+        self._registrations: dict[str, Registration] = {}
+        self._engine: Engine | None = None
+        self._client: Opened | None = None
+        self._abandoned: list[Opened | None] = []
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> Scheduler:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def current(self) -> Task | None:
+        """The task that the calling handler runs (its key, scheduled_time and attempts), None elsewhere."""
+        return current.get()
+
+    @overload
+    def bind(self, name: str) -> Callable[[F], F]: ...
+
+    @overload
+    def bind(self, name: str, function: F) -> F: ...
+
+    def bind(self, name: str, function: F | None = None) -> Callable[[F], F] | F:
+        """Let this instance run tasks of this name by `function`, which gets their data; also as a decorator.
+
+        It runs in a thread of the scheduler, an `async def` on an event loop of that thread. Returning False, or
+        raising, means that it failed. A name that is bound again gets the new function.
+
+        Raises:
+            ScheduleError: the scheduler is running.
+            ValueError: the name or the function cannot be used.
+        """
+        self._refuse_running("bind")
+        text = checked_name(name)
+
+        def decorate(function: F) -> F:
+            self._refuse_running("bind")
+            if not callable(function):
+                raise ValueError(f"{text!r}: expected a function to bind, got {function!r}")
+            self._bindings[text] = function
+            return function
+
+        return decorate if function is None else decorate(function)
+
+    def register(
+        self,
+        name: str,
+        cron: str,
+        *,
+        data: Any = None,
+        retry: bool = False,
+        retry_timeout: float = RETRY_TIMEOUT,
+        timezone: str | None = None,
+    ) -> None:
+        """Let a task of this name be made at each time that `cron` (five fields, or six with seconds first) matches.
+
+        It is stored at `start`; one that is stored already is changed then. `data`: any JSON value. `timezone`: the
+        scheduler's own by default. `retry`, `retry_timeout`: as for `push`.
+
+        Raises:
+            ScheduleError: the scheduler is running.
+            ConfigError: the cron expression or the time zone cannot be used.
+            ValueError: another value cannot.
+        """
+        self._refuse_running("register")
+        section = self._place.settings.sections[0]
+        rule = checked_rule(Rule(cron, section.timezone if timezone is None else timezone), section.cron_dialect)
+        order = Order(data, retry, retry_timeout).checked()
+        self._registrations[checked_name(name)] = Registration(name, rule, order)
+
+    def unregister(self, name: str) -> bool:
+        """Remove the registration, here and in the store, whoever stored it; False when the store had none.
+
+        Tasks that it has made stay. An instance that still registers the name stores it again when it starts.
+        """
+        with self._here():
+            self._registrations.pop(name, None)
+            try:
+                self._opened().schedules[checked_name(name)].delete()
+            except NotFoundError:
+                return False
+            return True
+
+    def push(
+        self,
+        name: str,
+        data: Any = None,
+        *,
+        delay: float = 0,
+        retry: bool = False,
+        retry_timeout: float = RETRY_TIMEOUT,
+    ) -> str:
+        """Submit a task that is run once, at once or `delay` seconds from now, and return its key. Needs no `start`.
+
+        `data`: any JSON value. It is run by an instance that has bound `name`. Without `retry` it is begun at most
+        once. With it, it is begun again `retry_timeout` seconds after it failed, or its process died, until a handler
+        succeeds.
+
+        Raises:
+            ScheduleError: this process was forked off a process in which the scheduler is started.
+            ValueError: a value cannot be stored.
+        """
+        order = Order(data, retry, retry_timeout).checked()
+        check_seconds("delay", delay)
+        key = f"push:{secrets.token_hex(16)}"
+        with self._here():
+            opened = self._opened()
+        run_at = opened.queue.now() + delay if delay > 0 else None
+        opened.queue.submit([checked_task(order.task(key, checked_name(name), run_at))])
+        engine = self._engine
+        if engine is not None and run_at is None:
+            engine.made()
+        return key
+
+    def start(self) -> None:
+        """Store what is registered and begin to work, in threads of this process; returns when that is done.
+
+        A database that does not answer is waited for in the background.
+
+        Raises:
+            ScheduleError: it is running; something is registered that is not bound; or it was started before a fork.
+            ConfigError: the database refuses us, or its tables are not ours.
+        """
+        with self._here():
+            self._refuse_running("start")
+            unbound = self._registrations.keys() - self._bindings.keys()
+            if unbound:
+                raise ScheduleError(f"registered, but not bound to a handler: {names_of(unbound)}")
+            work = Work(dict(self._bindings), dict(self._registrations), self._poll_interval, self._concurrency)
+            engine = Engine(self._place.open(), work)
+            engine.start()
+            self._engine = engine
+            atexit.register(self._at_exit)
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Take no more tasks, and wait for running handlers, at most `timeout` seconds; False when that was too short.
+
+        What runs then goes on in its thread, and its lease is kept. Afterwards it can be started again. Does nothing
+        when it is not running.
+        """
+        with self._here():
+            engine, self._engine = self._engine, None
+            atexit.unregister(self._at_exit)
+        done = engine is None or engine.stop(timeout)  # not under the lock: a running handler may push
+        with self._here():
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+        return done
+
+    def clear(self) -> None:
+        """Remove all registrations and tasks of this URL and prefix from the store, also those of other instances.
+
+        What is running goes on, but cannot be settled. What this code registers is stored again at the next `start`.
+        """
+        with self._here():
+            opened = self._opened()
+        for row in opened.schedules.list():
+            _delete(opened.schedules.store.delete, row.key)
+        for task in opened.queue.list(TaskFilter()):
+            _delete(opened.queue.delete, task.key)
+
+    def _opened(self) -> Opened:
+        """Return the stores for what needs no start, their tables made."""
+        if self._client is None:
+            client = self._place.open()
+            client.make_tables()
+            self._client = client
+        return self._client
+
+    def _here(self) -> threading.RLock:
+        """Return the lock, after seeing to it that nothing is used that was opened in another process."""
+        pid = os.getpid()
+        if pid != self._pid:
+            if self._engine is not None:
+                raise ScheduleError(
+                    f"this scheduler was started in process {self._pid}, before this process ({pid}) was forked off; "
+                    "start it in each process (gunicorn: in post_fork or the worker's application)"
+                )
+            self._abandoned.append(self._client)  # closing them here could end the parent's sessions
+            self._client = None
+            self._pid = pid
+            self._lock = threading.RLock()
+        return self._lock
+
+    def _refuse_running(self, verb: str) -> None:
+        with self._here():
+            if self._engine is not None:
+                raise ScheduleError(f"cannot {verb} while the scheduler is running; stop it first")
+
+    def _at_exit(self) -> None:
+        """Stop with the interpreter, which does not wait for our threads by itself."""
+        if os.getpid() == self._pid and self._engine is not None:
+            self._engine.stop(_EXIT_PATIENCE, leave_rest=True)
+
+
+def create_scheduler(
+    url: str,
+    *,
+    prefix: str = "_schedule_mq:",
+    poll_interval: float = 1.0,
+    concurrency: int = 4,
+    timezone: str = "UTC",
+    retention_time: float = 300.0,
+    tls: Mapping[str, Any] | None = None,
+) -> Scheduler:
+    """Return a scheduler on the database at `url`; nothing is connected yet.
+
+    `prefix` sets apart schedulers that share a database: its tables are named after it. `concurrency`: how many
+    handlers this instance runs at a time. `timezone`: of registrations that name none. `retention_time`: seconds for
+    which tasks that are over are kept. `poll_interval`: seconds between looks at a database that calls nobody.
+
+    Raises ConfigError.
+    """
+    place = place_of(url, prefix, timezone, {} if tls is None else tls, retention_time)
+    check_seconds("poll_interval", poll_interval, above=True)
+    if type(concurrency) is not int or not 1 <= concurrency <= 1000:
+        raise ValueError(f"concurrency must be a number of threads from 1 to 1000, got {concurrency!r}")
+    return Scheduler(place, poll_interval, concurrency)
+
+
+def _delete(delete: Callable[[str], None], key: str) -> None:
+    """Delete a row; one that is gone already is as good."""
+    try:
+        delete(key)
+    except IdempotentError:
+        return

@@ -1,0 +1,66 @@
+"""What a registration and its tasks carry: the handler's data, and how a run that failed is repeated. In the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psched.model import NewTask
+from psched.payload import check_key, encode
+
+RETRY_TIMEOUT = 60.0
+"""Seconds until a run that failed is repeated, where nothing is said."""
+
+INSTANCE = "psched.instance"
+"""The type of the rows by which instances know of one another; no task may be named like that."""
+
+_LONGEST_NAME = 200
+"""So that the keys of its tasks have room for more."""
+_LONGEST = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The data of one task. `retry_timeout` (seconds) matters with `retry` only."""
+
+    data: Any = None
+    retry: bool = False
+    retry_timeout: float = RETRY_TIMEOUT
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> Order:
+        """Return the order that stands in a row. Raises ValueError for what nobody can run."""
+        return cls(stored.get("data"), stored.get("retry", False), stored.get("retry_timeout", RETRY_TIMEOUT)).checked()
+
+    def checked(self) -> Order:
+        """Return it. Raises ValueError: it cannot be stored, or says what makes no sense."""
+        if not isinstance(self.retry, bool):
+            raise ValueError(f"retry must be True or False, got {self.retry!r}")
+        check_seconds("retry_timeout", self.retry_timeout, above=True)
+        encode(self.stored())
+        return self
+
+    def stored(self) -> dict[str, Any]:
+        """Return the JSON object that is kept in rows."""
+        again = {"retry": True, "retry_timeout": self.retry_timeout} if self.retry else {}
+        return {"data": self.data, **again}
+
+    def task(self, key: str, name: str, run_at: float | None) -> NewTask:
+        """Return the task that carries it. Without `retry` it is begun once: whoever dies with it has lost it."""
+        return NewTask(key, name, self.stored(), run_at, max_attempts=None if self.retry else 1)
+
+
+def checked_name(name: object) -> str:
+    """Return the name of a task. Raises ValueError unless it is text of 1 to 200 characters that is not reserved."""
+    text = check_key(name)
+    if len(text) > _LONGEST_NAME or text == INSTANCE:
+        raise ValueError(f"a task's name has at most {_LONGEST_NAME} characters and is not {INSTANCE!r}, got {text!r}")
+    return text
+
+
+def check_seconds(name: str, value: object, above: bool = False) -> None:
+    """Raise ValueError unless `value` is a number of seconds from 0 on (`above`: greater than 0)."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value <= _LONGEST or (above and value == 0):  # type: ignore[operator]
+        raise ValueError(f"{name} must be {'more than' if above else 'at least'} 0 seconds, got {value!r}")

@@ -1,0 +1,114 @@
+"""Where a scheduler keeps its rows: from a URL and a prefix to open stores. In the host's process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psched.backends import open_stores
+from psched.config import Settings, from_mapping
+from psched.errors import ConfigError
+from psched.holder import holder_name
+from psched.retire import Retire
+from psched.schedules import Defaults, ScheduleCollection
+from psched.source import LeaseTimes, Source
+from psched.store import StoreSettings, TaskStore
+
+TICK_LEASE = 3.0
+"""Seconds for which an instance that dies in the middle of it delays an occurrence."""
+TASK_LEASE = 10.0
+"""Seconds of lease on a task unless it has a retry_timeout to go by."""
+_TICK_WAIT = 1.0
+
+_LONGEST_PREFIX = 36
+_REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A database, and the tables in it."""
+
+    settings: Settings
+    retention: float
+
+    def open(self) -> Opened:
+        """Return its stores, opened for this process; nothing is connected yet. Raises ConfigError."""
+        schedules, queue = self.settings.schedules, self.settings.queue
+        assert schedules is not None and queue is not None
+        stores = open_stores(
+            schedules.type,
+            StoreSettings(schedules.url, holder_name(str(os.getpid())), schedules.table, queue.table, schedules.tls),
+        )
+        if stores.schedules is None or stores.queue is None:
+            raise ConfigError(f"the store type {schedules.type!r} keeps no schedules or no queue")
+        collection = ScheduleCollection(
+            stores.schedules, LeaseTimes(TICK_LEASE, _TICK_WAIT, TICK_LEASE), Defaults(schedules.timezone)
+        )
+        collection.feed(stores.queue)
+        completion = Retire(stores.queue, self.retention, None, failed_retention=self.retention)
+        times = LeaseTimes(TASK_LEASE, _TICK_WAIT, TASK_LEASE)
+        return Opened(collection, stores.queue, Source(stores.queue, completion, times))
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The open stores of one process. Any thread; not across a fork."""
+
+    schedules: ScheduleCollection
+    queue: TaskStore
+    tasks: Source
+
+    def make_tables(self) -> None:
+        """Make what tables are missing; several processes may do so at once. Raises ConfigError for foreign ones."""
+        for store in (self.schedules.store, self.queue):
+            try:
+                store.check_tables()
+            except ConfigError:
+                store.create_tables()
+
+    def is_unavailable(self, error: Exception) -> bool:
+        """Tell whether `error` means that the database is away, and will pass by itself."""
+        return self.queue.is_unavailable(error)
+
+    def close(self) -> None:
+        """Close every connection; idempotent."""
+        self.schedules.close()
+        self.queue.close()
+
+
+def place_of(url: str, prefix: str, timezone: str, tls: Mapping[str, Any], retention: float) -> Place:
+    """Return where a scheduler with this URL and prefix keeps its rows. Raises ConfigError."""
+    kind = "redis" if str(url).partition("://")[0] in _REDIS else "rdb"
+    stem = table_stem(prefix)
+    settings = from_mapping(
+        {
+            "type": kind,
+            "url": url,
+            "timezone": timezone,
+            "tls": dict(tls),
+            "retention_time": retention,
+            "schedules": {"table": f"{stem}_schedules"},
+            "queue": {"table": f"{stem}_queue"},
+        }
+    )
+    return Place(settings, retention)
+
+
+def table_stem(prefix: object) -> str:
+    """Return what the names of the tables of a prefix begin with; different ones for different prefixes.
+
+    `_schedule_mq:` gives `_schedule_mq`. What no table can be named like is replaced, and told apart by a digest.
+    Raises ConfigError unless the prefix is text.
+    """
+    if not isinstance(prefix, str) or not prefix.strip(":"):
+        raise ConfigError(f"prefix: expected text, got {prefix!r}")
+    plain = prefix.removesuffix(":")
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", plain) and len(plain) <= _LONGEST_PREFIX:
+        return plain
+    digest = hashlib.sha256(prefix.encode(errors="surrogatepass")).hexdigest()[:8]
+    words = re.sub(r"[^A-Za-z0-9_]", "_", plain)[: _LONGEST_PREFIX - len(digest) - 1]
+    return f"{words if not words[0].isdigit() else '_' + words[1:]}_{digest}"
