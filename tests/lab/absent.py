@@ -51,6 +51,7 @@ PACKAGES = {
     "systemd-analyze": Package("systemd", "systemd"),
     "systemd-nspawn": Package("systemd", "systemd-container"),
     "dbus-daemon": Package("systemd", "dbus"),
+    "logrotate": Package("logrotate", "logrotate"),
 }
 """Program → the package it comes with."""
 
