@@ -7,6 +7,7 @@ rows cannot be run, is their `Completion`.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ class Source:
         self._lock = threading.Lock()
         self._held: WeakValueDictionary[str, Task] = WeakValueDictionary()
         self._reported: dict[str, str] = {}
-        self._tidy_at = clock()
+        self._tidied = -math.inf
         self._tidying_fails = False
 
     @property
@@ -129,7 +130,7 @@ class Source:
 
         `ahead`: the caller runs them one after another and renews the leases meanwhile, so they may start short.
         """
-        self._tidy()
+        self.tidy()
         started = not ahead or max_acquire == 1
         lease_time = self.times.lease_time(started)
         seen: set[str] = set()
@@ -281,16 +282,16 @@ class Source:
             if outcome != "retried":
                 log.info("key=%s is %s, and was not run", claim.row.key, outcome)
 
-    def _tidy(self) -> None:
-        """Tidy up now and then, for a moment. Whether it works matters to no poll."""
+    def tidy(self, interval: float = _TIDYING) -> None:
+        """Tidy up for a moment, if that is `interval` seconds ago. Whether it works matters to nobody."""
         now = self._clock()
-        if now < self._tidy_at:
+        if now < self._tidied + interval:
             return
-        self._tidy_at = now + _TIDYING
+        self._tidied = now
         try:
             while self._completion.tidy():
                 if self._clock() >= now + _TIDYING_SPAN:
-                    self._tidy_at = now
+                    self._tidied = -math.inf
                     break
             self._tidying_fails = False
         except Exception as error:  # noqa: BLE001 – a poll must not fail for what it does besides

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Sequence
 
 from psched.application import Application
 from psched.clock import Clock, monotonic
+from psched.daemon.ear import Ear
 from psched.daemon.prefetch import Prefetch
+from psched.daemon.vigil import Vigil
 from psched.source import Source
 from psched.task import Task
 
@@ -16,12 +17,15 @@ log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 5.0
 """How many poll intervals at the most lie between two polls of a database that does not answer."""
+_IDLE_TIDYING = 60.0
+"""Seconds between two looks for what nobody needs any more while there is nothing to run."""
 
 
 class Lane:
     """Polls one source for the handlers of one application, and survives whatever the database does.
 
-    Every handler thread has its own lane over the shared source, since each polls at its own pace.
+    Every handler thread has its own lane over the shared source, since each polls at its own pace. Having found
+    nothing it asks when something will be due, and comes back then; until then a poll is that question alone.
     """
 
     def __init__(
@@ -42,34 +46,74 @@ class Lane:
         self.prefetch = prefetch
         self.task_timeout = task_timeout
         self.margin = margin
-        self._poll_interval = poll_interval
-        self._clock = clock
-        self._next_poll = clock()
+        self._vigil = Vigil(poll_interval, clock)
+        self._ear = Ear(source.store, self._unheard, clock)
         self._failures = 0
         self._complaint: str | None = None
 
     def pause(self) -> float:
         """Return the seconds until the next poll; 0 when it is time."""
-        return max(0.0, self._next_poll - self._clock())
+        return self._vigil.pause()
+
+    @property
+    def descriptor(self) -> int | None:
+        """What is readable when there may be something new, for `hear`; None when nobody is listened to."""
+        return self._ear.descriptor
+
+    def hear(self) -> None:
+        """Find out whether somebody says that there is something; the next poll is then due."""
+        if self._ear.hears():
+            self._vigil.ring()
+
+    def settle(self) -> None:
+        """Get ready to rest: if nobody is listened to who could be, poll again, since that begins to listen."""
+        if self._ear.can_listen and not self._failures:
+            self._vigil.look_now()
+
+    def turn_away(self) -> None:
+        """Listen to nobody while there is something to run here or in another lane; others are to hear it."""
+        if self._ear.cover():
+            self._vigil.deafen()
+
+    def close(self) -> None:
+        """Listen to nobody any more, for good. The source stays open."""
+        self._ear.close()
 
     def poll(self) -> Sequence[Task]:
         """Take what is due, nothing when it is not yet time or the database does not answer."""
         if self.pause() > 0:
             return ()
         try:
-            tasks = self.source.poll_multi(self.prefetch.limit(), self.application.types, ahead=True)
+            tasks = self._look()
         except Exception as error:  # noqa: BLE001 – no fault of a database ends the polling
             self._failed(error)
             return ()
         self._answered()
-        if not tasks:
-            self._rest(1)
         return tasks
+
+    def _look(self) -> Sequence[Task]:
+        """Take what is due; unless something says that there is, ask first. Ask again when there is nothing."""
+        tasks: Sequence[Task] = ()
+        if not self._vigil.looks_first or self._is_due():
+            tasks = self.source.poll_multi(self.prefetch.limit(), self.application.types, ahead=True)
+            if tasks:
+                self._vigil.worked()
+            else:
+                self._is_due()
+        return tasks
+
+    def _is_due(self) -> bool:
+        """Ask when something is due, and rest until then; False when it is not yet."""
+        self.source.tidy(_IDLE_TIDYING)
+        self._ear.listen(self._vigil.longest * 1.2)
+        wait = self.source.store.next_due(self.application.types)
+        self._vigil.rest(wait, self._ear.called)
+        return wait == 0
 
     def _failed(self, error: Exception) -> None:
         """Log a failing poll once for as long as it fails the same way, and come back less and less often."""
         self._failures += 1
-        self._rest(min(2 ** (self._failures - 1), _LONGEST_PAUSE))
+        self._vigil.fail(min(2 ** (self._failures - 1), _LONGEST_PAUSE))
         complaint = one_line(error)
         if self._complaint is None or not self.source.store.is_unavailable(error):
             self._complain(error, complaint)
@@ -88,9 +132,9 @@ class Lane:
         self._failures = 0
         self._complaint = None
 
-    def _rest(self, intervals: float) -> None:
-        """Poll again after so many intervals, a little more or less, so that children do not march in step."""
-        self._next_poll = self._clock() + self._poll_interval * intervals * random.uniform(0.9, 1.1)
+    def _unheard(self, error: Exception) -> None:
+        words = "section=%s the database cannot call when there is work: %s; polling every poll_interval instead"
+        log.warning(words, self.name, one_line(error))
 
 
 def is_refusal(error: BaseException) -> bool:

@@ -16,6 +16,7 @@ from psched.daemon.lane import Lane, is_refusal, one_line
 from psched.daemon.prefetch import prefetch_for
 from psched.daemon.runner import Runner, give_back
 from psched.daemon.runs import Runs
+from psched.daemon.stop_order import StopOrder
 from psched.daemon.warden import Warden
 from psched.daemon.worksites import Worksite, open_sites
 from psched.errors import ConfigError
@@ -32,7 +33,7 @@ class Processor:
         cells = settings.processors if settings.processor_type == "thread" else 1
         self._boot = boot
         self._say = say
-        self._stopping = threading.Event()
+        self._stopping = StopOrder()
         self._runs = Runs(cells)
         self._sites = open_sites(settings, boot.holder)
         sources = [site.source for site in self._sites]
@@ -142,6 +143,7 @@ class Processor:
             for task in site.source.held:
                 give_back(task)
             site.source.store.close()
+        self._stopping.close()
         self._keeper.ticker.close()
         self._warden.ticker.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from psched.clock import boottime
 from psched.daemon.board import Board
 from psched.daemon.lane import Lane, one_line
 from psched.daemon.runs import Run, Runs
+from psched.daemon.stop_order import StopOrder
 from psched.errors import CancelRequestedError, ImmediateProcessStopError, PreemptedError, ScheduleError
 from psched.source import LOST_ATTEMPTS
 from psched.task import Task
@@ -30,7 +30,7 @@ class Runner:
         lanes: Sequence[Lane],
         runs: Runs,
         board: Board,
-        stopping: threading.Event,
+        stopping: StopOrder,
         acquired: Callable[[], None],
         done: Callable[[], None],
     ) -> None:
@@ -51,10 +51,11 @@ class Runner:
             while not self._stopping.is_set():
                 worked = [self._serve(lane) for lane in self._lanes]
                 if not any(worked):
-                    self._stopping.wait(min(lane.pause() for lane in self._lanes))
+                    self._rest()
         finally:
             all(give_back(task) for task in self._waiting)  # where one fails the others would, too
             for lane in self._lanes:
+                lane.close()
                 lane.application.close()
 
     def current(self) -> Run | None:
@@ -80,10 +81,21 @@ class Runner:
         """Run what the lane has now; False when it has nothing."""
         tasks = lane.poll()
         self.queue(tasks)
+        if tasks:
+            for each in self._lanes:
+                each.turn_away()
         while self._waiting and not self._stopping.is_set():
             self._take(lane, self._waiting[0])
             self._waiting.popleft()
         return bool(tasks)
+
+    def _rest(self) -> None:
+        """Wait until a lane is to be polled: its time has come, or somebody calls."""
+        for lane in self._lanes:
+            lane.settle()
+        ears = {lane.descriptor: lane for lane in self._lanes if lane.descriptor is not None}
+        for descriptor in self._stopping.wait_for(list(ears), min(lane.pause() for lane in self._lanes)):
+            ears[descriptor].hear()
 
     def _take(self, lane: Lane, task: Task) -> None:
         if not task.begin(lane.margin):

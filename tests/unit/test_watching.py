@@ -16,6 +16,7 @@ from psched.daemon.lane import Lane
 from psched.daemon.prefetch import FixedPrefetch
 from psched.daemon.runner import Runner, settle_stopped
 from psched.daemon.runs import Run, Runs
+from psched.daemon.stop_order import StopOrder
 from psched.daemon.warden import Warden
 from psched.errors import ImmediateProcessStopError, PreemptedError
 from psched.model import Rule
@@ -69,7 +70,7 @@ class Child:
         self.runs = Runs(1)
         self.lane = Lane("schedules", self.source, Application(()), FixedPrefetch(3), 1.0, task_timeout, MARGIN)
         self.warden = Warden(self.runs, KILL_INTERVAL, self._leave, self.clock)
-        self.runner = Runner(0, [self.lane], self.runs, Board(1), threading.Event(), lambda: None, lambda: None)
+        self.runner = Runner(0, [self.lane], self.runs, Board(1), StopOrder(), lambda: None, lambda: None)
         self.keeper = Keeper([self.source], [self.runner], interval=2.0, clock=self.clock)
 
     def begin(self) -> Run:

@@ -1,0 +1,94 @@
+"""When an idle lane looks again, and how it looks: a state of numbers and a clock. In children, one per lane."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from psched.clock import Clock, monotonic
+
+CALLED = 10.0
+"""Seconds between two looks of who is called when there is work; only a call that was lost waits for so long."""
+_FIRST_DELAY = 0.0005
+_LONGEST_DELAY = 0.008
+"""How many seconds those hold back who came for nothing before, so that all who wake at once do not take in turn."""
+
+Chance = Callable[[float, float], float]
+
+
+class Vigil:
+    """Decides when its lane looks next. Seconds everywhere.
+
+    What wakes it is the interval, the next due time, or a ring. Of several that wake for one row the one who got the
+    last row goes first; the others hold back a moment and then look before they reach for anything.
+    """
+
+    def __init__(self, interval: float, clock: Clock = monotonic, chance: Chance = random.uniform) -> None:
+        """`interval`: `poll_interval`, between two looks of who is not called. `chance` draws from a range."""
+        self._interval = interval
+        self._clock = clock
+        self._chance = chance
+        self._looked = self._next = clock()
+        self._in_vain = 0
+        self._awaited = False
+        self.looks_first = False
+        """Whether to ask for the next due time before acquiring: when nothing says that there is something."""
+
+    @property
+    def longest(self) -> float:
+        """The longest rest, but for chance."""
+        return max(self._interval, CALLED)
+
+    def pause(self) -> float:
+        """Return the seconds until the next look; 0 when it is time."""
+        return max(0.0, self._next - self._clock())
+
+    def worked(self) -> None:
+        """There was something: look again when that is done."""
+        self._next = self._clock()
+        self._in_vain = 0
+        self._awaited = self.looks_first = False
+
+    def rest(self, wait: float | None, called: bool) -> None:
+        """There was nothing to be had. `wait`: until something is due, None: nothing is; 0: it is for others to take.
+
+        `called`: a bell is known to ring when something is made due meanwhile.
+        """
+        self._in_vain += self._awaited
+        self._looked = self._clock()
+        rest = self._some(self.longest if called and wait != 0 else self._interval)
+        until_due = rest if not wait else wait + self._delay()
+        self._awaited = until_due < rest
+        self.looks_first = not self._awaited or self._in_vain > 0
+        self._next = self._looked + min(rest, until_due)
+
+    def fail(self, intervals: float) -> None:
+        """The database did not answer: try again after so many intervals."""
+        self._looked = self._clock()
+        self._awaited, self.looks_first = False, True
+        self._next = self._looked + self._some(self._interval * intervals)
+
+    def ring(self) -> None:
+        """Somebody says that there is something."""
+        self._awaited = True
+        self.looks_first = self._in_vain > 0
+        self._next = min(self._next, self._clock() + self._delay())
+
+    def deafen(self) -> None:
+        """Nobody calls any more: look as often as one who is not called."""
+        self._next = min(self._next, self._looked + self._some(self._interval))
+
+    def look_now(self) -> None:
+        """Look at once, since something may have happened unheard."""
+        self._next = self._clock()
+        self._awaited, self.looks_first = False, True
+
+    def _delay(self) -> float:
+        """Return for how long to hold back."""
+        if not self._in_vain:
+            return 0.0
+        return self._chance(0.0, min(_FIRST_DELAY * 2 ** min(self._in_vain, 10), _LONGEST_DELAY))
+
+    def _some(self, seconds: float) -> float:
+        """Return about so many seconds, so that children do not march in step."""
+        return seconds * self._chance(0.9, 1.1)

@@ -1,0 +1,81 @@
+"""An order to stop ends every wait, whatever else is waited for."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from psched.daemon.stop_order import StopOrder
+
+LONG = 20.0
+"""Seconds that no wait here may take."""
+
+
+@pytest.fixture
+def order() -> Iterator[StopOrder]:
+    with closing(StopOrder()) as order:
+        yield order
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[int, int]]:
+    """A pipe."""
+    reader, writer = os.pipe()
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
+def time_of(wait: Callable[[], object]) -> float:
+    begun = time.monotonic()
+    wait()
+    return time.monotonic() - begun
+
+
+def test_it_ends_waits_that_have_begun(order: StopOrder, ends: tuple[int, int]) -> None:
+    threads = [threading.Thread(target=order.wait_for, args=([ends[0]], LONG)) for _ in range(3)]
+    threads.append(threading.Thread(target=order.wait_for, args=([], LONG)))
+    for thread in threads:
+        thread.start()
+    assert threads[0].is_alive()
+    order.set()
+    assert time_of(lambda: [thread.join(LONG) for thread in threads]) < LONG / 2
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_it_ends_waits_that_begin_later(order: StopOrder, ends: tuple[int, int]) -> None:
+    order.set()
+    assert order.is_set()
+    for _ in range(3):
+        assert time_of(lambda: order.wait_for([ends[0]], LONG)) < LONG / 2
+        assert time_of(lambda: order.wait_for([], LONG)) < LONG / 2
+
+
+def test_what_becomes_readable_is_named(order: StopOrder, ends: tuple[int, int]) -> None:
+    reader, writer = ends
+    assert list(order.wait_for([reader], 0.01)) == []
+    os.write(writer, b".")
+    assert list(order.wait_for([reader], LONG)) == [reader]
+
+
+def test_it_works_when_a_handler_has_closed_everything(order: StopOrder, ends: tuple[int, int]) -> None:
+    order.wait_for([ends[0]], 0)
+    os.close(order._descriptor())
+    thread = threading.Thread(target=order.wait_for, args=([ends[0]], LONG))
+    thread.start()
+    order.set()
+    thread.join(LONG)
+    assert not thread.is_alive()
+
+
+def test_what_was_closed_meanwhile_ends_the_wait(order: StopOrder, ends: tuple[int, int]) -> None:
+    order.wait_for([ends[0]], 0)  # its own descriptors shall not have the numbers that are closed
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.close(writer)
+    assert time_of(lambda: order.wait_for([reader], LONG)) < LONG / 2

@@ -1,0 +1,151 @@
+"""When an idle lane looks again. With a clock of the test's own."""
+
+from __future__ import annotations
+
+from psched.daemon.vigil import CALLED, Vigil
+
+INTERVAL = 1.0
+SOON = 0.01
+"""Nobody who may get a row is held back for longer than this (seconds)."""
+
+
+class Hands:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+class Watchman:
+    """A vigil whose chance is always the greatest."""
+
+    def __init__(self, interval: float = INTERVAL) -> None:
+        self.clock = Hands()
+        self.vigil = Vigil(interval, self.clock, lambda low, high: high)
+
+    def sleep(self) -> float:
+        """Let time pass until the next look, and return how long that took."""
+        pause = self.vigil.pause()
+        self.clock.time += pause
+        return round(pause, 6)
+
+
+def test_the_first_look_reaches_for_work_at_once() -> None:
+    vigil = Watchman().vigil
+    assert vigil.pause() == 0
+    assert not vigil.looks_first
+
+
+def test_with_nothing_due_it_looks_once_an_interval_and_asks_first() -> None:
+    man = Watchman()
+    for _ in range(3):
+        man.vigil.rest(None, called=False)
+        assert man.sleep() == 1.1
+        assert man.vigil.looks_first
+
+
+def test_what_is_due_sooner_than_the_interval_is_reached_for_when_it_is_due() -> None:
+    man = Watchman()
+    man.vigil.rest(0.3, called=False)
+    assert man.sleep() == 0.3
+    assert not man.vigil.looks_first
+
+
+def test_what_is_due_later_than_the_interval_is_asked_for_again() -> None:
+    man = Watchman()
+    man.vigil.rest(1000, called=False)
+    assert man.sleep() == 1.1
+    assert man.vigil.looks_first
+
+
+def test_who_is_called_looks_rarely_and_still_wakes_for_what_is_due() -> None:
+    man = Watchman()
+    man.vigil.rest(None, called=True)
+    assert man.vigil.pause() == CALLED * 1.1
+    man.vigil.rest(4, called=True)
+    assert man.vigil.pause() == 4
+
+
+def test_a_long_poll_interval_stays_when_it_is_called() -> None:
+    man = Watchman(interval=60)
+    man.vigil.rest(None, called=True)
+    assert man.vigil.pause() == 66
+
+
+def test_what_is_due_but_for_others_is_looked_at_once_an_interval() -> None:
+    man = Watchman()
+    for _ in range(3):
+        man.vigil.rest(0.0, called=True)
+        assert man.sleep() == 1.1
+        assert man.vigil.looks_first
+
+
+def test_a_ring_wakes_at_once() -> None:
+    man = Watchman()
+    man.vigil.rest(None, called=True)
+    man.vigil.ring()
+    assert man.vigil.pause() == 0
+    assert not man.vigil.looks_first
+
+
+def test_who_came_for_nothing_holds_back_a_moment_and_asks_first() -> None:
+    man = Watchman()
+    man.vigil.rest(None, called=True)
+    delays = []
+    for _ in range(20):
+        man.vigil.ring()
+        delays.append(man.sleep())
+        man.vigil.rest(None, called=True)
+    assert delays[0] == 0
+    assert delays[1:] == sorted(delays[1:])
+    assert 0 < delays[1] < delays[-1] <= SOON
+    man.vigil.ring()
+    assert man.vigil.looks_first
+
+
+def test_who_got_something_goes_first_the_next_time() -> None:
+    man = Watchman()
+    for _ in range(5):
+        man.vigil.ring()
+        man.vigil.rest(None, called=True)
+    man.vigil.worked()
+    man.vigil.rest(0.5, called=False)
+    assert man.vigil.pause() == 0.5
+    assert not man.vigil.looks_first
+
+
+def test_polls_that_find_nothing_hold_nobody_back() -> None:
+    man = Watchman()
+    for _ in range(5):
+        man.vigil.rest(None, called=False)
+        man.sleep()
+    man.vigil.ring()
+    assert man.vigil.pause() == 0
+
+
+def test_rings_while_it_holds_back_change_nothing() -> None:
+    man = Watchman()
+    man.vigil.ring()
+    man.vigil.rest(None, called=True)
+    man.vigil.ring()
+    before = man.vigil.pause()
+    man.vigil.ring()
+    assert man.vigil.pause() == before
+
+
+def test_who_is_not_called_any_more_looks_within_an_interval_of_the_last_look() -> None:
+    man = Watchman()
+    man.vigil.rest(None, called=True)
+    man.clock.time += 0.4
+    man.vigil.deafen()
+    assert round(man.vigil.pause(), 9) == round(INTERVAL * 1.1 - 0.4, 9)
+
+
+def test_a_database_that_fails_is_left_alone_for_intervals() -> None:
+    man = Watchman()
+    man.vigil.fail(3)
+    assert man.sleep() == 3.3
+    assert man.vigil.looks_first
