@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from psched.errors import ConfigError
 from psched.store import Stores, StoreSettings
@@ -26,11 +30,20 @@ def find_backend(type_: str) -> Callable[[StoreSettings], Stores]:
     """
     name = type_ if "." in type_ else f"{__name__}.{type_}"
     if not all(part.isidentifier() for part in name.split(".")) or not _exists(name):
-        raise ConfigError(f"type: no store {type_!r}; there are rdb and rdb_compat, or a package of your own")
+        raise ConfigError(f"type: no store {type_!r}; there are rdb, redis and rdb_compat, or a package of your own")
     opener: Callable[[StoreSettings], Stores] | None = getattr(import_module(name), "open_stores", None)
     if opener is None:
         raise ConfigError(f"type: no store {type_!r}; its package has no open_stores(settings)")
     return opener
+
+
+def is_driver_error(error: BaseException) -> bool:
+    """Tell whether a database's driver raised it, so that its own words say more than a traceback."""
+    if isinstance(error, SQLAlchemyError | sqlite3.Error):
+        return True
+    # Its errors can only be met once somebody has loaded it; without need that takes a quarter of a second.
+    redis = sys.modules.get("redis.exceptions")
+    return redis is not None and isinstance(error, redis.RedisError | redis.RedisClusterException)
 
 
 def _exists(name: str) -> bool:

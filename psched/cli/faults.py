@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError
 
+from psched.backends import is_driver_error
 from psched.config import Section
 from psched.errors import ConfigError, ScheduleError
 from psched.store import LeaseStore
@@ -59,7 +59,9 @@ def database_errors(section: Section, store: LeaseStore) -> Iterator[None]:
     """Turn what the database's driver raises within into DatabaseError."""
     try:
         yield
-    except (SQLAlchemyError, sqlite3.Error) as error:
+    except Exception as error:
+        if not is_driver_error(error):
+            raise
         raise DatabaseError(explain(error, section, store)) from error
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from psched.config.document import read_environment
 from psched.config.settings import Section, Settings
-from psched.config.urls import masked_url
+from psched.config.urls import masked_url, type_fault
 from psched.config.variables import UnsetVariableError, expand
 from psched.errors import ConfigError
 from psched.suggest import did_you_mean
@@ -180,8 +180,8 @@ class _Building:
 
 
 _MISSING = {
-    "type": "expected rdb or rdb_compat",
-    "url": "expected a URL like sqlite:///psched.db or mysql://user:password@host:3306/database",
+    "type": "expected rdb, redis or rdb_compat",
+    "url": "expected a URL like sqlite:///psched.db, mysql://user:password@host:3306/database or redis://host:6379/0",
 }
 
 
@@ -194,6 +194,7 @@ def cross_faults(settings: Settings, given: Mapping[str, Any]) -> list[str]:
     for name, section in (("schedules", settings.schedules), ("queue", settings.queue)):
         if section is not None:
             faults += _lease_faults(settings, section, name, given)
+            faults += [] if (fault := type_fault(section.type, section.url)) is None else [f"{name}: {fault}"]
     one, other = settings.schedules, settings.queue
     if one is not None and other is not None and (one.url, one.table) == (other.url, other.table):
         faults.append(f"queue.table: schedules and queue cannot share the table {one.table!r}; name another one")

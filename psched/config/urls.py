@@ -10,7 +10,10 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 _SECRET = re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE)
-_EXPECTED = "expected a URL like sqlite:///psched.db or mysql://user:password@host:3306/database"
+_EXPECTED = (
+    "expected a URL like sqlite:///psched.db, mysql://user:password@host:3306/database or redis://:password@host:6379/0"
+)
+_OF_REDIS = ("redis", "rediss", "unix")
 
 
 def masked_url(url: str) -> str:
@@ -30,6 +33,16 @@ def check_url(url: str) -> None:
             "expected sqlite:///file.db (three slashes, relative) or sqlite:////folder/file.db (four, absolute)"
         )
     parse(url)
+
+
+def type_fault(type_: str, url: str) -> str | None:
+    """Say why `url` is not one for psched's store `type_`; None when it is, or the store is somebody else's."""
+    scheme = url.partition("://")[0]
+    if type_ == "redis" and scheme not in _OF_REDIS:
+        return f"type redis needs a URL like redis://host:6379/0, not {scheme}://; or use type rdb"
+    if type_ in ("rdb", "rdb_compat") and scheme in _OF_REDIS:
+        return f"type {type_} needs a SQL database, not {scheme}://; use type redis"
+    return None
 
 
 def parse(url: str) -> URL:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from psched.application import Application
+from psched.backends import is_driver_error
 from psched.clock import Clock, monotonic
 from psched.daemon.ear import Ear
 from psched.daemon.prefetch import Prefetch
@@ -17,8 +18,6 @@ log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 5.0
 """How many poll intervals at the most lie between two polls of a database that does not answer."""
-_IDLE_TIDYING = 60.0
-"""Seconds between two looks for what nobody needs any more while there is nothing to run."""
 
 
 class Lane:
@@ -47,7 +46,7 @@ class Lane:
         self.task_timeout = task_timeout
         self.margin = margin
         self._vigil = Vigil(poll_interval, clock)
-        self._ear = Ear(source.store, self._unheard, clock)
+        self._ear = Ear(source.open_bell, self._unheard, clock)
         self._failures = 0
         self._complaint: str | None = None
 
@@ -104,7 +103,7 @@ class Lane:
 
     def _is_due(self) -> bool:
         """Ask when something is due, and rest until then; False when it is not yet."""
-        self.source.tidy(_IDLE_TIDYING)
+        self.source.tidy(idle=True)
         self._ear.listen(self._vigil.longest * 1.2)
         wait = self.source.store.next_due(self.application.types)
         self._vigil.rest(wait, self._ear.called)
@@ -139,7 +138,7 @@ class Lane:
 
 def is_refusal(error: BaseException) -> bool:
     """Tell whether a database's driver raised it, so that its words say more than a traceback."""
-    return getattr(error, "orig", None) is not None
+    return is_driver_error(error)
 
 
 def one_line(error: BaseException) -> str:

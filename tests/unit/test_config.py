@@ -136,10 +136,18 @@ def test_relative_paths_in_code_start_at_the_working_directory(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    "url", ["sqlite://", "sqlite:///:memory:", "mysql://u:p%40:w@h/d?charset=utf8mb4", "redis://h/0"]
+    ("type_", "url"),
+    [
+        ("rdb", "sqlite://"),
+        ("rdb", "sqlite:///:memory:"),
+        ("rdb", "mysql://u:p%40:w@h/d?charset=utf8mb4"),
+        ("redis", "redis://h/0"),
+        ("redis", "rediss://u:p%40:w@h:6380/3?read_timeout=3"),
+        ("redis", "unix:///run/redis.sock?db=2"),
+    ],
 )
-def test_other_urls_stay_as_they_are(url: str) -> None:
-    assert schedules(url=url).url == url
+def test_other_urls_stay_as_they_are(type_: str, url: str) -> None:
+    assert schedules(type=type_, url=url).url == url
 
 
 def test_never_and_none_mean_no_limit() -> None:

@@ -32,7 +32,10 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        ({"type": "rbd"}, "config: type: no store 'rbd'; there are rdb and rdb_compat, or a package of your own"),
+        (
+            {"type": "rbd"},
+            "config: type: no store 'rbd'; there are rdb, redis and rdb_compat, or a package of your own",
+        ),
         ({"type": "os.path"}, "config: type: no store 'os.path'; its package has no open_stores(settings)"),
         ({"type": ["rdb"]}, "config: type: expected text, got ['rdb']"),
         ({"retry_wiat": 3}, "config: retry_wiat: unknown key; did you mean 'retry_wait'?"),
@@ -146,6 +149,20 @@ def test_a_wrong_url_is_told_without_its_password(url: str, expected: str) -> No
     assert message.startswith("config: url: ")
     assert expected in message
     assert "s3" not in message
+
+
+@pytest.mark.parametrize(
+    ("type_", "url", "words"),
+    [
+        ("redis", "mysql://u:s3cret@h/d", "type redis needs a URL like redis://host:6379/0, not mysql://"),
+        ("rdb", "redis://:s3cret@h/0", "type rdb needs a SQL database, not redis://; use type redis"),
+        ("rdb_compat", "unix:///run/redis.sock", "not unix://"),
+    ],
+)
+def test_a_url_of_another_type_is_told_with_the_right_one(type_: str, url: str, words: str) -> None:
+    message = fault({"type": type_, "url": url})
+    assert words in message
+    assert "s3cret" not in message
 
 
 def test_a_url_under_a_wrong_key_is_told_without_its_password() -> None:

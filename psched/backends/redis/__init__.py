@@ -1,0 +1,26 @@
+"""The store `redis`: schedules and queue on Redis 6 or later, each operation one Lua script. In children and clients.
+
+All keys of all tables begin with `{psched}:`, so that they live in one slot of a Redis Cluster and one script may write
+a schedule and the task it becomes. The layout is described in docs/redis.md.
+"""
+
+from __future__ import annotations
+
+from psched.backends.redis.location import located
+from psched.backends.redis.queue import RedisTaskStore
+from psched.backends.redis.schedules import RedisScheduleStore
+from psched.backends.redis.server import RedisServer
+from psched.store import Stores, StoreSettings
+
+
+def open_stores(settings: StoreSettings) -> Stores:
+    """Return a store for each table that is named; nothing is connected yet. Raises ConfigError."""
+    stores = Stores()
+    location = located(settings.url, settings.tls)
+    if settings.schedules is not None:
+        store = RedisScheduleStore(RedisServer(location), settings.schedules, settings.holder)
+        stores = stores._replace(schedules=store)
+    if settings.queue is not None:
+        queue = RedisTaskStore(RedisServer(location), settings.queue, settings.holder)
+        stores = stores._replace(queue=queue)
+    return stores

@@ -1,0 +1,91 @@
+"""A bell on a table's wake list: scripts that make rows due push onto it, and who waits is blocked on it (BLPOP).
+
+The list carries no tasks, and only the next one who waits is woken by each push; what is pushed while nobody waits is
+forgotten after a second. Used in children and in clients that poll themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psched.backends.redis.faults import DriverError
+from psched.backends.redis.server import RedisServer
+from psched.clock import Clock, monotonic
+
+Connection = Any
+"""One of redis-py, of whatever class the URL asks for."""
+
+_SHORTEST = 0.001
+"""Seconds; Redis takes 0 for ever."""
+
+
+class WakeList:
+    """`Bell` of one waiting thread."""
+
+    proven = True
+
+    def __init__(self, server: RedisServer, key: str, clock: Clock = monotonic) -> None:
+        """Connects to nothing yet."""
+        self._server = server
+        self._key = key
+        self._clock = clock
+        self._connection: Connection | None = None
+        self._waits = False
+        self._until = 0.0
+
+    def arm(self, seconds: float) -> None:
+        """Wait in the list for `seconds`. Raises redis-py's errors."""
+        self.disarm()
+        if self._connection is None:
+            self._connection = self._server.new_connection(self._key)
+        self._until = self._clock() + seconds
+        self._wait(self._connection)
+
+    def fileno(self) -> int:
+        """Return the descriptor of the connection."""
+        if self._connection is None or self._connection._sock is None:
+            raise ValueError("the bell is not armed")
+        return int(self._connection._sock.fileno())
+
+    def rang(self) -> bool:
+        """Tell whether something was pushed, and go on waiting. Raises redis-py's errors, closed then."""
+        connection = self._connection
+        if connection is None or not self._waits:
+            return False
+        try:
+            if not connection.can_read(0):
+                return False
+            pushed = self._answer(connection)
+            if self._clock() < self._until:
+                self._wait(connection)
+        except DriverError:
+            self.close()
+            raise
+        return pushed
+
+    def disarm(self) -> None:
+        """Wait no more: a ring that has come meanwhile goes back to the list, for another one."""
+        connection = self._connection
+        if connection is None or not self._waits:
+            return
+        try:
+            if connection.can_read(0) and self._answer(connection):
+                connection.send_command("RPUSH", self._key, "1")
+        except DriverError:
+            pass  # it is gone, and with it whoever waited in the list
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; the server then passes it over. Idempotent."""
+        self._waits = False
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.disconnect()
+
+    def _wait(self, connection: Connection) -> None:
+        connection.send_command("BLPOP", self._key, max(self._until - self._clock(), _SHORTEST))
+        self._waits = True
+
+    def _answer(self, connection: Connection) -> bool:
+        self._waits = False
+        return connection.read_response() is not None

@@ -1,0 +1,81 @@
+"""Rows of Redis as mappings of text and numbers, for whom bytes are no use. Used in children and clients."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from psched.backends.sql.fields import Fields
+from psched.model import Lease
+
+_NUMBERS = frozenset(
+    [
+        *(
+            "delay_ms",
+            "next_time",
+            "due",
+            "ready",
+            "fence",
+            "claim",
+            "nonce",
+            "attempts",
+            "crashes",
+            "created",
+            "updated",
+        ),
+        *("run_at", "max_running", "priority", "max_attempts", "cancel_requested", "finished_at", "purge_at"),
+    ]
+)
+
+
+def stored(key: str | bytes, found: Sequence[bytes]) -> Mapping[str, Any]:
+    """Return a row from its key and the fields and values of its hash; what is not there is None."""
+    row: dict[str, Any] = defaultdict(_nothing)
+    names = (name.decode(errors="replace") for name in found[::2])
+    row.update((name, _value(name, value)) for name, value in zip(names, found[1::2], strict=True))
+    row["key"] = _text(key) if isinstance(key, bytes) else key
+    return row
+
+
+def lease_of(row: Mapping[str, Any]) -> Lease:
+    """Return the lease that stands in a row that was just leased."""
+    return Lease(row["key"], row["fence"], row["due"] / 1000, bool(row["cancel_requested"]))
+
+
+def common(fields: Fields) -> dict[str, Any]:
+    """Return what schedules and tasks have in common."""
+    return {
+        "data": fields.json("data"),
+        "status": fields.text("status"),
+        "attempts": fields.number("attempts"),
+        "last_error": fields.optional_text("last_error"),
+        "node": fields.optional_text("node"),
+    }
+
+
+def milliseconds(seconds: float) -> int:
+    """Return unix seconds as they are kept. Raises ValueError for what is no time of this calendar."""
+    if not abs(seconds) < 253_402_300_800:
+        raise ValueError(f"{seconds!r} is no time that can be stored: the last year is 9999")
+    return round(seconds * 1000)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _value(name: str, value: bytes) -> Any:
+    if name in _NUMBERS:
+        try:
+            return int(value)
+        except ValueError:
+            pass
+    return _text(value)
+
+
+def _text(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value

@@ -1,0 +1,145 @@
+"""Making, checking and diagnosing one table, and what must be right about its server. Used in clients and children."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from psched.backends.redis.faults import passes
+from psched.backends.redis.scripts import Scripts
+from psched.backends.redis.server import RedisServer
+from psched.backends.sql.layout import checked_name
+from psched.errors import ConfigError
+from psched.store import Finding
+
+log = logging.getLogger(__name__)
+
+LAYOUT = 1
+"""The version of the keys and scripts; kept per table, so that older code refuses what it does not know."""
+
+_OLDEST = (6, 0)
+
+
+class Table:
+    """One table: the key `meta` says what kind it is and which layout it has."""
+
+    def __init__(self, server: RedisServer, name: str, kind: str) -> None:
+        """Raises ConfigError for a name that is no plain identifier."""
+        self.name = checked_name(name)
+        self.kind = kind
+        self.prefix = f"{{psched}}:{self.name}:"
+        self._server = server
+
+    @property
+    def meta(self) -> str:
+        """The key that each script is given."""
+        return f"{self.prefix}meta"
+
+    def create(self) -> None:
+        """Make the table; idempotent. Raises ConfigError when it is newer, or another kind of table."""
+        problem = self._server.run(lambda _: self._create())
+        if problem is not None:
+            raise ConfigError(problem)
+
+    def check(self) -> None:
+        """Raise ConfigError naming the remedy when the table cannot be used as it is; log what endangers it."""
+        problem = self._server.run(lambda _: self._unfit() or self._problem())
+        if problem is not None:
+            raise ConfigError(problem)
+        warning = self._server.run(lambda _: self._eviction())
+        if warning is not None:
+            log.warning("table=%s %s", self.name, warning)
+
+    def diagnose(self) -> Iterator[Finding]:
+        """Yield what `psched doctor` shows."""
+        problem = self._server.run(lambda _: self._unfit() or self._problem())
+        yield Finding("table", problem is None, f"{self.name} is there" if problem is None else problem)
+        if problem is None:
+            yield from self._server.run(lambda _: list(self._findings()))
+
+    def _create(self) -> str | None:
+        unfit = self._unfit()
+        if unfit is not None:
+            return unfit
+        client = self._server.client()
+        client.hsetnx(self.meta, "kind", self.kind)
+        client.hsetnx(self.meta, "layout", LAYOUT)
+        return self._problem()
+
+    def _problem(self) -> str | None:
+        kind, layout = self._server.client().hmget(self.meta, "kind", "layout")
+        if kind is None or layout is None:
+            return f"the table {self.name} does not exist; create it with: psched init (a queue's: psched queue init)"
+        if kind != self.kind.encode():
+            return f"the table {self.name} holds no {self.kind} but {kind.decode(errors='replace')}; name another one"
+        if int(layout) > LAYOUT:
+            return (
+                f"the table {self.name} was made by a newer psched (layout {int(layout)}, this one knows {LAYOUT}); "
+                "upgrade psched on this host"
+            )
+        return None
+
+    def _unfit(self) -> str | None:
+        """Say why this server cannot be used (too old), or None."""
+        version = str(self._info("server").get("redis_version", ""))
+        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+        if numbers and numbers < _OLDEST:
+            return f"Redis {version} is too old: 6.0 or later is needed"
+        return None
+
+    def _findings(self) -> Iterator[Finding]:
+        self._server.call(Scripts(self.kind)["next_due"], [self.meta], [-1])
+        server = self._info("server")
+        mode = "cluster" if self._info("cluster").get("cluster_enabled") else str(server.get("redis_mode", "?"))
+        yield Finding("server", True, f"Redis {server.get('redis_version', '?')}, {mode}; its scripts work")
+        warning = self._eviction()
+        yield Finding("eviction", warning is None, "no key is ever evicted" if warning is None else warning)
+        yield self._persistence()
+
+    def _eviction(self) -> str | None:
+        policy = self._info("memory").get("maxmemory_policy")
+        if policy in (None, "noeviction"):
+            return None
+        return (
+            f"the server may throw rows away when its memory is full (maxmemory-policy {policy}); "
+            "set: maxmemory-policy noeviction"
+        )
+
+    def _persistence(self) -> Finding:
+        if self._info("persistence").get("aof_enabled"):
+            words = {
+                "always": "keeps all that it acknowledges (appendfsync always)",
+                "everysec": "may lose the last second or two when the machine dies (appendfsync everysec)",
+                "no": "may lose what the system had not written when the machine dies (appendfsync no)",
+            }.get(self._configured("appendfsync"), "keeps an append-only file")
+            return Finding("persistence", True, f"the server {words}")
+        save = self._configured("save")
+        if save == "":
+            return Finding("persistence", False, "a restart of the server loses everything; set: appendonly yes")
+        kept = "as often as `save` says" if save == "?" else f"save {save}"
+        return Finding(
+            "persistence", True, f"snapshots only ({kept}): a crash loses what came later; or: appendonly yes"
+        )
+
+    def _info(self, section: str) -> dict[str, Any]:
+        """Return a part of INFO; nothing where the server does not tell."""
+        found: dict[str, Any] = self._asked(lambda client: client.info(section), {})
+        return found
+
+    def _configured(self, name: str) -> str:
+        found: dict[str, str] = self._asked(lambda client: client.config_get(name), {})
+        return found.get(name, "?")
+
+    def _asked(self, question: Any, otherwise: Any) -> Any:
+        """Ask the node that has the table; hosted servers forbid some questions."""
+        client = Redis(connection_pool=self._server.pool_for(self.meta))
+        try:
+            return question(client)
+        except ResponseError as error:
+            if passes(error):
+                raise
+            return otherwise

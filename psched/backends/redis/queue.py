@@ -1,0 +1,162 @@
+"""Queue tasks on Redis: created by `submit`, finished by `retire`. Used in children and clients."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from psched.backends.redis.fields import common, lease_of, stored
+from psched.backends.redis.handover import Handover
+from psched.backends.redis.layout import Table
+from psched.backends.redis.server import Argument, RedisServer
+from psched.backends.redis.store import RedisLeaseStore, new_number, storable
+from psched.backends.sql.fields import Fields
+from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError, ScheduleError
+from psched.model import Claim, NewTask, TaskRow
+from psched.payload import compress_to_text, encode, is_compressed, type_from_key
+from psched.store import TaskFilter
+
+_PAGE = 500
+"""Rows looked at by one script."""
+_PRIORITIES = range(-100, 101)
+"""What a priority may be; a line's order has no place for more."""
+
+
+class RedisTaskStore(RedisLeaseStore):
+    """`TaskStore` on a table of Redis."""
+
+    def __init__(self, server: RedisServer, table: str, holder: str) -> None:
+        """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
+        super().__init__(server, Table(server, table, "queue"), holder, read_task)
+
+    def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
+        """Create tasks in one script, and return the keys that existed before.
+
+        Within `advance` they are written with that, or not at all, and nothing is returned.
+        """
+        arguments = [new_number(), *(word for task in tasks for word in _words(task))]
+        if connection is None:
+            return [key.decode() for key in self._run("submit", *arguments)]
+        if not isinstance(connection, Handover) or not self._server.is_same(connection.server):
+            raise NotSupportedError("connection: a queue on Redis takes no part in transactions; submit without it")
+        connection.submit(self._table.meta, arguments)
+        return []
+
+    def get(self, key: str) -> TaskRow | None:
+        """Return the task, or None."""
+        row = self._get(key)
+        return None if row is None else read_task(row)
+
+    def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
+        """Yield the tasks that pass the filter, ordered by key, a page at a time."""
+        asked = ["" if value is None else value for value in (wanted.status, wanted.type, wanted.user)]
+        last = ""
+        while True:
+            end, page = self._run("list", _PAGE, last, *asked)
+            last = end.decode()
+            yield from (read_task(stored(key, found)) for key, found in page)
+            if not last:
+                return
+
+    def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
+        """End the claimed run for good."""
+        self._settle(claim.lease, "retire", [status, _milliseconds(retention), *storable(error)], until)
+
+    def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
+        """Write the whole data of a claimed row, compressed if it was."""
+        text = encode(dict(data))
+        packed = compress_to_text(text) if cast("TaskRow", claim.row).compression else text
+        self._settle(claim.lease, "update_data", [packed], until)
+
+    def cancel_request(self, key: str, retention: float) -> None:
+        """Retire a waiting task as cancelled; flag a running one."""
+        self._act("cancel_request", [key, _milliseconds(retention)], b"cancelled")
+
+    def force_finish(self, key: str, retention: float) -> None:
+        """Retire the task as finished, whoever holds it."""
+        self._act("force_finish", [key, _milliseconds(retention)], b"finished")
+
+    def preempt(self, key: str, alive_time: float) -> Claim:
+        """Lease the task, whoever holds it."""
+        found = self._act("preempt", [key, math.ceil(alive_time * 1000), self._holder, new_number()], None)
+        row = stored(key, found[1])
+        return Claim(read_task(row), lease_of(row))
+
+    def retry_failed(self, key: str) -> None:
+        """Make a failed or cancelled task due now, its attempts counted anew."""
+        self._act("revive", [key], b"waiting")
+
+    def purge(self, limit: int) -> int:
+        """Delete up to `limit` tasks whose retention is over."""
+        return int(self._run("purge", limit))
+
+    def _act(self, verb: str, arguments: Sequence[Argument], after: bytes | None) -> Sequence[Any]:
+        """Run a script on the row of the first argument; raise what the row is like when it is not done.
+
+        `after`: the status that the row has if an attempt whose answer was lost has done it.
+        """
+
+        def work(uncertain: bool) -> tuple[bool, Sequence[Any]]:
+            answer = self._call(verb, *arguments)
+            return answer[0] == b"done" or (uncertain and after is not None and answer[0] == after), answer
+
+        done, answer = self._server.run(work)
+        if not done:
+            raise _refusal(str(arguments[0]), answer[0])
+        return answer
+
+
+def read_task(row: Mapping[str, Any]) -> TaskRow:
+    """Return a stored task; what cannot be used of it is its `problem`."""
+    fields = Fields(row)
+    key = fields.text("key")
+    packed = row["data"]
+    shared = common(fields)
+    return TaskRow(
+        key=key,
+        type=fields.text("type") or type_from_key(key),
+        run_at=fields.seconds("run_at", 1000),
+        due=fields.optional_seconds("due", 1000),
+        created_at=fields.optional_seconds("created", 1000),
+        finished_at=fields.optional_seconds("finished_at", 1000),
+        user=fields.text("user") or None,
+        max_running=row["max_running"],
+        priority=fields.number("priority"),
+        max_attempts=row["max_attempts"],
+        cancel_requested=bool(row["cancel_requested"]),
+        compression="gzip" if isinstance(packed, str | bytes) and is_compressed(packed) else None,
+        **shared,
+        problem=fields.problem,
+    )
+
+
+def _words(task: NewTask) -> Sequence[Argument]:
+    """Return what the script that submits takes of a task. Raises ValueError."""
+    if task.priority not in _PRIORITIES:
+        raise ValueError(f"priority must be a whole number from -100 to 100, got {task.priority!r}")
+    text = encode(dict(task.data))
+    return (
+        task.key,
+        task.type,
+        text if task.compression is None else compress_to_text(text),
+        "" if task.run_at is None else round(task.run_at * 1000),
+        "" if task.user is None else task.user,
+        "" if task.max_running is None else task.max_running,
+        task.priority,
+        "" if task.max_attempts is None else task.max_attempts,
+    )
+
+
+def _milliseconds(retention: float | None) -> Argument:
+    return "" if retention is None else math.ceil(retention * 1000)
+
+
+def _refusal(key: str, status: bytes | None) -> ScheduleError:
+    if status is None:
+        return NotFoundError(f"no task has the key {key!r}")
+    word = status.decode(errors="replace")
+    if word in ("waiting", "running"):
+        return ScheduleError(f"{key!r} is {word}; only a failed or cancelled task can be tried again")
+    return AlreadyFinishedError(f"{key!r} is {word} already")

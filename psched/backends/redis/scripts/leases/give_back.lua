@@ -1,0 +1,23 @@
+-- Gives back what a dead holder leases. ARGV: holder, the longest wait in milliseconds, the most rows, then keys that it
+-- was running, which wait. Returns how many rows were given back.
+local held = T .. 'held:' .. ARGV[1]
+local longest, most, suspects, count = tonumber(ARGV[2]), tonumber(ARGV[3]), {}, 0
+for place = 4, #ARGV do
+  suspects[ARGV[place]] = true
+end
+for _, key in ipairs(call('SMEMBERS', held)) do
+  if count == most then
+    break
+  end
+  local row = row_of(key)
+  local is = call('HMGET', row, 'status', 'crashes')
+  if is[1] ~= 'running' then  -- somebody deleted the hash alone
+    call('SREM', held, key)
+  else
+    call('HINCRBY', row, 'fence', 1)
+    call('HINCRBY', row, suspects[key] and 'crashes' or 'attempts', suspects[key] and 1 or -1)
+    settle(key, now + (suspects[key] and crash_wait(tonumber(is[2]), longest) or 0))
+    count = count + 1
+  end
+end
+return count

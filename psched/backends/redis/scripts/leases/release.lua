@@ -1,0 +1,8 @@
+-- Makes a leased row due now, the attempt not counted. ARGV: key, fence. Returns {'done'}, or why not.
+local refused = refusal(row_of(ARGV[1]), ARGV[2])
+if refused then
+  return refused
+end
+call('HINCRBY', row_of(ARGV[1]), 'attempts', -1)
+settle(ARGV[1], now)
+return {'done'}

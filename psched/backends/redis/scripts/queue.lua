@@ -1,0 +1,165 @@
+-- Rows that are run once. Waiting rows whose time has not come are in `later:<type>`, those that are due in a line for each
+-- user; running ones in `leases:<type>` by the end of their lease, and in `run:<user>`. An empty type stands for all of
+-- them, so that every row is in two sets of each kind.
+--
+-- A line is `line:<bytes of the type>:<type>:<user>`, in the order in which its rows are to be run. `turn:<type>` has the
+-- users whose line is not empty, by the due time of its head; but those who are known to have no room, because enough
+-- of theirs is running, are in `parked:<user>` with the types whose lines wait, until one of their runs ends.
+
+do
+  local fault = problem(KEYS[#KEYS], 'queue')
+  if fault then
+    return redis.error_reply(fault)
+  end
+end
+
+local T = prefix_of(KEYS[#KEYS])
+local SPAN = 2 ^ 44  -- milliseconds: priorities are as far apart, and dues below the year 2527 are told apart
+
+local function row_of(key)
+  return T .. 'row:' .. key
+end
+
+local function line_of(type, user)
+  return T .. 'line:' .. #type .. ':' .. type .. ':' .. user
+end
+
+-- Puts a user's turn in order with the head of his line.
+local function enter(type, user)
+  local head = call('ZRANGE', line_of(type, user), 0, 0, 'WITHSCORES')
+  call('SREM', T .. 'parked:' .. user, type)
+  if head[1] then
+    call('ZADD', T .. 'turn:' .. type, whole(tonumber(head[2]) % SPAN), user)
+  else
+    call('ZREM', T .. 'turn:' .. type, user)
+  end
+end
+
+local function park(type, user)
+  call('ZREM', T .. 'turn:' .. type, user)
+  call('SADD', T .. 'parked:' .. user, type)
+end
+
+local function note(name, key, type, score)
+  call('ZADD', T .. name .. ':', score, key)
+  call('ZADD', T .. name .. ':' .. type, score, key)
+end
+
+local function drop(name, key, type)
+  call('ZREM', T .. name .. ':' .. type, key)
+  return call('ZREM', T .. name .. ':', key)
+end
+
+-- Lets a waiting row stand in line.
+local function queue_up(key, type, user, priority, due)
+  local score = whole((100 - priority) * SPAN + math.min(math.max(due, 0), SPAN - 1))
+  for _, kind in ipairs({'', type}) do
+    local line = line_of(kind, user)
+    call('ZADD', line, score, key)
+    if call('ZRANGE', line, 0, 0)[1] == key then
+      enter(kind, user)
+    end
+  end
+end
+
+-- Lets a row wait that is due then.
+local function wait(key, due)
+  local row = row_of(key)
+  local is = call('HMGET', row, 'type', 'user', 'priority')
+  call('HSET', row, 'status', 'waiting', 'due', whole(due), 'updated', whole(now))
+  if due > now then
+    note('later', key, is[1], whole(due))
+  else
+    queue_up(key, is[1], is[2], tonumber(is[3]), due)
+  end
+end
+
+-- Takes a waiting row out of where it waits.
+local function leave(key)
+  local is = call('HMGET', row_of(key), 'type', 'user')
+  if drop('later', key, is[1]) == 0 then
+    for _, kind in ipairs({'', is[1]}) do
+      call('ZREM', line_of(kind, is[2]), key)
+      enter(kind, is[2])
+    end
+  end
+end
+
+-- Writes the lease of a row that waits nowhere any more.
+local function begin(key, ends, holder, number)
+  local row = row_of(key)
+  local is = call('HMGET', row, 'type', 'user', 'max_running', 'due')
+  call('HINCRBY', row, 'fence', 1)
+  call('HINCRBY', row, 'attempts', 1)
+  call('HSET', row, 'status', 'running', 'ready', is[4], 'due', whole(ends), 'claim', number, 'holder', holder,
+    'node', holder, 'updated', whole(now))
+  note('leases', key, is[1], whole(ends))
+  call('ZADD', T .. 'run:' .. is[2], is[3] or '+inf', key)
+  call('SADD', T .. 'held:' .. holder, key)
+  return call('HGETALL', row)
+end
+
+-- Ends the lease of a row, which then waits nowhere; who waited for its end has a turn again.
+local function quit(key)
+  local row = row_of(key)
+  local is = call('HMGET', row, 'type', 'user', 'holder')
+  call('HDEL', row, 'holder')
+  drop('leases', key, is[1])
+  call('ZREM', T .. 'run:' .. is[2], key)
+  call('SREM', T .. 'held:' .. (is[3] or ''), key)
+  for _, kind in ipairs(call('SMEMBERS', T .. 'parked:' .. is[2])) do
+    enter(kind, is[2])
+  end
+end
+
+-- Ends the lease of a row, which is to be due then.
+local function settle(key, due)
+  quit(key)
+  wait(key, due)
+  ring(T, 1)
+end
+
+-- Makes the lease of a row end then.
+local function renew(key, ends)
+  local row = row_of(key)
+  local is = call('HMGET', row, 'type', 'due')
+  call('HSET', row, 'due', whole(ends), 'updated', whole(now))
+  note('leases', key, is[1], whole(ends))
+  if ends < tonumber(is[2]) then
+    ring(T, 1)
+  end
+end
+
+-- Ends a row for good, which is neither waiting nor running any more. Without `retention` (milliseconds) it is kept.
+local function retire(key, status, retention)
+  local row = row_of(key)
+  call('HDEL', row, 'due')
+  call('HSET', row, 'status', status, 'finished_at', whole(now), 'updated', whole(now))
+  if retention ~= '' then
+    local over = whole(now + tonumber(retention))
+    call('HSET', row, 'purge_at', over)
+    call('ZADD', T .. 'purge', over, key)
+  end
+end
+
+-- Takes a row out of where it waits or runs; returns its status, nil when there is no row.
+local function withdraw(key)
+  local status = call('HGET', row_of(key), 'status')
+  if status == 'waiting' then
+    leave(key)
+  elseif status == 'running' then
+    quit(key)
+    ring(T, 1)  -- others of its user may run
+  end
+  return status
+end
+
+-- Removes a row, whatever became of it.
+local function remove(key)
+  if withdraw(key) then
+    keep_fence(T, call('HGET', row_of(key), 'fence'))
+  end
+  call('DEL', row_of(key))
+  call('ZREM', T .. 'keys', key)
+  call('ZREM', T .. 'purge', key)
+end

@@ -1,0 +1,190 @@
+-- Leases rows, the users taking turns: one row after another goes to the user of the greatest weight, at equal weights to
+-- who has waited longest. A user's weight is his max_running (or 1) divided by how many of his would then run.
+-- ARGV: the most rows, the lease in milliseconds, holder, number of this acquire, numbers of earlier ones to be undone
+-- (counted), types (counted; -1 for any). Returns rows: key and fields.
+local WINDOW = 64  -- users who are compared, those who have waited longest
+local ROUNDS = 4   -- how many windows are looked at when their users turn out to have no room
+local AHEAD = 200  -- rows moved at once from where they wait to where they stand in line
+
+local limit, holder, number = tonumber(ARGV[1]), ARGV[3], ARGV[4]
+local ends = now + tonumber(ARGV[2])
+local undone, place = counted(5)
+local types = counted(place)
+if ARGV[place] == '-1' then
+  types = {''}
+end
+
+-- Returns keys of a sorted set up to now; those whose hash somebody deleted alone are dropped.
+local function ripe(set)
+  local found = call('ZRANGEBYSCORE', set, '-inf', whole(now), 'LIMIT', 0, math.max(AHEAD, limit))
+  local keys = {}
+  for _, key in ipairs(found) do
+    if call('EXISTS', row_of(key)) == 1 then
+      keys[#keys + 1] = key
+    else
+      call('ZREM', set, key)
+    end
+  end
+  return keys
+end
+
+-- Leases that have ended are ended for good, lest they come to life beside their successors; what is due stands in line.
+local function catch_up(type)
+  for _, key in ipairs(ripe(T .. 'leases:' .. type)) do
+    local due = tonumber(call('HGET', row_of(key), 'due'))
+    call('HINCRBY', row_of(key), 'fence', 1)
+    quit(key)
+    wait(key, due)
+  end
+  for _, key in ipairs(ripe(T .. 'later:' .. type)) do
+    local is = call('HMGET', row_of(key), 'type', 'user', 'priority', 'due')
+    drop('later', key, is[1])
+    queue_up(key, is[1], is[2], tonumber(is[3]), tonumber(is[4]))
+  end
+end
+
+-- The rows of a line one after another, read in growing parts.
+local function open_line(type, user)
+  return {type = type, line = line_of(type, user), at = 0, read = {}, size = 1}
+end
+
+-- Returns the row that is next in a line, and its place in the order.
+local function head_of(line)
+  if line.at * 2 == #line.read and not line.ended then
+    local found = call('ZRANGE', line.line, line.at, line.at + line.size - 1, 'WITHSCORES')
+    for _, value in ipairs(found) do
+      line.read[#line.read + 1] = value
+    end
+    line.ended = #found < line.size * 2
+    line.size = line.size * 4
+  end
+  return line.read[line.at * 2 + 1], tonumber(line.read[line.at * 2 + 2])
+end
+
+local function least(one, other)
+  return one and other and math.min(one, other) or one or other
+end
+
+local taken, rows, blocked = {}, {}, {}
+
+-- Takes the row of a user out of its lines, when all is done.
+local function pass(user, type)
+  taken[#taken + 1] = {key = user.key, user = user.name, type = type}
+  user.line.at = user.line.at + 1
+end
+
+-- Finds the row of a user that is to run next, and his weight for it.
+local function look(user)
+  user.key, user.weight = nil, nil
+  local first
+  for _, line in ipairs(user.lines) do
+    local key, score = head_of(line)
+    if key and (not first or score < first) then
+      first, user.key, user.line = score, key, line
+    end
+  end
+  if not user.key then
+    return
+  end
+  local is = call('HMGET', row_of(user.key), 'max_running', 'type')
+  if not is[2] then  -- somebody deleted the hash alone
+    pass(user, user.line.type)
+    return look(user)
+  end
+  user.limit, user.type = tonumber(is[1]), is[2]
+  local most = least(user.most, user.limit)
+  if most and user.running >= most then
+    blocked[#blocked + 1] = {type = user.line.type, user = user.name}
+    user.line.read, user.line.at, user.line.ended = {}, 0, true
+    return look(user)
+  end
+  user.weight = (most or 1) / (user.running + 1)
+end
+
+-- Returns the users of a window of each type, and whether there may be more.
+local function candidates()
+  local users, by_name, full = {}, {}, false
+  for _, type in ipairs(types) do
+    local found = call('ZRANGE', T .. 'turn:' .. type, 0, WINDOW - 1, 'WITHSCORES')
+    full = full or #found == WINDOW * 2
+    for at = 1, #found, 2 do
+      local name, due = found[at], tonumber(found[at + 1])
+      local user = by_name[name]
+      if not user then
+        user = {name = name, due = due, place = #users, lines = {}, running = call('ZCARD', T .. 'run:' .. name)}
+        local most = tonumber(call('ZRANGE', T .. 'run:' .. name, 0, 0, 'WITHSCORES')[2])
+        user.most = most and most < math.huge and most or nil
+        by_name[name], users[#users + 1] = user, user
+      end
+      user.due = math.min(user.due, due)
+      user.lines[#user.lines + 1] = open_line(type, name)
+    end
+  end
+  if #types > 1 then
+    table.sort(users, function(one, other)
+      return one.due < other.due or (one.due == other.due and one.place < other.place)
+    end)
+  end
+  for _, user in ipairs(users) do
+    look(user)
+  end
+  return users, full
+end
+
+local function next_turn(users)
+  local best
+  for _, user in ipairs(users) do
+    if user.weight and (not best or user.weight > best.weight) then
+      best = user
+    end
+  end
+  return best
+end
+
+-- Leases one row after another until there are enough, or nobody has anything left.
+local function share_out(users)
+  while #rows < limit do
+    local user = next_turn(users)
+    if not user then
+      return
+    end
+    rows[#rows + 1] = {user.key, begin(user.key, ends, holder, number)}
+    pass(user, user.type)
+    user.running = user.running + 1
+    user.most = least(user.most, user.limit)
+    look(user)
+  end
+end
+
+-- Takes what was leased out of its lines, and puts the turns in order.
+local function tidy()
+  local touched = {}
+  for _, row in ipairs(taken) do
+    for _, type in ipairs({'', row.type}) do
+      local line = line_of(type, row.user)
+      call('ZREM', line, row.key)
+      touched[line] = {type = type, user = row.user}
+    end
+  end
+  for _, line in pairs(touched) do
+    enter(line.type, line.user)
+  end
+  for _, line in ipairs(blocked) do
+    park(line.type, line.user)
+  end
+  taken, blocked = {}, {}
+end
+
+undo(holder, set_of(undone))
+for _, type in ipairs(types) do
+  catch_up(type)
+end
+for _ = 1, ROUNDS do
+  local users, full = candidates()
+  share_out(users)
+  tidy()
+  if #rows >= limit or not full then
+    break
+  end
+end
+return rows

@@ -1,0 +1,104 @@
+-- What every script begins with: the server's clock, the table it works on, and rows with leases, kept as hashes.
+-- KEYS[1], and KEYS[2] if a script writes two tables, is the `meta` of a table; all its other keys begin as that does.
+
+local LAYOUT = 1
+local MOST_RINGS = 16    -- elements of a wake list: more than this many sleepers are not woken at once
+local RING_LASTS = 1000  -- milliseconds after which a ring that nobody waited for is forgotten
+
+local call = redis.call
+local time = call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- Lua writes large numbers with an exponent.
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+local function prefix_of(meta)
+  return meta:sub(1, -5)
+end
+
+-- Says why a table cannot be used, nil when it can.
+local function problem(meta, kind)
+  local found = call('HMGET', meta, 'kind', 'layout')
+  local name = meta:match(':([^:]*):meta$')
+  if not found[1] then
+    return 'NOTABLE the table ' .. name .. ' does not exist; create it with: psched init (a queue\'s: psched queue init)'
+  end
+  if found[1] ~= kind then
+    return 'OTHERTABLE the table ' .. name .. ' holds no ' .. kind .. ' but ' .. found[1]
+  end
+  if tonumber(found[2]) > LAYOUT then
+    return 'NEWERTABLE the table ' .. name .. ' was made by a newer psched; upgrade psched on this host'
+  end
+end
+
+-- Wakes up to `count` of those who wait for work in the table.
+local function ring(prefix, count)
+  local bell = prefix .. 'bell'
+  for _ = call('LLEN', bell) + 1, math.min(count, MOST_RINGS) do
+    call('RPUSH', bell, '1')
+  end
+  call('PEXPIRE', bell, RING_LASTS)
+end
+
+-- The fence of a new row: higher than that of any row that had its key before.
+local function first_fence(prefix)
+  local floor = tonumber(call('HGET', prefix .. 'meta', 'fences') or '0')
+  return whole(math.max(now, floor))
+end
+
+-- Keeps the fence of a row that goes.
+local function keep_fence(prefix, fence)
+  local floor = tonumber(call('HGET', prefix .. 'meta', 'fences') or '0')
+  if tonumber(fence) > floor then
+    call('HSET', prefix .. 'meta', 'fences', fence)
+  end
+end
+
+-- Tells what a lease is worth: nil when the row is held under it, else the answer for its holder.
+local function refusal(row, fence)
+  local found = call('HMGET', row, 'fence', 'status', 'node')
+  if not found[1] then
+    return {'gone'}
+  end
+  if found[1] ~= fence then
+    return {'lost', found[2], found[3] or ''}
+  end
+  if found[2] ~= 'running' then
+    return {'settled'}
+  end
+end
+
+-- Lua's own order of texts depends on the server's locale.
+local function precedes(one, other)
+  for place = 1, math.min(#one, #other) do
+    local mine, theirs = one:byte(place), other:byte(place)
+    if mine ~= theirs then
+      return mine < theirs
+    end
+  end
+  return #one < #other
+end
+
+-- The waits after crashes in a row double up to `longest`.
+local function crash_wait(crashes, longest)
+  return math.min(1000 * 2 ^ math.min(crashes, 30), longest)
+end
+
+-- Returns the arguments from `first` on: as many as the number there says, and where the next ones begin.
+local function counted(first)
+  local many, values = tonumber(ARGV[first]), {}
+  for place = 1, many do
+    values[place] = ARGV[first + place]
+  end
+  return values, first + math.max(many, 0) + 1
+end
+
+local function set_of(values)
+  local set = {}
+  for _, value in ipairs(values) do
+    set[value] = true
+  end
+  return set
+end

@@ -1,0 +1,162 @@
+"""One Redis, or a cluster of them: its connections, each with its timeouts, and retries with a bound.
+
+Used in children and clients. Connections are redis-py's pool's: as many as threads are asking at once, and none of them
+crosses a fork.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from redis import Redis, RedisCluster
+from redis.backoff import NoBackoff
+from redis.connection import ConnectionPool, SSLConnection
+from redis.exceptions import NoScriptError, ResponseError
+from redis.retry import Retry
+
+from psched.backends.redis.faults import DriverError, is_unanswered, passes
+from psched.backends.redis.location import Location
+from psched.backends.redis.scripts import Script
+from psched.clock import Clock, boottime
+from psched.dialects.base import Fault
+from psched.dialects.database import Retries
+
+T = TypeVar("T")
+Argument = str | int
+Client = Any
+"""A Redis or a RedisCluster of redis-py, whose commands are the same."""
+
+_CLUSTER_TRIES = 3
+"""How often a cluster's client follows a slot that has moved before it gives up."""
+_NO_LIMIT = 2**31
+"""Connections; whoever has that many threads asking at once shall have them."""
+
+
+class RedisServer:
+    """Runs scripts on one Redis. Safe to use from several threads, not across a fork."""
+
+    def __init__(
+        self, location: Location, clock: Clock = boottime, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        """Connects to nothing yet."""
+        self.location = location
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._client: Client | None = None
+
+    def run(self, work: Callable[[bool], T], until: float | None = None) -> T:
+        """Return `work(uncertain)`, done again when the connection was lost or the server is not ready.
+
+        With `until` (boottime seconds) that goes on up to then. The flag says whether an earlier attempt may have been
+        done without our knowing. `work` must bear being done twice.
+        """
+        retries = Retries(until, self._clock)
+        uncertain = False
+        while True:
+            try:
+                return work(uncertain)
+            except DriverError as error:
+                pause = retries.pause(Fault.LOST if passes(error) else None)
+                if passes(error):
+                    self._drop_idle()
+                if pause is None:
+                    raise
+                uncertain = uncertain or is_unanswered(error)
+            self._sleep(pause)
+
+    def call(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+        """Run `script` once and return its answer, in bytes; a server that has forgotten the script is told it anew."""
+        client = self.client()
+        try:
+            return client.evalsha(script.digest, len(keys), *keys, *arguments)
+        except NoScriptError:
+            return client.eval(script.text, len(keys), *keys, *arguments)
+
+    def call_on(self, key: str, *words: Argument) -> Any:
+        """Send one command to the server that has `key`, and return its answer."""
+        client: Client = Redis(connection_pool=self.pool_for(key))
+        return client.execute_command(*words)
+
+    def client(self) -> Client:
+        """Return the redis-py client, made when it is first needed."""
+        with self._lock:
+            if self._client is None:
+                self._client = self._made()
+            return self._client
+
+    def pool_for(self, key: str) -> ConnectionPool:
+        """Return the connections to the server that has `key`. Asks a cluster."""
+        client: Client = self.client()
+        if isinstance(client, RedisCluster):
+            return _pool_of(client, key)
+        pool: ConnectionPool = client.connection_pool
+        return pool
+
+    def new_connection(self, key: str) -> Any:
+        """Return a connection of the caller's own to the server that has `key`, not connected yet. Asks a cluster."""
+        pool = self.pool_for(key)
+        return pool.connection_class(**pool.connection_kwargs)
+
+    def is_same(self, other: RedisServer) -> bool:
+        """Tell whether `other` is the same database, reached in the same way."""
+        return self.location == other.location
+
+    def close(self) -> None:
+        """Close all connections; idempotent."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            _closed(client)
+
+    def _made(self) -> Client:
+        single = Redis(
+            connection_pool=ConnectionPool(
+                retry=Retry(NoBackoff(), 0), max_connections=_NO_LIMIT, **self.location.options
+            )
+        )
+        cluster = self.location.cluster
+        try:
+            if cluster is None:
+                cluster = _is_cluster(single)
+        except BaseException:
+            _closed(single)
+            raise
+        if not cluster:
+            return single
+        _closed(single)
+        options = {**self.location.options}
+        if options.pop("connection_class", None) is SSLConnection:
+            options["ssl"] = True
+        return RedisCluster(retry=Retry(NoBackoff(), _CLUSTER_TRIES), require_full_coverage=False, **options)
+
+    def _drop_idle(self) -> None:
+        """Close what may be dead, or lead to a primary that is none any more."""
+        client = self._client
+        if isinstance(client, Redis):
+            client.connection_pool.disconnect(inuse_connections=False)
+
+
+def _pool_of(cluster: Client, key: str) -> ConnectionPool:
+    pool: ConnectionPool = cluster.get_redis_connection(cluster.get_node_from_key(key)).connection_pool
+    return pool
+
+
+def _is_cluster(client: Redis) -> bool:
+    try:
+        found: Any = client.info("cluster")
+    except ResponseError as error:
+        if passes(error):
+            raise
+        return False  # it may not be asked
+    return bool(found.get("cluster_enabled"))
+
+
+def _closed(client: Client) -> None:
+    client.close()
+    pool = getattr(client, "connection_pool", None)
+    if pool is not None:
+        pool.disconnect()

@@ -1,0 +1,221 @@
+"""What schedules and queue tasks on Redis have in common: everything of `LeaseStore`. Used in children and clients."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from psched.backends.redis.bell import WakeList
+from psched.backends.redis.faults import passes
+from psched.backends.redis.fields import lease_of, stored
+from psched.backends.redis.handover import HAND_OVER, Handover
+from psched.backends.redis.layout import Table
+from psched.backends.redis.scripts import Scripts
+from psched.backends.redis.server import Argument, RedisServer
+from psched.clock import boottime
+from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError
+from psched.model import Claim, Lease, Row
+from psched.store import Bell, Finding
+
+_BATCH = 500
+"""Leases renewed, or given back, by one script, to keep it short."""
+
+_ERROR_TAIL = 8000
+"""Characters kept of an error: the end of a traceback says most."""
+
+Answer = Sequence[Any]
+"""What a script that settles says: a word, and what belongs to it."""
+
+
+class RedisLeaseStore:
+    """Due rows with leases in one table; `read` makes of a stored row what the engine knows."""
+
+    shows_fence = True
+    knows_holders = True
+
+    def __init__(
+        self, server: RedisServer, table: Table, holder: str, read: Callable[[Mapping[str, Any]], Row]
+    ) -> None:
+        """Connects to nothing yet."""
+        self._server = server
+        self._table = table
+        self._holder = holder
+        self._read_row = read
+        self._scripts = Scripts(table.kind)
+        self._lock = threading.Lock()
+        self._unanswered: dict[int, float] = {}
+
+    def create_tables(self) -> None:
+        """Make the table; idempotent. Raises ConfigError when it is newer, or another kind of table."""
+        self._table.create()
+
+    def check_tables(self) -> None:
+        """Raise ConfigError naming the remedy when the table cannot be used; log when the server may drop rows."""
+        self._table.check()
+
+    def diagnose(self) -> Iterator[Finding]:
+        """Yield what `psched doctor` shows of this store."""
+        return self._table.diagnose()
+
+    def now(self) -> float:
+        """Return the server's clock in unix seconds, to the millisecond."""
+
+        def work(uncertain: bool) -> float:
+            seconds, micros = self._server.call_on(self._table.meta, "TIME")
+            return int(seconds) + int(micros) // 1000 / 1000
+
+        return self._server.run(work)
+
+    def is_unavailable(self, error: Exception) -> bool:
+        """Tell whether `error` means that the server is away, overloaded, full or read-only."""
+        return passes(error)
+
+    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:
+        """Lease up to `limit` due rows, in the order in which they are to be run.
+
+        Each attempt writes a number of its own into its rows. While one without an answer may hold rows, as it may
+        also come late, every further one undoes by that number what it did.
+        """
+        if limit < 1 or (types is not None and not types):
+            return []
+        alive = math.ceil(alive_time * 1000)
+
+        def work(uncertain: bool) -> Answer:
+            asked = boottime()
+            undone = self._still_leased(asked)
+            number = new_number()
+            with self._lock:
+                self._unanswered[number] = asked + alive_time
+            rows: Answer = self._call("acquire", limit, alive, self._holder, number, *counted(undone), *counted(types))
+            with self._lock:
+                del self._unanswered[number]
+            return rows
+
+        rows = [stored(key, found) for key, found in self._server.run(work)]
+        return [Claim(self._read_row(row), lease_of(row)) for row in rows]
+
+    def next_due(self, types: Collection[str] | None = None) -> float | None:
+        """Return the seconds until something is due, 0.0 when it is; None when nothing is stored."""
+        if types is not None and not types:
+            return None
+        wait = self._server.run(lambda _: self._call("next_due", *counted(types)))
+        return None if wait is None else int(wait) / 1000
+
+    def open_bell(self) -> Bell:
+        """Return a bell on the table's wake list."""
+        return WakeList(self._server, f"{self._table.prefix}bell")
+
+    def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
+        """Make each lease end `alive_time` seconds from now; None for those that are lost."""
+        renewed: list[Lease | None] = []
+        for start in range(0, len(leases), _BATCH):
+            part = leases[start : start + _BATCH]
+            pairs = [word for lease in part for word in (lease.key, lease.fence)]
+            ends = self._run("extend", math.ceil(alive_time * 1000), *pairs)
+            renewed += [_renewed(lease, end) for lease, end in zip(part, ends, strict=True)]
+        return renewed
+
+    def release(self, lease: Lease, until: float) -> None:
+        """Make the row due now, the attempt not counted."""
+        self._settle(lease, "release", [], until)
+
+    def retry(self, lease: Lease, wait: float, error: str | None, until: float) -> None:
+        """Make the row due `wait` seconds from now, and keep the end of `error`."""
+        self._settle(lease, "retry", [math.ceil(wait * 1000), *storable(error)], until)
+
+    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
+        """Give back what a dead `holder` leases."""
+        count = 0
+        while done := int(self._run("give_back", holder, math.ceil(longest_wait * 1000), _BATCH, *suspects)):
+            count += done
+        return count
+
+    def delete(self, key: str) -> None:
+        """Delete the row, leased or not. Raises IdempotentNotFoundError."""
+        if not self._server.run(lambda uncertain: self._call("delete", key) == 1 or uncertain):
+            raise IdempotentNotFoundError(f"nothing has the key {key!r}")
+
+    def shares_database(self, other: object) -> bool:
+        """Tell whether `other` is a store in the same database, so that one script may write both tables."""
+        return isinstance(other, RedisLeaseStore) and self._server.is_same(other._server)
+
+    def close(self) -> None:
+        """Close every connection; idempotent."""
+        self._server.close()
+
+    def _call(self, verb: str, *arguments: Argument) -> Any:
+        """Run the script of `verb` once."""
+        return self._server.call(self._scripts[verb], [self._table.meta], arguments)
+
+    def _run(self, verb: str, *arguments: Argument) -> Any:
+        """Run the script of `verb`, which may be done twice without harm."""
+        return self._server.run(lambda _: self._call(verb, *arguments))
+
+    def _get(self, key: str) -> Mapping[str, Any] | None:
+        found = self._run("get", key)
+        return stored(key, found) if found else None
+
+    def _settle(
+        self,
+        lease: Lease,
+        verb: str,
+        arguments: Sequence[Argument],
+        until: float,
+        handover: Handover | None = None,
+    ) -> Answer | None:
+        """Run a script that settles; None when it is done, its answer when the lease is ours but it was not done.
+
+        Raises PreemptedError, IdempotentNotFoundError, IdempotentAlreadyFinishedError.
+        """
+        script = self._scripts[verb] if handover is None else HAND_OVER
+        tables, more = ([], []) if handover is None else (handover.tables, handover.arguments)
+        given = [lease.key, lease.fence, *arguments, *more]
+
+        def work(uncertain: bool) -> Answer | None:
+            answer: Answer = self._server.call(script, [self._table.meta, *tables], given)
+            done = answer[0] == b"done" or (uncertain and answer[0] == b"settled")
+            return None if done else answer
+
+        answer = self._server.run(work, until)
+        return None if answer is None else _still_ours(lease, answer)
+
+    def _still_leased(self, now: float) -> list[int]:
+        """Return the numbers of acquires without an answer that may hold rows."""
+        with self._lock:
+            self._unanswered = {number: end for number, end in self._unanswered.items() if end > now}
+            return list(self._unanswered)
+
+
+def new_number() -> int:
+    """Return a number that no other call has, to know one's own rows by when an answer is lost."""
+    return secrets.randbits(62)
+
+
+def counted(values: Collection[Argument] | None) -> list[Argument]:
+    """Return how many there are and `values`, as scripts take lists; -1 for None."""
+    return [-1] if values is None else [len(values), *values]
+
+
+def storable(error: str | None) -> list[str]:
+    """Return the end of `error` as UTF-8 can have it; nothing for None."""
+    return [] if error is None else [error[-_ERROR_TAIL:].encode(errors="replace").decode()]
+
+
+def _renewed(lease: Lease, answer: Answer | None) -> Lease | None:
+    return None if answer is None else Lease(lease.key, lease.fence, int(answer[0]) / 1000, answer[1] == b"1")
+
+
+def _still_ours(lease: Lease, answer: Answer) -> Answer:
+    """Return `answer` when the row is under `lease`; raise what happened to it otherwise."""
+    word = answer[0]
+    if word == b"gone":
+        raise IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
+    if word == b"lost":
+        whose = f"{answer[2].decode(errors='replace')} has it" if answer[1] == b"running" else "nobody has it now"
+        raise PreemptedError(f"{lease.key!r}: the lease of this run is lost; {whose}")
+    if word == b"settled":
+        raise IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was settled before")
+    return answer
