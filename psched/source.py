@@ -23,7 +23,6 @@ from psched.task import Task
 
 log = logging.getLogger(__name__)
 
-
 _TIDYING = 1.0
 """Seconds between two looks at what can be tidied up."""
 _TIDYING_SPAN = 0.05
@@ -106,6 +105,7 @@ class Source:
         self.shows_fence = store.shows_fence
         self.keeps_data = completion.keeps_data
         self.store = store
+        self.open_bell = store.open_bell
         self._completion = completion
         self._clock = clock
         self._lock = threading.Lock()

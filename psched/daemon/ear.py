@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from psched.clock import Clock, monotonic
-from psched.store import Bell, LeaseStore
+from psched.store import Bell
 
 _PATIENCE = 30.0
 """Seconds before a bell that failed is tried again."""
@@ -14,9 +14,11 @@ _PATIENCE = 30.0
 class Ear:
     """Listens when told to. Where there is no bell, or it fails, it hears nothing; the polls go on without it."""
 
-    def __init__(self, store: LeaseStore, complain: Callable[[Exception], None], clock: Clock = monotonic) -> None:
+    def __init__(
+        self, open_bell: Callable[[], Bell | None], complain: Callable[[Exception], None], clock: Clock = monotonic
+    ) -> None:
         """Connects to nothing yet. `complain` is called with the first error of many."""
-        self._store = store
+        self._open_bell = open_bell
         self._complain = complain
         self._clock = clock
         self._bell: Bell | None = None
@@ -46,7 +48,7 @@ class Ear:
             return
         try:
             if not self._opened:
-                self._bell = self._store.open_bell()
+                self._bell = self._open_bell()
                 self._opened = True
             if self._bell is None:
                 return
