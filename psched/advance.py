@@ -19,6 +19,7 @@ class Advance:
     """Finishing a schedule: it moves on to the first match strictly after the occurrence that was run."""
 
     keeps_data = False
+    tidying = 60.0
 
     def __init__(self, store: ScheduleStore, dialect: str) -> None:
         self._store = store

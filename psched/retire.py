@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -15,6 +16,9 @@ CANCELLED = "cancelled"
 
 _BATCH = 500
 """Rows purged by one statement: few enough for it to take a moment only."""
+
+_TIDYING = (1.0, 60.0)
+"""How many seconds, at the least and at the most, lie between two looks for what to purge in an idle queue."""
 
 
 class Retire:
@@ -36,6 +40,13 @@ class Retire:
         self._retention = retention
         self._max_attempts = max_attempts
         self._failed_retention = failed_retention
+
+    @property
+    def tidying(self) -> float:
+        """A tenth of what is retained the shortest: for so much longer it stays in an idle queue."""
+        shortest = min(self._retention, math.inf if self._failed_retention is None else self._failed_retention)
+        least, most = _TIDYING
+        return max(least, min(shortest / 10, most))
 
     def finish(self, claim: Claim, until: float) -> None:
         """Retire the task as finished."""

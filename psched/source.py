@@ -42,6 +42,11 @@ class Completion(Protocol):
     keeps_data: bool
     """Whether runs can change their data."""
 
+    @property
+    def tidying(self) -> float:
+        """Seconds for which `tidy` can be left alone while nothing is run."""
+        ...
+
     def finish(self, claim: Claim, until: float) -> None:
         """Settle the claimed run as done. Raises PreemptedError, NotFoundError, AlreadyFinishedError."""
         ...
@@ -282,10 +287,10 @@ class Source:
             if outcome != "retried":
                 log.info("key=%s is %s, and was not run", claim.row.key, outcome)
 
-    def tidy(self, interval: float = _TIDYING) -> None:
-        """Tidy up for a moment, if that is `interval` seconds ago. Whether it works matters to nobody."""
+    def tidy(self, idle: bool = False) -> None:
+        """Tidy up now and then, for a moment, more rarely while nothing is run. Whether it works matters to nobody."""
         now = self._clock()
-        if now < self._tidied + interval:
+        if now < self._tidied + (self._completion.tidying if idle else _TIDYING):
             return
         self._tidied = now
         try:

@@ -8,11 +8,11 @@ is given time to give a new one.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from psched.clock import Clock, monotonic
+from psched.daemon.stop_order import StopOrder
 from psched.errors import IdempotentError, PreemptedError
 from psched.model import ScheduleRow
 from psched.scheduler.presence import Presence, Sign
@@ -40,7 +40,7 @@ class Arrears:
     clock: Clock = monotonic
     patience: float = PATIENCE
 
-    def settle(self, stopping: threading.Event) -> None:
+    def settle(self, stopping: StopOrder) -> None:
         """Skip what came while nobody was there; returns when all is decided, or `stopping` is set.
 
         Raises the driver's errors; it may be called again.

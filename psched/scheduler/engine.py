@@ -19,6 +19,7 @@ from psched.daemon.lane import Lane, is_refusal, one_line
 from psched.daemon.prefetch import FixedPrefetch
 from psched.daemon.runner import Runner
 from psched.daemon.runs import Runs
+from psched.daemon.stop_order import StopOrder
 from psched.daemon.warden import Warden
 from psched.errors import ConfigError
 from psched.scheduler import registrations
@@ -52,17 +53,17 @@ class Engine:
     """Starts, works, and stops once."""
 
     def __init__(self, opened: Opened, work: Work) -> None:
-        """Begins nothing yet."""
-        self._opened = opened
+        """Begins nothing yet; `opened` is closed at the end."""
+        self.opened = opened
         self._work = work
-        self._stopping = threading.Event()
+        self._stopping = StopOrder()
         self._ready = threading.Event()
         self._runs = Runs(work.concurrency + 1)
         self._board = Board(self._runs.cells)
         self._presence = Presence(opened.queue, work.bindings)
         self._since: float | None = None
         names = tuple(sorted(work.bindings))
-        ticks = Application((Ticks(opened.is_unavailable, self.made),), types=names)
+        ticks = Application((Ticks(opened.is_unavailable, opened.chime.ring),), types=names)
         calls = Application((Calls(work.bindings),), types=names)
         self._ticks = self._runner(0, "registrations", opened.schedules.source, ticks, _TICKS_AT_ONCE)
         self._calls = [self._runner(cell, "tasks", opened.tasks, calls, 1) for cell in range(1, work.concurrency + 1)]
@@ -86,12 +87,17 @@ class Engine:
         try:
             self._prepare()
         except Exception as error:
-            if not self._opened.is_unavailable(error):
+            if not self.opened.is_unavailable(error):
                 self._close()
                 raise refusal(error) from error
             log.warning("the database does not answer yet: %s; trying again until it does", one_line(error))
         for thread in [*self._tenders, *self._threads]:
             thread.start()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the tables are made, and what is registered is stored."""
+        return self._ready.is_set()
 
     def stop(self, timeout: float | None, leave_rest: bool = False) -> bool:
         """Take no more tasks, and wait until the running handlers are done; False when that takes longer.
@@ -120,9 +126,6 @@ class Engine:
         self._warden.ticker.poke()
         self._keeper.ticker.poke()
 
-    def made(self) -> None:
-        """Take notice of a task that was made in this process. Any thread."""
-
     def _goes_on(self, why: str) -> None:
         """Say once that a handler goes on although its lease is over; nobody can end a thread."""
         if why != self._said:
@@ -131,10 +134,10 @@ class Engine:
 
     def _prepare(self) -> None:
         """Make tables, give the first sign of life and store what is registered. Raises the driver's errors."""
-        self._opened.make_tables()
+        self.opened.make_tables()
         if self._since is None:
             self._since = self._presence.announce()
-        registrations.store(self._opened.schedules, self._work.registrations)
+        registrations.store(self.opened.schedules, self._work.registrations)
         self._ready.set()
 
     def _tick(self) -> None:
@@ -147,7 +150,7 @@ class Engine:
     def _settle_arrears(self, settled: threading.Event) -> None:
         names = self._work.bindings
         assert self._since is not None
-        Arrears(self._opened.schedules, self._presence, names, self._since).settle(self._stopping)
+        Arrears(self.opened.schedules, self._presence, names, self._since).settle(self._stopping)
         settled.set()
 
     def _try(self, complaint: str, step: Callable[[], None], is_done: Callable[[], bool]) -> None:
@@ -181,7 +184,8 @@ class Engine:
         for tender in self._tenders:
             if tender.is_alive():
                 tender.join()
-        self._opened.close()
+        self._stopping.close()
+        self.opened.close()
         self._board.close()
 
 
