@@ -155,9 +155,8 @@ class Scheduler:
             opened = self._opened()
         run_at = opened.queue.now() + delay if delay > 0 else None
         opened.queue.submit([checked_task(order.task(key, checked_name(name), run_at))])
-        engine = self._engine
-        if engine is not None and run_at is None:
-            engine.made()
+        if run_at is None:
+            opened.chime.ring()
         return key
 
     def start(self) -> None:
@@ -209,7 +208,9 @@ class Scheduler:
             _delete(opened.queue.delete, task.key)
 
     def _opened(self) -> Opened:
-        """Return the stores for what needs no start, their tables made."""
+        """Return the running engine's stores, or some for what needs no start, their tables made."""
+        if self._engine is not None and self._engine.is_ready:
+            return self._engine.opened
         if self._client is None:
             client = self._place.open()
             client.make_tables()

@@ -14,6 +14,7 @@ from psched.config import Settings, from_mapping
 from psched.errors import ConfigError
 from psched.holder import holder_name
 from psched.retire import Retire
+from psched.scheduler.chime import Chime
 from psched.schedules import Defaults, ScheduleCollection
 from psched.source import LeaseTimes, Source
 from psched.store import StoreSettings, TaskStore
@@ -51,7 +52,10 @@ class Place:
         collection.feed(stores.queue)
         completion = Retire(stores.queue, self.retention, None, failed_retention=self.retention)
         times = LeaseTimes(TASK_LEASE, _TICK_WAIT, TASK_LEASE)
-        return Opened(collection, stores.queue, Source(stores.queue, completion, times))
+        tasks = Source(stores.queue, completion, times)
+        chime = Chime(stores.queue)
+        tasks.open_bell = chime.open_bell
+        return Opened(collection, stores.queue, tasks, chime)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class Opened:
     schedules: ScheduleCollection
     queue: TaskStore
     tasks: Source
+    chime: Chime
+    """Rung when this process has made a task."""
 
     def make_tables(self) -> None:
         """Make what tables are missing; several processes may do so at once. Raises ConfigError for foreign ones."""
