@@ -1,0 +1,136 @@
+"""What is known of one trial: what handlers and submitters wrote down themselves, and which faults were declared.
+
+All times are boottime seconds, which nothing in a trial shifts; only occurrences and `run_at` are unix seconds. In the
+test process; the writers are `handlers` (children) and `submitter`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.daemon.harness import read_lines
+
+SETTLED = frozenset({"finished", "IdempotentAlreadyFinishedError"})
+"""Outcomes that say that this very run has finished its occurrence."""
+BY_ITSELF = frozenset({"raised", "exited"})
+"""Outcomes that say that the handler failed of its own will: it runs again without anybody's fault."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, as its handler recorded it.
+
+    `seen` is its last sign of life at work, `end` when its work was done and it was about to settle (None: cut off).
+    `outcome`: what settling came to, "finished" or the name of an exception; None when nothing was recorded of it.
+    """
+
+    key: str
+    occurrence: int
+    pid: int
+    begin: float
+    seen: float
+    end: float | None = None
+    outcome: str | None = None
+    node: str = ""
+    fence: int | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has settled its occurrence for good."""
+        return self.outcome in SETTLED
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One key that a submitter tried: when it was to run, and whether it was told that this is committed."""
+
+    run_at: float
+    acknowledged: float | None = None
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A fault as it was done, from `begin` until it was healed, to all processes of `nodes` and to these `pids`.
+
+    `excuses` says whether a run that it touches may be cut off or lose its lease, and so be run again; `froze` whether
+    the processes stood still, so that they cannot have known what happened meanwhile.
+    """
+
+    kind: str
+    begin: float
+    until: float
+    nodes: Collection[str] = ()
+    pids: Collection[int] = ()
+    excuses: bool = True
+    froze: bool = False
+
+    def touches(self, run: Run) -> bool:
+        """Tell whether the run was in one of the processes concerned."""
+        return run.node in self.nodes or run.pid in self.pids
+
+
+@dataclass(frozen=True)
+class Every:
+    """A schedule that was added: an occurrence each `seconds`, the first at `first` (unix seconds)."""
+
+    first: int
+    seconds: int
+
+
+@dataclass(frozen=True)
+class History:
+    """All of one trial. `boot`: the true unix time at boottime 0; `over`: when the masters were told to stop.
+
+    `fences`: for each finished task the fence that is stored with it, where a store has one.
+    """
+
+    runs: Sequence[Run]
+    schedules: Mapping[str, Every]
+    submissions: Mapping[str, Submission]
+    faults: Sequence[Declared]
+    boot: float
+    over: float
+    fences: Mapping[str, int] = field(default_factory=dict)
+
+    def by_key(self) -> dict[str, list[Run]]:
+        """Return the runs of each key in the order in which they began."""
+        found: dict[str, list[Run]] = defaultdict(list)
+        for run in sorted(self.runs, key=lambda run: run.begin):
+            found[run.key].append(run)
+        return found
+
+    def late(self, run: Run) -> float:
+        """Return how many seconds after its time a run began; negative: it was early."""
+        return self.boot + run.begin - run.occurrence
+
+
+def read_runs(path: Path) -> list[Run]:
+    """Return the runs of the handlers' records, in the order in which they began."""
+    runs: dict[str, dict[str, Any]] = {}
+    for line in read_lines(path):
+        run = runs.setdefault(line["run"], {})
+        if line["event"] == "begin":
+            run |= {name: line[name] for name in ("key", "occurrence", "pid", "node", "fence")}
+            run |= {"begin": line["at"], "seen": line["at"]}
+        elif line["event"] in {"sign", "end"}:
+            run["seen"] = line["at"]
+        if line["event"] == "end":
+            run["end"] = line["at"]
+        elif line["event"] == "settled":
+            run["outcome"] = line["outcome"]
+    return sorted((Run(**run) for run in runs.values()), key=lambda run: run.begin)
+
+
+def read_submissions(paths: Iterable[Path]) -> dict[str, Submission]:
+    """Return what submitters tried, by key, from their records."""
+    found: dict[str, Submission] = {}
+    for path in paths:
+        for line in read_lines(path):
+            before = found.get(line["key"], Submission(line["run_at"]))
+            acknowledged = line["at"] if line["event"] == "acknowledged" else before.acknowledged
+            found[line["key"]] = Submission(line["run_at"], acknowledged)
+    return found
