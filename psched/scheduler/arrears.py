@@ -39,6 +39,7 @@ class Arrears:
     dialect: str = "vixie"
     clock: Clock = monotonic
     patience: float = PATIENCE
+    grace: float = GRACE
 
     def settle(self, stopping: StopOrder) -> None:
         """Skip what came while nobody was there; returns when all is decided, or `stopping` is set.
@@ -59,7 +60,7 @@ class Arrears:
     def _is_settled(self, name: str, signs: Sequence[Sign]) -> bool:
         """Skip what is to be skipped of one registration; False when that is not known, or not done, yet."""
         row = self.schedules.store.get(name)
-        if row is None or row.next_time >= self.since - GRACE:
+        if row is None or row.next_time >= self.since - self.grace:
             return True
         concerned = [sign for sign in signs if name in sign.names]
         if any(sign.lives and sign.since <= row.next_time for sign in concerned):
@@ -89,7 +90,7 @@ class Arrears:
         task = self.schedules.poll([name])
         if task is not None:
             try:
-                if task.scheduled_time < start - GRACE:
+                if task.scheduled_time < start - self.grace:
                     task.finish()
                 else:
                     task.release()

@@ -42,11 +42,12 @@ class Sign:
 class Presence:
     """The sign of this instance, and those of the others."""
 
-    def __init__(self, queue: TaskStore, names: Collection[str]) -> None:
-        """`names`: what this instance has bound."""
+    def __init__(self, queue: TaskStore, names: Collection[str], lease: float = LEASE) -> None:
+        """`names`: what this instance has bound. `lease`: seconds for which a sign holds."""
         self.key = f"instance:{secrets.token_hex(16)}"
         self.ticker = Ticker("presence", self.tick, INTERVAL)
         self._queue = queue
+        self._lease_time = lease
         self._data = {"names": sorted(names)}
         self._lease: Lease | None = None
         self._steady = 0
@@ -56,7 +57,7 @@ class Presence:
     def announce(self) -> float:
         """Give the first sign, and return when that was by the database's clock. Raises the driver's errors."""
         self._queue.submit([NewTask(self.key, INSTANCE, self._data)])
-        claim = self._queue.preempt(self.key, LEASE)
+        claim = self._queue.preempt(self.key, self._lease_time)
         self._lease = claim.lease
         row = claim.row
         assert isinstance(row, TaskRow)
@@ -97,7 +98,7 @@ class Presence:
             log.info("the sign of this instance stays: %s", one_line(error))
 
     def _renew(self) -> None:
-        lease = None if self._lease is None else self._queue.extend([self._lease], LEASE)[0]
+        lease = None if self._lease is None else self._queue.extend([self._lease], self._lease_time)[0]
         if lease is None:
             self._steady = 0
             self.announce()
@@ -115,9 +116,9 @@ class Presence:
 
 
 def _sign(row: TaskRow, now: float) -> Sign:
-    names: Any = row.data.get("names", ())
+    names: Any = row.data.get("names")
     lives = row.due is not None and row.status == "running" and row.due > now
-    return Sign(row.key, frozenset(map(str, names)), _since(row), lives)
+    return Sign(row.key, frozenset(map(str, names) if isinstance(names, list) else ()), _since(row), lives)
 
 
 def _since(row: TaskRow) -> float:

@@ -1,0 +1,170 @@
+"""What came due while nobody was there is skipped; what came while somebody was is not."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from psched import Scheduler
+from psched.daemon.stop_order import StopOrder
+from psched.model import NewTask, ScheduleRow
+from psched.scheduler.arrears import Arrears
+from psched.scheduler.order import INSTANCE
+from psched.scheduler.place import Opened
+from psched.scheduler.presence import Presence
+from tests.scheduler.site import Site
+
+EVERY_SECOND = "* * * * * *"
+NAME = "task"
+
+
+def stored(opened: Opened) -> ScheduleRow:
+    row = opened.schedules.store.get(NAME)
+    assert row is not None
+    return row
+
+
+def add_overdue(site: Site, seconds: float = 0) -> int:
+    """Add a registration that is due since so many seconds, wait until two occurrences are over; return the first."""
+    opened = site.opened()
+    opened.schedules.add(NAME, NAME, cron=EVERY_SECOND, next_time=int(opened.queue.now() - seconds) + 1)
+    due = stored(opened).next_time
+    site.wait_for(lambda: opened.queue.now() > due + 1)
+    return due
+
+
+@contextmanager
+def instance(site: Site, lease: float = 60) -> Iterator[Presence]:
+    """An instance that has bound the name; it gives no further sign by itself."""
+    presence = Presence(site.opened().queue, {NAME}, lease)
+    presence.announce()
+    yield presence
+    presence.leave()
+
+
+def arrears(site: Site, presence: Presence, patience: float = 0.5) -> Arrears:
+    """What the instance of `presence` decides that starts now, and grants no grace."""
+    return Arrears(site.opened().schedules, presence, {NAME}, presence.announce(), patience=patience, grace=0)
+
+
+@pytest.fixture
+def newcomer(site: Site) -> Presence:
+    """The instance that starts."""
+    return Presence(site.opened().queue, {NAME})
+
+
+def test_nothing_that_came_in_a_downtime_is_run(each_site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    calls: queue.Queue[int] = queue.Queue()
+    opened = each_site.opened()
+    scheduler = each_site.scheduler()
+    scheduler.bind(NAME, lambda data: calls.put(occurrence(scheduler)))
+    scheduler.register(NAME, cron=EVERY_SECOND)
+    missed = int(opened.queue.now()) - 3600
+    opened.schedules.add(NAME, NAME, cron=EVERY_SECOND, next_time=missed, data={"data": None})
+    before = opened.queue.now()
+    with scheduler:
+        found = [calls.get(timeout=10) for _ in range(2)]
+    assert found[0] >= int(before)
+    assert found[1] == found[0] + 1
+    assert f"'task' was due at {missed}, when no instance was there to run it" in caplog.text
+
+
+def occurrence(scheduler: Scheduler) -> int:
+    assert scheduler.current is not None
+    return scheduler.current.scheduled_time
+
+
+def test_what_came_while_an_instance_lived_is_left_to_be_run(site: Site, newcomer: Presence) -> None:
+    with instance(site) as old:
+        due = add_overdue(site)
+        arrears(site, newcomer).settle(StopOrder())
+        assert stored(site.opened()).next_time == due
+        old.leave()
+        decision = arrears(site, newcomer)
+        decision.settle(StopOrder())
+        assert stored(site.opened()).next_time >= decision.since
+
+
+def test_an_instance_that_came_later_is_no_witness_but_its_own_time_is_kept(site: Site, newcomer: Presence) -> None:
+    add_overdue(site, 100)
+    with instance(site):
+        since = site.now()
+        site.wait_for(lambda: site.now() > since + 1.1)
+        arrears(site, newcomer).settle(StopOrder())
+        kept = stored(site.opened()).next_time
+        assert since - 1 < kept < since + 1.1, "what came since the first of the two is not skipped"
+
+
+def test_an_instance_that_gives_no_sign_is_waited_for_and_then_forgotten(site: Site, newcomer: Presence) -> None:
+    with instance(site, lease=0.01):
+        due = add_overdue(site)
+        decision = arrears(site, newcomer, patience=0.6)
+        thread = threading.Thread(target=decision.settle, args=(StopOrder(),))
+        thread.start()
+        thread.join(0.3)
+        assert stored(site.opened()).next_time == due, "it was not waited for"
+        thread.join()
+        assert stored(site.opened()).next_time >= decision.since
+        assert newcomer.signs() == []
+
+
+def test_an_instance_that_had_only_lost_the_database_keeps_what_it_lived_through(
+    site: Site, newcomer: Presence
+) -> None:
+    with instance(site, lease=1.0) as old:
+        due = add_overdue(site)
+        site.wait_for(lambda: not newcomer_sees_life(newcomer))
+        decision = arrears(site, newcomer, patience=20)
+        thread = threading.Thread(target=decision.settle, args=(StopOrder(),))
+        thread.start()
+        thread.join(0.2)
+        old.tick()
+        thread.join()
+        assert stored(site.opened()).next_time == due
+
+
+def newcomer_sees_life(newcomer: Presence) -> bool:
+    return any(sign.lives for sign in newcomer.signs())
+
+
+def test_an_occurrence_that_somebody_died_with_is_skipped_when_his_lease_is_over(
+    site: Site, newcomer: Presence
+) -> None:
+    add_overdue(site, 100)
+    assert site.opened().schedules.store.acquire(1, 1.0, [NAME])
+    decision = arrears(site, newcomer)
+    decision.settle(StopOrder())
+    row = stored(site.opened())
+    assert row.next_time >= decision.since
+    assert row.settled
+
+
+def test_the_order_to_stop_ends_the_waiting(site: Site, newcomer: Presence) -> None:
+    with instance(site, lease=0.01):
+        due = add_overdue(site)
+        stopping = StopOrder()
+        thread = threading.Thread(target=arrears(site, newcomer, patience=3600).settle, args=(stopping,))
+        thread.start()
+        stopping.set()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert stored(site.opened()).next_time == due
+
+
+def test_a_sign_that_was_removed_is_given_anew(site: Site, newcomer: Presence) -> None:
+    with instance(site) as old:
+        newcomer.sweep([old.key])
+        assert newcomer.signs() == []
+        old.tick()
+        assert newcomer_sees_life(newcomer)
+
+
+def test_a_row_that_says_nothing_usable_is_no_instance(site: Site, newcomer: Presence) -> None:
+    foreign: dict[str, Any] = {"names": None}
+    site.opened().queue.submit([NewTask("foreign", INSTANCE, foreign)])
+    assert [sign.names for sign in newcomer.signs()] == [frozenset()]

@@ -1,0 +1,88 @@
+"""What the code registers, and what the store holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from psched import AlreadyExistsError, Scheduler
+from psched.model import ScheduleRow
+from psched.scheduler.place import Opened, table_stem
+from tests.scheduler.site import Site
+
+YEARLY = "0 0 1 1 *"
+
+
+def started_once(scheduler: Scheduler, **registration: Any) -> None:
+    """Let a scheduler store a registration, and stop."""
+    scheduler.bind("task", lambda data: None)
+    scheduler.register("task", **registration)
+    scheduler.start()
+    scheduler.stop()
+
+
+def stored(opened: Opened, name: str = "task") -> ScheduleRow:
+    row = opened.schedules.store.get(name)
+    assert row is not None
+    return row
+
+
+def test_a_registration_that_changes_in_the_code_changes_the_stored_one(each_site: Site) -> None:
+    opened = each_site.opened()
+    scheduler = each_site.scheduler()
+    started_once(scheduler, cron=YEARLY, data=1)
+    assert (stored(opened).rule.cron, stored(opened).data) == (YEARLY, {"data": 1})
+    started_once(scheduler, cron="30 2 * * *", data=2, retry=True, retry_timeout=7, timezone="Asia/Tokyo")
+    changed = stored(opened)
+    assert (changed.rule.cron, changed.rule.timezone) == ("30 2 * * *", "Asia/Tokyo")
+    assert changed.data == {"data": 2, "retry": True, "retry_timeout": 7}
+
+
+def test_one_that_is_gone_from_the_code_stays_and_is_named_until_it_is_unregistered(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    started_once(site.scheduler(), cron=YEARLY)
+    later = site.scheduler()
+    later.start()
+    later.stop()
+    assert "the registration 'task' (0 0 1 1 *) is in the store" in caplog.text
+    assert "unregister('task')" in caplog.text
+    assert later.unregister("task")
+    assert site.opened().schedules.store.get("task") is None
+    assert not later.unregister("task")
+
+
+def test_one_that_is_unregistered_is_not_stored_again_at_the_next_start(site: Site) -> None:
+    scheduler = site.scheduler()
+    started_once(scheduler, cron=YEARLY)
+    scheduler.unregister("task")
+    scheduler.start()
+    assert site.opened().schedules.store.get("task") is None
+
+
+def test_registering_at_once_in_several_instances_is_no_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = site.opened()
+    add = opened.schedules.add
+    monkeypatch.setattr("psched.schedules.ScheduleCollection.add", overtaken(add))
+    started_once(site.scheduler(), cron=YEARLY)
+    assert stored(opened).rule.cron == YEARLY
+
+
+def overtaken(add: Any) -> Any:
+    """Return an `add` before which another instance adds the same."""
+
+    def adding(self: object, *arguments: Any, **more: Any) -> None:
+        add(*arguments, **more)
+        raise AlreadyExistsError("as told")
+
+    return adding
+
+
+def test_prefixes_make_tables_of_their_own() -> None:
+    assert table_stem("_schedule_mq:") == "_schedule_mq"
+    assert table_stem("jobs") == "jobs"
+    prefixes = ["my-app:", "my.app:", "my_app:", "1:", "11:", "a" * 50, "a" * 51, "ü:", ":a:"]
+    stems = [table_stem(prefix) for prefix in prefixes]
+    assert len(set(stems)) == len(prefixes)
+    assert all(stem.isidentifier() and stem.isascii() and len(stem) <= 36 for stem in stems)
