@@ -20,7 +20,9 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.selectable import Select
 
+from psched.dialects.listening import Connections
 from psched.errors import ConfigError
+from psched.store import Bell
 
 
 class Fault(enum.Enum):
@@ -175,6 +177,17 @@ class Dialect:
         """Return the server's name and version."""
         found = connection.dialect.server_version_info
         return f"{self.name} {'.'.join(str(part) for part in found or ())}"
+
+    def install_bell(self, connection: Connection, table: Table) -> None:
+        """Let rows of `table` that become due call who listens, where the database can do that. In a transaction."""
+
+    def bell_problem(self, connection: Connection, table: str) -> str | None:
+        """Say why rows of `table` call nobody although they could, or None."""
+        return None
+
+    def open_bell(self, connections: Connections, table: str) -> Bell | None:
+        """Return what rings when rows of `table` become due; None where the database calls nobody."""
+        return None
 
     def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
         """Say why keys in `column` do not compare byte by byte, or None."""

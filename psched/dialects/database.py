@@ -6,19 +6,24 @@ nothing else does. Connections are in autocommit: one statement is one transacti
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Update, create_engine, event
+from sqlalchemy import Connection, Table, Update, create_engine, event
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.sql.elements import TextClause
 
 from psched.clock import Clock, boottime
 from psched.dialects.base import Dialect, Fault, Timeouts
 from psched.errors import ConfigError, NotSupportedError
+from psched.store import Bell
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Work = Callable[[Connection, bool], T]
@@ -147,6 +152,34 @@ class Database:
         if not isinstance(error, DBAPIError):
             return None
         return Fault.LOST if error.connection_invalidated else self.dialect.fault(error)
+
+    def execute(self, statement: TextClause, values: Mapping[str, Any]) -> Any:
+        """Execute a statement and return its first value, or None."""
+        return self.run(lambda connection, _: connection.execute(statement, values).scalar())
+
+    def dedicated(self) -> Any:
+        """Return a connection that no longer belongs to the pool; its `dbapi_connection` is the driver's own."""
+        connection = self._engine.raw_connection()
+        connection.detach()
+        return connection
+
+    def install_bell(self, table: Table) -> None:
+        """Let rows of `table` that become due call who listens, where the database can do that; idempotent."""
+
+        def work(connection: Connection, uncertain: bool) -> None:
+            with self.transaction(connection):
+                self.dialect.install_bell(connection, table)
+
+        try:
+            self.run(work)
+        except DBAPIError as error:
+            if self.fault(error) is not None:
+                raise
+            log.warning("%s calls no idle worker when rows are due, so they poll: %s", table.name, error.orig)
+
+    def open_bell(self, table: str) -> Bell | None:
+        """Return what rings when rows of `table` become due; None where the database calls nobody."""
+        return self.dialect.open_bell(self, table)
 
     def is_same(self, other: Database) -> bool:
         """Tell whether `other` is the same database, reached in the same way."""

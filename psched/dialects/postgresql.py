@@ -19,7 +19,9 @@ from sqlalchemy.sql.selectable import Select
 
 from psched.dialects import base
 from psched.dialects.base import ExactText, Fault, now_ms
+from psched.dialects.listening import Connections, ListenBell, create_triggers, has_triggers
 from psched.errors import ConfigError
+from psched.store import Bell
 
 Steps = Generator[Any, Any, Any]
 """How psycopg talks to the server: it yields what it waits for, and is sent what is ready, or nothing now and then."""
@@ -124,6 +126,20 @@ class Dialect(base.Dialect):
         """Say why this server cannot be used, or None."""
         found = connection.dialect.server_version_info or (0,)
         return None if found >= (12,) else f"{self.version(connection)} is too old: PostgreSQL 12 or later is needed"
+
+    def install_bell(self, connection: Connection, table: Table) -> None:
+        """Let rows that become due notify who listens."""
+        create_triggers(connection, table)
+
+    def bell_problem(self, connection: Connection, table: str) -> str | None:
+        """Say that the triggers are missing, or None."""
+        if has_triggers(connection, table):
+            return None
+        return f"the triggers of {table} that call idle workers are missing: run psched init"
+
+    def open_bell(self, connections: Connections, table: str) -> Bell | None:
+        """Return a bell; None with another driver than psycopg 3."""
+        return ListenBell(table, connections, self.timeouts.read) if self._is_psycopg else None
 
     def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
         """Say why different keys in `column` may be equal, or None: only some ICU collations do that."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from sqlalchemy import MetaData, RowMapping, Table
 
@@ -13,6 +13,7 @@ from psched.backends.rdb.waiting import DueTimes
 from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
 from psched.model import Claim, Lease, Row
+from psched.store import Bell, Finding
 
 
 class RdbLeaseStore(SqlStore):
@@ -31,9 +32,28 @@ class RdbLeaseStore(SqlStore):
     ) -> None:
         """Connects to nothing yet. `tables`: the one of the rows, and what else belongs to it."""
         super().__init__(database, VersionedLayout(database, versions_table(MetaData()), *tables))
+        self._rows = tables[0]
         self._leases = leases
         self._due_times = due_times
         self._read_row = read
+
+    def create_tables(self) -> None:
+        """Create or upgrade the tables, their indexes, and what calls idle workers where the database can do that."""
+        super().create_tables()
+        self._database.install_bell(self._rows)
+
+    def diagnose(self) -> Iterator[Finding]:
+        """Yield what `psched doctor` shows of this store."""
+        yield from super().diagnose()
+        if self._layout.problem() is None:
+            name, dialect = self._rows.name, self._database.dialect
+            problem = self._database.run(lambda connection, _: dialect.bell_problem(connection, name))
+            if problem is not None:
+                yield Finding("calls", False, problem)
+
+    def open_bell(self) -> Bell | None:
+        """Return what rings when rows become due; None where the database calls nobody."""
+        return self._database.open_bell(self._rows.name)
 
     def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:
         """Lease up to `limit` due rows, earliest first."""
