@@ -19,6 +19,7 @@ from psched.clock import boottime
 from psched.errors import AlreadyFinishedError, PreemptedError
 from psched.model import Claim, Rule
 from psched.store import ScheduleStore, StoreSettings
+from tests.stores.rows import Columns, RedisRows, Rows, SqlRows
 
 Result = TypeVar("Result")
 
@@ -33,17 +34,6 @@ HOURLY = Rule("0 * * * *", "UTC")
 LOST = (PreemptedError, AlreadyFinishedError)
 """What a lease that its own holder has settled may raise: both say that nothing was changed."""
 
-DRIVERS = {"sqlite": "sqlite", "mysql": "mysql+pymysql", "postgresql": "postgresql+psycopg"}
-
-
-@dataclass(frozen=True)
-class Columns:
-    """How a store names the due time, and how many of its units make a second."""
-
-    key: str
-    due: str
-    per_second: int
-
 
 @dataclass
 class Bench:
@@ -57,8 +47,7 @@ class Bench:
     table: str = "schedules"
     _opened: list[ScheduleStore] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
-    _engine: sa.Engine | None = None
-    _table: sa.Table | None = None
+    _rows: Rows | None = None
 
     @property
     def compat(self) -> bool:
@@ -67,7 +56,7 @@ class Bench:
 
     @property
     def database(self) -> str:
-        """The kind of database: sqlite, mysql or postgresql."""
+        """The kind of database: sqlite, mysql, postgresql or redis."""
         return sa.make_url(self.url).get_backend_name()
 
     @property
@@ -83,10 +72,23 @@ class Bench:
         return Columns("id", "timeout", 1) if self.compat else Columns("key", "due", 1000)
 
     @property
+    def rows(self) -> Rows:
+        """The table as it is past psched."""
+        if self._rows is None:
+            is_redis = self.database == "redis"
+            self._rows = RedisRows(self.url, self.table) if is_redis else SqlRows(self.url, self.table, self.columns)
+        return self._rows
+
+    @property
+    def sql(self) -> SqlRows:
+        """The same, of a SQL database."""
+        assert isinstance(self.rows, SqlRows), "this is no SQL database"
+        return self.rows
+
+    @property
     def plain_url(self) -> sa.URL:
         """The URL as SQLAlchemy spells it, with the driver named."""
-        parsed = sa.make_url(self.url)
-        return parsed.set(drivername=DRIVERS[parsed.get_backend_name()])
+        return self.sql.plain_url
 
     @property
     def quoted_key(self) -> str:
@@ -107,16 +109,12 @@ class Bench:
         """Close all that was opened here."""
         for store in self._opened:
             store.close()
-        if self._engine is not None:
-            self._engine.dispose()
+        if self._rows is not None:
+            self._rows.close()
 
-    @contextlib.contextmanager
-    def connect(self) -> Iterator[sa.Connection]:
-        """Yield a connection that knows nothing of psched, in one transaction."""
-        if self._engine is None:
-            self._engine = sa.create_engine(self.plain_url, pool_size=1, pool_pre_ping=True)
-        with self._engine.begin() as connection:
-            yield connection
+    def connect(self) -> contextlib.AbstractContextManager[sa.Connection]:
+        """Return a connection to a SQL database that knows nothing of psched, in one transaction."""
+        return self.sql.connect()
 
     def execute(self, statement: str, **values: Any) -> int:
         """Execute SQL past the store, `{table}` standing for the table; return how many rows it concerned."""
@@ -126,17 +124,11 @@ class Bench:
 
     def raw(self, key: str) -> dict[str, Any] | None:
         """Return the whole stored row as the database has it, or None."""
-        with self.connect() as connection:
-            table = self._reflect(connection)
-            found = connection.execute(sa.select(table).where(table.c[self.columns.key] == key)).mappings().first()
-            return None if found is None else dict(found)
+        return self.rows.raw(key)
 
     def write(self, key: str, **values: Any) -> None:
         """Write columns of one row past the store."""
-        with self.connect() as connection:
-            table = self._reflect(connection)
-            done = connection.execute(table.update().where(table.c[self.columns.key] == key).values(**values))
-            assert done.rowcount == 1, f"{key!r} is not there"
+        self.rows.write(key, values)
 
     def make_due(self, key: str) -> None:
         """Move the row's due time to long ago, as if time had passed. Moves the fence of `rdb_compat`."""
@@ -145,14 +137,7 @@ class Bench:
     def fill(self, store: ScheduleStore, keys: list[str], due: Callable[[int], int]) -> None:
         """Create a schedule for each key, number i due at `due(i)`: one by the store, the others copied from it."""
         self.add(store, keys[0], due=due(0))
-        with self.connect() as connection:
-            table = self._reflect(connection)
-            template = dict(connection.execute(sa.select(table)).mappings().one())
-            rows = [
-                {**template, self.columns.key: key, self.columns.due: due(i) * self.columns.per_second}
-                for i, key in enumerate(keys)
-            ]
-            connection.execute(table.insert(), rows[1:])
+        self.rows.copy(keys, due)
 
     def add(self, store: ScheduleStore, key: str, due: float = LONG_AGO, **values: Any) -> None:
         """Create a schedule that is due at `due`; `values` replace the other arguments of `add`."""
@@ -164,11 +149,6 @@ class Bench:
         claims = store.acquire(1, alive_time)
         assert [claim.row.key for claim in claims] == [key]
         return claims[0]
-
-    def _reflect(self, connection: sa.Connection) -> sa.Table:
-        if self._table is None:
-            self._table = sa.Table(self.table, sa.MetaData(), autoload_with=connection)
-        return self._table
 
 
 def soon() -> float:

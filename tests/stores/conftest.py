@@ -10,7 +10,7 @@ import pytest
 from psched.store import ScheduleStore
 from tests.lab.laboratory import Lab
 from tests.stores.bench import Bench
-from tests.stores.places import DATABASES, STORES, Places
+from tests.stores.places import PAIRS, Places
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +19,7 @@ def places(lab: Lab) -> Places:
     return Places(lab)
 
 
-@pytest.fixture(params=[(type_, database) for database in DATABASES for type_ in STORES], ids="-".join)
+@pytest.fixture(params=PAIRS, ids="-".join)
 def bare(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Bench]:
     """Each kind of store on each database, its table not made."""
     type_, database = request.param

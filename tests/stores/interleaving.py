@@ -20,14 +20,12 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import sqlalchemy as sa
 
 from psched.errors import AlreadyFinishedError, PreemptedError
 from psched.model import Claim
 from psched.store import ScheduleStore
 from tests.stores.bench import LONG_AGO, Bench, soon
+from tests.stores.traffic import before_each
 
 LEASE = 10
 PASSING = 1000
@@ -182,10 +180,7 @@ class Simulation:
 
     def _let_time_pass(self) -> None:
         """All leases end: move what was written back, and with it the fences that are due times."""
-        due: sa.ColumnClause[int] = sa.column(self.bench.columns.due)
-        table = sa.table(self.bench.table, due)
-        with self.bench.connect() as connection:
-            connection.execute(table.update().values({due: due - PASSING * self.bench.columns.per_second}))
+        self.bench.rows.pass_time(PASSING)
         self.epoch += 1
         if self.bench.compat:
             for worker in self.workers:
@@ -207,15 +202,12 @@ class Simulation:
 
     @contextlib.contextmanager
     def _stops_before_statements(self) -> Iterator[None]:
-        def stop(connection: sa.Connection, cursor: Any, statement: str, *_: Any) -> None:
+        def stop(statement: str) -> None:
             worker = getattr(self.current, "worker", None)
             if worker is not None and not worker.in_transaction:
                 worker.pause()
             if worker is not None and statement.startswith(("BEGIN", "START", "COMMIT", "ROLLBACK")):
                 worker.in_transaction = statement.startswith(("BEGIN", "START"))
 
-        sa.event.listen(sa.Engine, "before_cursor_execute", stop)
-        try:
+        with before_each(stop):
             yield
-        finally:
-            sa.event.remove(sa.Engine, "before_cursor_execute", stop)

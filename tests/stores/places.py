@@ -5,15 +5,26 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import pytest
+
 from tests.lab.laboratory import Lab
 from tests.lab.mariadb import MariaDB
 from tests.lab.postgresql import PostgreSQL
+from tests.lab.redis import Redis
 from tests.lab.servers import Server
 from tests.stores.bench import Bench
 
 KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL}
 DATABASES = ["sqlite", *KINDS]
 STORES = ["rdb", "rdb_compat"]
+"""The SQL databases, and the stores on them."""
+
+SQL_PAIRS = [(type_, database) for database in DATABASES for type_ in STORES]
+PAIRS = [*SQL_PAIRS, ("redis", "redis")]
+"""Each store on each database."""
+
+on_sql = pytest.mark.parametrize("bare", SQL_PAIRS, indirect=True, ids="-".join)
+"""A test of what only SQL databases have."""
 
 
 class Places:
@@ -31,6 +42,6 @@ class Places:
 
     def _url(self, database: str) -> str:
         if database not in self._urls:
-            server = self._lab.shared(KINDS[database])
+            server = self._lab.shared(Redis if database == "redis" else KINDS[database])
             self._urls[database] = server.url(server.create_database())
         return self._urls[database]

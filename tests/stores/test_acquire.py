@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from psched.errors import NotSupportedError
 from psched.model import Rule, ScheduleRow
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, eventually, keys_of, soon
+from tests.stores.traffic import after_each
 
 
 def test_only_due_rows_are_acquired(bench: Bench, store: ScheduleStore) -> None:
@@ -126,7 +125,7 @@ def test_what_an_acquire_had_leased_whose_answer_was_lost_is_had_again(
     bench: Bench, store: ScheduleStore, other: ScheduleStore
 ) -> None:
     bench.add(store, "key")
-    with pytest.raises(AnswerLostError), losing_answers_of("UPDATE"):
+    with pytest.raises(AnswerLostError), losing_answers():
         store.acquire(10, bench.lease if bench.compat else 100)
     assert bench.compat or other.acquire(10, 100) == []
     (claim,) = eventually(lambda: store.acquire(10, 100))  # at once where holders are known, else after the lease
@@ -141,7 +140,7 @@ def test_what_is_held_is_not_had_again_because_an_answer_was_lost(bench: Bench, 
     bench.add(store, "held")
     held = bench.take(store, "held")
     bench.add(store, "key")
-    with pytest.raises(AnswerLostError), losing_answers_of("UPDATE"):
+    with pytest.raises(AnswerLostError), losing_answers():
         store.acquire(10, bench.lease if bench.compat else 100)
     assert keys_of(eventually(lambda: store.acquire(10, 100))) == ["key"]
     assert store.advance(held, FAR_OFF, FAR_OFF, soon()) is None
@@ -152,19 +151,15 @@ class AnswerLostError(Exception):
 
 
 @contextlib.contextmanager
-def losing_answers_of(verb: str) -> Iterator[None]:
-    """Let statements that begin with `verb` be done, and raise AnswerLostError instead of answering."""
+def losing_answers() -> Iterator[None]:
+    """Let what takes rows be done, and raise AnswerLostError instead of answering."""
 
-    def lose(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
-        if statement.startswith(verb):
-            cursor.fetchall() if cursor.description else None  # SQLite has done it all only then
+    def lose(statement: str) -> None:
+        if statement.startswith(("UPDATE", "EVAL")):
             raise AnswerLostError
 
-    sa.event.listen(sa.Engine, "after_cursor_execute", lose)
-    try:
+    with after_each(lose):
         yield
-    finally:
-        sa.event.remove(sa.Engine, "after_cursor_execute", lose)
 
 
 def test_a_row_that_becomes_due_is_acquired_by_the_next_call(bench: Bench, store: ScheduleStore) -> None:

@@ -12,7 +12,7 @@ from psched.errors import NotSupportedError
 from psched.model import NewTask
 from psched.store import LeaseStore, ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
-from tests.stores.places import DATABASES, STORES, Places
+from tests.stores.places import PAIRS, SQL_PAIRS, Places, on_sql
 from tests.stores.queue.bench import QueueBench
 from tests.stores.queue.conftest import open_bench
 from tests.stores.statements import Watch, watched
@@ -25,7 +25,7 @@ FEW = 4 * BANDS + 10
 """Rows it may look at, of thousands."""
 
 
-@pytest.fixture(params=[(type_, database) for database in DATABASES for type_ in STORES], ids="-".join)
+@pytest.fixture(params=PAIRS, ids="-".join)
 def tasks(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[QueueBench]:
     """Each kind of queue on each database."""
     bench = open_bench(places, *request.param, tmp_path)
@@ -103,6 +103,7 @@ def test_a_task_counts_whatever_its_priority_and_user(tasks: QueueBench) -> None
         assert store.next_due(["type1"]) == pytest.approx(store.next_due(["rare"]) + 1000, abs=SLACK)
 
 
+@on_sql
 def test_looking_at_many_schedules_reads_one(bench: Bench, store: ScheduleStore) -> None:
     bench.fill(store, [f"key{n:05}" for n in range(MANY)], lambda i: FAR_OFF + i)
     for types in [None] if bench.compat else [None, ["type1", "other"]]:
@@ -111,6 +112,7 @@ def test_looking_at_many_schedules_reads_one(bench: Bench, store: ScheduleStore)
         see_that_it_is_cheap(watch, 10)
 
 
+@pytest.mark.parametrize("tasks", SQL_PAIRS, indirect=True, ids="-".join)
 def test_looking_at_many_tasks_reads_next_to_nothing(tasks: QueueBench) -> None:
     store = tasks.queue()
     if tasks.compat:

@@ -12,7 +12,10 @@ import pytest
 
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
+from tests.stores.places import on_sql
 from tests.stores.statements import Watch, watched
+
+pytestmark = on_sql
 
 DUE, WAITING = 3000, 9000
 FEW = 400

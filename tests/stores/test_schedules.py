@@ -13,6 +13,7 @@ from psched.errors import AlreadyExistsError, NotFoundError, ScheduleError
 from psched.model import Rule, ScheduleRow
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, soon
+from tests.stores.places import on_sql
 
 
 def test_what_was_added_can_be_read(store: ScheduleStore) -> None:
@@ -78,6 +79,7 @@ FORBID = {
 }
 
 
+@on_sql
 def test_a_violated_constraint_of_another_kind_is_not_called_already_exists(bench: Bench, store: ScheduleStore) -> None:
     bench.execute(FORBID[bench.database])
     with pytest.raises(sa.exc.DBAPIError):
@@ -85,7 +87,7 @@ def test_a_violated_constraint_of_another_kind_is_not_called_already_exists(benc
 
 
 def test_a_table_that_is_gone_is_a_database_error(bench: Bench, store: ScheduleStore) -> None:
-    bench.execute("DROP TABLE {table}")
+    bench.rows.drop()
     with pytest.raises(Exception, match=bench.table) as caught:
         bench.add(store, "key")
     assert not isinstance(caught.value, ScheduleError)

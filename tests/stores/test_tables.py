@@ -13,7 +13,7 @@ from psched.backends import open_stores
 from psched.errors import ConfigError
 from psched.store import ScheduleStore, StoreSettings
 from tests.stores.bench import Bench
-from tests.stores.places import STORES
+from tests.stores.places import STORES, on_sql
 
 
 @pytest.fixture(params=STORES)
@@ -83,6 +83,7 @@ def test_tables_may_be_made_by_several_at_once(fresh: Bench) -> None:
     fresh.add(fresh.open(), "key")
 
 
+@on_sql
 def test_a_table_of_something_else_is_not_taken_for_ours(bare: Bench) -> None:
     bare.execute("CREATE TABLE {table} (id VARCHAR(20) PRIMARY KEY, name VARCHAR(20))")
     with pytest.raises(ConfigError, match=bare.table):
@@ -123,6 +124,7 @@ def test_a_word_of_sql_is_a_name_like_any_other(bare: Bench) -> None:
         bench.close()
 
 
+@on_sql
 def test_a_table_of_a_newer_layout_is_refused(bench: Bench, store: ScheduleStore) -> None:
     if bench.compat:
         return  # the originals' layout is what it is for ever
@@ -161,6 +163,7 @@ def test_a_fresh_table_has_nothing_to_complain_of(store: ScheduleStore) -> None:
     assert [finding for finding in findings if not finding.ok] == []
 
 
+@on_sql
 def test_a_missing_index_is_found(bench: Bench, store: ScheduleStore) -> None:
     with bench.connect() as connection:
         for index in sa.inspect(connection).get_indexes(bench.table):
@@ -170,6 +173,7 @@ def test_a_missing_index_is_found(bench: Bench, store: ScheduleStore) -> None:
     assert any(not finding.ok and "index" in f"{finding.subject} {finding.message}" for finding in store.diagnose())
 
 
+@on_sql
 def test_making_tables_again_makes_a_missing_index(bench: Bench, store: ScheduleStore) -> None:
     test_a_missing_index_is_found(bench, store)
     store.create_tables()

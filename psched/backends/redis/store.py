@@ -87,11 +87,13 @@ class RedisLeaseStore:
             asked = boottime()
             undone = self._still_leased(asked)
             number = new_number()
-            with self._lock:
-                self._unanswered[number] = asked + alive_time
-            rows: Answer = self._call("acquire", limit, alive, self._holder, number, *counted(undone), *counted(types))
-            with self._lock:
-                del self._unanswered[number]
+            given = [limit, alive, self._holder, number, *counted(undone), *counted(types)]
+            try:
+                rows: Answer = self._call("acquire", *given)
+            except BaseException:
+                with self._lock:
+                    self._unanswered[number] = asked + alive_time
+                raise
             return rows
 
         rows = [stored(key, found) for key, found in self._server.run(work)]

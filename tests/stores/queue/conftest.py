@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from psched.store import TaskStore
-from tests.stores.places import DATABASES, STORES, Places
+from tests.stores.places import DATABASES, PAIRS, Places
 from tests.stores.queue.bench import QueueBench
 
 
@@ -17,7 +17,7 @@ def open_bench(places: Places, type_: str, database: str, folder: Path) -> Queue
     return QueueBench(place.type, place.url, place.table.replace("schedules", "queue"))
 
 
-@pytest.fixture(params=[(type_, database) for database in DATABASES for type_ in STORES], ids="-".join)
+@pytest.fixture(params=PAIRS, ids="-".join)
 def bench(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[QueueBench]:
     """Each kind of queue on each database."""
     bench = open_bench(places, *request.param, tmp_path)
@@ -28,10 +28,10 @@ def bench(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Ite
         bench.close()
 
 
-@pytest.fixture(params=DATABASES)
+@pytest.fixture(params=[*DATABASES, "redis"])
 def ours(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[QueueBench]:
-    """The queue of `rdb` on each database."""
-    bench = open_bench(places, "rdb", request.param, tmp_path)
+    """Each queue that is psched's own: `rdb` on each database, and `redis`."""
+    bench = open_bench(places, "redis" if request.param == "redis" else "rdb", request.param, tmp_path)
     try:
         bench.queue().create_tables()
         yield bench

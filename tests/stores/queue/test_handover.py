@@ -17,7 +17,7 @@ from psched.schedules import Defaults, ScheduleCollection
 from psched.source import LeaseTimes
 from psched.task import Task
 from tests.stores.bench import LONG_AGO, Bench
-from tests.stores.places import DATABASES, STORES, Places
+from tests.stores.places import PAIRS, Places
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
 from tests.stores.queue.conftest import open_bench
 
@@ -29,7 +29,7 @@ class Feed:
 
     def __init__(self, benches: Bench, queues: QueueBench) -> None:
         self.bench = benches
-        self.table = queues.table
+        self.queues = queues
         self.schedules = ScheduleCollection(benches.open(), TIMES, Defaults())
         self.schedules.store.create_tables()
         self.queue = Queue(queues.queue(), TIMES)
@@ -50,7 +50,7 @@ class Feed:
         return keys_in(self.queue.store)
 
 
-@pytest.fixture(params=[(type_, database) for database in DATABASES for type_ in STORES], ids="-".join)
+@pytest.fixture(params=PAIRS, ids="-".join)
 def feed(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Feed]:
     """Both tables in one database."""
     type_, database = request.param
@@ -98,8 +98,7 @@ def test_an_occurrence_that_is_lost_leaves_no_task(feed: Feed) -> None:
 def test_a_task_that_cannot_be_written_leaves_the_occurrence(feed: Feed) -> None:
     task = feed.task()
     time = feed.occurrence()
-    with feed.bench.connect() as connection:
-        connection.exec_driver_sql(f"DROP TABLE {feed.table}")
+    feed.queues.rows.drop()
     with pytest.raises(Exception, match="(?i)no such table|doesn't exist|does not exist"):
         task.finish_by_submitting(NewTask(f"s@{time}", "report"))
     assert feed.occurrence() == time

@@ -10,6 +10,7 @@ from psched.errors import NotSupportedError
 from psched.model import NewTask
 from psched.store import TaskFilter, TaskStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, keys_of, soon
+from tests.stores.places import SQL_PAIRS
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
 
 
@@ -94,9 +95,12 @@ def test_rdb_compat_refuses_what_its_table_cannot_hold(bench: QueueBench, store:
         store.submit([NewTask("key", "t", run_at=4_000_000_000)])
 
 
-# In the caller's transaction
+# In the caller's transaction, which SQL databases have
+
+in_sql = pytest.mark.parametrize("bench", SQL_PAIRS, indirect=True, ids="-".join)
 
 
+@in_sql
 def test_a_task_is_there_once_its_caller_commits(bench: QueueBench, store: TaskStore) -> None:
     with bench.connect() as connection:
         assert store.submit([NewTask("one", "type1")], connection) == []
@@ -105,6 +109,7 @@ def test_a_task_is_there_once_its_caller_commits(bench: QueueBench, store: TaskS
     assert keys_of(store.acquire(10, 100)) == ["one"]
 
 
+@in_sql
 def test_a_rollback_of_the_caller_leaves_no_task(bench: QueueBench, store: TaskStore) -> None:
     with bench.connect() as connection:
         store.submit([NewTask(f"key{n}", "type1", user="u") for n in range(3)], connection)
@@ -112,6 +117,7 @@ def test_a_rollback_of_the_caller_leaves_no_task(bench: QueueBench, store: TaskS
     assert keys_in(store) == []
 
 
+@in_sql
 def test_a_key_that_exists_does_not_spoil_the_callers_transaction(bench: QueueBench, store: TaskStore) -> None:
     bench.submit(store, ["old"])
     with bench.connect() as connection:
@@ -122,6 +128,7 @@ def test_a_key_that_exists_does_not_spoil_the_callers_transaction(bench: QueueBe
     assert row_of(store, "old").type == "type1"
 
 
+@in_sql
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_session_will_do(bench: QueueBench, store: TaskStore, commits: bool) -> None:
     engine = sa.create_engine(bench.plain_url)
@@ -134,7 +141,7 @@ def test_a_session_will_do(bench: QueueBench, store: TaskStore, commits: bool) -
 
 
 def test_a_connection_of_another_kind_of_database_is_refused(bench: QueueBench, store: TaskStore) -> None:
-    kind = "postgresql+psycopg://" if bench.database != "postgresql" else "sqlite://"
+    kind = "sqlite://" if bench.database == "postgresql" else "postgresql+psycopg://"
     engine = sa.create_engine(kind)
     connection = sa.Connection.__new__(sa.Connection)  # of a server that is not there
     connection.dialect = engine.dialect
