@@ -1,0 +1,189 @@
+"""Who listens is called when somebody makes rows due, where the database can call: on PostgreSQL."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from psycopg import OperationalError
+
+from psched.model import NewTask
+from psched.store import Bell, LeaseStore, TaskStore
+from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, eventually, soon
+from tests.stores.places import Places
+from tests.stores.queue.bench import QueueBench
+from tests.stores.queue.conftest import open_bench
+
+SILENCE = 0.15
+"""Seconds after which what has not rung does not ring. A ring takes some milliseconds."""
+
+
+@pytest.fixture
+def bench(places: Places, tmp_path: Path) -> Iterator[QueueBench]:
+    """A queue on PostgreSQL."""
+    bench = open_bench(places, "rdb", "postgresql", tmp_path)
+    try:
+        bench.queue().create_tables()
+        yield bench
+    finally:
+        bench.close()
+
+
+@pytest.fixture
+def store(bench: QueueBench) -> TaskStore:
+    return bench.queue()
+
+
+@pytest.fixture
+def bell(store: TaskStore) -> Iterator[Bell]:
+    """A bell of the queue, armed and proven."""
+    with closing(open_bell(store)) as bell:
+        bell.arm(60)
+        eventually(lambda: not bell.rang() and bell.proven)
+        yield bell
+
+
+def open_bell(store: LeaseStore) -> Bell:
+    bell = store.open_bell()
+    assert bell is not None
+    return bell
+
+
+def rings(bell: Bell) -> bool:
+    """Whether it rings within a moment."""
+    end = time.monotonic() + SILENCE
+    while time.monotonic() < end:
+        if bell.rang():
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def test_a_task_that_is_submitted_rings(store: TaskStore, bell: Bell) -> None:
+    store.submit([NewTask("key", "t")])
+    assert eventually(bell.rang)
+    assert not bell.rang()
+
+
+def test_what_is_due_within_seconds_rings_and_what_is_due_later_does_not(store: TaskStore, bell: Bell) -> None:
+    store.submit([NewTask("later", "t", run_at=FAR_OFF)])
+    assert not rings(bell)
+    store.submit([NewTask("soon", "t", run_at=store.now() + 5)])
+    assert eventually(bell.rang)
+
+
+def test_a_caller_rings_when_he_commits_and_not_when_he_rolls_back(
+    bench: QueueBench, store: TaskStore, bell: Bell
+) -> None:
+    engine = sa.create_engine(bench.plain_url)
+    try:
+        with engine.connect() as connection:
+            store.submit([NewTask("undone", "t")], connection)
+            connection.rollback()
+            store.submit([NewTask("done", "t")], connection)
+            assert not rings(bell)
+            connection.commit()
+            assert eventually(bell.rang)
+    finally:
+        engine.dispose()
+
+
+def test_what_is_given_back_or_tried_again_soon_rings(bench: QueueBench, store: TaskStore, bell: Bell) -> None:
+    bench.submit(store, ["key"])
+    eventually(bell.rang)
+    store.release(bench.claim(store, "key").lease, soon())
+    assert eventually(bell.rang)
+    store.retry(bench.claim(store, "key").lease, 0, None, soon())
+    assert eventually(bell.rang)
+    claim = bench.claim(store, "key")
+    store.give_back(claim.row.node or "", [], 10)
+    assert eventually(bell.rang)
+    store.retire(bench.claim(store, "key"), "failed", None, None, soon())
+    assert not rings(bell)
+    store.retry_failed("key")
+    assert eventually(bell.rang)
+
+
+def test_taking_renewing_and_finishing_call_nobody(bench: QueueBench, store: TaskStore, bell: Bell) -> None:
+    bench.submit(store, ["key", "other"])
+    eventually(bell.rang)
+    done, late = store.acquire(2, 1)
+    store.extend([done.lease, late.lease], 1)
+    store.retire(done, "finished", None, 10, soon())
+    store.retry(late.lease, 1000, None, soon())
+    assert not rings(bell)
+
+
+def test_rows_that_others_write_ring_too(bench: QueueBench, store: TaskStore, bell: Bell) -> None:
+    bench.submit(store, ["key"], run_at=FAR_OFF)
+    bench.make_due("key")
+    assert eventually(bell.rang)
+
+
+def test_who_is_busy_is_not_called_and_hears_again_afterwards(store: TaskStore, bell: Bell) -> None:
+    bell.disarm()
+    store.submit([NewTask("unheard", "t")])
+    bell.arm(60)
+    assert not rings(bell)
+    store.submit([NewTask("heard", "t")])
+    assert eventually(bell.rang)
+    assert bell.proven
+
+
+def test_all_who_listen_are_called(store: TaskStore, bell: Bell) -> None:
+    with closing(open_bell(store)) as other:
+        other.arm(60)
+        store.submit([NewTask("key", "t")])
+        assert eventually(bell.rang)
+        assert eventually(other.rang)
+
+
+def test_a_schedule_rings_when_it_is_added_and_when_it_moves_on(places: Places, tmp_path: Path) -> None:
+    bench: Bench = places.bench("rdb", "postgresql", tmp_path)
+    store = bench.open()
+    try:
+        store.create_tables()
+        with closing(open_bell(store)) as bell:
+            bell.arm(60)
+            store.add("later", "t", HOURLY, FAR_OFF, FAR_OFF, {})
+            assert not rings(bell)
+            bench.add(store, "key")
+            assert eventually(bell.rang)
+            store.advance(bench.take(store, "key"), LONG_AGO + 1, LONG_AGO + 1, soon())
+            assert eventually(bell.rang)
+            store.advance(bench.take(store, "key"), FAR_OFF, FAR_OFF, soon())
+            assert not rings(bell)
+    finally:
+        bench.close()
+
+
+def test_a_table_without_triggers_is_told_and_its_bell_not_trusted(bench: QueueBench, store: TaskStore) -> None:
+    assert not [finding for finding in store.diagnose() if not finding.ok]
+    bench.execute("DROP TRIGGER psched_ring ON {table}")
+    assert ["psched init" in finding.message for finding in store.diagnose() if not finding.ok] == [True]
+    with closing(open_bell(store)) as bell:
+        bell.arm(60)
+        assert not rings(bell)
+        assert not bell.proven
+
+
+def test_a_lost_connection_is_an_error_and_is_made_anew(bench: QueueBench, store: TaskStore, bell: Bell) -> None:
+    listening = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%{table}\"'"
+    assert bench.execute(listening) == 1
+    with pytest.raises(OperationalError):
+        eventually(bell.rang)
+    bell.arm(60)
+    eventually(lambda: not bell.rang() and bell.proven)
+    store.submit([NewTask("key", "t")])
+    assert eventually(bell.rang)
+
+
+def test_other_databases_call_nobody(places: Places, tmp_path: Path) -> None:
+    for type_, database in [("rdb", "sqlite"), ("rdb", "mariadb"), ("rdb_compat", "postgresql")]:
+        bench = places.bench(type_, database, tmp_path)
+        assert bench.open().open_bell() is None
+        bench.close()
