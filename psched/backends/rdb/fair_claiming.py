@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from sqlalchemy import Connection, RowMapping, Table, bindparam, func, select
 
+from psched.backends.rdb.candidates import Candidates
 from psched.backends.rdb.claiming import Parameters, claiming_by
 from psched.backends.rdb.shares import NOBODY, Candidate, shares
 from psched.backends.rdb.statements import LeaseStatements
@@ -24,8 +25,10 @@ from psched.dialects.database import Database
 _FRESH = 1.0
 """Seconds for which the bands that were found are taken for all there are, while they give enough."""
 _ABOVE_ALL = 2 * USER_BAND
-_MOST_CLAIMS = 20
-"""Users claimed for by one acquire: each is a transaction."""
+_MOST_USERS = 20
+"""Users claimed for by one transaction, divided by the bands: each in each band costs a look."""
+_ROUNDS = 6
+"""How often one acquire shares out anew what is still to be had."""
 
 
 class FairClaiming:
@@ -35,6 +38,7 @@ class FairClaiming:
         c = table.c
         in_band = c.band == bindparam("of_band")
         self._open = claiming_by(database.dialect, table, LeaseStatements(database.dialect, table, in_band))
+        self._candidates = Candidates(database.dialect, table, users)
         self._users = UserClaims(database, table, users)
         self._clock = clock
         self._bands: tuple[int, ...] = ()
@@ -104,29 +108,32 @@ class _Turns:
         self._type_count = type_count
         self._types = [parameters[f"type_{number}"] for number in range(type_count or 0)]
         self._candidates: dict[str, Candidate] = {}
+        self._busy: list[str] = []
         self._rows: list[RowMapping] = []
 
     def take(self) -> list[RowMapping]:
-        """Lease rows round by round: whoever has less than his share leaves it to the others."""
+        """Lease rows round by round: whoever has less than his share leaves it to the others.
+
+        Users for whom somebody else is claiming are waited for only when there is nothing else to be had.
+        """
         limit = self._parameters["limit"]
         self._candidates = {candidate.user: candidate for candidate in self._waiting()}
-        left = _MOST_CLAIMS
-        while self._candidates and len(self._rows) < limit and left > 0:
+        for _ in range(_ROUNDS):
             given = shares(self._candidates.values(), limit - len(self._rows))
             if not given:
                 break
-            for user, share in list(given.items())[:left]:
-                self._claim(user, share)
-            left -= len(given)
+            self._claim(given)
+        if not self._rows and self._busy:
+            self._claim_for({self._busy[0]: limit}, patient=True)
         return self._rows
 
     def _waiting(self) -> list[Candidate]:
-        users = self._claiming._users
+        candidates = self._claiming._candidates
         limit = self._parameters["limit"]
-        found = users.waiting(self._connection, self._user_bands, self._types, limit)
+        found = candidates.waiting(self._connection, self._user_bands, self._types, limit)
         due = self._open_due() if found else None
         if due is not None:
-            found.append(users.open_candidate(self._connection, due))
+            found.append(candidates.open_candidate(self._connection, due))
         return found or [Candidate(NOBODY, 0, 0, None)]
 
     def _open_due(self) -> int | None:
@@ -136,17 +143,35 @@ class _Turns:
                 return due
         return None
 
-    def _claim(self, user: str, share: int) -> None:
-        parameters = {**self._parameters, "limit": share}
-        if user == NOBODY:
-            rows: Sequence[RowMapping] = self._claiming._take_open(
-                self._connection, self._open_bands, parameters, self._type_count
-            )
-        else:
-            rows = self._claiming._users.claim(self._connection, user, self._user_bands, self._types, parameters)
+    def _claim(self, given: dict[str, int]) -> None:
+        """Lease what was given; the rows come in the order of their users' turns."""
+        before = len(self._rows)
+        open_share = given.get(NOBODY, 0)
+        if open_share:
+            values = {**self._parameters, "limit": open_share}
+            rows = self._claiming._take_open(self._connection, self._open_bands, values, self._type_count)
+            self._note(NOBODY, open_share, rows)
+        most = max(1, _MOST_USERS // max(1, len(self._user_bands)))
+        some = [user for user in given if user != NOBODY][:most]
+        if some:
+            self._claim_for({user: given[user] for user in some}, patient=False)
+        turn = {user: number for number, user in enumerate(given)}
+        self._rows[before:] = sorted(self._rows[before:], key=lambda row: turn[row["user_name"]])
+
+    def _claim_for(self, given: dict[str, int], patient: bool) -> None:
+        claimed = self._claiming._users.claim(
+            self._connection, given, self._user_bands, self._types, self._parameters, patient
+        )
+        for user, share in given.items():
+            if user in claimed.busy:
+                self._busy.append(user)
+                self._candidates.pop(user, None)
+            else:
+                self._note(user, share, [row for row in claimed.rows if row["user_name"] == user])
+
+    def _note(self, user: str, share: int, rows: Sequence[RowMapping]) -> None:
+        """Count what a user got; one who had less than his share has no more."""
         self._rows += rows
-        if len(rows) < share:
-            del self._candidates[user]
-        else:
-            candidate = self._candidates[user]
+        candidate = self._candidates.pop(user, None)
+        if candidate is not None and len(rows) >= share:
             self._candidates[user] = replace(candidate, running=candidate.running + len(rows))

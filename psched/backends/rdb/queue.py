@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from sqlalchemy import Connection, MetaData, RowMapping, Update, select
 
 from psched.backends.rdb.fair_claiming import FairClaiming
+from psched.backends.rdb.joint import JointAcquire
 from psched.backends.rdb.leases import Leases, lease_of, new_number, storable
 from psched.backends.rdb.queue_statements import QueueStatements
 from psched.backends.rdb.store import RdbLeaseStore
@@ -35,9 +36,14 @@ class RdbTaskStore(RdbLeaseStore):
         leases = Leases(database, self._table, holder, FairClaiming(database, self._table, users))
         due_times = ManyBands(database, self._table)
         super().__init__(database, leases, due_times, read_task, self._table, users)
+        self._joint = JointAcquire(super().acquire)
         self._holder = holder
         self._submission = Submission(database, self._table)
         self._statements = QueueStatements(leases.statements, self._table, users)
+
+    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> builtins.list[Claim]:
+        """Lease up to `limit` due rows, by turns between users; threads that ask at once are served together."""
+        return self._joint.acquire(limit, alive_time, types)
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
         """Create tasks and return the keys that existed before."""

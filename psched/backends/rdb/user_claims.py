@@ -1,18 +1,33 @@
-"""Claiming the tasks of one user: never more than may run at once, whoever else claims. Used in children and clients.
+"""Claiming the tasks of users: never more than may run at once, whoever else claims. Used in children and clients.
 
-All who claim tasks of a user change one row of his in the same transaction, and so wait for each other: also on Galera,
-where the later commit fails. Leases of his that have ended are ended for good first (their fence grows), so that none
+Whoever claims tasks of a user locks one row of his and changes it in the same transaction; on Galera, where nobody
+sees the locks of another node, the later commit fails. Users whom somebody else is claiming for are left to him, unless
+there is nobody else to claim for. Leases that have ended are ended for good first (their fence grows), so that none
 comes to life again beside those that are counted and claimed next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, RowMapping, Table, Update, bindparam, func, select, update
+from sqlalchemy import (
+    Connection,
+    RowMapping,
+    Select,
+    Table,
+    Update,
+    bindparam,
+    case,
+    func,
+    literal,
+    select,
+    union_all,
+    update,
+)
 
-from psched.backends.rdb.shares import NOBODY, Candidate
+from psched.backends.rdb.candidates import least_of
 from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.dialects.base import now_ms
@@ -20,162 +35,132 @@ from psched.dialects.database import Database
 
 Parameters = dict[str, Any]
 
-_WINDOW = 200
-"""How many of the rows that are due longest are looked at to see which users wait."""
-_WALK = 32
-"""How many further users are looked at when those whose rows have been due longest have too little room."""
-_STROLL = 4
-"""The same when they have room enough: whoever else has something due is to get his share all the same."""
+
+class Claimed(NamedTuple):
+    """What was leased, and for which users nobody looked since somebody else was claiming for them."""
+
+    rows: list[RowMapping]
+    busy: Collection[str]
 
 
 class UserClaims:
-    """The users of one queue: who waits, and claiming for one of them. Safe to use from several threads."""
+    """Claiming for users of one queue. Safe to use from several threads."""
 
     def __init__(self, database: Database, table: Table, users: Table) -> None:
         self._database = database
         self._table = table
-        self._place = NOBODY
-        self._write_statements(users)
-
-    def waiting(
-        self, connection: Connection, bands: Sequence[int], types: Sequence[str], enough: int
-    ) -> list[Candidate]:
-        """Return users who have something due in `bands` and room for it; all of them, unless a lot is due."""
-        heads: dict[str, RowMapping] = {}
-        full = False
-        for band in bands:
-            rows = self._due(connection, band, types)
-            full = full or len(rows) == _WINDOW
-            for row in rows:
-                heads.setdefault(row["user_name"], row)
-        found = self._with_room(connection, heads)
-        if full:
-            room = sum(enough if candidate.room is None else candidate.room for candidate in found)
-            steps = _STROLL if room >= enough else _WALK
-            found += self._with_room(connection, self._walk(connection, bands, heads, steps))
-        return found
-
-    def open_candidate(self, connection: Connection, due: int) -> Candidate:
-        """Return those without user as a candidate; something of theirs has been due since `due`."""
-        running = connection.execute(self._running, {"users": [NOBODY]}).mappings().first()
-        return Candidate(NOBODY, due, 0 if running is None else running["running"], None)
+        self._dues: dict[tuple[int, bool], Select[Any]] = {}
+        self._write_user_statements(users)
+        self._write_statements()
 
     def claim(
-        self, connection: Connection, user: str, bands: Sequence[int], types: Sequence[str], parameters: Parameters
-    ) -> Sequence[RowMapping]:
-        """Lease up to :limit due rows of `user` and return them, the highest band first, but no more than may run."""
-        with self._database.transaction(connection):
-            self._lock(connection, user)
-            connection.execute(self._end, {"user": user})
-            running = connection.execute(self._held, {"user": user}).mappings().one()
-            keys = self._choose(connection, user, bands, types, running, parameters["limit"])
-            return self._take(connection, keys, parameters) if keys else []
-
-    def _due(self, connection: Connection, band: int, types: Sequence[str]) -> Sequence[RowMapping]:
-        values = {"of_band": band, "limit": _WINDOW, "types": list(types)}
-        return connection.execute(self._window[bool(types)], values).mappings().all()
-
-    def _with_room(self, connection: Connection, heads: Mapping[str, RowMapping]) -> list[Candidate]:
-        if not heads:
-            return []
-        rows = connection.execute(self._running, {"users": list(heads)}).mappings()
-        running = {row["user_name"]: row for row in rows}
-        candidates = []
-        for user, head in heads.items():
-            now = running.get(user)
-            count, most = (0, None) if now is None else (now["running"], now["most"])
-            candidates.append(Candidate(user, head["due"], count, _least(head["max_running"], most)))
-        return [candidate for candidate in candidates if candidate.room != 0]
-
-    def _walk(
-        self, connection: Connection, bands: Sequence[int], known: Mapping[str, RowMapping], steps: int
-    ) -> dict[str, RowMapping]:
-        """Return the first due rows of further users, each walk going on where the last one ended."""
-        found: dict[str, RowMapping] = {}
-        place = self._place
-        for band in bands:
-            place = self._place
-            for _ in range(steps):
-                row = connection.execute(self._next, {"of_band": band, "user": place}).mappings().first()
-                if row is None:
-                    place = NOBODY
-                    break
-                place = row["user_name"]
-                if row["due"] <= row["now"] and place not in known:
-                    found.setdefault(place, row)
-        self._place = place
-        return found
-
-    def _lock(self, connection: Connection, user: str) -> None:
-        if connection.execute(self._change, {"user": user}).rowcount == 0:
-            connection.execute(self._insert, {"user_name": user})
-            connection.execute(self._change, {"user": user})
-
-    def _choose(
         self,
         connection: Connection,
-        user: str,
+        shares: Mapping[str, int],
         bands: Sequence[int],
         types: Sequence[str],
-        running: RowMapping,
-        limit: int,
+        parameters: Parameters,
+        patient: bool = False,
+    ) -> Claimed:
+        """Lease due rows of users, at most as many as `shares` says and as may run; the highest band first.
+
+        `patient`: wait for whoever is claiming for these users. Ask for one user then, lest two wait for each other.
+        """
+        with self._database.transaction(connection):
+            locking = self._lock if patient else self._lock_free
+            free = set(connection.execute(locking, {"users": list(shares)}).scalars())
+            locked = [user for user in shares if user in free]
+            keys = self._choose(connection, {user: shares[user] for user in locked}, bands, types) if locked else []
+            rows = self._take(connection, keys, parameters) if keys else []
+            if keys:
+                connection.execute(self._change, {"users": locked})
+        if keys and not self._database.dialect.returning:
+            rows = connection.execute(self._taken, {**parameters, "keys": keys}).mappings().all()
+        by_key = {row["key"]: row for row in rows}
+        return Claimed([by_key[key] for key in keys if key in by_key], shares.keys() - set(locked))
+
+    def _choose(
+        self, connection: Connection, shares: Mapping[str, int], bands: Sequence[int], types: Sequence[str]
     ) -> list[str]:
-        """Return the keys to take: in order, up to the first that must wait for others."""
+        """Return the keys to take: of each user in order, up to the first that must wait for others."""
+        held = self._count(connection, list(shares))
+        rows = self._due(connection, shares, bands, types)
         keys: list[str] = []
-        most = running["most"]
-        for band in bands:
-            values = {"of_band": band, "user": user, "limit": limit - len(keys), "types": list(types)}
-            for row in connection.execute(self._of_user[bool(types)], values).mappings():
-                most = _least(most, row["max_running"])
-                if most is not None and running["running"] + len(keys) >= most:
-                    return keys
-                keys.append(row["key"])
-            if len(keys) >= limit:
-                break
+        for user, share in shares.items():
+            running, most = held.get(user, (0, None))
+            chosen = 0
+            for row in rows[user][:share]:
+                most = least_of(most, row["max_running"])
+                if most is not None and running + chosen >= most:
+                    break
+                chosen += 1
+            keys += [row["key"] for row in rows[user][:chosen]]
         return keys
 
-    def _take(self, connection: Connection, keys: list[str], parameters: Parameters) -> Sequence[RowMapping]:
-        values = {**parameters, "keys": keys}
-        taken = connection.execute(self._claim, values)
-        if not self._database.dialect.returning:
-            taken = connection.execute(self._taken, values)
-        rows = {row["key"]: row for row in taken.mappings()}
-        return [rows[key] for key in keys if key in rows]
+    def _count(self, connection: Connection, users: list[str]) -> dict[str, tuple[int, int | None]]:
+        """Return how many tasks of each user are held, and their least limit; what has ended is ended before."""
+        rows = connection.execute(self._held, {"users": users}).all()
+        if any(row.ended for row in rows):
+            connection.execute(self._end, {"users": users})
+            rows = connection.execute(self._held, {"users": users}).all()
+        return {row.user_name: (row.running, row.most) for row in rows}
 
-    def _write_statements(self, users: Table) -> None:
+    def _due(
+        self, connection: Connection, shares: Mapping[str, int], bands: Sequence[int], types: Sequence[str]
+    ) -> dict[str, list[RowMapping]]:
+        """Return up to `shares` due rows of each user per band, in the order in which they are to be run."""
+        parts = [(user, band) for user in shares for band in bands]
+        values: Parameters = {"types": list(types)}
+        for number, (user, band) in enumerate(parts):
+            values |= {f"user_{number}": user, f"band_{number}": band, f"limit_{number}": shares[user]}
+        shape = (len(parts), bool(types))
+        if shape not in self._dues:
+            self._dues[shape] = self._due_of_each(*shape)
+        found: dict[int, list[RowMapping]] = defaultdict(list)
+        for row in connection.execute(self._dues[shape], values).mappings():
+            found[row["part"]].append(row)
+        rows: dict[str, list[RowMapping]] = defaultdict(list)
+        for number, (user, _) in enumerate(parts):
+            rows[user] += sorted(found[number], key=lambda row: (row["due"], row["key"]))
+        return rows
+
+    def _due_of_each(self, count: int, limited: bool) -> Select[Any]:
+        """Return the SELECT of what is due of :user_0 in :band_0, of :user_1 in :band_1, and so on, by the index."""
+        if count == 1:
+            return self._due_of_one(0, limited).add_columns(literal(0).label("part"))
+        parts = (self._due_of_one(number, limited).subquery() for number in range(count))
+        numbered = (select(part, literal(number).label("part")) for number, part in enumerate(parts))
+        return select(union_all(*numbered).subquery())
+
+    def _due_of_one(self, number: int, limited: bool) -> Select[Any]:
         c = self._table.c
-        in_band, of_user = c.band == bindparam("of_band"), c.user_name == bindparam("user")
-        some_types = c.type.in_(bindparam("types", expanding=True))
+        of_user = (c.band == bindparam(f"band_{number}"), c.user_name == bindparam(f"user_{number}"))
+        due = select(c.key, c.due, c.max_running).where(*of_user, c.due <= now_ms()).order_by(c.due, c.key)
+        if limited:
+            due = due.where(c.type.in_(bindparam("types", expanding=True)))
+        return due.limit(bindparam(f"limit_{number}"))
+
+    def _take(self, connection: Connection, keys: list[str], parameters: Parameters) -> Sequence[RowMapping]:
+        taken = connection.execute(self._claim, {**parameters, "keys": keys})
+        return taken.mappings().all() if self._database.dialect.returning else []
+
+    def _write_user_statements(self, users: Table) -> None:
+        name = users.c.user_name
+        of_users = name.in_(bindparam("users", expanding=True))
+        self._lock = select(name).where(of_users).with_for_update()
+        self._lock_free = self._lock.with_for_update(skip_locked=True)
+        self._change: Update = update(users).where(of_users).values(version=users.c.version + 1)
+
+    def _write_statements(self) -> None:
+        c = self._table.c
         of_keys = c.key.in_(bindparam("keys", expanding=True))
-        head = select(c.key, c.user_name, c.due, c.max_running).limit(bindparam("limit"))
-        due = head.where(in_band, c.due <= now_ms()).order_by(c.due, c.key)
-        self._window = {False: due, True: due.where(some_types)}
-        self._of_user = {limited: window.where(of_user) for limited, window in self._window.items()}
-        further = select(c.user_name, c.due, c.max_running, now_ms().label("now")).where(
-            in_band, c.user_name > bindparam("user")
-        )
-        self._next = further.order_by(c.user_name, c.due, c.key).limit(1)
-        count, most = func.count().label("running"), func.min(c.max_running).label("most")
-        held = (c.holder > "", c.status == RUNNING)
-        self._running = (
-            select(c.user_name, count, most)
-            .where(c.user_name.in_(bindparam("users", expanding=True)), *held, c.due > now_ms())
-            .group_by(c.user_name)
-        )
-        self._held = select(count, most).where(of_user, *held)
+        held = (c.user_name.in_(bindparam("users", expanding=True)), c.holder > "", c.status == RUNNING)
+        is_over = func.sum(case((c.due <= now_ms(), 1), else_=0))
+        counted = (func.count().label("running"), func.min(c.max_running).label("most"), is_over.label("ended"))
+        self._held = select(c.user_name, *counted).where(*held).group_by(c.user_name)
         ended = {"status": WAITING, "holder": None, "fence": c.fence + 1, "updated": now_ms()}
-        self._end = update(self._table).where(of_user, *held, c.due <= now_ms()).values(ended)
-        self._change: Update = (
-            update(users).where(users.c.user_name == bindparam("user")).values(version=users.c.version + 1)
-        )
-        self._insert = self._database.dialect.insert_new(users)
+        self._end = update(self._table).where(*held, c.due <= now_ms()).values(ended)
         statements = LeaseStatements(self._database.dialect, self._table)
         claim = statements.claim(of_keys)
         self._claim: Any = claim.returning(*c) if self._database.dialect.returning else claim
         self._taken = select(*c).where(of_keys, c.claim == bindparam("claim_number"), c.status == RUNNING)
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)

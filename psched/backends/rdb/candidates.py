@@ -1,0 +1,143 @@
+"""Which users of a queue have something due: found without reading a backlog. Used in children and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from sqlalchemy import BindParameter, Connection, RowMapping, Table, bindparam, func, literal, null, select, union_all
+
+from psched.backends.rdb.shares import NOBODY, Candidate
+from psched.backends.rdb.tables import RUNNING
+from psched.dialects.base import Dialect, now_ms
+
+_WINDOW = 100
+"""How many of the rows that are due longest are looked at to see which users wait."""
+_WALK = 64
+"""How many further users are looked at when those whose rows have been due longest have too little room."""
+_STRIDE = 8
+"""After how many of them it is seen whether that will do."""
+_STROLL = 4
+"""How many are looked at, every other time, when there is room enough: whoever else waits is to get his share."""
+_HAS_ROW = -1
+"""Stands for a count where it is told that a user has a row."""
+
+Heads = Mapping[str, RowMapping]
+"""The first due row of each user."""
+
+
+class Candidates:
+    """The users of one queue who wait. Safe to use from several threads."""
+
+    def __init__(self, dialect: Dialect, table: Table, users: Table) -> None:
+        self._table = table
+        self._users = users
+        self._make = dialect.insert_new(users)
+        self._place = NOBODY
+        self._strolls = False
+        self._write_statements()
+
+    def waiting(
+        self, connection: Connection, bands: Sequence[int], types: Sequence[str], enough: int
+    ) -> list[Candidate]:
+        """Return users who have something due in `bands` and room for it; all of them, unless a lot is due.
+
+        `enough`: how many tasks are wanted; when these have room for so many, few others are looked for.
+        """
+        heads: dict[str, RowMapping] = {}
+        full = False
+        for band in bands:
+            values = {"of_band": band, "limit": _WINDOW, "types": list(types)}
+            rows = connection.execute(self._window[bool(types)], values).mappings().all()
+            full = full or len(rows) == _WINDOW
+            for row in rows:
+                heads.setdefault(row["user_name"], row)
+        found = self._with_room(connection, heads)
+        if full:
+            found += self._further(connection, bands, heads, enough - _room(found, enough))
+        return found
+
+    def open_candidate(self, connection: Connection, due: int) -> Candidate:
+        """Return those without user as a candidate; something of theirs has been due since `due`."""
+        return self._candidates(connection, [(NOBODY, due, None)])[0]
+
+    def _with_room(self, connection: Connection, heads: Mapping[str, RowMapping]) -> list[Candidate]:
+        if not heads:
+            return []
+        waiting = [(user, head["due"], head["max_running"]) for user, head in heads.items()]
+        return [candidate for candidate in self._candidates(connection, waiting) if candidate.room != 0]
+
+    def _candidates(self, connection: Connection, waiting: Iterable[tuple[str, int, int | None]]) -> list[Candidate]:
+        """Return a candidate for each user, due time and `max_running` of the first row; his row is made if need be."""
+        given = list(waiting)
+        running: dict[str, tuple[int, int | None]] = {}
+        without_row = {user for user, _, _ in given if user != NOBODY}
+        for user, count, most in connection.execute(self._running, {"users": [user for user, _, _ in given]}):
+            if count == _HAS_ROW:
+                without_row.discard(user)
+            else:
+                running[user] = (count, most)
+        if without_row:  # in one order, whoever else makes some of them
+            connection.execute(self._make, [{"user_name": user} for user in sorted(without_row)])
+        candidates = []
+        for user, due, most in given:
+            count, least = running.get(user, (0, None))
+            candidates.append(Candidate(user, due, count, None if user == NOBODY else least_of(most, least)))
+        return candidates
+
+    def _further(self, connection: Connection, bands: Sequence[int], known: Heads, missing: int) -> list[Candidate]:
+        """Return users beyond `known`, until they have room for `missing` tasks more."""
+        self._strolls = not self._strolls
+        if missing <= 0:
+            return self._with_room(connection, self._walk(connection, bands, known, _STROLL)) if self._strolls else []
+        found: list[Candidate] = []
+        for _ in range(_WALK // _STRIDE):
+            heads = self._walk(connection, bands, known, _STRIDE)
+            found += self._with_room(connection, heads)
+            known = {**known, **heads}
+            if self._place == NOBODY or _room(found, missing) >= missing:
+                break
+        return found
+
+    def _walk(self, connection: Connection, bands: Sequence[int], known: Heads, steps: int) -> Heads:
+        """Return the first due rows of users who are not `known`, each walk going on where the last one ended."""
+        found: dict[str, RowMapping] = {}
+        place = start = self._place
+        for band in bands:
+            place = start
+            for _ in range(steps):
+                row = connection.execute(self._next, {"of_band": band, "user": place}).mappings().first()
+                if row is None:
+                    place = NOBODY
+                    break
+                place = row["user_name"]
+                if row["due"] <= row["now"] and place not in known:
+                    found.setdefault(place, row)
+        self._place = place
+        return found
+
+    def _write_statements(self) -> None:
+        c = self._table.c
+        in_band = c.band == bindparam("of_band")
+        some_types = c.type.in_(bindparam("types", expanding=True))
+        head = select(c.user_name, c.due, c.max_running)
+        due = head.where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(bindparam("limit"))
+        self._window = {False: due, True: due.where(some_types)}
+        further = head.add_columns(now_ms().label("now")).where(in_band, c.user_name > bindparam("user"))
+        self._next = further.order_by(c.user_name, c.due, c.key).limit(1)
+        held = (c.holder > "", c.status == RUNNING, c.due > now_ms())
+        some: BindParameter[str] = bindparam("users", expanding=True)
+        running = select(c.user_name, func.count(), func.min(c.max_running)).where(c.user_name.in_(some), *held)
+        has_row = select(self._users.c.user_name, literal(_HAS_ROW), null()).where(self._users.c.user_name.in_(some))
+        self._running = union_all(running.group_by(c.user_name), has_row)
+
+
+def least_of(one: int | None, other: int | None) -> int | None:
+    """Return the smaller of two limits; None is none."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def _room(candidates: Iterable[Candidate], enough: int) -> int:
+    """Return how many tasks there is room for; one without limit has room enough."""
+    return sum(enough if candidate.room is None else candidate.room for candidate in candidates)
