@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from psched import cron
+from psched.clock import Clock, boottime
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
+from psched.ledger import ENQUEUED, FINISHED, RUN_NOW, Entry
 from psched.model import Claim, NewTask, Row, ScheduleRow
 from psched.store import Also, ScheduleStore, TaskStore
 
 _TRIES = 100
 """How often an occurrence is computed again when others keep changing the rule."""
+
+
+_BATCH = 500
+"""Entries of the ledger that are deleted at a time."""
+
+_TRIMMING = 60.0
+"""Seconds between two looks at what can be deleted of the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How long entries of the ledger are kept, in seconds, and how many of each schedule."""
+
+    retention: float
+    count: int
+
+
+_LONG = Keeping(retention=400 * 86400.0, count=100_000)
 
 
 class Advance:
@@ -21,15 +42,20 @@ class Advance:
     keeps_data = False
     tidying = 60.0
 
-    def __init__(self, store: ScheduleStore, dialect: str) -> None:
+    def __init__(self, store: ScheduleStore, dialect: str, keeping: Keeping = _LONG, clock: Clock = boottime) -> None:
+        """`keeping`: what of the ledger is kept."""
         self._store = store
         self._dialect = dialect
+        self._keeping = keeping
+        self._clock = clock
+        self._trim_at = clock() + _TRIMMING * random.random()
+        self._settled: str | None = None
         self.queue: TaskStore | None = None
         """Where `finish_by` submits to."""
 
     def finish(self, claim: Claim, until: float) -> None:
         """Store the next occurrence; by the new rule when the schedule was modified during the run."""
-        self._advance(claim, until, None)
+        self._advance(claim, until, self._run(claim, FINISHED), None)
 
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
         """Submit `task` and store the next occurrence: at once where the tables are in one database, else in turn.
@@ -39,11 +65,12 @@ class Advance:
         queue = self.queue
         if queue is None:
             raise NotSupportedError(f"{claim.row.key!r}: there is no queue to submit to; configure a section `queue:`")
+        entry = self._run(claim, ENQUEUED, task.key)
         if self._store.shares_database(queue):
-            self._advance(claim, until, lambda connection: queue.submit([task], connection))
+            self._advance(claim, until, entry, lambda connection: queue.submit([task], connection))
         else:
             queue.submit([task])
-            self._advance(claim, until, None)
+            self._advance(claim, until, entry, None)
 
     def fail(self, claim: Claim, error: str | None, until: float) -> None:
         """A schedule comes again and never fails for good."""
@@ -62,15 +89,28 @@ class Advance:
         return None
 
     def tidy(self) -> bool:
-        """Schedules leave nothing behind."""
-        return False
+        """Trim the ledger now and then."""
+        ledger = self._store.ledger
+        if ledger is None or self._clock() < self._trim_at:
+            return False
+        more = ledger.trim(self._keeping.retention, self._keeping.count, _BATCH, self._settled)
+        self._trim_at = self._clock() + (0 if more else _TRIMMING)
+        return more
 
-    def _advance(self, claim: Claim, until: float, also: Also | None) -> None:
+    def _run(self, claim: Claim, outcome: str, detail: str | None = None) -> Entry:
         row = cast("ScheduleRow", claim.row)
+        if detail is None and row.extra == row.next_time:
+            detail = RUN_NOW
+        return Entry(outcome, detail, claim.started)
+
+    def _advance(self, claim: Claim, until: float, entry: Entry, also: Also | None) -> None:
+        row = cast("ScheduleRow", claim.row)
+        self._settled = row.key
         for _ in range(_TRIES):
             rule = row.rule
             next_time = cron.next_time(rule.cron, row.next_time, rule.timezone, self._dialect)
-            changed = self._store.advance(Claim(row, claim.lease), next_time, next_time + rule.delay, until, also)
+            due = next_time + rule.delay
+            changed = self._store.advance(replace(claim, row=row), next_time, due, until, also, entry)
             if changed is None:
                 return
             row = replace(row, rule=changed)

@@ -16,6 +16,24 @@ class Rule:
     delay: float = 0
 
 
+CATCH_UP = ("all", "latest", "none")
+"""What may become of occurrences that are due together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What becomes of occurrences that do not run in time. Seconds; None: no bound.
+
+    `catch_up`: `all` runs every one of them, `latest` the last one that is due, `none` that one only when it is not
+    late. One that could begin only more than `max_lateness` late is skipped. One that is not finished `alert_after`
+    after its time raises the alarm.
+    """
+
+    catch_up: str = "all"
+    max_lateness: float | None = None
+    alert_after: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The right to run and settle one row until `expires_at`, proved by `fence`.
@@ -59,12 +77,24 @@ class ScheduleRow(Row):
     """One schedule. `next_time`: the occurrence (unix seconds). `next_run_time`: when it is due, or its lease ends.
 
     `settled` is True when the row is neither leased nor waiting for a retry, so that a new rule may move it.
+    `previous`: the occurrence that was settled last. `extra`: the occurrence that `run_now` added last. Occurrences
+    whose run time is in the pause, from `paused_from` to `paused_until` (None: it lasts), are skipped.
     """
 
     rule: Rule
     next_time: int
     next_run_time: float
     settled: bool = field(default=True)
+    policy: Policy = field(default=Policy())
+    previous: int | None = None
+    extra: int | None = None
+    paused_from: float | None = None
+    paused_until: float | None = None
+
+    @property
+    def paused(self) -> bool:
+        """Whether a pause lasts."""
+        return self.paused_from is not None and self.paused_until is None
 
     @property
     def scheduled_time(self) -> int:
@@ -119,7 +149,11 @@ class TaskRow(Row):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A row that was acquired, with the lease that was written for it."""
+    """A row that was acquired, with the lease that was written for it.
+
+    `started`: when its run began, in unix seconds on the database's clock; None when it has not.
+    """
 
     row: Row
     lease: Lease
+    started: float | None = None

@@ -249,7 +249,8 @@ def open_schedules(section: Section, holder: str, prefetch_time: float | None = 
 
     `prefetch_time`: seconds a lease lasts on what a daemon took ahead (default: `alive_time`).
     """
-    settings = StoreSettings(section.url, holder, schedules=section.table, tls=section.tls)
+    reckoning = f"{section.cron_dialect} {cron.tz_database()}"
+    settings = StoreSettings(section.url, holder, schedules=section.table, tls=section.tls, reckoning=reckoning)
     store = open_stores(section.type, settings).schedules
     if store is None:
         raise ConfigError(f"the store type {section.type!r} keeps no schedules")

@@ -17,7 +17,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from psched.model import Claim, Lease, NewTask, Rule, ScheduleRow, TaskRow
+from psched.bell import Bell as Bell  # noqa: PLC0414 – whoever knows stores knows their bells
+from psched.ledger import MODIFY, Entry, Ledger
+from psched.model import Claim, Lease, NewTask, Policy, Rule, ScheduleRow, TaskRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class StoreSettings:
 
     `holder` names one incarnation of one process (`host/pid/random`, at most 255 characters) and is written with each
     lease, so that a successor can give back what a dead process held. `tls` has the keys ca, cert, key and verify.
+    `reckoning` says how times are computed here (cron dialect, tz database), for the ledger.
     """
 
     url: str
@@ -33,6 +36,7 @@ class StoreSettings:
     schedules: str | None = None
     queue: str | None = None
     tls: Mapping[str, Any] = field(default_factory=dict)
+    reckoning: str = ""
 
 
 class Finding(NamedTuple):
@@ -50,39 +54,6 @@ class TaskFilter:
     status: str | None = None
     type: str | None = None
     user: str | None = None
-
-
-class Bell(Protocol):
-    """Rings when somebody may have made rows due. A hint and no promise: a ring may be lost, or be for nothing.
-
-    One waiting thread's, with a connection of its own. Errors of this connection come from `arm` and `rang` as the
-    driver's own; the waiting thread then polls as if there were no bell, and may arm it again later.
-    """
-
-    @property
-    def proven(self) -> bool:
-        """Whether it is known to ring, so that who listens may poll rarely. A pooler in between can make it mute."""
-        ...
-
-    def arm(self, seconds: float) -> None:
-        """Listen for at most about `seconds` from now; rings from before may be forgotten. Waits for the server."""
-        ...
-
-    def fileno(self) -> int:
-        """Return the descriptor that is readable when it may have rung. Only while it is armed."""
-        ...
-
-    def rang(self) -> bool:
-        """Tell whether it has rung since the last call, or since it was armed. Never waits."""
-        ...
-
-    def disarm(self) -> None:
-        """Listen no more, so that a ring for one of several is not lost on one who is busy. Never waits or raises."""
-        ...
-
-    def close(self) -> None:
-        """Close its connection; idempotent."""
-        ...
 
 
 class LeaseStore(Protocol):
@@ -169,12 +140,22 @@ Also = Callable[[Any], object]
 class ScheduleStore(LeaseStore, Protocol):
     """Rows that come again: created by `add`, finished by `advance` to the next occurrence."""
 
+    ledger: Ledger | None
+    """What is on record of them; None where nothing is. Such a store has neither policies nor pauses."""
+
     def shares_database(self, queue: TaskStore) -> bool:
         """Tell whether `also` of `advance` may submit to `queue`, being in one database with it."""
         ...
 
     def add(
-        self, key: str, type: str, rule: Rule, next_time: int, next_run_time: float, data: Mapping[str, Any]
+        self,
+        key: str,
+        type: str,
+        rule: Rule,
+        next_time: int,
+        next_run_time: float,
+        data: Mapping[str, Any],
+        policy: Policy = Policy(),  # noqa: B008 – frozen
     ) -> None:
         """Create a schedule. Raises AlreadyExistsError; idempotent when the answer of its own commit was lost."""
         ...
@@ -187,9 +168,10 @@ class ScheduleStore(LeaseStore, Protocol):
         """Yield every schedule, ordered by due time and key, a page at a time."""
         ...
 
-    def modify(self, seen: ScheduleRow, wanted: ScheduleRow) -> bool:
-        """Write what differs between `seen` and `wanted`: type, data, rule, next_time, next_run_time.
+    def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
+        """Write what differs between `seen` and `wanted`: all but their leases, attempts and errors.
 
+        The ledger names the change `action`, and has `entry` of the occurrence in `seen`, which is passed over.
         False, and nothing is written, when the row no longer has the rule, times and lease it was seen with.
         """
         ...
@@ -199,11 +181,18 @@ class ScheduleStore(LeaseStore, Protocol):
         ...
 
     def advance(
-        self, claim: Claim, next_time: int, next_run_time: float, until: float, also: Also | None = None
+        self,
+        claim: Claim,
+        next_time: int,
+        next_run_time: float,
+        until: float,
+        also: Also | None = None,
+        entry: Entry = Entry(),  # noqa: B008 – frozen
     ) -> Rule | None:
         """Finish the claimed occurrence: store the next one, computed from the rule in `claim.row`, and end the lease.
 
-        `also` is called with the connection when that is done, within the same transaction; it may be called again.
+        A ledger has `entry` of it, in the same transaction. `also` is called with the connection when that is done, and
+        within it, too; it may be called again.
 
         Returns None when that is done. When the stored rule is no longer the one in `claim.row`, nothing is written
         and the stored rule is returned, for the caller to compute again. Raises PreemptedError, NotFoundError, and

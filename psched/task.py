@@ -86,6 +86,7 @@ class Task:
         self._clock = clock
         self._outcome: str | None = None
         self._started = started
+        self._started_at = self._database_time()
         self._lost = False
         self._data = self._saved = claim.row.data
         self._changing = threading.Lock()
@@ -187,6 +188,7 @@ class Task:
             if self.settled or self._lost or self._clock() + margin >= self._deadline:
                 return False
             self._started = True
+            self._started_at = self._database_time()
             return True
 
     def finish(self) -> None:
@@ -274,8 +276,12 @@ class Task:
         with self.lock:
             self._refuse_if_settled(wanted)
             self.save(self._deadline)
-            self._outcome = verb(Claim(self._row, self._lease))
+            self._outcome = verb(Claim(self._row, self._lease, self._started_at if self._started else None))
             self.forget()
+
+    def _database_time(self) -> float:
+        """Return the time on the database's clock, as the lease tells it: by a round trip late at the most."""
+        return self._lease.expires_at + self._clock() - self._deadline
 
     def _refuse_elsewhere(self) -> None:
         """Refuse a process that was forked: it has our connection, and perhaps our lock, for good."""

@@ -115,6 +115,8 @@ class Dialect:
     begin: ClassVar[str] = "BEGIN"
     returning: ClassVar[bool] = True
     """Whether UPDATE can return the rows it changed."""
+    nested_writes: ClassVar[bool] = False
+    """Whether an UPDATE can stand in the WITH of an INSERT: one statement to wait for instead of four."""
 
     def __init__(self, url: URL, tls: Tls | None, timeouts: Timeouts) -> None:
         self.url = url
@@ -153,7 +155,7 @@ class Dialect:
         raise NotImplementedError
 
     def is_already_there(self, error: DBAPIError) -> bool:
-        """Tell whether a table or index that was to be created exists, perhaps since this very moment."""
+        """Tell whether a table, column or index that was to be created exists, perhaps since this very moment."""
         raise NotImplementedError
 
     def among(self, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:

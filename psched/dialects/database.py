@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Table, Update, create_engine, event
+from sqlalchemy import Connection, Insert, Table, Update, create_engine, event
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.sql.elements import TextClause
@@ -132,7 +132,7 @@ class Database:
     def execute_with(
         self,
         connection: Connection,
-        statement: Update,
+        statement: Update | Insert,
         values: Mapping[str, Any],
         also: Callable[[Connection], object] | None,
     ) -> bool:

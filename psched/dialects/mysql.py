@@ -24,6 +24,7 @@ from psched.errors import ConfigError
 _DUPLICATE = 1062
 _NO_TABLE = 1146
 _TABLE_EXISTS = 1050
+_COLUMN_EXISTS = 1060
 _INDEX_EXISTS = 1061
 
 _CONFLICTS = {1020, 1205, 1213, 1317, 1969, 3024}
@@ -106,8 +107,8 @@ class Dialect(base.Dialect):
         return _code(error) == _NO_TABLE
 
     def is_already_there(self, error: DBAPIError) -> bool:
-        """Tell whether a table or index exists."""
-        return _code(error) in (_TABLE_EXISTS, _INDEX_EXISTS)
+        """Tell whether a table, column or index exists."""
+        return _code(error) in (_TABLE_EXISTS, _COLUMN_EXISTS, _INDEX_EXISTS)
 
     def insert_new(self, table: Table) -> Any:
         """Return an INSERT that leaves rows whose key exists as they are; INSERT IGNORE would cut values to fit."""

@@ -54,6 +54,7 @@ class Dialect(base.Dialect):
 
     name: ClassVar[str] = "postgresql"
     driver: ClassVar[str] = "psycopg"
+    nested_writes: ClassVar[bool] = True
 
     def engine_options(self) -> dict[str, Any]:
         """Return how to connect. What libpq knows of timeouts finds a dead network, not a server that stands still."""
@@ -111,8 +112,8 @@ class Dialect(base.Dialect):
         return _state(error) == "42P01"
 
     def is_already_there(self, error: DBAPIError) -> bool:
-        """Tell whether a table or index exists; two that create it at once meet in the catalogue's unique index."""
-        return _state(error) in ("42P07", "23505")
+        """Tell whether it exists; two that create it at once meet in the catalogue's unique index."""
+        return _state(error) in ("42P07", "42701", "23505")
 
     def among(self, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
         """Return a condition that selects `keys` once; a plain IN may be scanned again, and lock far more rows."""

@@ -82,8 +82,8 @@ class Dialect(base.Dialect):
         return absent or "no such table" in str(error.orig)
 
     def is_already_there(self, error: DBAPIError) -> bool:
-        """Tell whether a table or index exists."""
-        return "already exists" in str(error.orig)
+        """Tell whether a table, column or index exists."""
+        return "already exists" in str(error.orig) or "duplicate column name" in str(error.orig)
 
     def insert_new(self, table: Table) -> Any:
         """Return an INSERT that leaves rows whose key exists as they are."""

@@ -16,7 +16,7 @@ def open_stores(settings: StoreSettings) -> Stores:
     stores = Stores()
     if settings.schedules is not None:
         database = open_database(settings.url, settings.tls)
-        stores = stores._replace(schedules=RdbScheduleStore(database, settings.schedules, settings.holder))
+        stores = stores._replace(schedules=RdbScheduleStore(database, settings.schedules, settings))
     if settings.queue is not None:
         database = open_database(settings.url, settings.tls)
         stores = stores._replace(queue=RdbTaskStore(database, settings.queue, settings.holder))

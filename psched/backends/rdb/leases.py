@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Table, Update
+from sqlalchemy import Connection, Insert, RowMapping, Table, Update
 
 from psched.backends.rdb.claiming import Claiming, claiming_by, type_parameters
 from psched.backends.rdb.statements import LeaseStatements
@@ -97,12 +97,12 @@ class Leases:
     def settle(
         self,
         lease: Lease,
-        statement: Update,
+        statement: Update | Insert,
         values: Mapping[str, Any],
         until: float,
         also: Callable[[Connection], object] | None = None,
     ) -> RowMapping | None:
-        """Execute `statement`, one of `LeaseStatements.settling`, and with it `also` in one transaction.
+        """Execute `statement`, one of `LeaseStatements.settling` or with one in it, and `also` in one transaction.
 
         Returns None when it is done, and the row when the lease is ours but another condition of the statement does
         not hold. Raises PreemptedError, IdempotentNotFoundError, IdempotentAlreadyFinishedError.

@@ -5,52 +5,85 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from sqlalchemy import Connection, MetaData, RowMapping, Update, bindparam, delete, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    MetaData,
+    RowMapping,
+    Select,
+    Update,
+    bindparam,
+    case,
+    delete,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.exc import DBAPIError
 
 from psched.backends.rdb.leases import Leases, new_number
+from psched.backends.rdb.records import Records
+from psched.backends.rdb.schedule_rows import all_columns, changed_columns, pause_columns, read_schedule, rule_columns
 from psched.backends.rdb.store import RdbLeaseStore
-from psched.backends.rdb.tables import RUNNING, WAITING, schedules_table
+from psched.backends.rdb.tables import RUNNING, WAITING, changes_table, ledger_table, milliseconds, schedules_table
+from psched.backends.rdb.trimming import TrimmedLedger
 from psched.backends.rdb.waiting import OneOrder
-from psched.backends.sql.fields import Fields
 from psched.backends.sql.pages import Pages
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 from psched.errors import AlreadyExistsError, IdempotentNotFoundError
-from psched.model import Claim, Rule, ScheduleRow
-from psched.payload import encode, type_from_key
-from psched.store import Also
+from psched.ledger import ADD, MODIFY, Entry, Ledger
+from psched.model import Claim, Policy, Rule, ScheduleRow
+from psched.payload import encode
+from psched.store import Also, StoreSettings
+
+_ALL = Policy()
+_RUN = Entry()
 
 
 class RdbScheduleStore(RdbLeaseStore):
     """`ScheduleStore` on a table of our own."""
 
-    def __init__(self, database: Database, table: str, holder: str) -> None:
+    def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self._table = schedules_table(MetaData(), table)
-        leases = Leases(database, self._table, holder)
-        super().__init__(database, leases, OneOrder(database, self._table), read_schedule, self._table)
+        self._holder = settings.holder
+        others = ledger_table(MetaData(), table), changes_table(MetaData(), table)
+        self._records = Records(database.dialect, self._table, *others, settings.reckoning)
+        self.ledger: Ledger | None = TrimmedLedger(database, *others)
+        super().__init__(
+            database,
+            Leases(database, self._table, settings.holder),
+            OneOrder(database, self._table),
+            read_schedule,
+            *(self._table, *others),
+            upgrading=(self._records.adopting(),),
+        )
         self._pages = Pages(database, self._table, self._table.c.due, self._table.c.key)
         self._write_statements()
 
     def add(
-        self, key: str, type: str, rule: Rule, next_time: int, next_run_time: float, data: Mapping[str, Any]
+        self,
+        key: str,
+        type: str,
+        rule: Rule,
+        next_time: int,
+        next_run_time: float,
+        data: Mapping[str, Any],
+        policy: Policy = _ALL,
     ) -> None:
         """Create a schedule. Raises AlreadyExistsError."""
+        row = ScheduleRow(
+            key, type, dict(data), WAITING, rule=rule, next_time=next_time, next_run_time=next_run_time, policy=policy
+        )
         nonce = new_number()
-        values = {
-            "key": key,
-            "type": type,
-            "data": encode(dict(data)),
-            **_rule_columns(rule),
-            "next_time": milliseconds(next_time),
-            "due": milliseconds(next_run_time),
-            "nonce": nonce,
-        }
+        values = {"key": key, "data": encode(row.data), **all_columns(row), "nonce": nonce}
 
         def work(connection: Connection, uncertain: bool) -> bool:
             try:
-                connection.execute(self._insert, values)
+                with self._database.transaction(connection):
+                    connection.execute(self._insert, values)
+                    self._records.change(connection, key, ADD, self._holder, None)
             except DBAPIError as error:
                 if not self._database.dialect.is_duplicate_key(error):
                     raise
@@ -63,26 +96,31 @@ class RdbScheduleStore(RdbLeaseStore):
 
     def get(self, key: str) -> ScheduleRow | None:
         """Return the schedule, or None."""
-        row = self._database.run(
-            lambda connection, _: connection.execute(self._read, {"lease_key": key}).mappings().first()
-        )
+        row = self._database.run(lambda connection, _: self._row(connection, self._read, key))
         return None if row is None else read_schedule(row)
 
     def list(self) -> Iterator[ScheduleRow]:
         """Return every schedule, ordered by due time and key, read a page at a time."""
         return map(read_schedule, self._pages)
 
-    def modify(self, seen: ScheduleRow, wanted: ScheduleRow) -> bool:
+    def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
         """Write what differs between `seen` and `wanted`; False when the row is not as it was seen."""
-        changes = _changes(seen, wanted)
+        changes = changed_columns(seen, wanted)
         if not changes:
             return True
-        statement = self._unchanged(seen).values(**changes, updated=now_ms())
+        statement = self._unchanged(seen).values(**changes, updated=now_ms(), version=self._table.c.version + 1)
+        if entry is not None:  # a fence of its own, so that the entry cannot meet one of the last run
+            statement = statement.values(fence=self._table.c.fence + 1)
+
+        def record(connection: Connection) -> None:
+            self._records.change(connection, seen.key, action, self._holder, milliseconds(seen.next_time))
+            if entry is not None:
+                self._records.enter(connection, seen, entry)
 
         def work(connection: Connection, uncertain: bool) -> bool:
-            if connection.execute(statement).rowcount == 1:
+            if self._database.execute_with(connection, statement, {}, record):
                 return True
-            row = connection.execute(self._read, {"lease_key": seen.key}).mappings().first() if uncertain else None
+            row = self._row(connection, self._read, seen.key) if uncertain else None
             return row is not None and all(row[name] == value for name, value in changes.items())
 
         return self._database.run(work)
@@ -91,28 +129,46 @@ class RdbScheduleStore(RdbLeaseStore):
         """Delete the schedule, leased or not. Raises IdempotentNotFoundError."""
 
         def work(connection: Connection, uncertain: bool) -> bool:
-            return connection.execute(self._delete, {"lease_key": key}).rowcount == 1 or uncertain
+            with self._database.transaction(connection):
+                row = self._row(connection, self._read.with_for_update(), key)
+                if row is None:
+                    return uncertain
+                self._records.removal(connection, key, self._holder, row["next_time"])
+                return connection.execute(self._delete, {"lease_key": key}).rowcount == 1
 
         if not self._database.run(work):
             raise IdempotentNotFoundError(f"no schedule has the key {key!r}")
 
     def advance(
-        self, claim: Claim, next_time: int, next_run_time: float, until: float, also: Also | None = None
+        self,
+        claim: Claim,
+        next_time: int,
+        next_run_time: float,
+        until: float,
+        also: Also | None = None,
+        entry: Entry = _RUN,
     ) -> Rule | None:
         """Finish the claimed occurrence; return the stored rule instead when it is not the claim's any more."""
-        rule = cast("ScheduleRow", claim.row).rule
+        row = cast("ScheduleRow", claim.row)
+        settling = self._records.settling(self._advance, row, entry, also)
         values = {
-            **{f"seen_{name}": value for name, value in _rule_columns(rule).items()},
+            **{f"seen_{name}": value for name, value in rule_columns(row.rule).items()},
             "then": milliseconds(next_time),
             "then_due": milliseconds(next_run_time),
+            "settled": milliseconds(row.next_time if entry.last is None else entry.last),
+            **settling.values,
         }
-        stored = self._leases.settle(claim.lease, self._advance, values, until, also)
+        stored = self._leases.settle(claim.lease, settling.statement, values, until, settling.also)
         return None if stored is None else read_schedule(stored).rule
+
+    def _row(self, connection: Connection, statement: Select[Any], key: str) -> RowMapping | None:
+        return connection.execute(statement, {"lease_key": key}).mappings().first()
 
     def _unchanged(self, seen: ScheduleRow) -> Update:
         """Return an UPDATE of the row as it was seen. While it runs, its lease is renewed all the time: no matter."""
         c = self._table.c
-        same = [c[name] == value for name, value in _rule_columns(seen.rule).items()]
+        same = [c[name] == value for name, value in rule_columns(seen.rule).items()]
+        same += [c[name].is_not_distinct_from(value) for name, value in pause_columns(seen).items()]
         if seen.status != RUNNING:
             same.append(c.due == milliseconds(seen.next_run_time))
         return update(self._table).where(
@@ -122,64 +178,19 @@ class RdbScheduleStore(RdbLeaseStore):
     def _write_statements(self) -> None:
         c = self._table.c
         this = c.key == bindparam("lease_key")
-        self._insert = insert(self._table).values(fence=now_ms(), created=now_ms(), updated=now_ms())
+        self._insert = insert(self._table).values(fence=now_ms(), version=now_ms(), created=now_ms(), updated=now_ms())
         self._nonce = select(c.nonce).where(this)
         self._read = self._leases.statements.read
         self._delete = delete(self._table).where(this)
+        then = bindparam("then", type_=BigInteger)
+        paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
         self._advance = self._leases.statements.settling(
             *(c[name] == bindparam(f"seen_{name}") for name in ("cron", "timezone", "delay_ms")),
-            next_time=bindparam("then"),
+            next_time=then,
             due=bindparam("then_due"),
+            last_time=bindparam("settled"),
+            alert_at=case((paused, None), else_=then + c.delay_ms + c.alert_after_ms),
             attempts=0,
             crashes=0,
             last_error=None,
         )
-
-
-def milliseconds(seconds: float) -> int:
-    """Return unix seconds as the table keeps them. Raises ValueError for what is no time of this calendar."""
-    if not abs(seconds) < 253_402_300_800:
-        raise ValueError(f"{seconds!r} is no time that can be stored: the last year is 9999")
-    return round(seconds * 1000)
-
-
-def read_schedule(row: RowMapping) -> ScheduleRow:
-    """Return a stored schedule; what cannot be used of it is its `problem`."""
-    fields = Fields(row)
-    key = fields.text("key")
-    status = fields.text("status")
-    attempts = fields.number("attempts")
-    return ScheduleRow(
-        key=key,
-        type=fields.text("type") or type_from_key(key),
-        data=fields.json("data"),
-        status=status,
-        attempts=attempts,
-        last_error=fields.optional_text("last_error"),
-        node=fields.optional_text("node"),
-        rule=Rule(fields.text("cron"), fields.text("timezone"), fields.seconds("delay_ms", 1000)),
-        next_time=int(fields.seconds("next_time", 1000)),
-        next_run_time=fields.seconds("due", 1000),
-        settled=status == WAITING and attempts == 0,
-        problem=fields.problem,
-    )
-
-
-def _rule_columns(rule: Rule) -> dict[str, Any]:
-    return {"cron": rule.cron, "timezone": rule.timezone, "delay_ms": milliseconds(rule.delay)}
-
-
-def _changes(seen: ScheduleRow, wanted: ScheduleRow) -> dict[str, Any]:
-    """Return the columns to be written, by name."""
-    changes: dict[str, Any] = {}
-    if wanted.type != seen.type:
-        changes["type"] = wanted.type
-    if wanted.data != seen.data:
-        changes["data"] = encode(wanted.data)
-    if wanted.rule != seen.rule:
-        changes |= _rule_columns(wanted.rule)
-    if wanted.next_time != seen.next_time:
-        changes["next_time"] = milliseconds(wanted.next_time)
-    if wanted.next_run_time != seen.next_run_time:
-        changes["due"] = milliseconds(wanted.next_run_time)
-    return changes

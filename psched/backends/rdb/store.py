@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from sqlalchemy import MetaData, RowMapping, Table
+from sqlalchemy import Executable, MetaData, RowMapping, Table
 
 from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.tables import versions_table
@@ -29,9 +29,14 @@ class RdbLeaseStore(SqlStore):
         due_times: DueTimes,
         read: Callable[[RowMapping], Row],
         *tables: Table,
+        upgrading: Sequence[Executable] = (),
     ) -> None:
-        """Connects to nothing yet. `tables`: the one of the rows, and what else belongs to it."""
-        super().__init__(database, VersionedLayout(database, versions_table(MetaData()), *tables))
+        """Connects to nothing yet. `tables`: the one of the rows, and what else belongs to it.
+
+        `upgrading` fills the columns and tables that an older layout lacks.
+        """
+        versions = versions_table(MetaData())
+        super().__init__(database, VersionedLayout(database, versions, *tables, upgrading=upgrading))
         self._rows = tables[0]
         self._leases = leases
         self._due_times = due_times

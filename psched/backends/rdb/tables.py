@@ -9,8 +9,9 @@ from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Tab
 from psched.backends.sql.layout import checked_name
 from psched.dialects.base import ExactText, LongText
 
-LAYOUT = 1
-"""The version of these tables; kept per table in `psched_meta`, so that older code refuses what it does not know."""
+SCHEDULES_LAYOUT = 2
+QUEUE_LAYOUT = 1
+"""The versions of these tables; kept per table in `psched_meta`, so that older code refuses what it does not know."""
 
 USER_BAND = 1000
 """What sets the bands of tasks with a user apart; more than twice any priority."""
@@ -35,20 +36,98 @@ def versions_table(metadata: MetaData) -> Table:
 
 
 def schedules_table(metadata: MetaData, name: str) -> Table:
-    """Return the table of schedules. Raises ConfigError for a name that is no plain identifier."""
+    """Return the table of schedules. Raises ConfigError for a name that is no plain identifier.
+
+    `version` counts the changes of the definition; `last_time` is the occurrence that was settled before `next_time`,
+    `extra` the last one that somebody asked for besides. Of the alarm: `alert_at` is when `next_time` is too late (NULL
+    for never), `alerted` the last occurrence that was told, `ringing_until` the lease of whoever is telling.
+    """
     table = _leased_table(
         metadata,
         name,
+        SCHEDULES_LAYOUT,
         Column("cron", ExactText(255), nullable=False),
         Column("timezone", ExactText(255), nullable=False),
         Column("delay_ms", BigInteger, nullable=False),
         Column("next_time", BigInteger, nullable=False),
         Column("due", BigInteger, nullable=False),
+        Column("version", BigInteger, nullable=False, server_default="0"),
+        Column("last_time", BigInteger),
+        Column("extra", BigInteger),
+        Column("catch_up", String(8), nullable=False, server_default="all"),
+        Column("max_lateness_ms", BigInteger),
+        Column("alert_after_ms", BigInteger),
+        Column("alert_at", BigInteger),
+        Column("alerted", BigInteger),
+        Column("ringing_until", BigInteger),
+        Column("paused_from", BigInteger),
+        Column("paused_until", BigInteger),
     )
     c = table.c
+    watched = c.alert_at.is_not(None)
     Index(f"{name}_due", c.due, c.key)
     Index(f"{name}_type_due", c.type, c.due, c.key)
+    Index(f"{name}_alert", c.alert_at, c.key, postgresql_where=watched, sqlite_where=watched)
     return table
+
+
+def ledger_table(metadata: MetaData, schedules: str) -> Table:
+    """Return the table of what was settled.
+
+    Its primary key has the occurrences of a schedule together. `trouble` is 1 when not all went well, so that failures
+    are found by the index that finds what is old.
+    """
+    table = Table(
+        f"{checked_name(schedules)}_ledger",
+        metadata,
+        Column("key", ExactText(255), primary_key=True),
+        Column("scheduled_time", BigInteger, primary_key=True),
+        Column("fence", BigInteger, primary_key=True),
+        Column("version", BigInteger, nullable=False),
+        Column("outcome", String(16), nullable=False),
+        Column("detail", LongText),
+        Column("last_time", BigInteger),
+        Column("occurrences", Integer),
+        Column("previous", BigInteger),
+        Column("attempts", Integer, nullable=False),
+        Column("trouble", Integer, nullable=False),
+        Column("node", ExactText(255)),
+        Column("started", BigInteger),
+        Column("ended", BigInteger, nullable=False),
+        Column("error", LongText),
+        Column("reckoning", String(64), nullable=False),
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+    )
+    c = table.c
+    Index(f"{table.name}_ended", c.trouble, c.ended, c.key, c.scheduled_time, c.fence)
+    return table
+
+
+def changes_table(metadata: MetaData, schedules: str) -> Table:
+    """Return the table of the changes of definitions, one row for each version of a schedule."""
+    return Table(
+        f"{checked_name(schedules)}_changes",
+        metadata,
+        Column("key", ExactText(255), primary_key=True),
+        Column("version", BigInteger, primary_key=True),
+        Column("changed", BigInteger, nullable=False),
+        Column("action", String(16), nullable=False),
+        Column("node", ExactText(255)),
+        Column("type", ExactText(255), nullable=False),
+        Column("cron", ExactText(255), nullable=False),
+        Column("timezone", ExactText(255), nullable=False),
+        Column("delay_ms", BigInteger, nullable=False),
+        Column("catch_up", String(8), nullable=False),
+        Column("max_lateness_ms", BigInteger),
+        Column("alert_after_ms", BigInteger),
+        Column("pending", BigInteger),
+        Column("first_time", BigInteger, nullable=False),
+        Column("due", BigInteger, nullable=False),
+        Column("reckoning", String(64)),
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+    )
 
 
 def queue_table(metadata: MetaData, name: str) -> Table:
@@ -61,6 +140,7 @@ def queue_table(metadata: MetaData, name: str) -> Table:
     table = _leased_table(
         metadata,
         name,
+        QUEUE_LAYOUT,
         Column("run_at", BigInteger, nullable=False),
         Column("due", BigInteger),
         Column("user_name", ExactText(255), nullable=False, server_default=""),
@@ -99,13 +179,20 @@ def band_of(user: str | None, priority: int) -> int:
     return priority if user is None else priority + USER_BAND
 
 
+def milliseconds(seconds: float) -> int:
+    """Return unix seconds as the tables keep them. Raises ValueError for what is no time of this calendar."""
+    if not abs(seconds) < 253_402_300_800:
+        raise ValueError(f"{seconds!r} is no time that can be stored: the last year is 9999")
+    return round(seconds * 1000)
+
+
 def has_users(band: int) -> bool:
     """Tell whether the rows of a band have users."""
     return band > USER_BAND // 2
 
 
-def _leased_table(metadata: MetaData, name: str, *columns: Column[Any]) -> Table:
-    """Return a table of due rows with leases: everything that leases.py writes, and `columns`.
+def _leased_table(metadata: MetaData, name: str, layout: int, *columns: Column[Any]) -> Table:
+    """Return a table of due rows with leases: everything that leases.py writes, and `columns`; of this `layout`.
 
     Among them is `due`: when the row is due or its lease ends, NULL once it is finished for good. `ready` is what `due`
     was before the last acquire, `claim` which acquire that was, `nonce` which `add` made the row; `holder` is NULL
@@ -130,6 +217,7 @@ def _leased_table(metadata: MetaData, name: str, *columns: Column[Any]) -> Table
         Column("last_error", LongText),
         Column("created", BigInteger, nullable=False, server_default="0"),
         Column("updated", BigInteger, nullable=False, server_default="0"),
+        info={"layout": layout},
         mysql_engine="InnoDB",
         mysql_charset="utf8mb4",
     )

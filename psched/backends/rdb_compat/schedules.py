@@ -21,8 +21,12 @@ from psched.backends.sql.pages import Pages
 from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
 from psched.errors import AlreadyExistsError, IdempotentNotFoundError, NotSupportedError
-from psched.model import Claim, Lease, Rule, ScheduleRow
+from psched.ledger import MODIFY, Entry, Ledger
+from psched.model import Claim, Lease, Policy, Rule, ScheduleRow
 from psched.store import Also
+
+_ALL = Policy()
+_RUN = Entry()
 
 
 class CompatScheduleStore(SqlStore):
@@ -30,6 +34,7 @@ class CompatScheduleStore(SqlStore):
 
     shows_fence = False
     knows_holders = False
+    ledger: Ledger | None = None
 
     def __init__(self, database: Database, table: str) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
@@ -66,9 +71,19 @@ class CompatScheduleStore(SqlStore):
         return 0
 
     def add(
-        self, key: str, type: str, rule: Rule, next_time: int, next_run_time: float, data: Mapping[str, Any]
+        self,
+        key: str,
+        type: str,
+        rule: Rule,
+        next_time: int,
+        next_run_time: float,
+        data: Mapping[str, Any],
+        policy: Policy = _ALL,
     ) -> None:
-        """Create a schedule. Raises AlreadyExistsError, ValueError for what does not fit into the table."""
+        """Create a schedule; the table knows no policies.
+
+        Raises AlreadyExistsError, ValueError for what does not fit into the table.
+        """
         values = {
             "id": key,
             "data": data_column(type, data),
@@ -99,7 +114,7 @@ class CompatScheduleStore(SqlStore):
         """Return every schedule, ordered by due time and key, read a page at a time."""
         return map(read_schedule, self._pages)
 
-    def modify(self, seen: ScheduleRow, wanted: ScheduleRow) -> bool:
+    def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
         """Write what differs between `seen` and `wanted`; False when the row is not as it was seen."""
         changes = _changes(seen, wanted)
         if not changes:
@@ -129,7 +144,13 @@ class CompatScheduleStore(SqlStore):
             raise IdempotentNotFoundError(f"no schedule has the key {key!r}")
 
     def advance(
-        self, claim: Claim, next_time: int, next_run_time: float, until: float, also: Also | None = None
+        self,
+        claim: Claim,
+        next_time: int,
+        next_run_time: float,
+        until: float,
+        also: Also | None = None,
+        entry: Entry = _RUN,
     ) -> Rule | None:
         """Finish the claimed occurrence; return the stored rule instead when it is not the claim's any more."""
         rule = cast("ScheduleRow", claim.row).rule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from psched.payload import decode
@@ -29,6 +29,13 @@ class Fields:
     def optional_text(self, name: str) -> str | None:
         """Return a text column that may be NULL."""
         return None if self._row[name] is None else self.text(name)
+
+    def one_of(self, name: str, words: Collection[str]) -> str:
+        """Return a column of text that is one of `words`."""
+        value = self.text(name)
+        if value not in words:
+            self._complain(name, " or ".join(words), value)
+        return value
 
     def number(self, name: str) -> int:
         """Return an integer column; 0 when it holds something else."""

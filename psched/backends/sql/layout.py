@@ -118,8 +118,11 @@ class Layout:
         )
 
     def _missing_indexes(self, connection: Connection) -> list[Index]:
-        present = [tuple(index["column_names"]) for index in inspect(connection).get_indexes(self._table.name)]
-        missing = [index for index in self._table.indexes if tuple(index.columns.keys()) not in present]
+        return self._missing_of(connection, self._table)
+
+    def _missing_of(self, connection: Connection, table: Table) -> list[Index]:
+        present = [tuple(index["column_names"]) for index in inspect(connection).get_indexes(table.name)]
+        missing = [index for index in table.indexes if tuple(index.columns.keys()) not in present]
         return sorted(missing, key=lambda index: str(index.name))
 
     def _findings(self, connection: Connection) -> Iterator[Finding]:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from sqlalchemy import select
 
 from psched.backends.sql.layout import Layout
+from psched.bell import Bell
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
-from psched.store import Bell, Finding
+from psched.store import Finding
 
 
 class SqlStore:

@@ -1,0 +1,167 @@
+"""Writing the ledger: what is entered with a settled occurrence, and with a change of a definition. Any process.
+
+Each row is made from the schedule's own row by INSERT … SELECT, in the transaction that writes that row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    FromClause,
+    Insert,
+    String,
+    Table,
+    Update,
+    bindparam,
+    insert,
+    literal,
+    null,
+    select,
+)
+
+from psched.backends.rdb.leases import storable
+from psched.backends.rdb.tables import milliseconds
+from psched.dialects.base import Dialect, now_ms
+from psched.ledger import DELETE, PAUSED, SKIPPED, UPGRADE, Entry
+from psched.model import ScheduleRow
+from psched.store import Also
+
+_ERROR_TAIL = 2000
+"""Characters kept of an error: the row of the schedule itself has more of it."""
+
+_OF_SCHEDULE = ("key", "fence", "version", "node")
+_OF_DEFINITION = (
+    *("key", "version", "type", "cron", "timezone", "delay_ms", "catch_up", "max_lateness_ms", "alert_after_ms", "due"),
+)
+
+
+class Settling(NamedTuple):
+    """A statement that settles an occurrence, its further parameters, and what follows it in the transaction."""
+
+    statement: Update | Insert
+    values: dict[str, Any]
+    also: Also | None
+
+
+class Records:
+    """The statements that enter rows, built once per table."""
+
+    def __init__(self, dialect: Dialect, schedules: Table, ledger: Table, changes: Table, reckoning: str) -> None:
+        """`reckoning`: the cron dialect and the version of the tz database, as this process computes times."""
+        self._nested = dialect.nested_writes
+        self._schedules = schedules
+        self._ledger = ledger
+        self._changes = changes
+        self._reckoning = reckoning
+        self._this = schedules.c.key == bindparam("lease_key")
+        self._entry = self._entering(schedules, self._this)
+        given = {
+            name: bindparam(f"change_{name}", type_=changes.c[name].type)
+            for name in ("action", "node", "pending", "reckoning")
+        }
+        self._change = self._changing(schedules.c.version, given, self._this)
+        self._removal = self._changing(schedules.c.version + 1, given, self._this)
+        self._settling: dict[Update, Insert] = {}
+
+    def settling(self, settle: Update, row: ScheduleRow, entry: Entry, also: Also | None) -> Settling:
+        """Return what settles an occurrence by `settle` and enters it, with what else belongs into the transaction."""
+        values = self._values(row, entry)
+        if self._nested:
+            return Settling(self._in_one(settle), values, also)
+
+        def record(connection: Connection) -> None:
+            connection.execute(self._entry, {"lease_key": row.key, **values})
+            if also is not None:
+                also(connection)
+
+        return Settling(settle, {}, record)
+
+    def enter(self, connection: Connection, row: ScheduleRow, entry: Entry) -> None:
+        """Enter what became of the occurrence in `row`."""
+        connection.execute(self._entry, {"lease_key": row.key, **self._values(row, entry)})
+
+    def change(self, connection: Connection, key: str, action: str, node: str, pending: int | None) -> None:
+        """Enter the definition that now stands in the schedule's row; `pending`: what was next before, milliseconds."""
+        self._enter_change(connection, self._change, key, action, node, pending)
+
+    def removal(self, connection: Connection, key: str, node: str, pending: int) -> None:
+        """Enter that the schedule, whose row is still there, is deleted."""
+        self._enter_change(connection, self._removal, key, DELETE, node, pending)
+
+    def adopting(self) -> Insert:
+        """Return what enters the definition of every schedule that has none on record."""
+        known = select(self._changes.c.key).where(self._changes.c.key == self._schedules.c.key).exists()
+        given: dict[str, Any] = {
+            "action": literal(UPGRADE, String(16)),
+            "node": null(),
+            "pending": null(),
+            "reckoning": null(),
+        }
+        return self._changing(self._schedules.c.version, given, ~known)
+
+    def _in_one(self, settle: Update) -> Insert:
+        """Return the one statement that executes `settle` and enters what it settled; its row count is the same."""
+        if settle not in self._settling:
+            settled = settle.returning(*(self._schedules.c[name] for name in _OF_SCHEDULE)).cte("settled")
+            self._settling[settle] = self._entering(settled).execution_options(preserve_rowcount=True)
+        return self._settling[settle]
+
+    def _values(self, row: ScheduleRow, entry: Entry) -> dict[str, Any]:
+        error = storable(row.last_error)
+        late = entry.outcome == SKIPPED and entry.detail != PAUSED
+        return {
+            "entry_scheduled": milliseconds(row.next_time),
+            "entry_outcome": entry.outcome,
+            "entry_detail": entry.detail,
+            "entry_last": None if entry.last is None else milliseconds(entry.last),
+            "entry_occurrences": entry.count,
+            "entry_previous": None if row.previous is None else milliseconds(row.previous),
+            "entry_attempts": row.attempts,
+            "entry_trouble": int(late or row.attempts > 1 or error is not None),
+            "entry_started": None if entry.started is None else milliseconds(entry.started),
+            "entry_error": None if error is None else error[-_ERROR_TAIL:],
+            "entry_reckoning": self._reckoning,
+        }
+
+    def _enter_change(
+        self, connection: Connection, statement: Insert, key: str, action: str, node: str, pending: int | None
+    ) -> None:
+        values = {
+            "lease_key": key,
+            "change_action": action,
+            "change_node": node,
+            "change_pending": pending,
+            "change_reckoning": self._reckoning,
+        }
+        connection.execute(statement, values)
+
+    def _entering(self, source: FromClause, *conditions: ColumnElement[bool]) -> Insert:
+        c = self._ledger.c
+        given = {
+            "scheduled_time": "entry_scheduled",
+            "outcome": "entry_outcome",
+            "detail": "entry_detail",
+            "last_time": "entry_last",
+            "occurrences": "entry_occurrences",
+            "previous": "entry_previous",
+            "attempts": "entry_attempts",
+            "trouble": "entry_trouble",
+            "started": "entry_started",
+            "error": "entry_error",
+            "reckoning": "entry_reckoning",
+        }
+        values = [bindparam(parameter, type_=c[name].type) for name, parameter in given.items()]
+        chosen = select(*(source.c[name] for name in _OF_SCHEDULE), *values, now_ms()).where(*conditions)
+        return insert(self._ledger).from_select([*_OF_SCHEDULE, *given, "ended"], chosen)
+
+    def _changing(
+        self, version: ColumnElement[int], given: Mapping[str, Any], *conditions: ColumnElement[bool]
+    ) -> Insert:
+        row = self._schedules.c
+        taken = {name: row[name] for name in _OF_DEFINITION} | {"version": version, "first_time": row.next_time}
+        chosen = select(*taken.values(), *given.values(), now_ms()).where(*conditions)
+        return insert(self._changes).from_select([*taken, *given, "changed"], chosen)

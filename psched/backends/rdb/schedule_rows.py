@@ -1,0 +1,122 @@
+"""Between a schedule and its row in `rdb`: reading the one, and what is to be written of the other. Any process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from psched.backends.rdb.tables import WAITING, milliseconds
+from psched.backends.sql.fields import Fields
+from psched.model import CATCH_UP, Policy, Rule, ScheduleRow
+from psched.payload import encode, type_from_key
+
+
+def read_schedule(row: RowMapping) -> ScheduleRow:
+    """Return a stored schedule; what cannot be used of it is its `problem`."""
+    fields = Fields(row)
+    key = fields.text("key")
+    status = fields.text("status")
+    attempts = fields.number("attempts")
+    return ScheduleRow(
+        key=key,
+        type=fields.text("type") or type_from_key(key),
+        data=fields.json("data"),
+        status=status,
+        attempts=attempts,
+        last_error=fields.optional_text("last_error"),
+        node=fields.optional_text("node"),
+        rule=read_rule(fields),
+        next_time=int(fields.seconds("next_time", 1000)),
+        next_run_time=fields.seconds("due", 1000),
+        settled=status == WAITING and attempts == 0,
+        policy=read_policy(fields),
+        previous=optional_whole(fields, "last_time"),
+        extra=optional_whole(fields, "extra"),
+        paused_from=fields.optional_seconds("paused_from", 1000),
+        paused_until=fields.optional_seconds("paused_until", 1000),
+        problem=fields.problem,
+    )
+
+
+def read_rule(fields: Fields) -> Rule:
+    """Return the rule in a row."""
+    return Rule(fields.text("cron"), fields.text("timezone"), fields.seconds("delay_ms", 1000))
+
+
+def read_policy(fields: Fields) -> Policy:
+    """Return the policy in a row."""
+    return Policy(
+        fields.one_of("catch_up", CATCH_UP),
+        fields.optional_seconds("max_lateness_ms", 1000),
+        fields.optional_seconds("alert_after_ms", 1000),
+    )
+
+
+def optional_whole(fields: Fields, name: str) -> int | None:
+    """Return an occurrence, in whole seconds, or None for NULL."""
+    seconds = fields.optional_seconds(name, 1000)
+    return None if seconds is None else int(seconds)
+
+
+def rule_columns(rule: Rule) -> dict[str, Any]:
+    """Return the columns of a rule."""
+    return {"cron": rule.cron, "timezone": rule.timezone, "delay_ms": milliseconds(rule.delay)}
+
+
+def policy_columns(policy: Policy) -> dict[str, Any]:
+    """Return the columns of a policy."""
+    return {
+        "catch_up": policy.catch_up,
+        "max_lateness_ms": optional_milliseconds(policy.max_lateness),
+        "alert_after_ms": optional_milliseconds(policy.alert_after),
+    }
+
+
+def alert_at(row: ScheduleRow) -> int | None:
+    """Return when the next occurrence is too late, in milliseconds; None for never."""
+    if row.policy.alert_after is None or row.paused:
+        return None
+    return milliseconds(row.next_time + row.rule.delay + row.policy.alert_after)
+
+
+def changed_columns(seen: ScheduleRow, wanted: ScheduleRow) -> dict[str, Any]:
+    """Return what differs between the two, by column."""
+    before, after = _columns(seen), _columns(wanted)
+    changes = {name: value for name, value in after.items() if value != before[name]}
+    if wanted.data != seen.data:
+        changes["data"] = encode(wanted.data)
+    if wanted.rule != seen.rule:
+        changes |= rule_columns(wanted.rule)
+    return changes
+
+
+def optional_milliseconds(seconds: float | None) -> int | None:
+    """Return seconds as the table keeps them."""
+    return None if seconds is None else milliseconds(seconds)
+
+
+def all_columns(row: ScheduleRow) -> dict[str, Any]:
+    """Return the columns of what stands in `row`, all but its key and its data."""
+    return _columns(row) | rule_columns(row.rule)
+
+
+def pause_columns(row: ScheduleRow) -> dict[str, Any]:
+    """Return the columns of a pause."""
+    return {
+        "paused_from": optional_milliseconds(row.paused_from),
+        "paused_until": optional_milliseconds(row.paused_until),
+    }
+
+
+def _columns(row: ScheduleRow) -> dict[str, Any]:
+    return {
+        "type": row.type,
+        "next_time": milliseconds(row.next_time),
+        "due": milliseconds(row.next_run_time),
+        "last_time": optional_milliseconds(row.previous),
+        "extra": optional_milliseconds(row.extra),
+        "alert_at": alert_at(row),
+        **pause_columns(row),
+        **policy_columns(row.policy),
+    }

@@ -1,0 +1,142 @@
+"""The ledger of schedules: how each occurrence was settled, each change of a definition, and what its store promises.
+
+Used in children and clients. The values are frozen and without behaviour. Times are unix seconds on the database's
+clock unless a field is an occurrence, whose time is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from psched.model import Policy, Rule
+
+FINISHED = "finished"
+ENQUEUED = "enqueued"
+SKIPPED = "skipped"
+OUTCOMES = (FINISHED, ENQUEUED, SKIPPED)
+
+ADD = "add"
+MODIFY = "modify"
+DELETE = "delete"
+PAUSE = "pause"
+RESUME = "resume"
+RUN_NOW = "run-now"
+UPGRADE = "upgrade"
+"""What is entered once for a schedule that is older than its ledger: the definition it had then."""
+
+PAUSED = "paused"
+"""The reason of occurrences that came while their schedule was paused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """How an occurrence is settled, to be recorded with that.
+
+    `detail`: why it was skipped, the key of the task it was enqueued as, or `run-now` for an extra run. `started`: when
+    the run began, None for none. An entry may stand for all occurrences up to `last`, which were skipped together;
+    `count` is how many those are, None when there are more than were counted.
+    """
+
+    outcome: str = FINISHED
+    detail: str | None = None
+    started: float | None = None
+    last: int | None = None
+    count: int | None = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRow(Entry):
+    """One recorded entry.
+
+    `scheduled_time`: the occurrence, or the first of those it stands for. `version`: of the definition it ran by.
+    `previous`: the last occurrence before it that was settled, None for a schedule's first. `attempts` counts all that
+    were begun, and `error` is the end of what the last failed one said. `ended`: when it was settled, by `node`
+    (`host/pid/…`). `reckoning`: the cron dialect and the version of the tz database there, by which the next
+    occurrence was computed.
+    """
+
+    key: str
+    scheduled_time: int
+    fence: int
+    version: int
+    previous: int | None
+    attempts: int
+    error: str | None
+    node: str | None
+    ended: float
+    reckoning: str
+
+    @property
+    def end(self) -> int:
+        """The last occurrence it stands for."""
+        return self.scheduled_time if self.last is None else self.last
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFilter:
+    """Which rows of the ledger to read; None does not matter.
+
+    `failed`: only those where an attempt failed or was lost, or that were skipped for coming too late. `since` and
+    `until` are about the occurrences of one key, and for all keys about when they were settled (both included).
+    """
+
+    key: str | None = None
+    failed: bool = False
+    since: float | None = None
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of a schedule's definition, and the definition from then on.
+
+    `at`: when, by `node`. `pending`: the occurrence that was next before it (None for `add`), `first` the one that is
+    next after it: from that one on the new definition holds. `due`: when `first` is to run. Versions of one key grow,
+    also when it is deleted and added again. `reckoning` as in `LedgerRow`, None where it is not known.
+    """
+
+    key: str
+    version: int
+    at: float
+    action: str
+    node: str | None
+    type: str
+    rule: Rule
+    policy: Policy
+    pending: int | None
+    first: int
+    due: float
+    reckoning: str | None
+
+
+class Ledger(Protocol):
+    """The ledger of one table of schedules. Methods may be called from any thread; they raise the driver's errors."""
+
+    def rows(self, wanted: LedgerFilter) -> Iterator[LedgerRow]:
+        """Yield entries, read a page at a time: of one key in the order of occurrences, of all as they were settled.
+
+        An entry that stands for several occurrences counts by the first one.
+        """
+        ...
+
+    def changes(self, key: str) -> list[Change]:
+        """Return the changes of a schedule's definition that are kept, the oldest first."""
+        ...
+
+    def row_before(self, key: str, time: int) -> LedgerRow | None:
+        """Return the last entry of `key` whose first occurrence comes before `time`, or None."""
+        ...
+
+    def keys(self) -> Iterator[str]:
+        """Yield the keys with changes on record, also of schedules that were deleted, in order."""
+        ...
+
+    def trim(self, retention: float, count: int, limit: int, key: str | None) -> bool:
+        """Delete about `limit` entries older than `retention` seconds, and of `key` those before its last `count`.
+
+        Also changes so old that nothing on record was run by them, of one key at each call. True when there may be more
+        to delete. Harmless when concurrent.
+        """
+        ...

@@ -1,0 +1,30 @@
+"""Fixtures of the ledger's tests: the stores that keep one, each on each database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from psched.ledger import Ledger
+from psched.store import ScheduleStore
+from tests.stores.bench import Bench
+from tests.stores.places import KINDS, Places
+
+
+@pytest.fixture(params=["sqlite", *KINDS])
+def bare(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Bench]:
+    """A table of `rdb` on each database, not made yet."""
+    bench = places.bench("rdb", request.param, tmp_path)
+    try:
+        yield bench
+    finally:
+        bench.close()
+
+
+@pytest.fixture
+def ledger(store: ScheduleStore) -> Ledger:
+    """The ledger of the store under test."""
+    assert store.ledger is not None
+    return store.ledger

@@ -1,0 +1,232 @@
+"""The ledger: each settled occurrence and each change of a definition is on record, with it and never without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from psched.errors import PreemptedError
+from psched.ledger import Entry, Ledger, LedgerFilter, LedgerRow
+from psched.model import Policy, Rule
+from psched.store import ScheduleStore
+from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, soon
+
+
+def rows(ledger: Ledger, **wanted: Any) -> list[LedgerRow]:
+    return list(ledger.rows(LedgerFilter(**wanted)))
+
+
+def test_a_finished_occurrence_is_on_record(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:
+    bench.add(store, "key", type="t")
+    claim = bench.take(store, "key")
+    before = store.now()
+    store.advance(
+        replace(claim, started=before - 5), FAR_OFF, FAR_OFF, soon(), None, Entry("enqueued", "task-1", before - 5)
+    )
+    [row] = rows(ledger, key="key")
+    assert (row.key, row.scheduled_time, row.fence) == ("key", LONG_AGO, claim.lease.fence)
+    assert (row.outcome, row.detail, row.attempts, row.error) == ("enqueued", "task-1", 1, None)
+    assert (row.node, row.previous, row.last, row.count) == (store_holder(bench), None, None, 1)
+    assert row.started == pytest.approx(before - 5, abs=0.001)
+    assert before - 0.001 <= row.ended <= store.now()
+
+
+def store_holder(bench: Bench) -> str:
+    found = bench.raw("key")
+    assert found is not None
+    return str(found["node"])
+
+
+def test_each_entry_names_the_one_before(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:
+    bench.add(store, "key")
+    for n in range(1, 4):
+        store.advance(bench.take(store, "key"), LONG_AGO + n, LONG_AGO + n, soon())
+    assert [row.previous for row in rows(ledger, key="key")] == [None, LONG_AGO, LONG_AGO + 1]
+
+
+def test_what_went_wrong_before_is_on_record_with_the_end(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:
+    bench.add(store, "key")
+    bench.add(store, "well")
+    for claim in store.acquire(2, 100):
+        if claim.row.key == "key":
+            store.retry(claim.lease, 0, "x" * 5000 + "the end", soon())
+            assert rows(ledger) == []
+        else:
+            store.advance(claim, FAR_OFF, FAR_OFF, soon())
+    store.advance(bench.take(store, "key"), FAR_OFF, FAR_OFF, soon())
+    [row] = rows(ledger, failed=True)
+    assert (row.key, row.attempts) == ("key", 2)
+    assert row.error is not None
+    assert row.error.endswith("xthe end")
+    assert len(row.error) <= 2000
+    assert [row.key for row in rows(ledger)] == ["well", "key"]
+
+
+def test_an_entry_may_stand_for_several(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:
+    bench.add(store, "key")
+    skipped = Entry("skipped", "late", last=LONG_AGO + 7200, count=3)
+    store.advance(bench.take(store, "key"), FAR_OFF, FAR_OFF, soon(), None, skipped)
+    [row] = rows(ledger, failed=True)
+    assert (row.scheduled_time, row.last, row.count, row.started) == (LONG_AGO, LONG_AGO + 7200, 3, None)
+    found = store.get("key")
+    assert found is not None
+    assert found.previous == LONG_AGO + 7200
+
+
+def test_who_lost_the_lease_enters_nothing(
+    bench: Bench, store: ScheduleStore, other: ScheduleStore, ledger: Ledger
+) -> None:
+    bench.add(store, "key")
+    stale = bench.take(store, "key", 0)
+    fresh = bench.take(other, "key")
+    with pytest.raises(PreemptedError):
+        store.advance(stale, FAR_OFF, FAR_OFF, soon())
+    assert rows(ledger) == []
+    other.advance(fresh, FAR_OFF, FAR_OFF, soon())
+    assert [row.fence for row in rows(ledger)] == [fresh.lease.fence]
+
+
+def test_an_occurrence_that_is_to_be_computed_anew_is_not_entered(
+    bench: Bench, store: ScheduleStore, ledger: Ledger
+) -> None:
+    bench.add(store, "key")
+    claim = bench.take(store, "key")
+    seen = store.get("key")
+    assert seen is not None
+    new = Rule("5 * * * *", "UTC")
+    assert store.modify(seen, replace(seen, rule=new))
+    assert store.advance(claim, FAR_OFF, FAR_OFF, soon()) == new
+    assert rows(ledger) == []
+    assert store.advance(replace(claim, row=replace(claim.row, rule=new)), FAR_OFF, FAR_OFF, soon()) is None  # type: ignore[call-arg]
+    assert len(rows(ledger)) == 1
+
+
+def test_what_else_belongs_to_the_end_fails_with_the_entry(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:
+    bench.add(store, "key")
+    claim = bench.take(store, "key")
+
+    def fail(connection: Any) -> None:
+        connection.exec_driver_sql("SELECT nothing FROM nowhere")
+
+    with pytest.raises(Exception, match="nowhere"):
+        store.advance(claim, FAR_OFF, FAR_OFF, soon(), fail)
+    assert rows(ledger) == []
+    store.advance(claim, FAR_OFF, FAR_OFF, soon())
+    assert len(rows(ledger)) == 1
+
+
+def test_each_change_of_a_definition_is_on_record(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:
+    bench.add(store, "key", due=FAR_OFF, policy=Policy("latest", 60, 90))
+    seen = store.get("key")
+    assert seen is not None
+    new = Rule("5 * * * *", "Asia/Tokyo", 3)
+    assert store.modify(seen, replace(seen, rule=new, next_time=FAR_OFF + 60, policy=Policy()))
+    store.delete("key")
+    added, modified, deleted = ledger.changes("key")
+    assert (added.action, added.rule, added.policy) == ("add", HOURLY, Policy("latest", 60, 90))
+    assert (added.pending, added.first, added.due, added.type) == (None, FAR_OFF, FAR_OFF, "type1")
+    assert (modified.action, modified.rule, modified.policy) == ("modify", new, Policy())
+    assert (modified.pending, modified.first) == (FAR_OFF, FAR_OFF + 60)
+    assert (deleted.action, deleted.pending) == ("delete", FAR_OFF + 60)
+    assert added.version < modified.version < deleted.version
+    assert added.at <= modified.at <= deleted.at
+    assert added.node == deleted.node
+    bench.add(store, "key")
+    assert [change.action for change in ledger.changes("key")] == ["add", "modify", "delete", "add"]
+    assert list(ledger.keys()) == ["key"]
+
+
+def test_a_change_that_was_not_made_is_not_on_record(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:
+    bench.add(store, "key")
+    seen = store.get("key")
+    assert seen is not None
+    bench.take(store, "key")
+    assert not store.modify(seen, replace(seen, type="other"))
+    assert store.modify(seen, seen)
+    assert [change.action for change in ledger.changes("key")] == ["add"]
+
+
+def test_changing_and_passing_over_are_one(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:
+    bench.add(store, "key")
+    seen = store.get("key")
+    assert seen is not None
+    wanted = replace(seen, next_time=FAR_OFF, previous=LONG_AGO + 3600)
+    assert store.modify(seen, wanted, "run-now", Entry("skipped", "paused", last=LONG_AGO + 3600, count=2))
+    [row] = rows(ledger)
+    assert (row.scheduled_time, row.last, row.detail) == (LONG_AGO, LONG_AGO + 3600, "paused")
+    assert rows(ledger, failed=True) == []
+    assert ledger.changes("key")[-1].action == "run-now"
+
+
+def test_reading_goes_on_over_many_pages(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:
+    bench.add(store, "key")
+    store.advance(bench.take(store, "key"), FAR_OFF, FAR_OFF, soon())
+    copy_entries(bench, 1200)
+    times = [LONG_AGO + n for n in range(1200)]
+    assert [row.scheduled_time for row in rows(ledger, key="key")] == times
+    assert [row.scheduled_time for row in rows(ledger, key="key", since=times[3], until=times[900])] == times[3:901]
+    assert [row.scheduled_time for row in rows(ledger)] == times
+    assert [row.scheduled_time for row in rows(ledger, failed=True)] == times[::3]
+    before = ledger.row_before("key", times[10])
+    assert before is not None
+    assert before.scheduled_time == times[9]
+    assert ledger.row_before("key", times[0]) is None
+
+
+def copy_entries(bench: Bench, count: int, age: int = 0) -> None:
+    """Make of the one entry so many, a second apart and settled `age` seconds ago; each third one failed at first."""
+    with bench.connect() as connection:
+        table = sa.Table(f"{bench.table}_ledger", sa.MetaData(), autoload_with=connection)
+        template = dict(connection.execute(sa.select(table)).mappings().one())
+        connection.execute(table.delete())
+        base = template["ended"] - age * 1000
+        made = [
+            {**template, "scheduled_time": (LONG_AGO + n) * 1000, "ended": base + n // 5, "trouble": int(n % 3 == 0)}
+            for n in range(count)
+        ]
+        connection.execute(table.insert(), made)
+
+
+def test_what_is_old_goes_and_what_is_new_stays(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:
+    bench.add(store, "key")
+    store.advance(bench.take(store, "key"), FAR_OFF, FAR_OFF, soon())
+    copy_entries(bench, 700, age=1000)
+    assert not ledger.trim(5000, 10_000, 100, "key")
+    assert len(rows(ledger)) == 700
+    while ledger.trim(900, 10_000, 100, None):
+        assert len(rows(ledger)) > 0
+    assert rows(ledger) == []
+
+
+def test_of_each_key_the_last_ones_stay(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:
+    bench.add(store, "key")
+    store.advance(bench.take(store, "key"), FAR_OFF, FAR_OFF, soon())
+    copy_entries(bench, 700)
+    rounds = 1
+    while ledger.trim(5000, 150, 100, "key"):
+        rounds += 1
+        assert len(rows(ledger)) == 700 - 100 * (rounds - 1)
+    assert [row.scheduled_time for row in rows(ledger)] == [LONG_AGO + n for n in range(550, 700)]
+    assert rounds == 6
+
+
+def test_changes_stay_as_long_as_anything_on_record_was_run_by_them(
+    bench: Bench, store: ScheduleStore, ledger: Ledger
+) -> None:
+    for key in ("gone", "key"):
+        bench.add(store, key, due=FAR_OFF)
+        for n in range(3):
+            seen = store.get(key)
+            assert seen is not None
+            store.modify(seen, replace(seen, type=f"type{n}"))
+    store.delete("gone")
+    for _ in range(3):
+        ledger.trim(1000, 10, 100, None)
+    assert len(ledger.changes("key")) == 4
+    for _ in range(3):
+        ledger.trim(-1000, 10, 100, None)
+    assert [change.type for change in ledger.changes("key")] == ["type2"]
+    assert ledger.changes("gone") == []
