@@ -10,12 +10,13 @@ import logging
 import math
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 from weakref import WeakValueDictionary
 
 from psched.backoff import Backoff
 from psched.clock import Clock, boottime
+from psched.completion import Completion
 from psched.errors import AlreadyFinishedError, NotFoundError, PreemptedError
 from psched.model import Claim, NewTask, Row
 from psched.store import LeaseStore
@@ -34,50 +35,6 @@ _ROUNDS = 50
 
 LOST_ATTEMPTS = "every attempt it is allowed was begun, and none was settled: its workers died, or lost their leases"
 """The error of a task that has worn out its attempts."""
-
-
-class Completion(Protocol):
-    """How the runs of one kind of row come to their end."""
-
-    keeps_data: bool
-    """Whether runs can change their data."""
-
-    @property
-    def tidying(self) -> float:
-        """Seconds for which `tidy` can be left alone while nothing is run."""
-        ...
-
-    def finish(self, claim: Claim, until: float) -> None:
-        """Settle the claimed run as done. Raises PreemptedError, NotFoundError, AlreadyFinishedError."""
-        ...
-
-    def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
-        """Settle the claimed run as done by submitting `task`. Raises like `finish`, and NotSupportedError."""
-        ...
-
-    def fail(self, claim: Claim, error: str | None, until: float) -> None:
-        """Settle the claimed run as failed for good. Called only when `attempts_allowed` is no longer None."""
-        ...
-
-    def cancel(self, claim: Claim, until: float) -> None:
-        """Settle the claimed run as cancelled. Raises like `finish`, and NotSupportedError."""
-        ...
-
-    def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
-        """Write the data of the claimed run. Raises like `finish`, and NotSupportedError."""
-        ...
-
-    def problem(self, row: Row) -> str | None:
-        """Say why this row cannot be run, and the remedy; None when it can."""
-        ...
-
-    def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
-        """Return after how many attempts the row has failed, `max_attempts` being its type's; None: never."""
-        ...
-
-    def tidy(self) -> bool:
-        """Remove a small batch of what nobody needs any more; True when there may be more of it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +142,22 @@ class Source:
         """Make the claimed row due `wait` seconds from now (None: `retry_wait`), or end it when it is not to go on."""
         if claim.lease.cancel_requested:
             return self.cancel(claim, until)
-        allowed = self._completion.attempts_allowed(claim.row, max_attempts)
-        if allowed is not None and claim.row.attempts >= allowed:
-            self._completion.fail(claim, error, until)
+        row = claim.row
+        allowed = self._completion.attempts_allowed(row, max_attempts)
+        if allowed is not None and row.attempts >= allowed:
+            worn_out = row.attempts > allowed  # and this attempt was not begun
+            ended = replace(claim, row=replace(row, attempts=row.attempts - 1)) if worn_out else claim
+            self._completion.fail(ended, error, until)
             return "failed"
-        seconds = self.times.backoff.seconds(claim.row.attempts) if wait is None else wait
+        seconds = self.times.backoff.seconds(row.attempts) if wait is None else wait
         self.store.retry(claim.lease, seconds, error, until)
+        return "retried"
+
+    def put_off(self, claim: Claim, error: str, until: float) -> str:
+        """Make the claimed row due after the longest `retry_wait`, the attempt not counted, or end it if cancelled."""
+        if claim.lease.cancel_requested:
+            return self.cancel(claim, until)
+        self.store.retry(claim.lease, self.times.backoff.limit, error, until, counted=False)
         return "retried"
 
     def release(self, claim: Claim, until: float) -> str:

@@ -115,8 +115,11 @@ class LeaseStore(Protocol):
         """Give the row back: due now, the attempt not counted. Raises PreemptedError, NotFoundError."""
         ...
 
-    def retry(self, lease: Lease, wait: float, error: str | None, until: float) -> None:
-        """Make the row due `wait` seconds from now, and keep `error`. Raises PreemptedError, NotFoundError."""
+    def retry(self, lease: Lease, wait: float, error: str | None, until: float, counted: bool = True) -> None:
+        """Make the row due `wait` seconds from now, and keep `error`. Raises PreemptedError, NotFoundError.
+
+        `counted`: whether this was an attempt, where attempts are counted.
+        """
         ...
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
@@ -224,6 +227,7 @@ class TaskStore(LeaseStore, Protocol):
     def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
         """End the claimed run for good as `status` (finished, failed or cancelled), and keep `error` if any.
 
+        The number of attempts that is kept, where they are counted, is the one in `claim.row`.
         The key is kept for `retention` seconds, None: until somebody deletes it. Raises PreemptedError, NotFoundError,
         and IdempotentAlreadyFinishedError when an earlier call under this very lease had settled it.
         """

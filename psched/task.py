@@ -41,6 +41,10 @@ class Settling(Protocol):
         """Make it due again `wait` seconds from now; None takes the configured `retry_wait`."""
         ...
 
+    def put_off(self, claim: Claim, error: str, until: float) -> str:
+        """Make it due again after the longest `retry_wait`, the attempt not counted."""
+        ...
+
     def release(self, claim: Claim, until: float) -> str:
         """Make it due now, as if it had not been acquired."""
         ...
@@ -218,6 +222,10 @@ class Task:
         if wait is not None and not wait >= 0:
             raise ValueError(f"retry_wait must be 0 or more seconds, got {retry_wait!r}")
         self._settle("retried", lambda claim: self._source.retry(claim, wait, error, self._deadline, self.max_attempts))
+
+    def put_off(self, error: str) -> None:
+        """Give up a run that could not begin here until the longest `retry_wait` is over; it counts as no attempt."""
+        self._settle("retried", lambda claim: self._source.put_off(claim, error, self._deadline))
 
     def release(self) -> None:
         """Give the run back, due at once for anybody, as if it had not been begun. Raises like `finish`."""

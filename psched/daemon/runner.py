@@ -150,7 +150,7 @@ class Runner:
 
     def _unknown(self, task: Task) -> None:
         log.error("key=%s type=%s no handler for this type; trying again later", task.key, task.type)
-        task.retry(error=f"no handler for the type {task.type!r}")
+        task.put_off(f"no handler for the type {task.type!r}")  # a newer worker may have one: no attempt of this task
 
     def _raised(self, task: Task, error: BaseException) -> None:
         """A handler let an exception out, perhaps SystemExit: that ends its run and nothing else."""

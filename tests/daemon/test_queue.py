@@ -108,6 +108,17 @@ def test_a_handler_that_does_not_heed_a_cancel_ends_with_its_worker(serve: Make)
     assert len(daemon.traces("began", "q1")) == 1
 
 
+def test_a_type_that_no_handler_is_for_uses_up_no_attempt(serve: Make) -> None:
+    daemon = serve(max_attempts=1)
+    with queue_of(daemon) as queue:
+        queue.submit("q1", "of a newer application")
+        daemon.start()
+        daemon.wait_for_log("no handler for this type")
+        row = wait_for_status(daemon, "q1", "waiting")
+    daemon.stop()
+    assert (row.attempts, row.last_error) == (0, "no handler for the type 'of a newer application'")
+
+
 def test_what_fails_too_often_is_kept_with_its_traceback(serve: Make) -> None:
     daemon = serve()
     with queue_of(daemon) as queue:

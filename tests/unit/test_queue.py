@@ -152,7 +152,17 @@ def test_a_task_whose_workers_all_died_fails_unrun(queue: Queue) -> None:
         queue.store.give_back("host/test/1", ["key"], 0)
     assert queue.poll() is None
     row = queue["key"].metadata()
-    assert (row.status, row.last_error) == ("failed", LOST_ATTEMPTS)
+    assert (row.status, row.attempts, row.last_error) == ("failed", 2, LOST_ATTEMPTS)
+
+
+def test_a_run_that_is_put_off_counts_as_no_attempt_and_keeps_the_reason(queue: Queue) -> None:
+    queue.submit("key", "t", max_attempts=1)
+    for _ in range(3):
+        task = take(queue)
+        task.put_off("no handler here")
+        row = queue["key"].metadata()
+        assert (task.outcome, row.status, row.attempts, row.last_error) == ("retried", "waiting", 0, "no handler here")
+    assert fail(queue) == "failed"
 
 
 # Cancel

@@ -89,9 +89,9 @@ class Leases:
         """Make the row due now, the attempt not counted."""
         self.settle(lease, self.statements.release, {}, until)
 
-    def retry(self, lease: Lease, wait: float, error: str | None, until: float) -> None:
+    def retry(self, lease: Lease, wait: float, error: str | None, until: float, counted: bool = True) -> None:
         """Make the row due `wait` seconds from now, and keep the end of `error`."""
-        values = {"wait": math.ceil(wait * 1000), "error": storable(error)}
+        values = {"wait": math.ceil(wait * 1000), "error": storable(error), "uncounted": 0 if counted else 1}
         self.settle(lease, self.statements.retry, values, until)
 
     def settle(

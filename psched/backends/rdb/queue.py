@@ -63,7 +63,8 @@ class RdbTaskStore(RdbLeaseStore):
 
     def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
         """End the claimed run for good."""
-        values = {"outcome": status, "error": storable(error), "retention": _milliseconds(retention)}
+        kept = {"error": storable(error), "attempts_made": claim.row.attempts}
+        values = {"outcome": status, "retention": _milliseconds(retention), **kept}
         self._leases.settle(claim.lease, self._statements.retire, values, until)
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:

@@ -107,9 +107,10 @@ class LeaseStatements:
         return self.settling(due=now_ms(), attempts=self._table.c.attempts - 1)
 
     def _retrying(self) -> Update:
-        error = self._table.c.last_error
-        kept = func.coalesce(bindparam("error", type_=error.type), error)
-        return self.settling(due=after("wait"), last_error=kept, crashes=0)
+        c = self._table.c
+        kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
+        counted = c.attempts - bindparam("uncounted", type_=c.attempts.type)
+        return self.settling(due=after("wait"), last_error=kept, attempts=counted, crashes=0)
 
     def _extending(self) -> Update:
         """Renew :pairs of key and fence; :keys are the same keys again, by which the rows are found."""

@@ -76,9 +76,9 @@ class RdbLeaseStore(SqlStore):
         """Make the row due now, the attempt not counted."""
         self._leases.release(lease, until)
 
-    def retry(self, lease: Lease, wait: float, error: str | None, until: float) -> None:
+    def retry(self, lease: Lease, wait: float, error: str | None, until: float, counted: bool = True) -> None:
         """Make the row due `wait` seconds from now, and keep the end of `error`."""
-        self._leases.retry(lease, wait, error, until)
+        self._leases.retry(lease, wait, error, until, counted)
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
         """Give back what a dead `holder` leases."""

@@ -54,8 +54,8 @@ class CompatTaskStore(SqlStore):
         """Make the row due now."""
         self._leases.release(lease, until)
 
-    def retry(self, lease: Lease, wait: float, error: str | None, until: float) -> None:
-        """Make the row due `wait` seconds from now; there is no place for `error`."""
+    def retry(self, lease: Lease, wait: float, error: str | None, until: float, counted: bool = True) -> None:
+        """Make the row due `wait` seconds from now; there is no place for `error`, and attempts are not counted."""
         self._leases.retry(lease, wait, until)
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:

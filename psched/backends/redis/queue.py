@@ -62,7 +62,9 @@ class RedisTaskStore(RedisLeaseStore):
 
     def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
         """End the claimed run for good."""
-        self._settle(claim.lease, "retire", [status, _milliseconds(retention), *storable(error)], until)
+        self._settle(
+            claim.lease, "retire", [status, _milliseconds(retention), claim.row.attempts, *storable(error)], until
+        )
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         """Write the whole data of a claimed row, compressed if it was."""

@@ -124,9 +124,9 @@ class RedisLeaseStore:
         """Make the row due now, the attempt not counted."""
         self._settle(lease, "release", [], until)
 
-    def retry(self, lease: Lease, wait: float, error: str | None, until: float) -> None:
+    def retry(self, lease: Lease, wait: float, error: str | None, until: float, counted: bool = True) -> None:
         """Make the row due `wait` seconds from now, and keep the end of `error`."""
-        self._settle(lease, "retry", [math.ceil(wait * 1000), *storable(error)], until)
+        self._settle(lease, "retry", [math.ceil(wait * 1000), 0 if counted else 1, *storable(error)], until)
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
         """Give back what a dead `holder` leases."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -82,6 +83,22 @@ def test_retried_and_released_tasks_come_again(bench: QueueBench, store: TaskSto
     assert sorted(claims) == ["a", "b"]
     if not bench.compat:
         assert (claims["a"].attempts, claims["b"].attempts, claims["b"].last_error) == (1, 2, "it broke")
+
+
+def test_what_was_no_attempt_is_not_counted(bench: QueueBench, store: TaskStore) -> None:
+    bench.submit(store, ["key"])
+    store.retry(bench.claim(store, "key").lease, 0, "unknown here", soon(), counted=False)
+    row = bench.claim(store, "key").row
+    if not bench.compat:
+        assert (row.attempts, row.last_error) == (1, "unknown here")
+
+
+def test_a_retired_task_keeps_the_attempts_that_it_is_told(ours: QueueBench) -> None:
+    store = ours.queue()
+    ours.submit(store, ["key"])
+    claim = ours.claim(store, "key")
+    store.retire(replace(claim, row=replace(claim.row, attempts=7)), "failed", None, None, soon())
+    assert row_of(store, "key").attempts == 7
 
 
 def test_a_failed_task_is_kept_with_its_error_until_it_is_retried(ours: QueueBench) -> None:

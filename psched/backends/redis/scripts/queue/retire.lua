@@ -1,5 +1,5 @@
--- Ends a leased row for good. ARGV: key, fence, status, retention in milliseconds ('' for ever), and the error if any.
--- Returns {'done'}, or why not.
+-- Ends a leased row for good. ARGV: key, fence, status, retention in milliseconds ('' for ever), how many attempts were
+-- made, and the error if any. Returns {'done'}, or why not.
 local key = ARGV[1]
 local refused = refusal(row_of(key), ARGV[2])
 if refused then
@@ -7,7 +7,8 @@ if refused then
 end
 withdraw(key)
 retire(key, ARGV[3], ARGV[4])
-if ARGV[5] then
-  call('HSET', row_of(key), 'last_error', ARGV[5])
+call('HSET', row_of(key), 'attempts', ARGV[5])
+if ARGV[6] then
+  call('HSET', row_of(key), 'last_error', ARGV[6])
 end
 return {'done'}
