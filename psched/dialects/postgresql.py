@@ -31,6 +31,9 @@ _LOST_CLASSES = {"08", "53"}
 _LOST = {"25006", "25P03", "26000", "57P01", "57P02", "57P03", "57P05"}
 """25006: a primary that was demoted refuses to write; 26000: a pooler lost our prepared statement."""
 
+_TURNED_AWAY = ("password authentication failed", "no pg_hba.conf entry", '" does not exist')
+"""No such user, password or database. A server with other messages than English ones is tried again and again."""
+
 _VERIFY = {"full": "verify-full", "ca": "verify-ca", "none": "require"}
 
 _DETERMINISTIC = text(
@@ -95,10 +98,11 @@ class Dialect(base.Dialect):
             cursor.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
 
     def fault(self, error: DBAPIError) -> Fault | None:
-        """Return how `error` passes. The driver's own errors, such as a refused connection, have no SQLSTATE."""
+        """Return how `error` passes. Errors of connecting, such as a refused connection, have no SQLSTATE."""
         state = _state(error)
         if state is None:
-            return Fault.LOST if isinstance(error, OperationalError) else None
+            passes = isinstance(error, OperationalError) and not _is_turned_away(error)
+            return Fault.LOST if passes else None
         if state in _CONFLICTS:
             return Fault.CONFLICT
         return Fault.LOST if state in _LOST or state[:2] in _LOST_CLASSES else None
@@ -163,6 +167,11 @@ class Dialect(base.Dialect):
         if tls.ca is None and tls.verify == "full":
             arguments["sslrootcert"] = "system"
         return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _is_turned_away(error: DBAPIError) -> bool:
+    """Tell whether the server refuses this user for good, as far as its words say so: libpq passes on nothing else."""
+    return "FATAL:" in str(error.orig) and any(words in str(error.orig) for words in _TURNED_AWAY)
 
 
 def _state(error: DBAPIError) -> str | None:

@@ -81,6 +81,13 @@ def test_an_error_of_the_connection_itself_has_no_state_and_is_a_loss() -> None:
     assert POSTGRESQL.fault(wrapped(psycopg.ProgrammingError("no results"), psycopg.Error)) is None
 
 
+def test_a_server_that_knows_no_such_password_is_not_waited_for() -> None:
+    refused = 'connection failed: FATAL:  password authentication failed for user "psched"'
+    starting = "connection failed: FATAL:  the database system is starting up"
+    assert POSTGRESQL.fault(wrapped(psycopg.OperationalError(refused), psycopg.Error)) is None
+    assert POSTGRESQL.fault(wrapped(psycopg.OperationalError(starting), psycopg.Error)) is LOST
+
+
 @pytest.mark.parametrize(
     ("code", "fault"),
     [
