@@ -91,7 +91,7 @@ class Engine:
                 self._close()
                 raise refusal(error) from error
             log.warning("the database does not answer yet: %s; trying again until it does", one_line(error))
-        for thread in [*self._tenders, *self._threads]:
+        for thread in [self._keeper.ticker, self._warden.ticker, *self._threads]:
             thread.start()
 
     @property
@@ -138,6 +138,7 @@ class Engine:
         if self._since is None:
             self._since = self._presence.announce()
         registrations.store(self.opened.schedules, self._work.registrations)
+        self._presence.ticker.start()
         self._ready.set()
 
     def _tick(self) -> None:
