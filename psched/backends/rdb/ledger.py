@@ -35,7 +35,7 @@ class RdbLedger:
         self._before = (
             select(*row)
             .where(row.key == bindparam("of_key"), row.scheduled_time < bindparam("before"))
-            .order_by(row.key.desc(), row.scheduled_time.desc(), row.fence.desc())
+            .order_by(row.scheduled_time.desc(), row.fence.desc())
             .limit(1)
         )
 
@@ -46,7 +46,7 @@ class RdbLedger:
             conditions = [c.key == wanted.key, *_between(c.scheduled_time, wanted)]
             if wanted.failed:
                 conditions.append(c.trouble == 1)
-            return map(read_row, self._pages((c.key, c.scheduled_time, c.fence), conditions))
+            return map(read_row, self._pages((c.scheduled_time, c.fence), conditions))
         kinds = [self._settled(trouble, wanted) for trouble in ((1,) if wanted.failed else (0, 1))]
         return map(read_row, heapq.merge(*kinds, key=_settled_order))
 
@@ -69,17 +69,17 @@ class RdbLedger:
     def _settled(self, trouble: int, wanted: LedgerFilter) -> Iterator[RowMapping]:
         c = self._ledger.c
         conditions = [c.trouble == trouble, *_between(c.ended, wanted)]
-        return self._pages((c.trouble, c.ended, c.key, c.scheduled_time, c.fence), conditions)
+        return self._pages((c.ended, c.key, c.scheduled_time, c.fence), conditions)
 
     def _pages(self, order: Sequence[Column[Any]], conditions: Sequence[ColumnElement[bool]]) -> Iterator[RowMapping]:
-        """Yield rows in `order`, whose first column is fixed by `conditions`, a page at a time."""
+        """Yield rows in `order`, that of an index after the column which `conditions` fix, a page at a time."""
         statement = select(*self._ledger.c).where(*conditions).order_by(*order).limit(_PAGE)
-        following = statement.where(order[1] >= bindparam("after_1"), _after(order[1:]))
+        following = statement.where(order[0] >= bindparam("after_0"), _after(order))
         page = self._read(statement, {})
         while page:
             yield from page
             last = page[-1]
-            values = {f"after_{place}": last[column.name] for place, column in enumerate(order) if place}
+            values = {f"after_{place}": last[column.name] for place, column in enumerate(order)}
             page = self._read(following, values) if len(page) == _PAGE else []
 
     def _read(self, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
@@ -134,7 +134,7 @@ def _between(column: Column[Any], wanted: LedgerFilter) -> Iterator[ColumnElemen
         yield column <= milliseconds(wanted.until)
 
 
-def _after(columns: Sequence[Column[Any]], place: int = 1) -> ColumnElement[bool]:
+def _after(columns: Sequence[Column[Any]], place: int = 0) -> ColumnElement[bool]:
     """Return the condition that a row comes after the last one read, spelled out, so that MariaDB uses an index."""
     column = columns[0]
     value: ColumnElement[Any] = bindparam(f"after_{place}", type_=column.type)

@@ -24,10 +24,10 @@ class TrimmedLedger(RdbLedger):
         super().__init__(database, ledger, changes)
         c, change = ledger.c, changes.c
         of_key, old = c.key == bindparam("of_key"), (c.trouble == bindparam("trouble")) & (c.ended < _OLDEST)
-        self._old = _nth(c.ended, (c.trouble, c.ended, c.key, c.scheduled_time, c.fence)).where(old)
+        self._old = _nth(c.ended, (c.ended, c.key, c.scheduled_time, c.fence)).where(old)
         self._delete_old = delete(ledger).where(old, c.ended <= bindparam("end"))
-        self._first = _nth(c.scheduled_time, (c.key, c.scheduled_time, c.fence)).where(of_key)
-        self._last = _nth(c.scheduled_time, (c.key.desc(), c.scheduled_time.desc(), c.fence.desc())).where(of_key)
+        self._first = _nth(c.scheduled_time, (c.scheduled_time, c.fence)).where(of_key)
+        self._last = _nth(c.scheduled_time, (c.scheduled_time.desc(), c.fence.desc())).where(of_key)
         self._delete_first = delete(ledger).where(of_key, c.scheduled_time <= bindparam("end"))
         this = change.key == bindparam("of_key")
         self._version = select(func.max(change.version)).where(this, change.changed < _OLDEST)

@@ -1,0 +1,93 @@
+"""What the ledger's statements cost with many entries stored: an index for each, and few rows read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import pytest
+import sqlalchemy as sa
+
+from psched.ledger import Ledger, LedgerFilter
+from psched.store import ScheduleStore
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
+from tests.stores.statements import watched
+from tests.stores.test_plans import see_that_few_rows_were_read, stop_analysing
+
+KEYS, EACH = 30, 200
+
+
+@pytest.fixture
+def full(bench: Bench, store: ScheduleStore, ledger: Ledger) -> Iterator[Ledger]:
+    """A ledger with 200 entries of each of 30 keys, a few of which failed, and the changes of 3,000 keys."""
+    stop_analysing(bench)
+    bench.add(store, "key")
+    store.advance(bench.take(store, "key"), FAR_OFF, FAR_OFF, soon())
+    with bench.connect() as connection:
+        entries = [entry(k, n) for k in range(KEYS) for n in range(EACH)]
+        fill(connection, f"{bench.table}_ledger", entries)
+        fill(connection, f"{bench.table}_changes", [{"key": f"key{k:04}"} for k in range(3000)])
+    return ledger
+
+
+def entry(k: int, n: int) -> dict[str, object]:
+    time = (LONG_AGO + n) * 1000
+    return {"key": f"key{k:04}", "scheduled_time": time, "ended": time + k, "trouble": int(n % 50 == 0)}
+
+
+def fill(connection: sa.Connection, name: str, rows: list[dict[str, object]]) -> None:
+    table = sa.Table(name, sa.MetaData(), autoload_with=connection)
+    template = dict(connection.execute(sa.select(table)).mappings().one())
+    connection.execute(table.insert(), [template | row for row in rows])
+
+
+def of_a_key(ledger: Ledger) -> None:
+    assert len(list(ledger.rows(LedgerFilter(key="key0007")))) == EACH
+
+
+def of_a_key_in_a_span(ledger: Ledger) -> None:
+    wanted = LedgerFilter(key="key0007", since=LONG_AGO + 10, until=LONG_AGO + 19)
+    assert len(list(ledger.rows(wanted))) == 10
+
+
+def before(ledger: Ledger) -> None:
+    assert ledger.row_before("key0007", LONG_AGO + 100) is not None
+
+
+def failures(ledger: Ledger) -> None:
+    assert len(list(ledger.rows(LedgerFilter(failed=True, since=LONG_AGO)))) == KEYS * EACH // 50
+
+
+def recent(ledger: Ledger) -> None:
+    assert len(list(ledger.rows(LedgerFilter(since=LONG_AGO + 199, until=LONG_AGO + 200)))) == KEYS
+
+
+def changes(ledger: Ledger) -> None:
+    assert len(ledger.changes("key0007")) == 1
+
+
+def keys(ledger: Ledger) -> None:
+    assert len(list(islice(ledger.keys(), 20))) == 20
+
+
+def trim_nothing(ledger: Ledger) -> None:
+    assert not ledger.trim(1e9, 10_000, 100, "key0007")
+
+
+def trim_old(ledger: Ledger) -> None:
+    assert ledger.trim(1000, 10_000, 50, None)
+
+
+def trim_many(ledger: Ledger) -> None:
+    assert ledger.trim(1e9, 50, 60, "key0007")
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [of_a_key, of_a_key_in_a_span, before, failures, recent, changes, keys, trim_nothing, trim_old, trim_many],
+)
+def test_no_statement_reads_the_whole_ledger(bench: Bench, full: Ledger, verb: Callable[[Ledger], None]) -> None:
+    with watched(bench) as watch:
+        verb(full)
+    see_that_few_rows_were_read(watch)
+    assert not any("TEMP B-TREE" in plan or "filesort" in plan for plan in watch.plans), watch.plans
