@@ -9,9 +9,10 @@ import pytest
 
 from psched.store import ScheduleStore
 from tests.lab.laboratory import Lab
+from tests.lab.redis import Redis
 from tests.lab.servers import Server
 from tests.stores.bench import Bench
-from tests.stores.places import KINDS, STORES, Places
+from tests.stores.places import KINDS, SERVER_PAIRS, Places
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +21,7 @@ def places(lab: Lab) -> Places:
     return Places(lab)
 
 
-@pytest.fixture(params=[(type_, database) for database in KINDS for type_ in STORES], ids="-".join)
+@pytest.fixture(params=[*SERVER_PAIRS, ("redis", "redis")], ids="-".join)
 def bench(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Bench]:
     """Each kind of store on each database server, on an empty table."""
     type_, database = request.param
@@ -35,6 +36,8 @@ def bench(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Ite
 @pytest.fixture
 def server(bench: Bench, lab: Lab) -> Server:
     """The server that the bench is on, shared by all tests."""
+    if bench.database == "redis":
+        return lab.shared(Redis)
     return lab.shared(KINDS["mariadb" if bench.database == "mysql" else bench.database])
 
 

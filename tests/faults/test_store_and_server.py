@@ -19,8 +19,12 @@ from psched.store import ScheduleStore
 from tests.lab.mariadb import MariaDB
 from tests.lab.servers import PASSWORD, Server
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, eventually, keys_of, soon, unless_away
+from tests.stores.places import SERVER_PAIRS
 
 TYPES = ["rdb", "rdb_compat"]
+
+in_sql = pytest.mark.parametrize("bench", SERVER_PAIRS, indirect=True, ids="-".join)
+"""Of Redis test_redis.py has the like."""
 
 
 def test_a_server_that_was_restarted_between_two_calls_is_no_error(own_server: Server) -> None:
@@ -99,6 +103,7 @@ def see_that_it_is_unavailable(store: ScheduleStore, call: Callable[..., object]
     assert PASSWORD not in f"{caught.value} {caught.value!r}"
 
 
+@in_sql
 def test_an_error_of_our_own_making_does_not_pass_by_itself(bench: Bench, store: ScheduleStore) -> None:
     bench.execute("DROP TABLE {table}")
     with pytest.raises(Exception) as caught:  # noqa: PT011 - the driver's own, whichever it is
@@ -107,6 +112,7 @@ def test_an_error_of_our_own_making_does_not_pass_by_itself(bench: Bench, store:
     assert not store.is_unavailable(ValueError("no database error"))
 
 
+@in_sql
 def test_a_session_killed_by_the_server_is_replaced(server: Server, bench: Bench) -> None:
     bench.fill(bench.open(), [f"key{n}" for n in range(5)], lambda i: LONG_AGO + i)
     held = Held.take(bench)
@@ -114,6 +120,7 @@ def test_a_session_killed_by_the_server_is_replaced(server: Server, bench: Bench
     held.use_every_verb()
 
 
+@in_sql
 def test_sessions_killed_at_any_moment_lose_nothing_and_do_nothing_twice(
     server: Server, bench: Bench, store: ScheduleStore
 ) -> None:
@@ -180,6 +187,7 @@ def sessions(server: Server, bench: Bench) -> set[int]:
         return {session for (session,) in found.fetchall()}
 
 
+@in_sql
 def test_the_victim_of_a_deadlock_tries_again(bench: Bench, store: ScheduleStore) -> None:
     """A stranger locks the rows in the other order and has more to lose, so that the store is the victim."""
     keys = [f"key{n:02}" for n in range(30)]
@@ -213,6 +221,7 @@ def waits_for_a_lock(bench: Bench) -> bool:
         return bool(connection.scalar(sa.text(question[bench.database])))
 
 
+@in_sql
 def test_a_row_that_somebody_else_has_locked_is_waited_for_or_passed_by(bench: Bench, store: ScheduleStore) -> None:
     bench.fill(store, ["locked", "free"], lambda i: LONG_AGO + i)
     taken: list[Claim] = []
@@ -251,6 +260,7 @@ def read_only_to(bench: Bench) -> bool:
         return str(connection.scalar(sa.text(question[bench.database]))) in ("1", "on")
 
 
+@in_sql
 def test_a_server_that_became_read_only_counts_as_away(server: Server, bench: Bench, store: ScheduleStore) -> None:
     bench.fill(store, ["a", "b"], lambda i: LONG_AGO + i)
     (a,) = store.acquire(1, 100)
@@ -267,6 +277,7 @@ def test_a_server_that_became_read_only_counts_as_away(server: Server, bench: Be
     store.release(a.lease, soon())
 
 
+@in_sql
 def test_settling_outlasts_a_time_of_refused_writes(server: Server, bench: Bench, store: ScheduleStore) -> None:
     bench.add(store, "key")
     claim = bench.take(store, "key")

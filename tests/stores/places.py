@@ -23,6 +23,9 @@ SQL_PAIRS = [(type_, database) for database in DATABASES for type_ in STORES]
 PAIRS = [*SQL_PAIRS, ("redis", "redis")]
 """Each store on each database."""
 
+SERVER_PAIRS = [(type_, database) for database in KINDS for type_ in STORES]
+"""Those on a server of SQL."""
+
 on_sql = pytest.mark.parametrize("bare", SQL_PAIRS, indirect=True, ids="-".join)
 """A test of what only SQL databases have."""
 

@@ -11,7 +11,7 @@ import redis
 import sqlalchemy as sa
 
 Observer = Callable[[str], None]
-"""Called with the beginning of a statement, or the name of a command; what it raises, the store meets."""
+"""Called with the beginning of a statement, or a command and its first word; what it raises, the store meets."""
 
 
 @contextlib.contextmanager
@@ -41,11 +41,12 @@ def _hooked(observe: Observer, after: bool) -> Iterator[None]:
     execute = redis.Redis.execute_command
 
     def on_redis(client: Any, *words: Any, **options: Any) -> Any:
+        command = " ".join(str(word) for word in words[:2])
         if not after:
-            observe(words[0])
+            observe(command)
         answer = execute(client, *words, **options)
         if after:
-            observe(words[0])
+            observe(command)
         return answer
 
     event = "after_cursor_execute" if after else "before_cursor_execute"

@@ -1,7 +1,8 @@
 """A bell on a table's wake list: scripts that make rows due push onto it, and who waits is blocked on it (BLPOP).
 
-The list carries no tasks, and only the next one who waits is woken by each push; what is pushed while nobody waits is
-forgotten after a second. Used in children and in clients that poll themselves.
+The list carries no tasks. Each push wakes one of those who wait, who may take other types only: so whoever waits here
+goes on polling at his interval (`proven` is False). What is pushed while nobody waits is forgotten after a second. Used
+in children.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _SHORTEST = 0.001
 class WakeList:
     """`Bell` of one waiting thread."""
 
-    proven = True
+    proven = False
 
     def __init__(self, server: RedisServer, key: str, clock: Clock = monotonic) -> None:
         """Connects to nothing yet."""

@@ -26,6 +26,8 @@ _BATCH = 500
 _ERROR_TAIL = 8000
 """Characters kept of an error: the end of a traceback says most."""
 
+_ROW = {"schedules": "schedule", "queue": "task"}
+
 Answer = Sequence[Any]
 """What a script that settles says: a word, and what belongs to it."""
 
@@ -138,7 +140,7 @@ class RedisLeaseStore:
     def delete(self, key: str) -> None:
         """Delete the row, leased or not. Raises IdempotentNotFoundError."""
         if not self._server.run(lambda uncertain: self._call("delete", key) == 1 or uncertain):
-            raise IdempotentNotFoundError(f"nothing has the key {key!r}")
+            raise IdempotentNotFoundError(f"no {_ROW[self._table.kind]} has the key {key!r}")
 
     def shares_database(self, other: object) -> bool:
         """Tell whether `other` is a store in the same database, so that one script may write both tables."""

@@ -99,7 +99,7 @@ local function begin(key, ends, holder, number)
   return call('HGETALL', row)
 end
 
--- Ends the lease of a row, which then waits nowhere; who waited for its end has a turn again.
+-- Ends the lease of a row, which then waits nowhere. Whoever of its user was parked has a turn again, which is told.
 local function quit(key)
   local row = row_of(key)
   local is = call('HMGET', row, 'type', 'user', 'holder')
@@ -107,16 +107,23 @@ local function quit(key)
   drop('leases', key, is[1])
   call('ZREM', T .. 'run:' .. is[2], key)
   call('SREM', T .. 'held:' .. (is[3] or ''), key)
-  for _, kind in ipairs(call('SMEMBERS', T .. 'parked:' .. is[2])) do
+  local parked = call('SMEMBERS', T .. 'parked:' .. is[2])
+  for _, kind in ipairs(parked) do
     enter(kind, is[2])
+  end
+  if #parked > 0 then
+    ring(T, 1)
   end
 end
 
 -- Ends the lease of a row, which is to be due then.
 local function settle(key, due)
+  local ends = tonumber(call('HGET', row_of(key), 'due'))
   quit(key)
   wait(key, due)
-  ring(T, 1)
+  if due < ends then
+    ring(T, 1)
+  end
 end
 
 -- Makes the lease of a row end then.
@@ -149,7 +156,6 @@ local function withdraw(key)
     leave(key)
   elseif status == 'running' then
     quit(key)
-    ring(T, 1)  -- others of its user may run
   end
   return status
 end
