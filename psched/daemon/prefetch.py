@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 _MOMENT = 0.2
-"""A batch may keep its last task waiting this many seconds."""
+"""A batch is made so large that its last task waits for about so many seconds."""
+TOO_LONG = 0.5
+"""What would wait for longer than so many seconds, now that its types are known, is given back for others to run."""
 _LARGEST = 500
 _GROWTH = 4
-_OLD = 0.8
-"""The weight of what is known against one new duration that is shorter."""
+_NEWS = 0.3
+"""The weight of one new duration against what is known. One run of seconds outweighs any number of quick ones."""
+_MOST_TYPES = 1000
+"""How many types are remembered, those that ran last."""
 
 
 class Prefetch(Protocol):
-    """Decides the size of the next batch from how long handlers have been taking."""
+    """Decides from how long the handlers of each type have been taking how many rows to take, and to keep."""
 
     def limit(self) -> int:
         """Return how many rows to acquire at the most, 1 or more."""
         ...
 
-    def note(self, seconds: float) -> None:
-        """Learn how long one run took."""
+    def keep(self, types: Sequence[str]) -> int:
+        """Return how many of the tasks that were taken, of these types and in this order, are to be run here."""
+        ...
+
+    def note(self, type: str, seconds: float) -> None:
+        """Learn how long one run of this type took."""
         ...
 
 
@@ -35,28 +43,69 @@ class FixedPrefetch:
         """Return the configured number."""
         return self._number
 
-    def note(self, seconds: float) -> None:
+    def keep(self, types: Sequence[str]) -> int:
+        """Keep all of them."""
+        return len(types)
+
+    def note(self, type: str, seconds: float) -> None:
         """A fixed number learns nothing."""
 
 
 class AdaptivePrefetch:
     """`task_prefetch: auto`: one at a time while handlers are slow or unknown, large batches while they are quick.
 
-    One slow run shrinks the batch at once; quick ones let it grow again by a factor at a time.
+    What will be taken is not known, so the size is tried: it grows by a factor while nothing slow turns up, and falls
+    back to as many as were run before that. What the types of a batch say is heeded before any of it begins: whatever
+    is behind a slow one is given back. A type that is new is expected to be like other types when they were new.
     """
 
     def __init__(self) -> None:
-        self._typical = _MOMENT
-        self._last = 1
+        self._typical: dict[str, float] = {}
+        self._new: float | None = None
+        self._pace = _MOMENT
+        self._size = 1
+        self._ran = self._stumbled = False
 
     def limit(self) -> int:
-        """Return how many runs of the typical length fit into a moment, at most a few times the last number."""
-        self._last = max(1, min(_LARGEST, self._last * _GROWTH, int(_MOMENT / max(self._typical, 1e-6))))
-        return self._last
+        """Return how many quick runs fit into a moment, at most a few times as many as went well before."""
+        grown = self._size * _GROWTH if self._ran and not self._stumbled else self._size
+        self._size = max(1, min(_LARGEST, grown, int(_MOMENT / max(self._pace, 1e-6))))
+        self._ran = self._stumbled = False
+        return self._size
 
-    def note(self, seconds: float) -> None:
-        """Take a longer duration at its word, and a shorter one as a hint."""
-        self._typical = max(seconds, _OLD * self._typical + (1 - _OLD) * seconds)
+    def keep(self, types: Sequence[str]) -> int:
+        """Keep those that need not wait too long for the ones before them; the first always."""
+        wait = 0.0
+        for number, type_ in enumerate(types):
+            if wait > TOO_LONG:
+                self._size = min(self._size, number)
+                self._stumbled = True
+                return number
+            wait += self._expected(type_)
+        return len(types)
+
+    def note(self, type: str, seconds: float) -> None:
+        """Learn how long one run of this type took. One that is slow by surprise makes the next batch small."""
+        if seconds > TOO_LONG:
+            self._stumbled = True
+            self._size = self._size if self._expected(type) > TOO_LONG else 1
+        else:
+            self._pace = _learnt(self._pace, seconds)
+        known = self._typical.pop(type, None)
+        if known is None:
+            self._new = _learnt(self._new, seconds)
+        self._typical[type] = _learnt(known, seconds)
+        if len(self._typical) > _MOST_TYPES:
+            del self._typical[next(iter(self._typical))]
+        self._ran = True
+
+    def _expected(self, type_: str) -> float:
+        known = self._typical.get(type_, self._new)
+        return _MOMENT if known is None else known
+
+
+def _learnt(known: float | None, seconds: float) -> float:
+    return seconds if known is None else known + _NEWS * (seconds - known)
 
 
 def prefetch_for(setting: int | str) -> Callable[[], Prefetch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections import deque
@@ -12,6 +13,7 @@ from psched.application.decider import account_of, what_next
 from psched.clock import boottime
 from psched.daemon.board import Board
 from psched.daemon.lane import Lane, one_line
+from psched.daemon.prefetch import TOO_LONG
 from psched.daemon.runs import Run, Runs
 from psched.daemon.stop_order import StopOrder
 from psched.errors import CancelRequestedError, ImmediateProcessStopError, PreemptedError, ScheduleError
@@ -84,10 +86,20 @@ class Runner:
         if tasks:
             for each in self._lanes:
                 each.turn_away()
+        planned = -math.inf
         while self._waiting and not self._stopping.is_set():
+            if len(self._waiting) > 1 and time.monotonic() > planned + TOO_LONG:
+                self._give_back_what_waits(lane)
+                planned = time.monotonic()
             self._take(lane, self._waiting[0])
             self._waiting.popleft()
         return bool(tasks)
+
+    def _give_back_what_waits(self, lane: Lane) -> None:
+        """Give back what would wait too long for what is before it, the last first, until that fails."""
+        keep = lane.prefetch.keep([task.type for task in self._waiting])
+        while len(self._waiting) > keep and give_back(self._waiting[-1]):
+            self._waiting.pop()
 
     def _rest(self) -> None:
         """Wait until a lane is to be polled: its time has come, or somebody calls."""
@@ -109,7 +121,7 @@ class Runner:
             )
         finally:
             task.forget()
-            lane.prefetch.note(time.monotonic() - begun)
+            lane.prefetch.note(task.type, time.monotonic() - begun)
             self._done()
 
     def _run(self, lane: Lane, task: Task) -> None:

@@ -1,0 +1,59 @@
+"""What a worker took ahead does not wait behind a task of a type that takes long, and quick types come in batches."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from psched.holder import holder_name
+from psched.model import NewTask
+from psched.queue import Queue, open_queue
+from tests.daemon.harness import Daemon
+from tests.daemon.test_queue import APPLICATION
+
+Make = Callable[..., Daemon]
+
+LONG = 0.8
+"""Seconds after which a type counts as slow, and more."""
+
+
+@contextmanager
+def served(make_daemon: Make) -> Iterator[tuple[Daemon, Queue]]:
+    """Start a daemon with one worker on an empty queue."""
+    daemon = make_daemon(app="queue_application:app", schedules={}, queue={"task_heartbeat_interval": 0.1})
+    shutil.copy(APPLICATION, daemon.folder)
+    section = daemon.settings().queue
+    assert section is not None
+    with open_queue(section, holder_name("test")) as queue:
+        queue.store.create_tables()
+        daemon.start()
+        yield daemon, queue
+    daemon.stop()
+
+
+def statuses(queue: Queue, type_: str) -> set[str]:
+    return {row.status for row in queue.list(type=type_)}
+
+
+def run_to_the_end(daemon: Daemon, queue: Queue, key: str) -> None:
+    """Let a task that runs until it is told run for long, then end it."""
+    daemon.wait_for_trace("began", key)
+    daemon.pause(LONG)
+    queue[key].cancel_request()
+    daemon.wait_for(lambda: queue[key].metadata().status == "cancelled")
+
+
+def test_what_waits_behind_a_slow_type_is_given_back_before_that_begins(make_daemon: Make) -> None:
+    with served(make_daemon) as (daemon, queue):
+        queue.submit("first", "heed")
+        run_to_the_end(daemon, queue, "first")
+        queue.submit_many(NewTask(f"warm{n}", "quick") for n in range(60))
+        daemon.wait_for(lambda: statuses(queue, "quick") == {"finished"})
+        front = [NewTask(f"a{n}", "quick") for n in range(2)]
+        behind = [NewTask(f"c{n:02}", "behind") for n in range(60)]
+        queue.submit_many([*front, NewTask("b", "heed"), *behind])
+        daemon.wait_for_trace("began", "b")
+        assert statuses(queue, "behind") == {"waiting"}
+        assert all(row.attempts == 0 for row in queue.list(type="behind"))
+        run_to_the_end(daemon, queue, "b")
