@@ -99,3 +99,32 @@ def test_what_has_failed_for_good_is_listed_with_its_error_and_may_be_tried_agai
     with running(fresh, "queue", "run") as process:
         wait_for(fresh.folder / "mended", process)
     assert fresh.ok("queue", "show", "task", "--json").json["status"] == "finished"
+
+
+PATIENT = """
+import pathlib
+import time
+import psched
+app = psched.App()
+@app.task("t")
+def handle(task):
+    file = pathlib.Path(task.data["file"])
+    file.touch()
+    while task.stop_reason is None:
+        time.sleep(0.01)
+    file.with_name("told").write_text(type(task.stop_reason).__name__)
+    raise task.stop_reason
+"""
+
+
+def test_the_handler_of_a_running_task_is_told_that_it_is_cancelled(fresh: Commands) -> None:
+    (fresh.folder / "jobs.py").write_text(PATIENT)
+    more = "  poll_interval: 0.1\n  task_heartbeat_interval: 0.2\n  app: jobs:app\n  include: ..\n"
+    fresh.use("sqlite:///../psched.db", more)
+    fresh.ok("queue", "init")
+    fresh.ok("queue", "submit", "task", "t", file_of(fresh, "ran"))
+    with running(fresh, "queue", "run") as process:
+        fresh.ok("queue", "cancel-request", "task")
+        wait_for(fresh.folder / "told", process)
+    assert (fresh.folder / "told").read_text() == "CancelRequestedError"
+    assert fresh.ok("queue", "show", "task", "--json").json["status"] == "cancelled"

@@ -50,6 +50,11 @@ class Ledger:
         """Enter ("retried", wait, the first line of error)."""
         return self._enter("retried", wait, None if error is None else error.partition("\n")[0])
 
+    def put_off(self, claim: Claim, error: str, until: float) -> str:
+        """Enter ("put off", error)."""
+        self._enter("put off", error)
+        return "retried"
+
     def release(self, claim: Claim, until: float) -> str:
         """Enter ("released",)."""
         return self._enter("released")

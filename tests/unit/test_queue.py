@@ -22,6 +22,7 @@ from psched.errors import (
 )
 from psched.model import NewTask
 from psched.queue import Queue
+from psched.retire import Retire
 from psched.source import LOST_ATTEMPTS, LeaseTimes
 from psched.store import StoreSettings
 from psched.task import Task
@@ -271,7 +272,7 @@ def test_polling_removes_what_is_retained_no_longer(queue: Queue) -> None:
     for n in range(3):
         queue.submit(f"key{n}", "t")
         queue.store.force_finish(f"key{n}", 0 if n else 100)
-    queue.source._tidy_at = 0.0
+    queue.source._tidied = 0.0
     assert queue.poll() is None
     assert [row.key for row in queue.list()] == ["key0"]
 
@@ -288,3 +289,22 @@ def test_a_configuration_opens_its_queue(tmp_path: Any) -> None:
         queue.submit("key", "t")
     with pytest.raises(ConfigError, match="has no queue"):
         psched.open_queue({**config, "schedules": {}})
+
+
+def test_retired_tasks_are_removed_some_hundreds_at_a_time(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no statement takes long, and no poll waits for all of them."""
+    brief = Queue(queue.store, TIMES, retention=0, max_attempts=None)
+    brief.submit_many(NewTask(f"key{number}", "t") for number in range(1200))
+    for number in range(1200):
+        brief[f"key{number}"].force_finish()
+    asked: list[tuple[int, int]] = []
+    purge = queue.store.purge
+
+    def noted(limit: int) -> int:
+        asked.append((limit, purge(limit)))
+        return asked[-1][1]
+
+    monkeypatch.setattr(queue.store, "purge", noted)
+    retire = Retire(queue.store, 0, None)
+    assert [retire.tidy(), retire.tidy(), retire.tidy()] == [True, True, False]
+    assert asked == [(500, 500), (500, 500), (500, 200)]
