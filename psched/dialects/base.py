@@ -7,7 +7,7 @@ the stores build every statement once and for all databases.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -135,6 +135,10 @@ class Dialect:
     def pool_options(self) -> dict[str, Any]:
         """Return the arguments of `create_engine` for a pool of one connection and a few more when that is busy."""
         return {"pool_size": 1, "max_overflow": 4, "pool_timeout": self.timeouts.read}
+
+    def connect(self, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """Return a new driver connection, or None for what the driver makes of these arguments."""
+        return None
 
     def prepare(self, connection: Any) -> None:
         """Set up the session of a new driver connection."""

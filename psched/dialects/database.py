@@ -96,6 +96,7 @@ class Database:
             raise ConfigError(f"url: {dialect.url.drivername}:// cannot be used: {error}") from error
         if self._engine.dialect.is_async:
             raise ConfigError(f"url: {dialect.url.drivername}:// is an asynchronous driver; leave out the +driver")
+        event.listen(self._engine, "do_connect", lambda _, __, given, options: dialect.connect(given, options))
         event.listen(self._engine, "connect", lambda connection, _: dialect.prepare(connection))
 
     def run(self, work: Work[T], until: float | None = None) -> T:

@@ -125,3 +125,12 @@ def test_opening_a_store_connects_to_nothing() -> None:
     for type_ in ("rdb", "rdb_compat"):
         for url in ("mysql://u:p@127.0.0.1:1/d", "postgresql://u:p@127.0.0.1:1/d", "sqlite:////nowhere/at/all.db"):
             assert open_stores(type_, StoreSettings(url=url, holder="h", schedules="s")).schedules is not None
+
+
+def test_connections_share_what_encryption_costs_unless_it_is_configured() -> None:
+    dialect = open_database("mysql://u:p@h/d", {}).dialect
+    one, two = (dialect.connect([], {"host": "h", "defer_connect": True}) for _ in range(2))
+    assert one.ctx is two.ctx
+    assert (one.ctx.verify_mode, one.ctx.check_hostname) == (ssl.CERT_NONE, False)
+    context = ssl.create_default_context()
+    assert dialect.connect([], {"host": "h", "defer_connect": True, "ssl": context}).ctx is context
