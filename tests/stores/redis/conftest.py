@@ -1,0 +1,48 @@
+"""Fixtures of what only the Redis store has to keep: a queue and schedules on an empty table each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from psched.store import ScheduleStore, TaskStore
+from tests.stores.bench import Bench
+from tests.stores.places import Places
+from tests.stores.queue.bench import QueueBench
+from tests.stores.queue.conftest import open_bench
+
+
+@pytest.fixture
+def bench(places: Places, tmp_path: Path) -> Iterator[Bench]:
+    """Schedules."""
+    bench = places.bench("redis", "redis", tmp_path)
+    try:
+        bench.open().create_tables()
+        yield bench
+    finally:
+        bench.close()
+
+
+@pytest.fixture
+def store(bench: Bench) -> ScheduleStore:
+    """The store of the schedules."""
+    return bench.open()
+
+
+@pytest.fixture
+def tasks(places: Places, tmp_path: Path) -> Iterator[QueueBench]:
+    """A queue."""
+    bench = open_bench(places, "redis", "redis", tmp_path)
+    try:
+        bench.queue().create_tables()
+        yield bench
+    finally:
+        bench.close()
+
+
+@pytest.fixture
+def queue(tasks: QueueBench) -> TaskStore:
+    """The store of the queue."""
+    return tasks.queue()

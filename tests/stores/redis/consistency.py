@@ -1,0 +1,94 @@
+"""What must hold between the rows of a Redis queue and its sets, whatever was done to them. In the test process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.stores.rows import RedisRows
+
+_SPAN = 2**44
+
+
+class Snapshot:
+    """All keys of one queue, read past psched: `rows` are the hashes, `sets` the members of the others."""
+
+    def __init__(self, rows: RedisRows) -> None:
+        names = sorted(rows.client.scan_iter(f"{rows.prefix}*", count=1000))
+        short = [name.removeprefix(rows.prefix) for name in names]
+        pipeline = rows.client.pipeline(transaction=False)
+        for name, full in zip(short, names, strict=True):
+            _read(pipeline, name, full)
+        found = dict(zip(short, pipeline.execute(), strict=True))
+        self.rows: dict[str, dict[str, str]] = {
+            name.removeprefix("row:"): content for name, content in found.items() if name.startswith("row:")
+        }
+        self.sets: dict[str, dict[str, float]] = {
+            name: dict(content) if isinstance(content, list) else dict.fromkeys(content, 0.0)
+            for name, content in found.items()
+            if not name.startswith(("row:", "bell", "meta"))
+        }
+
+    def faults(self) -> list[str]:
+        """Return what is wrong; every row is in as many places as it must be, and in no others."""
+        found = [f"{name} is of nobody" for name in self.sets if not self._is_known(name)]
+        for key, row in self.rows.items():
+            places = {name for name, members in self.sets.items() if key in members and not _is_of_users(name)}
+            if places != self._expected(key, row):
+                found.append(f"{key} ({row['status']}, {row['type']}) is in {places}, not {self._expected(key, row)}")
+        for name in self.sets:
+            if name.startswith("line:"):
+                found += self._turn_faults(name, *_of_line(name))
+        return found
+
+    def _expected(self, key: str, row: dict[str, str]) -> set[str]:
+        type_, user, status = row["type"], row["user"], row["status"]
+        if status == "running":
+            return {"keys", "leases:", f"leases:{type_}", f"run:{user}", f"held:{row['holder']}"}
+        if status == "waiting" and key in self.sets.get("later:", {}):
+            return {"keys", "later:", f"later:{type_}"}
+        if status == "waiting":
+            return {"keys", _line("", user), _line(type_, user)}
+        return {"keys", "purge"} if "purge_at" in row else {"keys"}
+
+    def _turn_faults(self, line: str, type_: str, user: str) -> list[str]:
+        """A line has a turn by the due time of its head, or is parked."""
+        first = min(self.sets[line].values()) % _SPAN
+        turn = self.sets.get(f"turn:{type_}", {}).get(user)
+        parked = type_ in self.sets.get(f"parked:{user}", {})
+        if parked == (turn is not None) or turn not in (None, first):
+            return [f"{line} has turn {turn}, parked {parked}"]
+        return []
+
+    def _is_known(self, name: str) -> bool:
+        kind, _, rest = name.partition(":")
+        if kind == "turn":
+            return all(_line(rest, user) in self.sets for user in self.sets[name])
+        if kind == "parked":
+            return all(_line(type_, rest) in self.sets for type_ in self.sets[name])
+        return set(self.sets[name]) <= set(self.rows)
+
+
+def _read(pipeline: Any, name: str, full: str) -> None:
+    if name.startswith(("row:", "meta")):
+        pipeline.hgetall(full)
+    elif name.startswith(("held:", "parked:")):
+        pipeline.smembers(full)
+    elif name == "bell":
+        pipeline.llen(full)
+    else:
+        pipeline.zrange(full, 0, -1, withscores=True)
+
+
+def _is_of_users(name: str) -> bool:
+    return name.startswith(("turn:", "parked:"))
+
+
+def _line(type_: str, user: str) -> str:
+    return f"line:{len(type_.encode())}:{type_}:{user}"
+
+
+def _of_line(name: str) -> tuple[str, str]:
+    """Return type and user of a line."""
+    length, _, words = name.removeprefix("line:").partition(":")
+    both = words.encode()
+    return both[: int(length)].decode(), both[int(length) + 1 :].decode()

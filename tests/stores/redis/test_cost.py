@@ -1,0 +1,84 @@
+"""What calls cost with many rows stored: the commands that the scripts execute are counted, whatever the load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from psched.model import NewTask
+from psched.store import ScheduleStore, TaskStore
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
+from tests.stores.queue.bench import QueueBench
+from tests.stores.rows import RedisRows
+
+MANY = 8000
+USERS = 400
+"""More than are looked at by one acquire."""
+TO_TAKE = 40
+"""Commands that taking one row costs, at the most."""
+TO_LOOK = 12
+"""Commands that an acquire costs besides, without users."""
+TO_PASS_OVER = 2500
+"""Commands for looking at all users that one acquire looks at, and passing them over."""
+
+
+def cost(bench: Bench, call: Callable[[], object]) -> int:
+    """Return how many commands the server has executed for `call`."""
+    before = executed(bench)
+    call()
+    return executed(bench) - before - 1
+
+
+def executed(bench: Bench) -> int:
+    rows = bench.rows
+    assert isinstance(rows, RedisRows)
+    return sum(command["calls"] for command in rows.client.info("commandstats").values())
+
+
+def test_acquiring_schedules_costs_what_it_takes(bench: Bench, store: ScheduleStore) -> None:
+    bench.fill(store, [f"key{n:05}" for n in range(MANY)], lambda i: (LONG_AGO if i < MANY / 2 else FAR_OFF) + i)
+    for limit in (1, 100):
+        assert cost(bench, lambda: store.acquire(limit, 100)) <= TO_LOOK + TO_TAKE * limit  # noqa: B023 – called at once
+    assert cost(bench, lambda: store.acquire(5, 100, ["none", "other"])) <= TO_LOOK
+    assert cost(bench, store.next_due) <= TO_LOOK
+    assert cost(bench, lambda: next(iter(store.list()))) <= 500 + 60, "one page is read, its place found by halving"
+
+
+def test_idle_polls_of_a_queue_cost_next_to_nothing(tasks: QueueBench, queue: TaskStore) -> None:
+    queue.submit([NewTask(f"later{n}", "t", user=f"user{n}", run_at=FAR_OFF) for n in range(MANY)])
+    assert queue.acquire(10, 100) == []
+    assert cost(tasks, lambda: queue.acquire(10, 100)) <= TO_LOOK
+    assert cost(tasks, queue.next_due) <= TO_LOOK
+
+
+def test_taking_tasks_without_user_costs_what_it_takes(tasks: QueueBench, queue: TaskStore) -> None:
+    queue.submit([NewTask(f"key{n}", f"t{n % 3}", priority=n % 5) for n in range(MANY)])
+    for limit in (1, 100):
+        assert cost(tasks, lambda: queue.acquire(limit, 100)) <= TO_LOOK + TO_TAKE * limit  # noqa: B023 – called at once
+    (claim,) = queue.acquire(1, 100)
+    assert cost(tasks, lambda: queue.retire(claim, "finished", None, 0, soon())) <= TO_TAKE
+    assert cost(tasks, lambda: queue.purge(10)) <= TO_TAKE
+    assert cost(tasks, lambda: queue.delete("key7777")) <= TO_TAKE
+
+
+@pytest.mark.parametrize("types", [None, ["t"]])
+def test_users_at_their_limit_are_passed_over_once_and_cost_nothing_then(
+    tasks: QueueBench, queue: TaskStore, types: list[str] | None
+) -> None:
+    """However much they have waiting. One who comes behind them all is found within a few polls."""
+    users = [f"user{n}" for n in range(USERS)]
+    backlog = [NewTask(f"{user}/{n}", "t", run_at=n, user=user, max_running=1) for user in users for n in range(20)]
+    queue.submit(backlog)
+    running = [claim for _ in range(10) for claim in queue.acquire(50, 100)]
+    assert len(running) == USERS
+    for _ in range(4):
+        assert cost(tasks, lambda: queue.acquire(10, 100, types)) <= TO_PASS_OVER
+    assert cost(tasks, lambda: queue.acquire(10, 100, types)) <= TO_LOOK
+    queue.submit([NewTask("one", "t", user="one")])
+    found: list[str] = []
+    assert cost(tasks, lambda: found.extend(keys_of(queue.acquire(10, 100, types)))) <= TO_LOOK + 2 * TO_TAKE
+    assert found == ["one"]
+    queue.retire(running[7], "finished", None, None, soon())
+    user = str(getattr(running[7].row, "user"))  # noqa: B009 – of a TaskRow
+    assert [claim.row.key.partition("/")[0] for claim in queue.acquire(10, 100, types)] == [user]
