@@ -33,7 +33,8 @@ class Keeping:
     count: int
 
 
-_LONG = Keeping(retention=400 * 86400.0, count=100_000)
+LONG = Keeping(retention=400 * 86400.0, count=100_000)
+"""What is kept unless the configuration says otherwise: a little more than a year."""
 
 
 class Advance:
@@ -42,7 +43,7 @@ class Advance:
     keeps_data = False
     tidying = 60.0
 
-    def __init__(self, store: ScheduleStore, dialect: str, keeping: Keeping = _LONG, clock: Clock = boottime) -> None:
+    def __init__(self, store: ScheduleStore, dialect: str, keeping: Keeping = LONG, clock: Clock = boottime) -> None:
         """`keeping`: what of the ledger is kept."""
         self._store = store
         self._dialect = dialect

@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from psched import cron
-from psched.advance import Advance
+from psched.advance import LONG, Advance, Keeping
 from psched.backends import open_stores
 from psched.config import Section
-from psched.errors import ConfigError, NotFoundError, ScheduleError
+from psched.errors import ConfigError, NotSupportedError
+from psched.ledger import Ledger, LedgerFilter, LedgerRow
 from psched.model import Rule, ScheduleRow
 from psched.payload import check_key, encode
+from psched.rules import checked_rule, checked_type, first_match, moved
+from psched.schedule import Schedule
 from psched.source import LeaseTimes, Source
 from psched.store import ScheduleStore, StoreSettings, TaskStore
 from psched.task import Task
 
-_TRIES = 100
-"""How often a compare-and-set is tried again when others keep changing the row."""
+__all__ = [
+    "Advance",
+    "Defaults",
+    "Schedule",
+    "ScheduleCollection",
+    "checked_rule",
+    "checked_type",
+    "first_match",
+    "moved",
+    "open_schedules",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What schedules take from the configuration: the time zone of those that name none, and the cron dialect."""
+    """What schedules take from the configuration.
+
+    The time zone of those that name none, the cron dialect, and how much of the ledger is kept.
+    """
 
     timezone: str = "UTC"
     dialect: str = "vixie"
+    keeping: Keeping = LONG
 
 
 class ScheduleCollection:
@@ -35,7 +51,7 @@ class ScheduleCollection:
 
     def __init__(self, store: ScheduleStore, times: LeaseTimes, defaults: Defaults) -> None:
         self.store = store
-        self._advance = Advance(store, defaults.dialect)
+        self._advance = Advance(store, defaults.dialect, defaults.keeping)
         self.source = Source(store, self._advance, times)
         self._defaults = defaults
 
@@ -88,6 +104,25 @@ class ScheduleCollection:
         """Yield every schedule, ordered by due time."""
         return self.store.list()
 
+    @property
+    def ledger(self) -> Ledger:
+        """What is on record. Raises NotSupportedError where the store keeps no ledger."""
+        ledger = self.store.ledger
+        if ledger is None:
+            raise NotSupportedError("this store keeps no ledger of what ran; type: rdb does")
+        return ledger
+
+    def history(
+        self, key: str | None = None, *, failed: bool = False, since: float | None = None, until: float | None = None
+    ) -> Iterator[LedgerRow]:
+        """Yield how occurrences were settled: of one schedule in their order, of all in the order of their ends.
+
+        `failed`: only those where an attempt failed or was lost, or that were skipped for coming too late. `since` and
+        `until` (unix seconds) are about the occurrences of one schedule, and about the ends for all. Raises
+        NotSupportedError where the store keeps no ledger.
+        """
+        return self.ledger.rows(LedgerFilter(key, failed, since, until))
+
     def poll(self, types: Collection[str] | None = None) -> Task | None:
         """Acquire the run that has been due longest, or None when nothing is due.
 
@@ -109,141 +144,6 @@ class ScheduleCollection:
         self.store.close()
 
 
-class Schedule:
-    """A reference to one schedule by its key; nothing is read until a method is called."""
-
-    def __init__(self, store: ScheduleStore, key: str, dialect: str) -> None:
-        self.key = key
-        self._store = store
-        self._dialect = dialect
-
-    def __repr__(self) -> str:
-        return f"<Schedule key={self.key!r}>"
-
-    def exists(self) -> bool:
-        """Whether there is such a schedule now."""
-        return self._store.get(self.key) is not None
-
-    def metadata(self) -> ScheduleRow:
-        """Return the schedule as it is stored now. Raises NotFoundError."""
-        row = self._store.get(self.key)
-        if row is None:
-            raise NotFoundError(f"no schedule has the key {self.key!r}")
-        return row
-
-    def delete(self) -> None:
-        """Delete the schedule; a run in progress is preempted. Raises NotFoundError."""
-        self._store.delete(self.key)
-
-    def modify(
-        self,
-        *,
-        type: str | None = None,
-        cron: str | None = None,
-        delay: float | None = None,
-        timezone: str | None = None,
-        data: Mapping[str, Any] | None = None,
-        next_time: int | None = None,
-        next_run_time: float | None = None,
-    ) -> None:
-        """Change what is given (None: leave as it is), at once.
-
-        A new rule moves the next occurrence to its first match from now on, except that an occurrence that has come
-        already is kept. While a run is leased or waits for a retry only the rule is written, and the run settles by it.
-
-        Raises:
-            NotFoundError: there is no such schedule.
-            ConfigError, ValueError: a value cannot be used; nothing was changed.
-            ScheduleError: `next_time` or `next_run_time` was given while a run is leased or waits for a retry.
-        """
-
-        def change(seen: ScheduleRow) -> ScheduleRow:
-            rule = Rule(
-                seen.rule.cron if cron is None else cron,
-                seen.rule.timezone if timezone is None else timezone,
-                seen.rule.delay if delay is None else delay,
-            )
-            wanted = replace(
-                seen,
-                type=seen.type if type is None else checked_type(type),
-                data=seen.data if data is None else dict(data),
-                rule=rule if rule == seen.rule else checked_rule(rule, self._dialect),
-            )
-            return self._timed(seen, wanted, next_time, next_run_time)
-
-        if data is not None:
-            encode(dict(data))
-        self._compare_and_set(change)
-
-    def _compare_and_set(self, change: Callable[[ScheduleRow], ScheduleRow]) -> None:
-        for _ in range(_TRIES):
-            seen = self.metadata()
-            if self._store.modify(seen, change(seen)):
-                return
-        raise ScheduleError(f"{self.key!r}: it changes faster than it can be modified")
-
-    def _timed(
-        self, seen: ScheduleRow, wanted: ScheduleRow, next_time: int | None, next_run_time: float | None
-    ) -> ScheduleRow:
-        """Return `wanted` with the times that its rule, or the caller, gives it."""
-        explicit = next_time is not None or next_run_time is not None
-        if explicit and not seen.settled:
-            raise ScheduleError(
-                f"{self.key!r}: a run is in progress or waits for a retry; its times cannot be moved now"
-            )
-        if explicit:
-            time = seen.next_time if next_time is None else first_match(wanted.rule, next_time, self._dialect)
-            return replace(
-                wanted,
-                next_time=time,
-                next_run_time=time + wanted.rule.delay if next_run_time is None else next_run_time,
-            )
-        if wanted.rule == seen.rule or not seen.settled:
-            return wanted
-        return moved(wanted, seen.rule, self._store.now(), self._dialect)
-
-
-def moved(row: ScheduleRow, old: Rule, now: float, dialect: str) -> ScheduleRow:
-    """Return `row`, which has a new rule, with the next occurrence that rule gives at `now` (unix seconds).
-
-    An occurrence that is due stays as it is; one that has come but waits for its delay is kept and waits by the new
-    delay; one still to come gives way to the first match of the new rule.
-    """
-    if row.next_run_time <= now:
-        return row
-    same_times = (row.rule.cron, row.rule.timezone) == (old.cron, old.timezone)
-    if same_times or row.next_time <= now:
-        return replace(row, next_run_time=row.next_time + row.rule.delay)
-    time = first_match(row.rule, int(-(-now // 1)), dialect)
-    return replace(row, next_time=time, next_run_time=time + row.rule.delay)
-
-
-def first_match(rule: Rule, at: int, dialect: str) -> int:
-    """Return the first occurrence of `rule` at or after `at`, in unix seconds."""
-    return cron.first_time(rule.cron, at, rule.timezone, dialect)
-
-
-def checked_rule(rule: Rule, dialect: str) -> Rule:
-    """Return `rule`, or raise ConfigError for its cron or time zone, ValueError for its delay."""
-    cron.validate(rule.cron, rule.timezone, dialect)
-    check_delay(rule.delay)
-    return rule
-
-
-def check_delay(delay: object) -> None:
-    """Raise ValueError unless `delay` is a number of seconds of at most some 300 years."""
-    if isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) < 1e10:
-        raise ValueError(f"delay must be a number of seconds, got {delay!r}")
-
-
-def checked_type(type: object) -> str:
-    """Return `type`, or raise ValueError: it must be non-empty text of at most 255 characters."""
-    try:
-        return check_key(type)
-    except ValueError as error:
-        raise ValueError(f"type is not usable: {str(error).replace('key', 'it', 1)}") from error
-
-
 def open_schedules(section: Section, holder: str, prefetch_time: float | None = None) -> ScheduleCollection:
     """Return the collection that `section` configures; nothing is connected yet.
 
@@ -257,4 +157,5 @@ def open_schedules(section: Section, holder: str, prefetch_time: float | None = 
     times = LeaseTimes(
         section.alive_time, section.retry_wait, section.alive_time if prefetch_time is None else prefetch_time
     )
-    return ScheduleCollection(store, times, Defaults(section.timezone, section.cron_dialect))
+    keeping = Keeping(section.ledger_retention, section.ledger_count)
+    return ScheduleCollection(store, times, Defaults(section.timezone, section.cron_dialect, keeping))

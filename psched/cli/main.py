@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from psched.cli import doctor, queue, run, schedules, upcoming
+from psched.cli import doctor, history, queue, run, schedules, upcoming
 from psched.cli.faults import guarded
 from psched.cli.options import Chosen, common_options
 
@@ -35,6 +35,7 @@ for command in (
     schedules.show,
     schedules.delete,
     upcoming.next_,
+    history.history,
     doctor.doctor,
     run.run,
     queue.queue,

@@ -1,0 +1,110 @@
+"""A reference to one schedule by its key: looking at it, changing it. Used in clients and children."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from psched.errors import NotFoundError, ScheduleError
+from psched.model import Rule, ScheduleRow
+from psched.payload import encode
+from psched.rules import checked_rule, checked_type, first_match, moved
+from psched.store import ScheduleStore
+
+_TRIES = 100
+"""How often a compare-and-set is tried again when others keep changing the row."""
+
+
+class Schedule:
+    """A reference to one schedule by its key; nothing is read until a method is called."""
+
+    def __init__(self, store: ScheduleStore, key: str, dialect: str) -> None:
+        self.key = key
+        self._store = store
+        self._dialect = dialect
+
+    def __repr__(self) -> str:
+        return f"<Schedule key={self.key!r}>"
+
+    def exists(self) -> bool:
+        """Whether there is such a schedule now."""
+        return self._store.get(self.key) is not None
+
+    def metadata(self) -> ScheduleRow:
+        """Return the schedule as it is stored now. Raises NotFoundError."""
+        row = self._store.get(self.key)
+        if row is None:
+            raise NotFoundError(f"no schedule has the key {self.key!r}")
+        return row
+
+    def delete(self) -> None:
+        """Delete the schedule; a run in progress is preempted. Raises NotFoundError."""
+        self._store.delete(self.key)
+
+    def modify(
+        self,
+        *,
+        type: str | None = None,
+        cron: str | None = None,
+        delay: float | None = None,
+        timezone: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        next_time: int | None = None,
+        next_run_time: float | None = None,
+    ) -> None:
+        """Change what is given (None: leave as it is), at once.
+
+        A new rule moves the next occurrence to its first match from now on, except that an occurrence that has come
+        already is kept. While a run is leased or waits for a retry only the rule is written, and the run settles by it.
+
+        Raises:
+            NotFoundError: there is no such schedule.
+            ConfigError, ValueError: a value cannot be used; nothing was changed.
+            ScheduleError: `next_time` or `next_run_time` was given while a run is leased or waits for a retry.
+        """
+
+        def change(seen: ScheduleRow) -> ScheduleRow:
+            rule = Rule(
+                seen.rule.cron if cron is None else cron,
+                seen.rule.timezone if timezone is None else timezone,
+                seen.rule.delay if delay is None else delay,
+            )
+            wanted = replace(
+                seen,
+                type=seen.type if type is None else checked_type(type),
+                data=seen.data if data is None else dict(data),
+                rule=rule if rule == seen.rule else checked_rule(rule, self._dialect),
+            )
+            return self._timed(seen, wanted, next_time, next_run_time)
+
+        if data is not None:
+            encode(dict(data))
+        self._compare_and_set(change)
+
+    def _compare_and_set(self, change: Callable[[ScheduleRow], ScheduleRow]) -> None:
+        for _ in range(_TRIES):
+            seen = self.metadata()
+            if self._store.modify(seen, change(seen)):
+                return
+        raise ScheduleError(f"{self.key!r}: it changes faster than it can be modified")
+
+    def _timed(
+        self, seen: ScheduleRow, wanted: ScheduleRow, next_time: int | None, next_run_time: float | None
+    ) -> ScheduleRow:
+        """Return `wanted` with the times that its rule, or the caller, gives it."""
+        explicit = next_time is not None or next_run_time is not None
+        if explicit and not seen.settled:
+            raise ScheduleError(
+                f"{self.key!r}: a run is in progress or waits for a retry; its times cannot be moved now"
+            )
+        if explicit:
+            time = seen.next_time if next_time is None else first_match(wanted.rule, next_time, self._dialect)
+            return replace(
+                wanted,
+                next_time=time,
+                next_run_time=time + wanted.rule.delay if next_run_time is None else next_run_time,
+            )
+        if wanted.rule == seen.rule or not seen.settled:
+            return wanted
+        return moved(wanted, seen.rule, self._store.now(), self._dialect)

@@ -1,0 +1,80 @@
+"""psched history shows what the ledger has, and only what was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+import psched
+from tests.cli.commands import Commands
+
+START = 1356966000
+HOUR = 3600
+
+
+@pytest.fixture
+def ran(psched: Commands) -> Commands:
+    """Two schedules: `good` ran three times, `bad` once, at its second attempt."""
+    psched.ok("add", "good", "t", "0 * * * *", "{}", "-s", str(START))
+    with schedules_of(psched) as schedules:
+        for _ in range(3):
+            task = schedules.poll()
+            assert task is not None
+            task.finish()
+    psched.ok("modify", "good", "-s", "4000000000")
+    psched.ok("add", "bad", "t", "0 * * * *", "{}", "-s", str(START - HOUR))
+    with schedules_of(psched) as schedules:
+        for _ in range(2):
+            task = schedules.poll()
+            assert task is not None
+            assert task.key == "bad"
+            if task.attempts == 1:
+                task.retry(0, error="Traceback\nValueError: it broke")
+            else:
+                task.finish()
+    return psched
+
+
+def schedules_of(commands: Commands) -> psched.ScheduleCollection:
+    return psched.open(commands.folder / "etc" / "psched.yml", "development")
+
+
+def test_the_history_of_a_schedule_is_in_the_order_of_its_occurrences(ran: Commands) -> None:
+    found = ran.ok("history", "good", "--json").json
+    assert [row["scheduled_time"] for row in found] == [START, START + HOUR, START + 2 * HOUR]
+    assert [row["previous"] for row in found] == [None, START, START + HOUR]
+    assert found[0]["scheduled_time_local"] == "2013-01-01T00:00:00+09:00"
+    assert (found[0]["outcome"], found[0]["attempts"], found[0]["error"]) == ("finished", 1, None)
+    assert found[0]["started"] <= found[0]["ended"] + 0.01
+    assert found[0]["reckoning"].startswith("vixie 20")
+
+
+def test_failures_are_found_by_when_they_were_settled(ran: Commands) -> None:
+    [row] = ran.ok("history", "--failed", "--since", "2d", "--json").json
+    assert (row["key"], row["attempts"], row["error"]) == ("bad", 2, "Traceback\nValueError: it broke")
+    assert ran.ok("history", "--failed", "--since", "2d", "--until", "1h", "--json").json == []
+    assert len(ran.ok("history", "--since", "2d", "--json").json) == 4
+
+
+def test_the_occurrences_of_one_schedule_can_be_limited(ran: Commands) -> None:
+    found = ran.ok("history", "good", "--since", "2013-01-01T01:00", "--until", f"{START + HOUR}", "--json").json
+    assert [row["scheduled_time"] for row in found] == [START + HOUR]
+
+
+def test_the_table_shows_local_times_and_the_last_words_of_an_error(ran: Commands) -> None:
+    header, line, count = ran.ok("history", "bad").out.splitlines()
+    assert header.split() == ["key", "scheduled_time", "outcome", "attempts", "started", "ended", "node", "detail"]
+    assert "2012-12-31 23:00:00 +0900" in line
+    assert line.endswith("ValueError: it broke")
+    assert count == "1 entries."
+
+
+def test_what_is_no_time_is_told(psched: Commands) -> None:
+    outcome = psched("history", "--since", "yesterday")
+    assert outcome.code == 2
+    assert "'yesterday' is no time; give unix seconds, a date like 2026-03-29 or a span like 2d" in outcome.err
+
+
+def test_a_store_without_a_ledger_says_so(fresh: Commands) -> None:
+    fresh.configure("development:\n  type: rdb_compat\n  url: sqlite:///../compat.db\n")
+    fresh.ok("init")
+    assert "keeps no ledger" in fresh.fault("history", "key")
