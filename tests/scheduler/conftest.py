@@ -13,7 +13,7 @@ from tests.lab.mariadb import MariaDB
 from tests.lab.postgresql import PostgreSQL
 from tests.lab.redis import Redis
 from tests.lab.servers import Server
-from tests.scheduler.site import Site
+from tests.scheduler.site import Farm, Site
 
 KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL, "redis": Redis}
 STORES = ["sqlite", *KINDS]
@@ -27,20 +27,40 @@ def urls(lab: Lab) -> dict[str, str]:
     return {}
 
 
+@pytest.fixture(scope="session")
+def farm(lab: Lab) -> Iterator[Farm]:
+    """Where processes with schedulers come from."""
+    with Farm() as farm:
+        yield farm
+
+
 @pytest.fixture
-def site(lab: Lab, tmp_path: Path) -> Iterator[Site]:
+def site(farm: Farm, tmp_path: Path) -> Iterator[Site]:
     """A place on SQLite that no scheduler has used."""
-    with Site(f"sqlite:///{tmp_path}/psched.db", "test:", tmp_path) as site:
+    with Site(f"sqlite:///{tmp_path}/psched.db", "test:", tmp_path, farm) as site:
         yield site
 
 
 @pytest.fixture(params=STORES)
-def each_site(request: pytest.FixtureRequest, lab: Lab, urls: dict[str, str], tmp_path: Path) -> Iterator[Site]:
+def each_site(
+    request: pytest.FixtureRequest, lab: Lab, urls: dict[str, str], farm: Farm, tmp_path: Path
+) -> Iterator[Site]:
     """A place on each store that no scheduler has used."""
-    kind = request.param
+    yield from _site(request.param, lab, urls, farm, tmp_path)
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def file_and_server(
+    request: pytest.FixtureRequest, lab: Lab, urls: dict[str, str], farm: Farm, tmp_path: Path
+) -> Iterator[Site]:
+    """The same on two stores only, for what takes its time."""
+    yield from _site(request.param, lab, urls, farm, tmp_path)
+
+
+def _site(kind: str, lab: Lab, urls: dict[str, str], farm: Farm, tmp_path: Path) -> Iterator[Site]:
     if kind not in urls and kind in KINDS:
         server = lab.shared(KINDS[kind])
         urls[kind] = server.url(server.create_database())
     url = f"sqlite:///{tmp_path}/psched.db" if kind == "sqlite" else urls[kind]
-    with Site(url, f"test_{next(_numbers)}:", tmp_path) as site:
+    with Site(url, f"test_{next(_numbers)}:", tmp_path, farm) as site:
         yield site

@@ -1,6 +1,8 @@
-"""A process with a scheduler, as an application would have one: it stops when its standard input is closed.
+"""Processes with a scheduler each, as an application would have one, forked off one that has loaded everything.
 
-Its argument is JSON: the URL, the options of `create_scheduler`, and registrations (keyword arguments of `register`).
+Each line of its input is JSON: the file for records, the URL, the options of `create_scheduler`, and registrations
+(keyword arguments of `register`). It answers with the pid of a process that works until SIGTERM. At the end of its
+input it kills them all.
 """
 
 from __future__ import annotations
@@ -8,25 +10,38 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import redis  # noqa: F401 – what the first to need it would take its time to load
+
 import psched
-from tests.promises.recorded import append
+from psched.clock import boottime
 
 
-def main(url: str, options: dict[str, Any], registrations: list[dict[str, Any]]) -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(threadName)s %(name)s %(message)s")
+def work(file: str, url: str, options: dict[str, Any], registrations: list[dict[str, Any]]) -> None:
     scheduler = psched.create_scheduler(url, **options)
+
+    def append(event: str, **line: object) -> None:
+        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+        os.write(
+            descriptor, json.dumps({"event": event, **line, "pid": os.getpid(), "at": boottime()}).encode() + b"\n"
+        )
+        os.close(descriptor)
 
     def note(event: str) -> None:
         task = scheduler.current
         assert task is not None
-        append(event=event, key=task.key, occurrence=task.scheduled_time, attempts=task.attempts, pid=os.getpid())
+        append(event, key=task.key, occurrence=task.scheduled_time, attempts=task.attempts)
 
+    @scheduler.bind("work once")
     @scheduler.bind("work")
-    def work(data: Any) -> None:
+    def take_time(data: Any) -> None:
         note("begin")
         time.sleep(data["seconds"] if data else 0)
         note("end")
@@ -41,10 +56,39 @@ def main(url: str, options: dict[str, Any], registrations: list[dict[str, Any]])
     for registration in registrations:
         scheduler.register(**registration)
     with scheduler:
-        append(event="up", pid=os.getpid())
-        sys.stdin.read()
-    append(event="down", pid=os.getpid())
+        append("up")
+        signal.sigwait({signal.SIGTERM})
+    append("down")
+
+
+def be_an_instance(arguments: list[Any]) -> None:
+    """Work and end, saying on standard error what went wrong."""
+    errors = Path(arguments[0]).with_name(f"{os.getpid()}.err").open("w")
+    os.dup2(errors.fileno(), 2)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(name)s %(message)s")
+    try:
+        work(*arguments)
+    except BaseException:  # noqa: BLE001 – whatever it is, the test reads it
+        traceback.print_exc()
+    finally:
+        errors.flush()
+        os._exit(0)
+
+
+def main() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    children = []
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            be_an_instance(json.loads(line))
+        children.append(pid)
+        print(pid, flush=True)
+    for pid in children:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    main(*json.loads(sys.argv[1]))
+    main()

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import psutil
+
 from psched import Scheduler, create_scheduler
-from psched.clock import boottime
 from psched.model import TaskRow
 from psched.scheduler.order import INSTANCE
 from psched.scheduler.place import Opened, place_of
 from psched.store import TaskFilter
-from tests.daemon.harness import PATIENCE, read_lines, wait_for
+from tests.daemon.harness import PATIENCE, is_alive, read_lines, wait_for
 from tests.programs import ROOT
 
 T = TypeVar("T")
@@ -29,12 +29,12 @@ _INSTANCE = Path(__file__).with_name("instance.py")
 class Site:
     """Leaves nothing running. `records`: the file that the handlers of its processes write."""
 
-    def __init__(self, url: str, prefix: str, folder: Path) -> None:
+    def __init__(self, url: str, prefix: str, folder: Path, farm: Farm) -> None:
+        self._farm = farm
         self.url = url
         self.prefix = prefix
         self.folder = folder
         self.records = folder / "records"
-        self.deaths: dict[int, float] = {}
         self._stack = ExitStack()
         self._opened: Opened | None = None
 
@@ -81,8 +81,8 @@ class Site:
     def process(self, *registrations: dict[str, Any], **options: Any) -> Instance:
         """Start a process with a scheduler that binds the handlers of `instance.py` and registers these."""
         options = {"prefix": self.prefix, "poll_interval": 0.1, **options}
-        instance = Instance(self, [self.url, options, registrations])
-        self._stack.callback(instance.end)
+        instance = Instance(self, self._farm.bear([str(self.records), self.url, options, registrations]))
+        self._stack.callback(instance.kill)
         return instance
 
     def lines(self, event: str) -> list[dict[str, Any]]:
@@ -99,23 +99,40 @@ class Site:
         return "\n".join([*said, *(str(line) for line in (read_lines(self.records)[-60:]))])
 
 
+class Farm:
+    """Where instances come from: a process that has loaded everything. A context object."""
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, str(_INSTANCE)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def bear(self, arguments: Sequence[Any]) -> int:
+        """Let there be one more instance, and return its pid."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(arguments) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+
 class Instance:
     """A process with a scheduler."""
 
-    def __init__(self, site: Site, arguments: Sequence[Any]) -> None:
+    def __init__(self, site: Site, pid: int) -> None:
+        self.pid = pid
         self._site = site
-        with (site.folder / f"{boottime():.3f}.err").open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, str(_INSTANCE), json.dumps(arguments)],
-                env={**os.environ, "PYTHONPATH": str(ROOT), "PSCHED_TEST_RECORDS": str(site.records)},
-                stdin=subprocess.PIPE,
-                stderr=errors,
-            )
-
-    @property
-    def pid(self) -> int:
-        """Its pid, as the records have it."""
-        return self.process.pid
+        self._process = psutil.Process(pid)
 
     def wait_until_up(self) -> Self:
         """Wait until its scheduler has started."""
@@ -123,21 +140,13 @@ class Instance:
         return self
 
     def kill(self) -> None:
-        """SIGKILL it, and note when that was."""
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        self._site.deaths[self.pid] = boottime()
+        """SIGKILL it; returns when it is gone."""
+        with suppress(psutil.NoSuchProcess):
+            self._process.kill()
+        self._site.wait_for(lambda: not is_alive(self._process))
 
     def stop(self) -> None:
         """Let it stop its scheduler and end."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        assert self.process.wait(20) == 0, self._site.explain()
-
-    def end(self) -> None:
-        """Leave nothing of it."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        if self.process.stdin is not None:
-            self.process.stdin.close()
+        self._process.terminate()
+        self._site.wait_for(lambda: not is_alive(self._process))
+        assert any(line["pid"] == self.pid for line in self._site.lines("down")), self._site.explain()

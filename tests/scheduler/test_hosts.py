@@ -1,0 +1,101 @@
+"""What a scheduler does to its host: nothing but threads; and what becomes of it when its host or its store goes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from psched import ConfigError
+from tests.lab.laboratory import Lab
+from tests.lab.mariadb import MariaDB
+from tests.lab.postgresql import PostgreSQL
+from tests.lab.redis import Redis
+from tests.lab.servers import Server
+from tests.programs import ROOT
+from tests.scheduler.site import Site
+
+_FORGETFUL = """\
+import sys, time
+import psched
+scheduler = psched.create_scheduler(sys.argv[1], poll_interval=0.1)
+
+@scheduler.bind("slow")
+def slow(data):
+    print("begun", flush=True)
+    time.sleep(0.5)
+    print("done", flush=True)
+
+scheduler.push("slow")
+scheduler.start()
+time.sleep(60)
+"""
+
+
+def test_a_script_that_forgets_to_stop_ends_at_ctrl_c_after_the_running_handler(site: Site) -> None:
+    script = subprocess.Popen(
+        [sys.executable, "-c", _FORGETFUL, site.url],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert script.stdout is not None
+    assert script.stdout.readline() == "begun\n"
+    script.send_signal(signal.SIGINT)
+    said, complained = script.communicate(timeout=20)
+    assert said == "done\n"
+    assert complained.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_it_leaves_signals_and_processes_alone(site: Site) -> None:
+    numbers = sorted(signal.valid_signals())
+    before = [signal.getsignal(number) for number in numbers]
+    scheduler = site.scheduler()
+    scheduler.bind("task", lambda data: None)
+    threads = set(threading.enumerate())
+    with scheduler:
+        site.wait_until_over(scheduler.push("task"))
+        assert all(thread.daemon for thread in set(threading.enumerate()) - threads)
+        assert [signal.getsignal(number) for number in numbers] == before
+        assert not subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "psched handler"], check=False).stdout
+
+
+@pytest.mark.parametrize("kind", [MariaDB, PostgreSQL, Redis], ids=lambda kind: kind.name)
+def test_a_wrong_password_is_told_at_start_and_not_repeated(lab: Lab, site: Site, kind: type[Server]) -> None:
+    server = lab.shared(kind)
+    with server.database() as url:
+        scheduler = site.scheduler(url=url.replace("secret", "wrong-one"))
+        with pytest.raises(ConfigError) as refusal:
+            scheduler.start()
+    assert "wrong-one" not in str(refusal.value)
+
+
+def test_a_store_that_is_away_at_start_or_goes_away_is_waited_for(lab: Lab, site: Site) -> None:
+    """Nothing that came while the instance lived is skipped, however long the store was away."""
+    with lab.private(Redis) as server:
+        url = server.url(server.create_database())
+        server.stop()
+        scheduler = site.scheduler(url=url)
+        occurrences: list[int] = []
+
+        @scheduler.bind("tick")
+        def tick(data: object) -> None:
+            assert scheduler.current is not None
+            occurrences.append(scheduler.current.scheduled_time)
+
+        scheduler.register("tick", cron="* * * * * *")
+        with scheduler:
+            server.start()
+            site.wait_for(lambda: len(occurrences) > 1)
+            server.kill()
+            seen = len(occurrences)
+            stood = threading.Event()
+            assert not stood.wait(3)
+            server.start()
+            site.wait_for(lambda: len(occurrences) > seen + 4)
+        assert occurrences == list(range(occurrences[0], occurrences[0] + len(occurrences)))

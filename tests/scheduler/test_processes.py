@@ -1,0 +1,97 @@
+"""Several processes with the same registrations, some of them killed; judged by their handlers' own records."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from psched.clock import boottime
+from tests.scheduler.site import Instance, Site
+
+EVERY_SECOND = "*/1 * * * * *"
+_KILLS = 4
+
+
+def begun(site: Site, name: str) -> Counter[int]:
+    """Return how often a handler began each occurrence of a registration."""
+    return Counter(line["occurrence"] for line in site.lines("begin") if line["key"].startswith(f"{name}@"))
+
+
+def cut_off(site: Site) -> set[int]:
+    """Return the occurrences that a handler began and did not end."""
+    ended = {(line["key"], line["pid"]) for line in site.lines("end")}
+    return {line["occurrence"] for line in site.lines("begin") if (line["key"], line["pid"]) not in ended}
+
+
+def gaps(occurrences: Counter[int]) -> set[int]:
+    """Return the seconds between the first and the last occurrence that nobody began."""
+    return set(range(min(occurrences), max(occurrences) + 1)) - occurrences.keys()
+
+
+def test_each_occurrence_fires_once_while_processes_are_killed(file_and_server: Site) -> None:
+    """With retry none is missed, and what a killed process had begun is begun again; without it, it is not.
+
+    A process that dies between two statements may have taken a task and not begun it: without retry it is lost.
+    """
+    site = file_and_server
+    registrations = (
+        {"name": "work", "cron": EVERY_SECOND, "retry": True, "retry_timeout": 1},
+        {"name": "work once", "cron": EVERY_SECOND},
+    )
+    instances = [site.process(*registrations) for _ in range(4)]
+    for instance in instances:
+        instance.wait_until_up()
+    for number in range(_KILLS):
+        begin = boottime()
+        site.wait_for(lambda begin=begin: boottime() > begin + 1.3)  # type: ignore[misc]
+        instances[number].kill()
+        instances[number] = site.process(*registrations)
+    count = len(begun(site, "work"))
+    site.wait_for(lambda: len(begun(site, "work")) > count + 3)
+    for instance in instances:
+        instance.wait_until_up().stop()
+    again, once = begun(site, "work"), begun(site, "work once")
+    assert len(again) > _KILLS
+    assert not gaps(again)
+    assert {occurrence for occurrence, number in again.items() if number > 1} <= cut_off(site)
+    assert len(once) > _KILLS
+    assert max(once.values()) == 1
+    assert len(gaps(once)) <= _KILLS
+
+
+def test_a_task_whose_process_is_killed_in_its_handler_is_begun_again_after_retry_timeout(
+    file_and_server: Site,
+) -> None:
+    site = file_and_server
+    first, second = (site.process().wait_until_up() for _ in range(2))
+    pushed = site.scheduler().push("first attempt hangs", retry=True, retry_timeout=3)
+    begin = site.wait_for(lambda: next(iter(site.lines("begin")), None))
+    victim, survivor = (first, second) if begin["pid"] == first.pid else (second, first)
+    victim.kill()
+    killed = boottime()
+    end = site.wait_for(lambda: next(iter(site.lines("end")), None))
+    assert (end["key"], end["pid"], end["attempts"]) == (pushed, survivor.pid, 2)
+    assert end["at"] - killed > 1, "it was begun again before its lease was over"
+    site.wait_until_over(pushed)
+    survivor.stop()
+
+
+def test_a_task_without_retry_is_not_begun_again_when_its_process_is_killed(site: Site) -> None:
+    victim: Instance = site.process().wait_until_up()
+    pushed = site.scheduler().push("first attempt hangs")
+    site.wait_for(lambda: site.lines("begin"))
+    victim.kill()
+    survivor = site.process().wait_until_up()
+    site.wait_until_over(pushed)
+    row = site.opened().queue.get(pushed)
+    assert row is not None and row.status == "failed"
+    assert len(site.lines("begin")) == 1
+    survivor.stop()
+
+
+def test_a_handler_that_takes_longer_than_retry_timeout_is_not_doubled(site: Site) -> None:
+    instances = [site.process().wait_until_up() for _ in range(2)]
+    key = site.scheduler().push("work", data={"seconds": 4.5}, retry=True, retry_timeout=0.5)
+    site.wait_until_over(key)
+    assert len(site.lines("begin")) == 1
+    for instance in instances:
+        instance.stop()
