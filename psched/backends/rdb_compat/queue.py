@@ -4,63 +4,36 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from sqlalchemy import Connection, Integer, MetaData, RowMapping, Update, bindparam, case, delete, select, update
 
 from psched.backends.rdb_compat.leases import Fence, seconds
 from psched.backends.rdb_compat.queue_leases import FIRST_TIMEOUT, RETIRED, CompatQueueLeases
+from psched.backends.rdb_compat.store import CompatLeaseStore
 from psched.backends.rdb_compat.tables import data_column, queue_table, read_task, whole_seconds
 from psched.backends.sql.layout import Layout
 from psched.backends.sql.pages import pages_by_key
-from psched.backends.sql.store import SqlStore
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, NotSupportedError
-from psched.model import Claim, Lease, NewTask, TaskRow
+from psched.model import Claim, NewTask, TaskRow
 from psched.payload import compress
 from psched.store import TaskFilter
 
 
-class CompatTaskStore(SqlStore):
+class CompatTaskStore(CompatLeaseStore):
     """`TaskStore` on a table that Ruby clients and workers may share."""
 
-    shows_fence = False
-    knows_holders = False
+    _leases: CompatQueueLeases
 
     def __init__(self, database: Database, table: str) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self._table = queue_table(MetaData(), table)
-        super().__init__(database, Layout(database, self._table, "id", "PerfectQueue"))
-        self._leases = CompatQueueLeases(database, self._table)
+        leases = CompatQueueLeases(database, self._table)
+        super().__init__(database, Layout(database, self._table, "id", "PerfectQueue"), leases, read_task)
         self._write_statements()
-
-    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:
-        """Lease up to `limit` due rows. Raises NotSupportedError for `types`: they are no column."""
-        if types is not None:
-            raise NotSupportedError("rdb_compat cannot take rows of some types only; type: rdb can")
-        return [Claim(read_task(row), lease) for row, lease in self._leases.acquire(limit, alive_time)]
-
-    def next_due(self, types: Collection[str] | None = None) -> float | None:
-        """Return in how many seconds the earliest row is due; None when there is none."""
-        return self._leases.next_due(types)
-
-    def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
-        """Make each lease end `alive_time` seconds from now; None for those that are lost."""
-        return self._leases.extend(leases, alive_time)
-
-    def release(self, lease: Lease, until: float) -> None:
-        """Make the row due now."""
-        self._leases.release(lease, until)
-
-    def retry(self, lease: Lease, wait: float, error: str | None, until: float, counted: bool = True) -> None:
-        """Make the row due `wait` seconds from now; there is no place for `error`, and attempts are not counted."""
-        self._leases.retry(lease, wait, until)
-
-    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
-        """Give back nothing: this table does not know its holders."""
-        return 0
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
         """Create tasks and return the keys that existed before."""

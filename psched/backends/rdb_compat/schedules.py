@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, cast
 
 from sqlalchemy import Connection, MetaData, RowMapping, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
 from psched.backends.rdb_compat.leases import CompatLeases
+from psched.backends.rdb_compat.store import CompatLeaseStore
 from psched.backends.rdb_compat.tables import (
     data_column,
     read_schedule,
@@ -18,57 +19,28 @@ from psched.backends.rdb_compat.tables import (
 )
 from psched.backends.sql.layout import Layout
 from psched.backends.sql.pages import Pages
-from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
-from psched.errors import AlreadyExistsError, IdempotentNotFoundError, NotSupportedError
+from psched.errors import AlreadyExistsError, IdempotentNotFoundError
 from psched.ledger import MODIFY, Entry, Ledger
-from psched.model import Claim, Lease, Policy, Rule, ScheduleRow
+from psched.model import Claim, Policy, Rule, ScheduleRow
 from psched.store import Also
 
 _ALL = Policy()
 _RUN = Entry()
 
 
-class CompatScheduleStore(SqlStore):
+class CompatScheduleStore(CompatLeaseStore):
     """`ScheduleStore` on a table that Ruby clients and workers may share."""
 
-    shows_fence = False
-    knows_holders = False
     ledger: Ledger | None = None
 
     def __init__(self, database: Database, table: str) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self._table = schedules_table(MetaData(), table)
-        super().__init__(database, Layout(database, self._table, "id", "PerfectSched"))
-        self._leases = CompatLeases(database, self._table, self._table.c.next_time)
+        leases = CompatLeases(database, self._table, self._table.c.next_time)
+        super().__init__(database, Layout(database, self._table, "id", "PerfectSched"), leases, read_schedule)
         self._pages = Pages(database, self._table, self._table.c.timeout, self._table.c.id)
         self._write_statements()
-
-    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:
-        """Lease up to `limit` due rows, earliest first. Raises NotSupportedError for `types`: they are no column."""
-        if types is not None:
-            raise NotSupportedError("rdb_compat cannot take rows of some types only; type: rdb can")
-        return [Claim(read_schedule(row), lease) for row, lease in self._leases.acquire(limit, alive_time)]
-
-    def next_due(self, types: Collection[str] | None = None) -> float | None:
-        """Return in how many seconds the earliest row is due; None when there is none."""
-        return self._leases.next_due(types)
-
-    def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
-        """Make each lease end `alive_time` seconds from now; None for those that are lost."""
-        return self._leases.extend(leases, alive_time)
-
-    def release(self, lease: Lease, until: float) -> None:
-        """Make the row due now."""
-        self._leases.release(lease, until)
-
-    def retry(self, lease: Lease, wait: float, error: str | None, until: float, counted: bool = True) -> None:
-        """Make the row due `wait` seconds from now; there is no place for `error`, and attempts are not counted."""
-        self._leases.retry(lease, wait, until)
-
-    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
-        """Give back nothing: this table does not know its holders."""
-        return 0
 
     def add(
         self,

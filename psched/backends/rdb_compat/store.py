@@ -1,0 +1,54 @@
+"""What the stores of `rdb_compat` have in common: everything of `LeaseStore`. Used in children and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from psched.backends.rdb_compat.leases import CompatLeases
+from psched.backends.sql.layout import Layout
+from psched.backends.sql.store import SqlStore
+from psched.dialects.database import Database
+from psched.errors import NotSupportedError
+from psched.model import Claim, Lease, Row
+
+
+class CompatLeaseStore(SqlStore):
+    """Due rows with leases in a table of the originals; `read` makes of a stored row what the engine knows."""
+
+    shows_fence = False
+    knows_holders = False
+
+    def __init__(
+        self, database: Database, layout: Layout, leases: CompatLeases, read: Callable[[Mapping[Any, Any]], Row]
+    ) -> None:
+        """Connects to nothing yet."""
+        super().__init__(database, layout)
+        self._leases = leases
+        self._read_row = read
+
+    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:
+        """Lease up to `limit` due rows. Raises NotSupportedError for `types`: they are no column."""
+        if types is not None:
+            raise NotSupportedError("rdb_compat cannot take rows of some types only; type: rdb can")
+        return [Claim(self._read_row(row), lease) for row, lease in self._leases.acquire(limit, alive_time)]
+
+    def next_due(self, types: Collection[str] | None = None) -> float | None:
+        """Return in how many seconds the earliest row is due; None when there is none."""
+        return self._leases.next_due(types)
+
+    def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
+        """Make each lease end `alive_time` seconds from now; None for those that are lost."""
+        return self._leases.extend(leases, alive_time)
+
+    def release(self, lease: Lease, until: float) -> None:
+        """Make the row due now."""
+        self._leases.release(lease, until)
+
+    def retry(self, lease: Lease, wait: float, error: str | None, until: float, counted: bool = True) -> None:
+        """Make the row due `wait` seconds from now; there is no place for `error`, and attempts are not counted."""
+        self._leases.retry(lease, wait, until)
+
+    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
+        """Give back nothing: this table does not know its holders."""
+        return 0
