@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.lab import absent
 from tests.lab.identity import own
@@ -15,6 +16,8 @@ class Redis(Server):
     """A Redis server; its databases are numbers, of which it has 16 at a time."""
 
     name = "Redis"
+    options: tuple[str, ...] = ()
+    """Further words of its command line; set them before `start`."""
 
     def command(self, *words: str, database: str = "0") -> bytes:
         """Send one command and return the first line of its answer, as the protocol has it (`+OK`).
@@ -24,13 +27,14 @@ class Redis(Server):
         """
         requests = [["AUTH", PASSWORD], ["SELECT", database], list(words)]
         with socket.create_connection((HOST, self.port), timeout=5) as connection, connection.makefile("rwb") as stream:
-            for request in requests:
-                stream.write(b"".join(_encode(request)))
-                stream.flush()
-                answer = stream.readline().rstrip()
-                if not answer or answer.startswith(b"-"):
-                    raise OSError(f"Redis refuses {request[0]}: {answer.decode()}")
-        return answer
+            return _asked(stream, requests)
+
+    def text(self, *words: str) -> bytes:
+        """Send one command that is answered by a text, and return that. Raises OSError as `command` does."""
+        with socket.create_connection((HOST, self.port), timeout=5) as connection, connection.makefile("rwb") as stream:
+            length = _asked(stream, [["AUTH", PASSWORD], list(words)])
+            text: bytes = stream.read(int(length[1:]))
+            return text
 
     def url(self, database: str, port: int | None = None) -> str:
         return f"redis://:{PASSWORD}@{HOST}:{self.port if port is None else port}/{database}"
@@ -56,8 +60,40 @@ class Redis(Server):
         return [
             str(absent.find("redis-server")), "--bind", HOST, "--port", str(self.port), "--dir", str(self.data),
             "--requirepass", PASSWORD, "--save", "", "--appendonly", "yes",
-            "--appendfsync", "always" if self.durable else "no",
+            "--appendfsync", "always" if self.durable else "no", *self.options,
         ]  # fmt: skip
+
+
+class RedisNode(Redis):
+    """A node of a Redis Cluster. It has no slots at first."""
+
+    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+
+    def create_database(self) -> str:
+        return "0"  # a cluster has one
+
+    def serve(self, first: int = 0, last: int = 16383) -> None:
+        """Take the slots from `first` to `last`."""
+        self.command("CLUSTER", "ADDSLOTSRANGE", str(first), str(last))
+
+    def meet(self, other: RedisNode) -> None:
+        """Make one cluster of this node and `other`."""
+        self.command("CLUSTER", "MEET", HOST, str(other.port))
+
+    def is_up(self) -> bool:
+        """Whether all slots are served, as far as this node knows."""
+        return b"cluster_state:ok" in self.text("CLUSTER", "INFO")
+
+
+def _asked(stream: Any, requests: list[list[str]]) -> bytes:
+    """Send one request after another, and return the first line of the last answer."""
+    for request in requests:
+        stream.write(b"".join(_encode(request)))
+        stream.flush()
+        answer: bytes = stream.readline().rstrip()
+        if not answer or answer.startswith(b"-"):
+            raise OSError(f"Redis refuses {request[0]}: {answer.decode()}")
+    return answer
 
 
 def _encode(words: list[str]) -> Iterator[bytes]:

@@ -128,7 +128,7 @@ class RedisServer:
         if not cluster:
             return single
         _closed(single)
-        options = {**self.location.options}
+        options = {name: value for name, value in self.location.options.items() if name != "db"}  # it has one
         if options.pop("connection_class", None) is SSLConnection:
             options["ssl"] = True
         return RedisCluster(retry=Retry(NoBackoff(), _CLUSTER_TRIES), require_full_coverage=False, **options)

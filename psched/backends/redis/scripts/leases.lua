@@ -9,7 +9,7 @@ local function undo(holder, numbers)
     local row = row_of(key)
     local was = call('HMGET', row, 'claim', 'ready')
     if numbers[was[1]] then
-      call('HINCRBY', row, 'attempts', -1)
+      grow(row, 'attempts', -1)
       settle(key, tonumber(was[2]))
     end
   end

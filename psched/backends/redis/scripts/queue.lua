@@ -20,6 +20,12 @@ local function row_of(key)
   return T .. 'row:' .. key
 end
 
+-- Returns type, user, priority and due time of a row, also where somebody has spoilt them.
+local function facts(key)
+  local is = call('HMGET', row_of(key), 'type', 'user', 'priority', 'due')
+  return is[1] or '', is[2] or '', tonumber(is[3]) or 0, tonumber(is[4]) or now
+end
+
 local function line_of(type, user)
   return T .. 'line:' .. #type .. ':' .. type .. ':' .. user
 end
@@ -64,23 +70,22 @@ end
 
 -- Lets a row wait that is due then.
 local function wait(key, due)
-  local row = row_of(key)
-  local is = call('HMGET', row, 'type', 'user', 'priority')
-  call('HSET', row, 'status', 'waiting', 'due', whole(due), 'updated', whole(now))
+  local type, user, priority = facts(key)
+  call('HSET', row_of(key), 'status', 'waiting', 'due', whole(due), 'updated', whole(now))
   if due > now then
-    note('later', key, is[1], whole(due))
+    note('later', key, type, whole(due))
   else
-    queue_up(key, is[1], is[2], tonumber(is[3]), due)
+    queue_up(key, type, user, priority, due)
   end
 end
 
 -- Takes a waiting row out of where it waits.
 local function leave(key)
-  local is = call('HMGET', row_of(key), 'type', 'user')
-  if drop('later', key, is[1]) == 0 then
-    for _, kind in ipairs({'', is[1]}) do
-      call('ZREM', line_of(kind, is[2]), key)
-      enter(kind, is[2])
+  local type, user = facts(key)
+  if drop('later', key, type) == 0 then
+    for _, kind in ipairs({'', type}) do
+      call('ZREM', line_of(kind, user), key)
+      enter(kind, user)
     end
   end
 end
@@ -88,13 +93,13 @@ end
 -- Writes the lease of a row that waits nowhere any more.
 local function begin(key, ends, holder, number)
   local row = row_of(key)
-  local is = call('HMGET', row, 'type', 'user', 'max_running', 'due')
-  call('HINCRBY', row, 'fence', 1)
-  call('HINCRBY', row, 'attempts', 1)
-  call('HSET', row, 'status', 'running', 'ready', is[4], 'due', whole(ends), 'claim', number, 'holder', holder,
+  local type, user, _, due = facts(key)
+  grow(row, 'fence', 1)
+  grow(row, 'attempts', 1)
+  call('HSET', row, 'status', 'running', 'ready', whole(due), 'due', whole(ends), 'claim', number, 'holder', holder,
     'node', holder, 'updated', whole(now))
-  note('leases', key, is[1], whole(ends))
-  call('ZADD', T .. 'run:' .. is[2], is[3] or '+inf', key)
+  note('leases', key, type, whole(ends))
+  call('ZADD', T .. 'run:' .. user, tonumber(call('HGET', row, 'max_running')) or '+inf', key)
   call('SADD', T .. 'held:' .. holder, key)
   return call('HGETALL', row)
 end
@@ -102,14 +107,14 @@ end
 -- Ends the lease of a row, which then waits nowhere. Whoever of its user was parked has a turn again, which is told.
 local function quit(key)
   local row = row_of(key)
-  local is = call('HMGET', row, 'type', 'user', 'holder')
+  local type, user = facts(key)
+  call('SREM', T .. 'held:' .. (call('HGET', row, 'holder') or ''), key)
   call('HDEL', row, 'holder')
-  drop('leases', key, is[1])
-  call('ZREM', T .. 'run:' .. is[2], key)
-  call('SREM', T .. 'held:' .. (is[3] or ''), key)
-  local parked = call('SMEMBERS', T .. 'parked:' .. is[2])
+  drop('leases', key, type)
+  call('ZREM', T .. 'run:' .. user, key)
+  local parked = call('SMEMBERS', T .. 'parked:' .. user)
   for _, kind in ipairs(parked) do
-    enter(kind, is[2])
+    enter(kind, user)
   end
   if #parked > 0 then
     ring(T, 1)
@@ -118,7 +123,7 @@ end
 
 -- Ends the lease of a row, which is to be due then.
 local function settle(key, due)
-  local ends = tonumber(call('HGET', row_of(key), 'due'))
+  local _, _, _, ends = facts(key)
   quit(key)
   wait(key, due)
   if due < ends then
@@ -128,11 +133,10 @@ end
 
 -- Makes the lease of a row end then.
 local function renew(key, ends)
-  local row = row_of(key)
-  local is = call('HMGET', row, 'type', 'due')
-  call('HSET', row, 'due', whole(ends), 'updated', whole(now))
-  note('leases', key, is[1], whole(ends))
-  if ends < tonumber(is[2]) then
+  local type, _, _, due = facts(key)
+  call('HSET', row_of(key), 'due', whole(ends), 'updated', whole(now))
+  note('leases', key, type, whole(ends))
+  if ends < due then
     ring(T, 1)
   end
 end

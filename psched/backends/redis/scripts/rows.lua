@@ -14,6 +14,14 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
+-- Adds to a number in a row; what somebody has spoilt begins anew.
+local function grow(row, field, by)
+  local done = redis.pcall('HINCRBY', row, field, by)
+  if type(done) == 'table' and done.err then
+    call('HSET', row, field, field == 'fence' and whole(now) or '0')
+  end
+end
+
 local function prefix_of(meta)
   return meta:sub(1, -5)
 end

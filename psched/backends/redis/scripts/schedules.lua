@@ -20,7 +20,7 @@ local function move(key, type, due, before)
   call('HSET', row_of(key), 'due', score)
   call('ZADD', T .. 'due:', score, key)
   call('ZADD', T .. 'due:' .. type, score, key)
-  if not before or due < tonumber(before) then
+  if due < (tonumber(before) or math.huge) then
     ring(T, 1)
   end
 end
@@ -45,8 +45,8 @@ local function take(key, ends, holder, number)
   if was[3] then
     call('SREM', T .. 'held:' .. was[3], key)
   end
-  call('HINCRBY', row, 'fence', 1)
-  call('HINCRBY', row, 'attempts', 1)
+  grow(row, 'fence', 1)
+  grow(row, 'attempts', 1)
   call('HSET', row, 'status', 'running', 'ready', was[1], 'claim', number, 'holder', holder, 'node', holder,
     'updated', whole(now))
   call('SADD', T .. 'held:' .. holder, key)

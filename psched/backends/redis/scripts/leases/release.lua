@@ -3,6 +3,6 @@ local refused = refusal(row_of(ARGV[1]), ARGV[2])
 if refused then
   return refused
 end
-call('HINCRBY', row_of(ARGV[1]), 'attempts', -1)
+grow(row_of(ARGV[1]), 'attempts', -1)
 settle(ARGV[1], now)
 return {'done'}

@@ -7,7 +7,7 @@ if refused then
 end
 call('HSET', row, 'crashes', '0')
 if ARGV[4] == '1' then
-  call('HINCRBY', row, 'attempts', -1)
+  grow(row, 'attempts', -1)
 end
 if ARGV[5] then
   call('HSET', row, 'last_error', ARGV[5])

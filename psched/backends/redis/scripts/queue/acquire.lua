@@ -14,12 +14,12 @@ if ARGV[place] == '-1' then
   types = {''}
 end
 
--- Returns keys of a sorted set up to now; those whose hash somebody deleted alone are dropped.
-local function ripe(set)
+-- Returns the keys of a sorted set up to now; those whose rows somebody has deleted or spoilt are dropped from it.
+local function ripe(set, status)
   local found = call('ZRANGEBYSCORE', set, '-inf', whole(now), 'LIMIT', 0, math.max(AHEAD, limit))
   local keys = {}
   for _, key in ipairs(found) do
-    if call('EXISTS', row_of(key)) == 1 then
+    if call('HGET', row_of(key), 'status') == status then
       keys[#keys + 1] = key
     else
       call('ZREM', set, key)
@@ -30,16 +30,16 @@ end
 
 -- Leases that have ended are ended for good, lest they come to life beside their successors; what is due stands in line.
 local function catch_up(type)
-  for _, key in ipairs(ripe(T .. 'leases:' .. type)) do
-    local due = tonumber(call('HGET', row_of(key), 'due'))
-    call('HINCRBY', row_of(key), 'fence', 1)
+  for _, key in ipairs(ripe(T .. 'leases:' .. type, 'running')) do
+    local _, _, _, due = facts(key)
+    grow(row_of(key), 'fence', 1)
     quit(key)
     wait(key, due)
   end
-  for _, key in ipairs(ripe(T .. 'later:' .. type)) do
-    local is = call('HMGET', row_of(key), 'type', 'user', 'priority', 'due')
-    drop('later', key, is[1])
-    queue_up(key, is[1], is[2], tonumber(is[3]), tonumber(is[4]))
+  for _, key in ipairs(ripe(T .. 'later:' .. type, 'waiting')) do
+    local kind, user, priority, due = facts(key)
+    drop('later', key, kind)
+    queue_up(key, kind, user, priority, due)
   end
 end
 
@@ -86,12 +86,12 @@ local function look(user)
   if not user.key then
     return
   end
-  local is = call('HMGET', row_of(user.key), 'max_running', 'type')
-  if not is[2] then  -- somebody deleted the hash alone
+  local is = call('HMGET', row_of(user.key), 'max_running', 'type', 'status')
+  if is[3] ~= 'waiting' then  -- somebody has deleted or spoilt the row
     pass(user, user.line.type)
     return look(user)
   end
-  user.limit, user.type = tonumber(is[1]), is[2]
+  user.limit, user.type = tonumber(is[1]), is[2] or ''
   local most = least(user.most, user.limit)
   if most and user.running >= most then
     blocked[#blocked + 1] = {type = user.line.type, user = user.name}

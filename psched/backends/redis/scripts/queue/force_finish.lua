@@ -6,6 +6,6 @@ if status ~= 'waiting' and status ~= 'running' then
   return {status}
 end
 withdraw(key)
-call('HINCRBY', row_of(key), 'fence', 1)
+grow(row_of(key), 'fence', 1)
 retire(key, 'finished', ARGV[2])
 return {'done'}

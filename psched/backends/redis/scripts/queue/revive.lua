@@ -8,7 +8,7 @@ if status ~= 'failed' and status ~= 'cancelled' then
 end
 call('ZREM', T .. 'purge', key)
 call('HDEL', row, 'finished_at', 'purge_at')
-call('HINCRBY', row, 'fence', 1)
+grow(row, 'fence', 1)
 call('HSET', row, 'attempts', '0', 'crashes', '0', 'cancel_requested', '0')
 wait(key, now)
 ring(T, 1)

@@ -1,0 +1,93 @@
+"""A Redis Cluster will do: all keys are in one slot, and whoever has it is found, also once it has moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from psched.backends import open_stores
+from psched.model import NewTask
+from psched.store import ScheduleStore, StoreSettings, TaskStore
+from tests.lab.laboratory import Lab
+from tests.lab.redis import RedisNode
+from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, eventually, keys_of, soon
+
+
+@pytest.fixture
+def nodes(lab: Lab) -> Iterator[list[RedisNode]]:
+    """Two nodes that know each other. The first one has no slot of ours."""
+    with ExitStack() as stack:
+        nodes = []
+        for _ in range(2):
+            node = stack.enter_context(lab.private(RedisNode))
+            assert isinstance(node, RedisNode)
+            nodes.append(node)
+        first, second = nodes
+        slot = int(first.command("CLUSTER", "KEYSLOT", "{psched}:any")[1:])
+        first.serve(0, slot - 1)
+        second.serve(slot, 16383)
+        first.meet(second)
+        eventually(lambda: all(node.is_up() for node in nodes))
+        yield nodes
+
+
+def stores_on(node: RedisNode, holder: str = "host/1/x", more: str = "") -> tuple[ScheduleStore, TaskStore]:
+    settings = StoreSettings(url=node.url("0") + more, holder=holder, schedules="schedules", queue="queue")
+    stores = open_stores("redis", settings)
+    assert stores.schedules is not None
+    assert stores.queue is not None
+    return stores.schedules, stores.queue
+
+
+@pytest.mark.parametrize("url", ["", "?cluster=true"])
+def test_all_works_on_a_cluster_whichever_node_is_named(nodes: list[RedisNode], url: str) -> None:
+    schedules, queue = stores_on(nodes[0], more=url)
+    schedules.create_tables()
+    queue.create_tables()
+    schedules.check_tables()
+    findings = list(schedules.diagnose())
+    assert all(finding.ok for finding in findings)
+    assert "cluster" in findings[1].message
+    schedules.add("key", "t", HOURLY, LONG_AGO, LONG_AGO, {"n": 1})
+    (claim,) = schedules.acquire(5, 100)
+    assert schedules.shares_database(queue)
+    schedules.advance(
+        claim, FAR_OFF, FAR_OFF, soon(), lambda connection: queue.submit([NewTask("k@1", "t")], connection)
+    )
+    assert [row.next_time for row in schedules.list()] == [FAR_OFF]
+    nodes[1].command("SCRIPT", "FLUSH")
+    see_that_it_rings(queue)
+    (first, second) = queue.acquire(2, 100)
+    assert keys_of([first, second]) == ["k@1", "other"]
+    queue.retire(first, "finished", None, 0, soon())
+    assert queue.purge(5) == 1
+    schedules.close()
+    queue.close()
+
+
+def see_that_it_rings(queue: TaskStore) -> None:
+    """Submit a task "other" and hear of it."""
+    bell = queue.open_bell()
+    assert bell is not None
+    bell.arm(10)
+    assert queue.submit([NewTask("other", "t")]) == []
+    assert eventually(bell.rang)
+    bell.close()
+
+
+def test_a_node_that_dies_and_comes_back_is_waited_for(nodes: list[RedisNode]) -> None:
+    schedules, queue = stores_on(nodes[0])
+    schedules.create_tables()
+    schedules.add("key", "t", HOURLY, LONG_AGO, LONG_AGO, {})
+    (claim,) = schedules.acquire(1, 100)
+    nodes[1].kill()
+    with pytest.raises(Exception) as caught:  # noqa: PT011 – the driver's own, whichever it is
+        schedules.acquire(1, 100)
+    assert schedules.is_unavailable(caught.value), repr(caught.value)
+    nodes[1].start()
+    schedules.advance(claim, FAR_OFF, FAR_OFF, soon() + 15)
+    assert [row.next_time for row in schedules.list()] == [FAR_OFF]
+    schedules.close()
+    queue.close()

@@ -1,0 +1,185 @@
+"""What a table of Redis is, and is not: kinds, layouts, an unfit server, rows that somebody spoilt or threw away."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import redis
+
+from psched.backends import open_stores
+from psched.errors import ConfigError, NotSupportedError, PreemptedError
+from psched.model import NewTask
+from psched.store import ScheduleStore, StoreSettings, TaskStore
+from tests.lab.laboratory import Lab
+from tests.lab.redis import Redis
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
+from tests.stores.queue.bench import QueueBench, keys_in
+from tests.stores.rows import RedisRows
+
+
+def rows_of(bench: Bench) -> RedisRows:
+    assert isinstance(bench.rows, RedisRows)
+    return bench.rows
+
+
+def test_a_table_of_a_newer_layout_is_refused_also_by_who_is_at_work(bench: Bench, store: ScheduleStore) -> None:
+    bench.add(store, "key")
+    rows_of(bench).client.hset(f"{rows_of(bench).prefix}meta", "layout", 99)
+    for refused in (bench.open().check_tables, bench.open().create_tables):
+        with pytest.raises(ConfigError, match="newer"):
+            refused()
+    with pytest.raises(redis.ResponseError, match="newer"):
+        store.acquire(1, 100)
+    assert [finding.ok for finding in store.diagnose()] == [False]
+
+
+def test_schedules_and_a_queue_are_not_taken_for_one_another(bench: Bench, store: ScheduleStore) -> None:
+    settings = StoreSettings(url=bench.url, holder="h", queue=bench.table)
+    queue = open_stores("redis", settings).queue
+    assert queue is not None
+    for refused in (queue.check_tables, queue.create_tables):
+        with pytest.raises(ConfigError, match="holds no queue but schedules"):
+            refused()
+    with pytest.raises(redis.ResponseError, match="holds no queue but schedules"):
+        queue.submit([NewTask("key", "t")])
+    queue.close()
+
+
+def test_an_old_server_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis.Redis, "info", lambda client, section: {"redis_version": "5.0.14"})
+    for refused in (bench.open().check_tables, bench.open().create_tables):
+        with pytest.raises(ConfigError, match="Redis 5.0.14 is too old: 6.0 or later"):
+            refused()
+
+
+def test_a_server_that_may_drop_rows_is_warned_about(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    with lab.private(Redis) as server:
+        assert isinstance(server, Redis)
+        bench = Bench("redis", server.url("0"))
+        store = bench.open()
+        store.create_tables()
+        server.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        server.command("CONFIG", "SET", "appendonly", "no")
+        with caplog.at_level(logging.WARNING):
+            store.check_tables()
+        assert "table=schedules the server may throw rows away" in caplog.text
+        assert "maxmemory-policy noeviction" in caplog.text
+        found = {finding.subject: finding for finding in store.diagnose()}
+        assert not found["eviction"].ok
+        assert not found["persistence"].ok
+        server.command("CONFIG", "SET", "save", "60 1000")
+        snapshots = next(finding for finding in store.diagnose() if finding.subject == "persistence")
+        assert snapshots.ok
+        assert "save 60 1000" in snapshots.message
+        bench.close()
+
+
+def test_a_key_that_comes_again_has_higher_fences_than_ever(bench: Bench, store: ScheduleStore) -> None:
+    """Even where the clock has not moved on since, or was set back."""
+    bench.add(store, "key")
+    bench.write("key", fence=FAR_OFF * 1000)
+    stale = bench.take(store, "key")
+    store.delete("key")
+    bench.add(store, "key")
+    again = bench.take(store, "key")
+    assert again.lease.fence > stale.lease.fence
+    with pytest.raises(PreemptedError):
+        store.advance(stale, FAR_OFF, FAR_OFF, soon())
+
+
+def test_a_purged_key_that_comes_again_has_higher_fences_than_ever(tasks: QueueBench, queue: TaskStore) -> None:
+    tasks.submit(queue, ["key"])
+    tasks.write("key", fence=FAR_OFF * 1000)
+    stale = tasks.claim(queue, "key")
+    queue.retire(stale, "finished", None, 0, soon())
+    assert queue.purge(10) == 1
+    tasks.submit(queue, ["key"])
+    assert tasks.claim(queue, "key").lease.fence > stale.lease.fence
+
+
+SPOILT: list[dict[str, Any]] = [
+    {"next_time": "soon"}, {"delay_ms": "later"}, {"next_time": 10**18}, {"data": b"\xff\xfe"}, {"cron": b"\xff"},
+    {"timezone": b"\xff"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spoilt", SPOILT, ids=str)
+def test_a_spoilt_field_is_a_problem_of_its_row_alone(
+    bench: Bench, store: ScheduleStore, spoilt: dict[str, Any]
+) -> None:
+    bench.fill(store, ["bad", "good"], lambda i: LONG_AGO + i)
+    bench.write("bad", **spoilt)
+    claims = {claim.row.key: claim for claim in store.acquire(10, 100)}
+    assert claims["good"].row.problem is None
+    assert claims["bad"].row.problem
+    store.retry(claims["bad"].lease, 100, claims["bad"].row.problem, soon())
+    assert sorted(bool(row.problem) for row in store.list()) == [False, True]
+
+
+def test_schedules_whose_hash_is_gone_are_forgotten(bench: Bench, store: ScheduleStore) -> None:
+    bench.fill(store, ["a", "gone", "z"], lambda i: LONG_AGO + i)
+    rows_of(bench).client.delete(f"{rows_of(bench).prefix}row:gone")
+    assert [row.key for row in store.list()] == ["a", "z"]
+    assert keys_of(store.acquire(10, 100)) == ["a", "z"]
+    assert store.acquire(10, 100, ["type1"]) == []
+    assert store.give_back("host/1/none", [], 10) == 0
+
+
+def test_tasks_whose_hash_is_gone_are_forgotten_wherever_they_were(tasks: QueueBench, queue: TaskStore) -> None:
+    for user in (None, "u"):
+        tasks.submit(queue, [f"{user} {n}" for n in range(3)], user=user)
+    tasks.submit(queue, ["later"], run_at=queue.now() + 0.2)
+    (held,) = queue.acquire(1, 0.2)
+    rows = rows_of(tasks)
+    for key in ("None 1", "u 0", "later", held.row.key):
+        rows.client.delete(f"{rows.prefix}row:{key}")
+    kept = {"None 0", "None 2", "u 1", "u 2"} - {held.row.key}
+    assert set(keys_of(queue.acquire(10, 100))) == kept
+    assert set(keys_in(queue)) == kept
+    while queue.next_due(["type1"]) == 0.0 or (queue.next_due() or 0) < 1:
+        assert queue.acquire(10, 100) == queue.acquire(10, 100, ["type1"]) == []
+    assert queue.give_back(held.row.node or "", [], 10) == len(kept)
+
+
+def test_a_queue_takes_no_part_in_a_transaction_of_sql(queue: TaskStore) -> None:
+    with pytest.raises(NotSupportedError, match="transactions"):
+        queue.submit([NewTask("key", "t")], object())
+
+
+def test_tables_in_two_databases_are_not_written_together(lab: Lab) -> None:
+    server = lab.shared(Redis)
+    stores = [
+        open_stores("redis", StoreSettings(url=server.url(database), holder="h", schedules="s", queue="q"))
+        for database in ("4", "5")
+    ]
+    one, other = stores
+    assert one.schedules is not None
+    assert one.queue is not None
+    assert other.queue is not None
+    assert one.schedules.shares_database(one.queue)
+    assert not one.schedules.shares_database(other.queue)
+
+
+def test_thousands_of_a_holder_are_given_back_in_parts(tasks: QueueBench, queue: TaskStore) -> None:
+    dead = tasks.queue("host/9/dead")
+    queue.submit([NewTask(f"key{n}", "t", user=f"u{n % 3}") for n in range(1203)])
+    assert len(dead.acquire(1203, 100)) == 1203
+    assert queue.give_back("host/9/dead", ["key7"], 100) == 1203
+    assert len(queue.acquire(2000, 100)) == 1202
+
+
+@pytest.mark.parametrize("field", ["type", "user", "priority", "due", "fence", "attempts", "max_running"])
+def test_a_spoilt_field_of_a_task_stops_no_neighbour(tasks: QueueBench, queue: TaskStore, field: str) -> None:
+    tasks.submit(queue, ["bad", "good", "best"], user="u", priority=3)
+    tasks.submit(queue, ["later"], run_at=queue.now() + 0.05)
+    rows = rows_of(tasks)
+    for key in ("bad", "later"):
+        rows.client.hset(f"{rows.prefix}row:{key}", field, b"\xff spoilt")
+    taken: list[str] = []
+    while len(taken) < 4:
+        for claim in queue.acquire(10, 100):
+            taken.append(claim.row.key)
+            queue.retire(claim, "finished", None, None, soon())
+    assert sorted(taken) == ["bad", "best", "good", "later"]

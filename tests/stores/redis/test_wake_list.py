@@ -1,0 +1,163 @@
+"""Who waits is called by whatever makes rows due, one for each row; a ring is never kept by one who is busy."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from psched.model import NewTask
+from psched.store import Bell, LeaseStore, ScheduleStore, TaskStore
+from tests.lab.laboratory import Lab
+from tests.lab.redis import Redis
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, eventually, soon
+from tests.stores.queue.bench import QueueBench
+from tests.stores.rows import RedisRows
+
+SILENCE = 0.1
+"""Seconds after which what has not rung does not ring. A ring takes a millisecond."""
+
+
+def armed(store: LeaseStore) -> Bell:
+    bell = store.open_bell()
+    assert bell is not None
+    bell.arm(60)
+    return bell
+
+
+@pytest.fixture
+def bell(queue: TaskStore) -> Iterator[Bell]:
+    with closing(armed(queue)) as bell:
+        yield bell
+
+
+def rings(bell: Bell) -> bool:
+    return bool(select.select([bell.fileno()], [], [], SILENCE)[0]) and bell.rang()
+
+
+def test_what_makes_tasks_due_rings(tasks: QueueBench, queue: TaskStore, bell: Bell) -> None:
+    tasks.submit(queue, ["key"])
+    assert rings(bell)
+    queue.release(tasks.claim(queue, "key").lease, soon())
+    assert rings(bell)
+    queue.retry(tasks.claim(queue, "key").lease, 0, None, soon())
+    assert rings(bell)
+    claim = tasks.claim(queue, "key")
+    queue.give_back(claim.row.node or "", [], 10)
+    assert rings(bell)
+    queue.retire(tasks.claim(queue, "key"), "failed", None, None, soon())
+    queue.retry_failed("key")
+    assert rings(bell)
+    queue.submit([NewTask("later", "t", run_at=FAR_OFF)])
+    assert rings(bell), "whoever sleeps until something else is due must look again"
+
+
+def test_taking_renewing_and_finishing_call_nobody(tasks: QueueBench, queue: TaskStore, bell: Bell) -> None:
+    tasks.submit(queue, ["key", "other"])
+    assert rings(bell)
+    bell.rang()
+    done, late = queue.acquire(2, 1)
+    queue.extend([done.lease, late.lease], 2)
+    queue.retire(done, "finished", None, 10, soon())
+    queue.retry(late.lease, 1000, None, soon())
+    assert not rings(bell)
+
+
+def test_a_run_that_ends_calls_for_those_who_waited_for_it(tasks: QueueBench, queue: TaskStore, bell: Bell) -> None:
+    tasks.submit(queue, ["a", "b"], user="u", max_running=1)
+    claim = tasks.claim(queue, "a")
+    assert queue.acquire(1, 100) == []
+    while rings(bell):
+        pass
+    queue.retire(claim, "finished", None, 10, soon())
+    assert rings(bell)
+
+
+def test_schedules_ring_when_they_are_due_earlier_than_was_known(bench: Bench, store: ScheduleStore) -> None:
+    with closing(armed(store)) as bell:
+        bench.add(store, "key")
+        assert rings(bell)
+        store.advance(bench.take(store, "key"), LONG_AGO + 1, LONG_AGO + 1, soon())
+        assert rings(bell)
+        claim = bench.take(store, "key")
+        store.extend([claim.lease], 200)
+        store.advance(claim, FAR_OFF, FAR_OFF, soon())
+        assert not rings(bell)
+
+
+def test_each_row_calls_one(queue: TaskStore, bell: Bell) -> None:
+    with closing(armed(queue)) as other:
+        queue.submit([NewTask("one", "t")])
+        assert sorted([rings(bell), rings(other)]) == [False, True]
+        queue.submit([NewTask("two", "t"), NewTask("three", "t")])
+        assert rings(bell)
+        assert rings(other)
+
+
+def test_a_ring_for_one_who_is_busy_is_anothers(queue: TaskStore, bell: Bell) -> None:
+    queue.submit([NewTask("one", "t")])
+    select.select([bell.fileno()], [], [], 5)
+    bell.disarm()
+    with closing(armed(queue)) as other:
+        assert rings(other)
+
+
+def test_one_who_is_busy_is_not_called_and_hears_again_afterwards(
+    tasks: QueueBench, queue: TaskStore, bell: Bell
+) -> None:
+    bell.disarm()
+    bell.disarm()
+    assert not bell.rang()
+    rows = tasks.rows
+    assert isinstance(rows, RedisRows)
+    eventually(lambda: not [client for client in rows.client.client_list() if client["cmd"] == "blpop"])
+    queue.submit([NewTask("unheard", "t")])
+    eventually(lambda: not rows.client.exists(f"{rows.prefix}bell"))
+    bell.arm(60)
+    assert not rings(bell)
+    queue.submit([NewTask("heard", "t")])
+    assert rings(bell)
+
+
+def test_nobody_listens_for_ever(queue: TaskStore, tasks: QueueBench) -> None:
+    bell = queue.open_bell()
+    assert bell is not None
+    bell.arm(0.05)
+    time.sleep(0.1)
+    assert not bell.rang()
+    bell.arm(60)
+    queue.submit([NewTask("key", "t")])
+    assert rings(bell)
+    bell.close()
+    bell.close()
+
+
+def test_rings_that_nobody_waits_for_are_few(tasks: QueueBench, queue: TaskStore) -> None:
+    queue.submit([NewTask(f"key{n}", "t") for n in range(100)])
+    rows = tasks.rows
+    assert isinstance(rows, RedisRows)
+    assert rows.client.llen(f"{rows.prefix}bell") <= 16
+    assert 0 < rows.client.pttl(f"{rows.prefix}bell") <= 1000
+
+
+def test_a_lost_connection_is_an_error_and_is_made_anew(lab: Lab) -> None:
+    with lab.private(Redis) as server:
+        assert isinstance(server, Redis)
+        bench = QueueBench("redis", server.url("0"), "queue")
+        queue = bench.queue()
+        queue.create_tables()
+        with closing(armed(queue)) as bell:
+            server.kill()
+            with pytest.raises(RedisConnectionError):
+                eventually(bell.rang)
+            server.start()
+            bell.arm(60)
+            queue.submit([NewTask("key", "t")])
+            assert rings(bell)
+            server.kill()
+            bell.disarm()
+        bench.close()
