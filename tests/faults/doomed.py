@@ -11,11 +11,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
+Work = Callable[[Callable[[], None]], object]
+"""What is done. It calls what it is given when its statements are to be counted from then on."""
 
-def is_killed_before(number: int, work: Callable[[], object]) -> bool:
-    """Do `work` in a fork, killed -9 before its statement or commit `number` (from 0); False when it has fewer.
 
-    In that case, too, the process ends at once, with everything open. `work` must use no connection of its parent's.
+def is_killed_before(number: int, work: Work) -> bool:
+    """Do `work` in a fork, killed -9 before its counted statement or commit `number` (from 0).
+
+    False when it has fewer; then, too, the process ends at once, with everything open. `work` must use no connection
+    of its parent's.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -28,7 +32,7 @@ def is_killed_before(number: int, work: Callable[[], object]) -> bool:
     return code != 0
 
 
-def _perish(number: int, work: Callable[[], object]) -> None:
+def _perish(number: int, work: Work) -> None:
     left = number
 
     def count(*_: Any) -> None:
@@ -37,11 +41,13 @@ def _perish(number: int, work: Callable[[], object]) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         left -= 1
 
-    code = 1
-    try:
+    def begin() -> None:
         sa.event.listen(sa.Engine, "before_cursor_execute", count)
         sa.event.listen(sa.Engine, "commit", count)
-        work()
+
+    code = 1
+    try:
+        work(begin)
         code = 0
     except BaseException:  # noqa: BLE001 – nothing of the test session may go on in here
         traceback.print_exc()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,8 @@ def queue_on(bench: QueueBench) -> Queue:
 
 
 def test_a_caller_who_is_killed_leaves_his_work_and_its_task_or_neither(bench: QueueBench, kind: type[Caller]) -> None:
-    def work(number: str) -> None:
+    def work(number: str, begin: Callable[[], None]) -> None:
+        begin()
         queue = queue_on(bench)
         with caller_on(bench, kind) as caller:
             order(bench, caller, number)
@@ -79,7 +81,7 @@ def test_a_caller_who_is_killed_leaves_his_work_and_its_task_or_neither(bench: Q
 
     bench.close()
     for statement in itertools.count():
-        killed = is_killed_before(statement, lambda number=f"order{statement}": work(number))  # type: ignore[misc]
+        killed = is_killed_before(statement, partial(work, f"order{statement}"))
         if not killed:
             break
         assert (orders(bench), keys_in(bench.queue())) == ([], [])

@@ -42,10 +42,11 @@ def feed(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iter
 
 
 def test_a_worker_that_is_killed_loses_no_occurrence_and_doubles_none(request: Any, feed: Feed) -> None:
+    """Killed at each statement by which it settles its run; what dies while it polls is the store's conformance."""
     together = request.node.callspec.params["feed"][2] == "together"
     occurrence = FIRST
     for statement in itertools.count():
-        killed = is_killed_before(statement, feed.feed)
+        killed = is_killed_before(statement, lambda begin: feed.feed(once_polled=begin))
         done, submitted = feed.row.next_time > occurrence, feed.submitted
         assert submitted == list(range(FIRST, occurrence + 3600, 3600))[: len(submitted)]
         assert (occurrence in submitted) == done or not (together or done), "half of it was done"
@@ -60,7 +61,7 @@ def test_a_worker_that_is_killed_loses_no_occurrence_and_doubles_none(request: A
         feed.close()
         if not killed:
             break
-    assert statement >= 3, "it was not killed between its statements"
+    assert statement >= (3 if together else 2), "it was not killed between its statements"
 
 
 LOSSES: list[Callable[[Proxy, bytes], Trap]] = [Proxy.lose_request, Proxy.lose_answer]
