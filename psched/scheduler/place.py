@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from psched.advance import Keeping
 from psched.backends import open_stores
 from psched.config import Settings, from_mapping
+from psched.cron import tz_database
 from psched.errors import ConfigError
 from psched.holder import holder_name
 from psched.retire import Retire
@@ -24,6 +26,9 @@ TICK_LEASE = 3.0
 TASK_LEASE = 10.0
 """Seconds of lease on a task unless it has a retry_timeout to go by."""
 _TICK_WAIT = 1.0
+
+_LEDGER = Keeping(retention=7 * 86400.0, count=1000)
+"""How much is kept of which occurrence became a task when, where the store has a ledger."""
 
 _LONGEST_PREFIX = 36
 _REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
@@ -40,15 +45,16 @@ class Place:
         """Return its stores, opened for this process; nothing is connected yet. Raises ConfigError."""
         schedules, queue = self.settings.schedules, self.settings.queue
         assert schedules is not None and queue is not None
+        reckoning = f"{schedules.cron_dialect} {tz_database()}"
+        holder = holder_name(str(os.getpid()))
         stores = open_stores(
             schedules.type,
-            StoreSettings(schedules.url, holder_name(str(os.getpid())), schedules.table, queue.table, schedules.tls),
+            StoreSettings(schedules.url, holder, schedules.table, queue.table, schedules.tls, reckoning),
         )
         if stores.schedules is None or stores.queue is None:
             raise ConfigError(f"the store type {schedules.type!r} keeps no schedules or no queue")
-        collection = ScheduleCollection(
-            stores.schedules, LeaseTimes(TICK_LEASE, _TICK_WAIT, TICK_LEASE), Defaults(schedules.timezone)
-        )
+        defaults = Defaults(schedules.timezone, schedules.cron_dialect, _LEDGER)
+        collection = ScheduleCollection(stores.schedules, LeaseTimes(TICK_LEASE, _TICK_WAIT, TICK_LEASE), defaults)
         collection.feed(stores.queue)
         completion = Retire(stores.queue, self.retention, None, failed_retention=self.retention)
         times = LeaseTimes(TASK_LEASE, _TICK_WAIT, TASK_LEASE)
