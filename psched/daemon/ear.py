@@ -8,7 +8,7 @@ from psched.clock import Clock, monotonic
 from psched.store import Bell
 
 _PATIENCE = 30.0
-"""Seconds before a bell that failed is tried again."""
+"""Seconds before a bell that failed is tried again; at once when it had been ringing until then."""
 
 
 class Ear:
@@ -57,15 +57,17 @@ class Ear:
             self._failed(error)
         else:
             self._listening = True
+            self._complained = False
 
     def hears(self) -> bool:
         """Tell whether it has rung. A connection that is gone counts as a ring: something may have gone unheard."""
         if not self._listening or self._bell is None:
             return False
+        was_called = self.called
         try:
             return self._bell.rang()
         except Exception as error:  # noqa: BLE001 – as in `listen`
-            self._failed(error)
+            self._failed(error, patience=0.0 if was_called else _PATIENCE)
             return True
 
     def cover(self) -> bool:
@@ -82,9 +84,9 @@ class Ear:
         if self._bell is not None:
             self._bell.close()
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception, patience: float = _PATIENCE) -> None:
         self._listening = False
-        self._deaf_until = self._clock() + _PATIENCE
-        if not self._complained:
+        self._deaf_until = self._clock() + patience
+        if patience and not self._complained:
             self._complain(error)
-        self._complained = True
+            self._complained = True

@@ -91,14 +91,21 @@ class Lane:
         return tasks
 
     def _look(self) -> Sequence[Task]:
-        """Take what is due; unless something says that there is, ask first. Ask again when there is nothing."""
-        tasks: Sequence[Task] = ()
-        if not self._vigil.looks_first or self._is_due():
-            tasks = self.source.poll_multi(self.prefetch.limit(), self.application.types, ahead=True)
-            if tasks:
-                self._vigil.worked()
-            else:
+        """Take what is due; unless something says that there is, ask first.
+
+        What became due between the two is not missed: what is asked for and still not to be had is for others.
+        """
+        tasks: Sequence[Task] = () if self._vigil.looks_first else self._take()
+        if not tasks and self._is_due():
+            tasks = self._take()
+            if not tasks:
                 self._is_due()
+        return tasks
+
+    def _take(self) -> Sequence[Task]:
+        tasks = self.source.poll_multi(self.prefetch.limit(), self.application.types, ahead=True)
+        if tasks:
+            self._vigil.worked()
         return tasks
 
     def _is_due(self) -> bool:

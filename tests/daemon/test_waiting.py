@@ -1,0 +1,99 @@
+"""An idle worker sleeps until something is due, or until it is called, and not for whole poll intervals."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from psched.holder import holder_name
+from psched.queue import Queue, open_queue
+from tests.daemon.harness import Daemon
+from tests.daemon.test_queue import APPLICATION
+from tests.lab.servers import Server
+
+Make = Callable[..., Daemon]
+
+INTERVAL = 30.0
+"""A poll interval that no test here waits for (seconds)."""
+SOON = 8.0
+"""Well below it, and generous for a busy machine."""
+
+
+@contextmanager
+def rarely_polling(make_daemon: Make, url: str) -> Iterator[tuple[Daemon, Queue]]:
+    """Prepare a daemon whose worker polls rarely, not started yet; a stop at the end is to end the worker's rest."""
+    sections = {"schedules": {"app": "app:app"}, "queue": {"app": "queue_application:app", "table": "tasks"}}
+    daemon = make_daemon(url=url, app=None, poll_interval=INTERVAL, **sections)
+    shutil.copy(APPLICATION, daemon.folder)
+    section = daemon.settings().queue
+    assert section is not None
+    with open_queue(section, holder_name("test")) as queue:
+        queue.store.create_tables()
+        yield daemon, queue
+    before = time.monotonic()
+    assert daemon.end(signal.SIGTERM) == 0
+    assert time.monotonic() <= before + SOON
+
+
+def see_it_run_soon(daemon: Daemon, key: str, due: float) -> None:
+    """See a task run soon after `due` (on this machine's monotonic clock), and not before."""
+    ran = daemon.wait_for_trace("ran", key)["at"]
+    assert due <= ran <= due + SOON
+
+
+def test_what_is_due_while_idle_starts_then(make_daemon: Make, database: str) -> None:
+    with rarely_polling(make_daemon, database) as (daemon, queue):
+        before, now = time.monotonic(), queue.store.now()
+        with daemon.schedules() as schedules:
+            schedules.add("s1", "print", cron="0 0 1 1 *", next_run_time=now + 3, data={})
+        queue.submit("q1", "quick", run_at=now + 4)
+        daemon.start()
+        see_it_run_soon(daemon, "s1", before + 3)
+        see_it_run_soon(daemon, "q1", before + 4)
+
+
+@pytest.fixture
+def listening(make_daemon: Make, postgresql: Server) -> Iterator[tuple[Daemon, Queue]]:
+    """A running daemon that PostgreSQL calls."""
+    with postgresql.database() as url, rarely_polling(make_daemon, url) as (daemon, queue):
+        daemon.start()
+        yield daemon, queue
+
+
+def see_it_called(daemon: Daemon, queue: Queue, key: str) -> None:
+    before = time.monotonic()
+    queue.submit(key, "quick")
+    see_it_run_soon(daemon, key, before)
+    daemon.wait_for(lambda: queue[key].metadata().status == "finished")
+
+
+def test_a_worker_is_called_for_each_task(listening: tuple[Daemon, Queue]) -> None:
+    for number in range(5):
+        see_it_called(*listening, f"q{number}")
+
+
+def test_a_worker_is_called_for_what_will_be_due_soon(listening: tuple[Daemon, Queue]) -> None:
+    daemon, queue = listening
+    see_it_called(daemon, queue, "first")
+    before, now = time.monotonic(), queue.store.now()
+    with daemon.schedules() as schedules:
+        schedules.add("s1", "print", cron="0 0 1 1 *", next_run_time=now + 2, data={})
+    queue.submit("q1", "quick", run_at=now + 1)
+    see_it_run_soon(daemon, "q1", before + 1)
+    see_it_run_soon(daemon, "s1", before + 2)
+
+
+def test_a_worker_that_cannot_be_called_any_more_listens_anew(
+    listening: tuple[Daemon, Queue], postgresql: Server
+) -> None:
+    see_it_called(*listening, "first")
+    with postgresql.admin() as cursor:
+        ended = cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
+        assert ended.rowcount == 2, "one for each section"
+    see_it_called(*listening, "second")
+    see_it_called(*listening, "third")
