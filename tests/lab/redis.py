@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.lab import absent
 from tests.lab.identity import own
-from tests.lab.servers import HOST, PASSWORD, Server
+from tests.lab.servers import HOST, PASSWORD, Server, free_port
 
 
 class Redis(Server):
@@ -67,7 +67,8 @@ class Redis(Server):
 class RedisNode(Redis):
     """A node of a Redis Cluster. It has no slots at first."""
 
-    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+    bus = 0
+    """The port on which the nodes talk to each other; by default one that may be anybody's."""
 
     def create_database(self) -> str:
         return "0"  # a cluster has one
@@ -78,7 +79,12 @@ class RedisNode(Redis):
 
     def meet(self, other: RedisNode) -> None:
         """Make one cluster of this node and `other`."""
-        self.command("CLUSTER", "MEET", HOST, str(other.port))
+        self.command("CLUSTER", "MEET", HOST, str(other.port), str(other.bus))
+
+    def _command(self) -> list[str]:
+        self.bus = free_port() if self.bus == 0 else self.bus
+        cluster = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-port", str(self.bus))
+        return [*super()._command(), *cluster]
 
     def is_up(self) -> bool:
         """Whether all slots are served, as far as this node knows."""
