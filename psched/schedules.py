@@ -9,6 +9,7 @@ from typing import Any
 
 from psched import cron
 from psched.advance import LONG, Advance, Keeping
+from psched.audit import History, Question, Verdict, audit
 from psched.backends import open_stores
 from psched.config import Section
 from psched.errors import ConfigError, NotSupportedError
@@ -122,6 +123,37 @@ class ScheduleCollection:
         NotSupportedError where the store keeps no ledger.
         """
         return self.ledger.rows(LedgerFilter(key, failed, since, until))
+
+    def audit(
+        self, since: int, until: int, *, late: float | None = None, keys: Collection[str] | None = None
+    ) -> Iterator[Verdict]:
+        """Yield for each schedule (`keys`: of these) whether the ledger proves that what should have run did.
+
+        The occurrences from `since` to `until` are judged (unix seconds, both included): each that its cron expression
+        and every change of it ask for is on record once, and no other. `late`: a run may begin so many seconds after
+        its time. Schedules that were deleted are judged for as long as they were there. Raises NotSupportedError where
+        the store keeps no ledger.
+        """
+        question = Question(since, until, late)
+        for key in self.ledger.keys() if keys is None else keys:
+            yield audit(self._on_record(key, question), question)
+
+    def _on_record(self, key: str, question: Question) -> History:
+        ledger = self.ledger
+        present = self.store.get(key)
+        before = ledger.row_before(key, question.since)
+        rows = list(ledger.rows(LedgerFilter(key, since=question.since, until=question.until)))
+        now = self.store.now()
+        return History(
+            key=key,
+            changes=ledger.changes(key),
+            rows=rows if before is None else [before, *rows],
+            oldest=next(ledger.rows(LedgerFilter(key)), None),
+            present=present,
+            now=now,
+            kept_since=now - self._defaults.keeping.retention,
+            reckoning=f"{self._defaults.dialect} {cron.tz_database()}",
+        )
 
     def poll(self, types: Collection[str] | None = None) -> Task | None:
         """Acquire the run that has been due longest, or None when nothing is due.

@@ -22,12 +22,8 @@ When = Callable[[float], float]
 
 @click.command()
 @click.argument("key", required=False)
-@click.option(
-    "--failed", is_flag=True, help="Only where an attempt failed or was lost, or what came too late."
-)
-@click.option(
-    "--since", type=Moment(), metavar="WHEN", help="From then on: unix seconds, a date, or 2d (ago)."
-)
+@click.option("--failed", is_flag=True, help="Only where an attempt failed or was lost, or what came too late.")
+@click.option("--since", type=Moment(), metavar="WHEN", help="From then on: unix seconds, a date, or 2d (ago).")
 @click.option("--until", type=Moment(), metavar="WHEN", help="Up to then (default: now).")
 @common_options()
 def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, until: When | None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from psched.cli import doctor, history, queue, run, schedules, upcoming
+from psched.cli import audit, doctor, history, queue, run, schedules, upcoming
 from psched.cli.faults import guarded
 from psched.cli.options import Chosen, common_options
 
@@ -36,6 +36,7 @@ for command in (
     schedules.delete,
     upcoming.next_,
     history.history,
+    audit.audit,
     doctor.doctor,
     run.run,
     queue.queue,

@@ -6,7 +6,7 @@ resolved to instants with the time zone (`resolve`). Times are unix seconds.
 
 from psched.cron.expression import DIALECTS, MAX_LENGTH, check_dialect
 from psched.cron.preview import Occurrence, occurrences
-from psched.cron.resolve import first_time, next_time, validate
+from psched.cron.resolve import first_time, last_time, next_time, validate
 from psched.cron.zones import check_timezone, tz_database
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "check_dialect",
     "check_timezone",
     "first_time",
+    "last_time",
     "next_time",
     "occurrences",
     "tz_database",

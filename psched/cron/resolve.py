@@ -49,6 +49,21 @@ def first_time(cron: str, at: int, timezone: str, dialect: str = "vixie") -> int
     return next_time(cron, at - 1, timezone, dialect)
 
 
+def last_time(cron: str, after: int, at: int, timezone: str, dialect: str = "vixie") -> int | None:
+    """Return the last match after `after` and up to `at`, or None when there is none between.
+
+    It is found by halving, so a span of years costs little more than one of minutes. Raises as `next_time` does.
+    """
+    expression, zone = parse(cron, dialect), load_zone(timezone)
+    low = following(expression, zone, after, at)
+    high = at
+    while low is not None and low < high:
+        middle = (low + high + 1) // 2
+        found = following(expression, zone, middle - 1, at)
+        low, high = (low, middle - 1) if found is None else (found, high)
+    return low
+
+
 def validate(cron: str, timezone: str, dialect: str = "vixie") -> None:
     """Accept what will have matches for ever.
 

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Table,
     Update,
     bindparam,
+    case,
     insert,
     literal,
     null,
@@ -33,7 +34,7 @@ from psched.store import Also
 _ERROR_TAIL = 2000
 """Characters kept of an error: the row of the schedule itself has more of it."""
 
-_OF_SCHEDULE = ("key", "fence", "version", "node")
+_OF_SCHEDULE = ("key", "fence", "node", "version")
 _OF_DEFINITION = (
     *("key", "version", "type", "cron", "timezone", "delay_ms", "catch_up", "max_lateness_ms", "alert_after_ms", "due"),
 )
@@ -59,6 +60,7 @@ class Records:
         self._reckoning = reckoning
         self._this = schedules.c.key == bindparam("lease_key")
         self._entry = self._entering(schedules, self._this)
+        self._passed = self._entering(schedules, self._this, age=1)
         given = {
             name: bindparam(f"change_{name}", type_=changes.c[name].type)
             for name in ("action", "node", "pending", "reckoning")
@@ -80,9 +82,9 @@ class Records:
 
         return Settling(settle, {}, record)
 
-    def enter(self, connection: Connection, row: ScheduleRow, entry: Entry) -> None:
-        """Enter what became of the occurrence in `row`."""
-        connection.execute(self._entry, {"lease_key": row.key, **self._values(row, entry)})
+    def passing(self, connection: Connection, row: ScheduleRow, entry: Entry) -> None:
+        """Enter what became of the occurrence in `row`, passed over by a change that has just been written."""
+        connection.execute(self._passed, {"lease_key": row.key, **self._values(row, entry)})
 
     def change(self, connection: Connection, key: str, action: str, node: str, pending: int | None) -> None:
         """Enter the definition that now stands in the schedule's row; `pending`: what was next before, milliseconds."""
@@ -139,7 +141,8 @@ class Records:
         }
         connection.execute(statement, values)
 
-    def _entering(self, source: FromClause, *conditions: ColumnElement[bool]) -> Insert:
+    def _entering(self, source: FromClause, *conditions: ColumnElement[bool], age: int = 0) -> Insert:
+        """Return the INSERT of an entry under the version that the schedule's row had `age` changes ago."""
         c = self._ledger.c
         given = {
             "scheduled_time": "entry_scheduled",
@@ -150,13 +153,17 @@ class Records:
             "previous": "entry_previous",
             "attempts": "entry_attempts",
             "trouble": "entry_trouble",
-            "started": "entry_started",
             "error": "entry_error",
             "reckoning": "entry_reckoning",
         }
         values = [bindparam(parameter, type_=c[name].type) for name, parameter in given.items()]
-        chosen = select(*(source.c[name] for name in _OF_SCHEDULE), *values, now_ms()).where(*conditions)
-        return insert(self._ledger).from_select([*_OF_SCHEDULE, *given, "ended"], chosen)
+        began = bindparam(
+            "entry_started", type_=c.started.type
+        )  # known up to a round trip, which a run may be shorter than
+        started = case((began > now_ms(), now_ms()), else_=began)
+        *names, version = (source.c[name] for name in _OF_SCHEDULE)
+        chosen = select(*names, version - age if age else version, *values, started, now_ms()).where(*conditions)
+        return insert(self._ledger).from_select([*_OF_SCHEDULE, *given, "started", "ended"], chosen)
 
     def _changing(
         self, version: ColumnElement[int], given: Mapping[str, Any], *conditions: ColumnElement[bool]

@@ -112,10 +112,12 @@ class RdbScheduleStore(RdbLeaseStore):
         if entry is not None:  # a fence of its own, so that the entry cannot meet one of the last run
             statement = statement.values(fence=self._table.c.fence + 1)
 
+        pending = seen.next_time if entry is None or entry.last is None else entry.last + 1
+
         def record(connection: Connection) -> None:
-            self._records.change(connection, seen.key, action, self._holder, milliseconds(seen.next_time))
+            self._records.change(connection, seen.key, action, self._holder, milliseconds(pending))
             if entry is not None:
-                self._records.enter(connection, seen, entry)
+                self._records.passing(connection, seen, entry)
 
         def work(connection: Connection, uncertain: bool) -> bool:
             if self._database.execute_with(connection, statement, {}, record):
