@@ -46,7 +46,7 @@ class Arrears:
 
         Raises the driver's errors; it may be called again.
         """
-        undecided = list(self.names)
+        undecided = [name for name in self.names if self._overdue(name) is not None]
         end = self.clock() + self.patience
         while undecided and not stopping.is_set():
             signs = self.presence.signs()
@@ -57,10 +57,15 @@ class Arrears:
             if undecided:
                 stopping.wait(_PAUSE)
 
+    def _overdue(self, name: str) -> ScheduleRow | None:
+        """Return the registration if it was due before this instance came, and not just so."""
+        row = self.schedules.store.get(name)
+        return None if row is None or row.next_time >= self.since - self.grace else row
+
     def _is_settled(self, name: str, signs: Sequence[Sign]) -> bool:
         """Skip what is to be skipped of one registration; False when that is not known, or not done, yet."""
-        row = self.schedules.store.get(name)
-        if row is None or row.next_time >= self.since - self.grace:
+        row = self._overdue(name)
+        if row is None:
             return True
         concerned = [sign for sign in signs if name in sign.names]
         if any(sign.lives and sign.since <= row.next_time for sign in concerned):

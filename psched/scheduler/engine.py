@@ -94,6 +94,10 @@ class Engine:
         for thread in [self._keeper.ticker, self._warden.ticker, *self._threads]:
             thread.start()
 
+    def runs_here(self) -> bool:
+        """Tell whether the calling thread is one of its own."""
+        return threading.current_thread() in self._threads
+
     @property
     def is_ready(self) -> bool:
         """Whether the tables are made, and what is registered is stored."""

@@ -183,9 +183,11 @@ class Scheduler:
         """Take no more tasks, and wait for running handlers, at most `timeout` seconds; False when that was too short.
 
         What runs then goes on in its thread, and its lease is kept. Afterwards it can be started again. Does nothing
-        when it is not running.
+        when it is not running. Raises ScheduleError when a handler calls it, which it would wait for.
         """
         with self._here():
+            if self._engine is not None and self._engine.runs_here():
+                raise ScheduleError("a handler cannot stop its scheduler, which waits for handlers; let another thread")
             engine, self._engine = self._engine, None
             atexit.unregister(self._at_exit)
         done = engine is None or engine.stop(timeout)  # not under the lock: a running handler may push

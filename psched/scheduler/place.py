@@ -11,6 +11,7 @@ from typing import Any
 
 from psched.advance import Keeping
 from psched.backends import open_stores
+from psched.backoff import Backoff
 from psched.config import Settings, from_mapping
 from psched.cron import tz_database
 from psched.errors import ConfigError
@@ -25,7 +26,8 @@ TICK_LEASE = 3.0
 """Seconds for which an instance that dies in the middle of it delays an occurrence."""
 TASK_LEASE = 10.0
 """Seconds of lease on a task unless it has a retry_timeout to go by."""
-_TICK_WAIT = 1.0
+_MENDING = Backoff()
+"""How long a row is left alone of which nothing can be made."""
 
 _LEDGER = Keeping(retention=7 * 86400.0, count=1000)
 """How much is kept of which occurrence became a task when, where the store has a ledger."""
@@ -54,10 +56,10 @@ class Place:
         if stores.schedules is None or stores.queue is None:
             raise ConfigError(f"the store type {schedules.type!r} keeps no schedules or no queue")
         defaults = Defaults(schedules.timezone, schedules.cron_dialect, _LEDGER)
-        collection = ScheduleCollection(stores.schedules, LeaseTimes(TICK_LEASE, _TICK_WAIT, TICK_LEASE), defaults)
+        collection = ScheduleCollection(stores.schedules, LeaseTimes(TICK_LEASE, _MENDING, TICK_LEASE), defaults)
         collection.feed(stores.queue)
         completion = Retire(stores.queue, self.retention, None, failed_retention=self.retention)
-        times = LeaseTimes(TASK_LEASE, _TICK_WAIT, TASK_LEASE)
+        times = LeaseTimes(TASK_LEASE, _MENDING, TASK_LEASE)
         tasks = Source(stores.queue, completion, times)
         chime = Chime(stores.queue)
         tasks.open_bell = chime.open_bell

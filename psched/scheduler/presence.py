@@ -25,7 +25,7 @@ LEASE = 8.0
 """Seconds for which an instance counts as living after the last sign of it."""
 INTERVAL = 2.0
 """Seconds between two signs."""
-_SWEEP = 30
+_SWEEP = 300
 """Signs in a row between two looks for those who gave none in all that time, and so are dead."""
 
 

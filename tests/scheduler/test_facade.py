@@ -209,6 +209,20 @@ def test_stop_waits_for_running_handlers_and_takes_nothing_new(site: Site, calls
     assert scheduler.stop(), "stopping what is stopped does nothing"
 
 
+def test_a_handler_cannot_stop_the_scheduler_that_would_wait_for_it(site: Site, calls: queue.Queue[Any]) -> None:
+    scheduler = site.scheduler()
+
+    @scheduler.bind("stop")
+    def stop(data: Any) -> None:
+        with pytest.raises(ScheduleError, match="a handler cannot stop"):
+            scheduler.stop()
+        calls.put("went on")
+
+    with scheduler:
+        scheduler.push("stop")
+        assert calls.get(timeout=10) == "went on"
+
+
 def test_clear_removes_registrations_and_tasks(each_site: Site) -> None:
     scheduler = each_site.scheduler()
     scheduler.bind("task", lambda data: None)

@@ -75,7 +75,7 @@ def test_a_wrong_password_is_told_at_start_and_not_repeated(lab: Lab, site: Site
     assert "wrong-one" not in str(refusal.value)
 
 
-def test_a_store_that_is_away_at_start_or_goes_away_is_waited_for(lab: Lab, site: Site) -> None:
+def test_a_redis_that_is_away_forgets_its_scripts_or_its_clients_is_waited_for(lab: Lab, site: Site) -> None:
     """Nothing that came while the instance lived is skipped, however long the store was away."""
     with lab.private(Redis) as server:
         url = server.url(server.create_database())
@@ -92,6 +92,11 @@ def test_a_store_that_is_away_at_start_or_goes_away_is_waited_for(lab: Lab, site
         with scheduler:
             server.start()
             site.wait_for(lambda: len(occurrences) > 1)
+            server.command("SCRIPT", "FLUSH")
+            server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            server.command("CLIENT", "KILL", "TYPE", "pubsub")
+            before = len(occurrences)
+            site.wait_for(lambda: len(occurrences) > before + 1)
             server.kill()
             seen = len(occurrences)
             stood = threading.Event()
