@@ -57,6 +57,12 @@ def file_and_server(
     yield from _site(request.param, lab, urls, farm, tmp_path)
 
 
+@pytest.fixture
+def redis_site(lab: Lab, urls: dict[str, str], farm: Farm, tmp_path: Path) -> Iterator[Site]:
+    """The same on Redis."""
+    yield from _site("redis", lab, urls, farm, tmp_path)
+
+
 def _site(kind: str, lab: Lab, urls: dict[str, str], farm: Farm, tmp_path: Path) -> Iterator[Site]:
     if kind not in urls and kind in KINDS:
         server = lab.shared(KINDS[kind])

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -78,10 +78,10 @@ class Site:
 
         self.wait_for(is_over)
 
-    def process(self, *registrations: dict[str, Any], **options: Any) -> Instance:
+    def process(self, *registrations: dict[str, Any], farm: Farm | None = None, **options: Any) -> Instance:
         """Start a process with a scheduler that binds the handlers of `instance.py` and registers these."""
         options = {"prefix": self.prefix, "poll_interval": 0.1, **options}
-        instance = Instance(self, self._farm.bear([str(self.records), self.url, options, registrations]))
+        instance = Instance(self, (farm or self._farm).bear([str(self.records), self.url, options, registrations]))
         self._stack.callback(instance.kill)
         return instance
 
@@ -100,12 +100,18 @@ class Site:
 
 
 class Farm:
-    """Where instances come from: a process that has loaded everything. A context object."""
+    """Where instances come from: a process that has loaded everything. A context object.
+
+    `environ`: further variables of theirs.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self._environ = dict(environ or {})
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
             [sys.executable, str(_INSTANCE)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), **self._environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -135,6 +135,19 @@ def test_an_instance_takes_only_what_it_has_bound(site: Site, calls: queue.Queue
             assert calls.get(timeout=10) == "other"
 
 
+def test_a_task_that_is_made_here_wakes_a_resting_handler_of_this_process(site: Site, calls: queue.Queue[Any]) -> None:
+    scheduler = site.scheduler(poll_interval=60)
+    scheduler.bind("task", calls.put)
+    scheduler.register("task", cron=EVERY_SECOND, data="made of an occurrence")
+    with scheduler:
+        assert calls.get(timeout=10) == "made of an occurrence"
+        assert calls.get(timeout=10) == "made of an occurrence"
+    scheduler.unregister("task")
+    with scheduler:
+        scheduler.push("task", data="pushed")
+        assert calls.get(timeout=10) == "pushed"
+
+
 def test_prefixes_do_not_see_one_another(site: Site, calls: queue.Queue[Any]) -> None:
     one, other = site.scheduler(prefix="one:"), site.scheduler(prefix="other:")
     one.bind("task", lambda data: calls.put("one"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 from psched.clock import boottime
-from tests.scheduler.site import Instance, Site
+from tests.lab.laboratory import Lab
+from tests.scheduler.site import Farm, Instance, Site
 
 EVERY_SECOND = "*/1 * * * * *"
 _KILLS = 4
@@ -86,6 +88,28 @@ def test_a_task_without_retry_is_not_begun_again_when_its_process_is_killed(site
     assert row is not None and row.status == "failed"
     assert len(site.lines("begin")) == 1
     survivor.stop()
+
+
+def test_hosts_whose_clocks_are_wrong_fire_when_the_store_says_so(redis_site: Site, lab: Lab) -> None:
+    """Ten minutes ahead, and behind: nothing is early, skipped or fired twice, and a delay is what it should be."""
+    site = redis_site
+    registration = {"name": "work", "cron": EVERY_SECOND}
+    ahead, behind = lab.wall_clock(), lab.wall_clock()
+    ahead.set(600)
+    behind.set(-600)
+    with Farm(ahead.environment) as early, Farm(behind.environment) as late:
+        instances = [site.process(registration, farm=farm).wait_until_up() for farm in (early, late)]
+        pushed = site.scheduler().push("work once", delay=1.5)
+        before = time.time()
+        site.wait_for(lambda: len(begun(site, "work")) > 3)
+        site.wait_until_over(pushed)
+        for instance in instances:
+            instance.stop()
+    fired = begun(site, "work")
+    boot = time.time() - boottime()
+    assert not gaps(fired) and max(fired.values()) == 1
+    assert all(line["at"] + boot >= line["occurrence"] - 0.05 for line in site.lines("begin"))
+    assert next(line["at"] + boot - before for line in site.lines("begin") if line["key"] == pushed) > 1.4
 
 
 def test_a_handler_that_takes_longer_than_retry_timeout_is_not_doubled(site: Site) -> None:
