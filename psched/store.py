@@ -137,7 +137,7 @@ class LeaseStore(Protocol):
 
 
 Also = Callable[[Any], object]
-"""Further work on a store's own connection."""
+"""Further work in one with a store's own: `TaskStore.submit` with what it is called with as its `connection`."""
 
 
 class ScheduleStore(LeaseStore, Protocol):
@@ -194,8 +194,8 @@ class ScheduleStore(LeaseStore, Protocol):
     ) -> Rule | None:
         """Finish the claimed occurrence: store the next one, computed from the rule in `claim.row`, and end the lease.
 
-        A ledger has `entry` of it, in the same transaction. `also` is called with the connection when that is done, and
-        within it, too; it may be called again.
+        A ledger has `entry` of it, in the same transaction. `also` is called with a `connection` for `submit`: what it
+        submits is there when this is done, and only then. It may be called again, or although nothing comes of it.
 
         Returns None when that is done. When the stored rule is no longer the one in `claim.row`, nothing is written
         and the stored rule is returned, for the caller to compute again. Raises PreemptedError, NotFoundError, and
@@ -211,8 +211,9 @@ class TaskStore(LeaseStore, Protocol):
         """Create tasks, all in one transaction, and return the keys that existed before: of these nothing is changed.
 
         `connection`: an SQLAlchemy Connection or Session on the same database, in whose transaction the rows are
-        written; it is neither committed nor, when keys exist, spoilt. Without it the call is idempotent when the
-        answer of its own commit was lost. Raises NotSupportedError, ValueError.
+        written; it is neither committed nor, when keys exist, spoilt. Or what `also` of `advance` was called with, of
+        the same kind of store. Without it the call is idempotent when the answer of its own commit was lost. Raises
+        NotSupportedError, ValueError.
         """
         ...
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.lab.laboratory import Lab
+from tests.lab.redis import Redis
+from tests.lab.servers import Server
 from tests.promises.cluster import Cluster
 from tests.stores.places import KINDS, STORES
 
@@ -16,7 +18,10 @@ MakeCluster = Callable[..., Cluster]
 
 ON_SERVERS = [f"{database}-{store}" for database in KINDS for store in STORES]
 SERVERS_AND_STORES = ["mariadb-rdb_compat", "postgresql-rdb"]
-"""For what takes its time: each server and each store once. That all six agree is the conformance suite's affair."""
+"""For what takes its time: each server and each store once. That all agree is the conformance suite's affair."""
+AND_REDIS = [*SERVERS_AND_STORES, "redis-redis"]
+"""The same for what has to do with the server, its clock and its holders."""
+SERVERS: dict[str, type[Server]] = {**KINDS, "redis": Redis}
 
 
 @pytest.fixture
@@ -35,5 +40,5 @@ def cluster_on(
     if database == "sqlite":
         yield lambda **config: make_cluster(type=store, url=f"sqlite:///{tmp_path}/psched.db", **config)
         return
-    with lab.shared(KINDS[database]).database() as url:
+    with lab.shared(SERVERS[database]).database() as url:
         yield lambda **config: make_cluster(type=store, url=url, **config)

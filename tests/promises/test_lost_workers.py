@@ -8,7 +8,7 @@ import pytest
 from psched.clock import boottime
 from tests.daemon.harness import is_alive, wait_for
 from tests.promises.cluster import wall_of
-from tests.promises.conftest import SERVERS_AND_STORES, MakeCluster
+from tests.promises.conftest import AND_REDIS, SERVERS_AND_STORES, MakeCluster
 
 AGAIN_WITHIN = 3.0
 """Seconds from a child's death to the next run of its task, where the store knows who held it."""
@@ -48,7 +48,7 @@ def test_where_nobody_knows_whose_lease_it_was_the_task_waits_for_its_end(cluste
     assert wall_of(again.begin) >= lease_end > wall_of(death) + 2, "it was renewed to the last"
 
 
-@pytest.mark.parametrize("cluster_on", SERVERS_AND_STORES, indirect=True)
+@pytest.mark.parametrize("cluster_on", AND_REDIS, indirect=True)
 def test_a_killed_master_takes_its_children_along_and_another_takes_over_at_once(cluster_on: MakeCluster) -> None:
     """The children release what they ran, but not before it has come to its end."""
     cluster = cluster_on(processors=2).start("a")

@@ -17,8 +17,7 @@ import pytest
 from tests.lab.laboratory import Lab
 from tests.lab.servers import Server
 from tests.promises.cluster import EVERY_SECOND, Cluster, occurrences
-from tests.promises.conftest import SERVERS_AND_STORES
-from tests.stores.places import KINDS
+from tests.promises.conftest import AND_REDIS, SERVERS, SERVERS_AND_STORES
 
 AWAY = 15.0
 """Seconds of the outage."""
@@ -37,7 +36,7 @@ def scene(place: str, lab: Lab, folder: Path) -> Iterator[tuple[Server, Cluster]
     database, store = place.split("-")
     folder.mkdir()
     with (
-        lab.private(KINDS[database]) as server,
+        lab.private(SERVERS[database]) as server,
         Cluster(folder, type=store, url=server.url(server.create_database())) as c,
     ):
         yield server, c
@@ -106,7 +105,7 @@ def check_complaints(cluster: Cluster) -> None:
         assert "Traceback" not in master.log
 
 
-@pytest.mark.parametrize("place", SERVERS_AND_STORES)
+@pytest.mark.parametrize("place", AND_REDIS)
 def test_after_everything_was_killed_at_once_nothing_is_lost(place: str, lab: Lab, tmp_path: Path) -> None:
     """Masters, children and the server; new masters are started before it. What ran runs again, and nothing else."""
     with scene(place, lab, tmp_path / place) as (server, cluster):

@@ -6,12 +6,12 @@ import pytest
 
 from tests.lab.laboratory import Lab
 from tests.promises.cluster import EVERY_SECOND, occurrences, wall_of
-from tests.promises.conftest import SERVERS_AND_STORES, MakeCluster
+from tests.promises.conftest import AND_REDIS, MakeCluster
 
 OFF = 600
 
 
-@pytest.mark.parametrize("cluster_on", SERVERS_AND_STORES, indirect=True)
+@pytest.mark.parametrize("cluster_on", AND_REDIS, indirect=True)
 def test_a_wrong_clock_takes_nothing_early_loses_nothing_and_repeats_nothing(cluster_on: MakeCluster, lab: Lab) -> None:
     """All occurrences are taken from the true time; "long" outlasts its lease, "soon" is nobody's turn yet."""
     cluster = cluster_on(alive_time=2, child_heartbeat_limit=1.5)
