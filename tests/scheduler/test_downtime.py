@@ -81,7 +81,7 @@ def occurrence(scheduler: Scheduler) -> int:
 
 def test_what_came_while_an_instance_lived_is_left_to_be_run(site: Site, newcomer: Presence) -> None:
     with instance(site) as old:
-        due = add_overdue(site)
+        due = add_overdue(site, -2)
         arrears(site, newcomer).settle(StopOrder())
         assert stored(site.opened()).next_time == due
         old.leave()

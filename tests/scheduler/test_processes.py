@@ -67,6 +67,8 @@ def test_a_task_whose_process_is_killed_in_its_handler_is_begun_again_after_retr
     first, second = (site.process().wait_until_up() for _ in range(2))
     pushed = site.scheduler().push("first attempt hangs", retry=True, retry_timeout=3)
     begin = site.wait_for(lambda: next(iter(site.lines("begin")), None))
+    row = site.opened().queue.get(pushed)
+    assert row is not None and row.due is not None and row.due - site.now() < 5, "its lease is longer than it should be"
     victim, survivor = (first, second) if begin["pid"] == first.pid else (second, first)
     victim.kill()
     killed = boottime()
