@@ -90,9 +90,11 @@ class Source:
     def poll_multi(self, max_acquire: int, types: Collection[str] | None = None, ahead: bool = False) -> list[Task]:
         """Acquire up to `max_acquire` due rows, earliest first.
 
-        `ahead`: the caller runs them one after another and renews the leases meanwhile, so they may start short.
+        `ahead`: the caller runs them one after another and renews the leases meanwhile, so they may start short. He
+        also calls `tidy` when nobody waits for an answer.
         """
-        self.tidy()
+        if not ahead:
+            self.tidy()
         started = not ahead or max_acquire == 1
         lease_time = self.times.lease_time(started)
         seen: set[str] = set()

@@ -103,6 +103,8 @@ class Lane:
         return tasks
 
     def _take(self) -> Sequence[Task]:
+        if self._vigil.working:
+            self.source.tidy()
         tasks = self.source.poll_multi(self.prefetch.limit(), self.application.types, ahead=True)
         if tasks:
             self._vigil.worked()

@@ -31,6 +31,8 @@ class Vigil:
         self._looked = self._next = clock()
         self._in_vain = 0
         self._awaited = False
+        self.working = False
+        """Whether the last look found something."""
         self.looks_first = False
         """Whether to ask for the next due time before acquiring: when nothing says that there is something."""
 
@@ -48,6 +50,7 @@ class Vigil:
         self._next = self._clock()
         self._in_vain = 0
         self._awaited = self.looks_first = False
+        self.working = True
 
     def rest(self, wait: float | None, called: bool) -> None:
         """There was nothing to be had. `wait`: until something is due, None: nothing is; 0: it is for others to take.
@@ -55,6 +58,7 @@ class Vigil:
         `called`: a bell is known to ring when something is made due meanwhile.
         """
         self._in_vain += self._awaited
+        self.working = False
         self._looked = self._clock()
         rest = self._some(self.longest if called and wait != 0 else self._interval)
         until_due = rest if not wait else wait + self._delay()
