@@ -244,13 +244,7 @@ def read_only(server: Server) -> Iterator[None]:
     try:
         yield
     finally:
-        if isinstance(server, MariaDB):
-            with server.admin() as cursor:
-                cursor.execute("SET GLOBAL read_only = OFF")
-        else:
-            with server.admin() as connection:  # type: ignore[attr-defined]
-                connection.execute("ALTER SYSTEM RESET default_transaction_read_only")
-                connection.execute("SELECT pg_reload_conf()")
+        server.set_writable()
 
 
 def read_only_to(bench: Bench) -> bool:

@@ -58,6 +58,10 @@ class MariaDB(Server):
         with self.admin() as cursor:
             cursor.execute("SET GLOBAL read_only = ON")
 
+    def set_writable(self) -> None:
+        with self.admin() as cursor:
+            cursor.execute("SET GLOBAL read_only = OFF")
+
     def _connect(self, user: str, database: str | None = None) -> pymysql.Connection[Any]:
         return pymysql.connect(
             host=HOST, port=self.port, user=user, password=PASSWORD, database=database, autocommit=True,

@@ -45,6 +45,11 @@ class PostgreSQL(Server):
             connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
             connection.execute("SELECT pg_reload_conf()")
 
+    def set_writable(self) -> None:
+        with self.admin() as connection:
+            connection.execute("ALTER SYSTEM RESET default_transaction_read_only")
+            connection.execute("SELECT pg_reload_conf()")
+
     def _connect(self, user: str, database: str) -> psycopg.Connection[tuple[Any, ...]]:
         return psycopg.connect(
             host=HOST, port=self.port, user=user, password=PASSWORD, dbname=database, autocommit=True, connect_timeout=5

@@ -131,6 +131,10 @@ class Proxy:
         """Hold the next request with these bytes back until the trap's `release`; its answer passes."""
         return self._set(pattern, _Kind.HOLD)
 
+    def forget_traps(self) -> None:
+        """Let requests pass that would have sprung a trap; what a trap holds stays held."""
+        self._call(self._traps.clear)
+
     @property
     def connections(self) -> int:
         """How many clients are connected."""

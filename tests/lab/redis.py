@@ -49,6 +49,9 @@ class Redis(Server):
     def set_read_only(self) -> None:
         self.command("REPLICAOF", HOST, "1")  # of a primary that is not there
 
+    def set_writable(self) -> None:
+        self.command("REPLICAOF", "NO", "ONE")
+
     def _ping(self) -> None:
         self.command("PING")
 

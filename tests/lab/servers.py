@@ -100,6 +100,10 @@ class Server(ABC):
     def set_read_only(self) -> None:
         """Refuse all writes of psched's user from now on, as a demoted primary does; sessions stay."""
 
+    @abstractmethod
+    def set_writable(self) -> None:
+        """Take `set_read_only` back."""
+
     # Life
 
     @property

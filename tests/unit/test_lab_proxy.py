@@ -117,6 +117,13 @@ def test_a_delay_holds_up_each_request(proxy: Proxy, client: _Client) -> None:
     assert time.monotonic() - start >= 0.2
 
 
+def test_a_forgotten_trap_never_springs(proxy: Proxy, client: _Client) -> None:
+    trap = proxy.lose_request(b"UPDATE")
+    proxy.forget_traps()
+    assert client.ask(b"UPDATE") == b"UPDATE"
+    assert not trap.sprung
+
+
 def test_a_lost_request_never_reaches_the_server(proxy: Proxy, client: _Client, echo: _EchoServer) -> None:
     trap = proxy.lose_request(b"UPDATE")
     assert client.ask(b"SELECT") == b"SELECT"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -73,6 +74,17 @@ def test_the_user_of_a_url_may_not_write_on_a_read_only_server(own_server: Serve
     own_server.set_read_only()
     with connect(url) as connection, pytest.raises(sa.exc.DBAPIError, match="read.only"):
         connection.execute(sa.text("INSERT INTO t VALUES (8)"))
+    own_server.set_writable()
+    deadline = time.monotonic() + 10
+    while not written(url):
+        assert time.monotonic() < deadline, "it stays read-only"
+
+
+def written(url: str) -> bool:
+    """Write by a new session; PostgreSQL takes a moment over its settings."""
+    with connect(url) as connection, contextlib.suppress(sa.exc.DBAPIError):
+        return connection.execute(sa.text("INSERT INTO t VALUES (9)")).rowcount == 1
+    return False
 
 
 def test_a_database_is_dropped_though_a_session_still_reads_it(server: Server) -> None:

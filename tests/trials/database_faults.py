@@ -1,0 +1,137 @@
+"""Faults of the database server, and of strangers who use it. In the test process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import ExitStack
+
+from tests.lab.servers import Server
+from tests.trials.fault import Fault
+
+_SERVERS = frozenset({"mariadb", "postgresql", "redis"})
+
+
+class DatabaseFault(Fault):
+    """Strikes the server, and so everybody."""
+
+    subject = "database"
+    stores = _SERVERS
+
+    def begin(self) -> None:
+        self.all_nodes()
+        self.strike(self.server)
+
+    @property
+    def server(self) -> Server:
+        """The server."""
+        assert self.stage.server is not None
+        return self.stage.server
+
+    def strike(self, server: Server) -> None:
+        """Do it."""
+        raise NotImplementedError
+
+
+class KillServer(DatabaseFault):
+    """kill -9, and started again."""
+
+    kind = "database: kill -9"
+    lasts = (0.5, 3.0)
+
+    def strike(self, server: Server) -> None:
+        server.kill()
+
+    def heal(self) -> None:
+        self.server.start()
+
+
+class StopServer(DatabaseFault):
+    """Stopped in good order, and started again."""
+
+    kind = "database: restarted"
+    lasts = (0.5, 3.0)
+
+    def strike(self, server: Server) -> None:
+        if self.stage.store == "postgresql":
+            os.kill(server.pid, signal.SIGINT)  # do not wait for the sessions' end
+        server.stop()
+
+    def heal(self) -> None:
+        self.server.start()
+
+
+class Away(StopServer):
+    """Away for longer than any lease lasts."""
+
+    kind = "database: away for longer than the leases"
+    lasts = (8.0, 15.0)
+
+
+class FreezeServer(DatabaseFault):
+    """All its processes stand still: connections stay open, and nothing answers."""
+
+    kind = "database: frozen"
+    lasts = (3.0, 9.0)
+
+    def strike(self, server: Server) -> None:
+        server.pause()
+
+    def heal(self) -> None:
+        self.server.resume()
+
+
+class EndSessions(DatabaseFault):
+    """All sessions are ended, a few times a second."""
+
+    kind = "database: all connections killed, again and again"
+    excuses = False
+
+    def strike(self, server: Server) -> None:
+        self.stage.sabotage.end_sessions()
+
+    def go_on(self) -> None:
+        self.stage.sabotage.end_sessions()
+
+
+class ReadOnly(DatabaseFault):
+    """It refuses to write, as a demoted primary does."""
+
+    kind = "database: read-only"
+    lasts = (3.0, 10.0)
+
+    def strike(self, server: Server) -> None:
+        server.set_read_only()
+
+    def heal(self) -> None:
+        self.server.set_writable()
+
+
+class Taken(DatabaseFault):
+    """All connections are used up."""
+
+    kind = "database: no connection left"
+    lasts = (3.0, 8.0)
+
+    def strike(self, server: Server) -> None:
+        self.stack = ExitStack()
+        self.stack.enter_context(self.stage.sabotage.taken())
+
+    def heal(self) -> None:
+        self.stack.close()
+
+
+class Locked(Fault):
+    """A stranger holds a lock on all tables for longer than the leases last."""
+
+    kind = "database: tables locked by a stranger"
+    subject = "database"
+    lasts = (5.0, 10.0)
+
+    def begin(self) -> None:
+        self.all_nodes()
+        self.stack = ExitStack()
+        self.stack.enter_context(self.stage.sabotage.locked())
+
+    def heal(self) -> None:
+        self.stack.close()

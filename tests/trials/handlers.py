@@ -1,0 +1,106 @@
+"""The application of trials: handlers that write down what they do, and misbehave as their data says. In children.
+
+They record to a descriptor that is opened before anything goes wrong, a whole line at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import ClassVar
+
+from psched.application import Base, Dispatch
+from psched.clock import boottime
+
+FILE = Path(os.environ["PSCHED_TRIAL_RECORDS"])
+NODE = os.environ["PSCHED_TRIAL_NODE"]
+SIGN_EVERY = 0.05
+"""Seconds between two signs of life."""
+
+_RECORDS = os.open(FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+
+
+class Work(Base):
+    """Works for as long as its data says, giving signs of life, and finishes; heeds no `kill` if it is `stubborn`."""
+
+    def run(self) -> None:
+        self.id = uuid.uuid4().hex
+        task = self.task
+        known = {"key": task.key, "occurrence": task.scheduled_time, "fence": task.fence}
+        self.note("begin", **known, pid=os.getpid(), node=NODE, wall=time.time())
+        self.work()
+        self.note("end")
+        self.settle()
+
+    def work(self) -> None:
+        """Work, and leave off when asked to stop."""
+        end = boottime() + self.task.data.get("seconds", 0)
+        while (left := end - boottime()) > 0:
+            time.sleep(min(left, SIGN_EVERY))
+            self.note("sign")
+            if self.task.stop_reason is not None and not self.task.data.get("stubborn"):
+                raise self.task.stop_reason
+
+    def settle(self) -> None:
+        """Finish, and record what came of it."""
+        try:
+            self.task.finish()
+        except Exception as error:
+            self.note("settled", outcome=type(error).__name__)
+            raise
+        self.note("settled", outcome="finished")
+
+    def note(self, event: str, **more: object) -> None:
+        """Append one line to the records."""
+        line = {"run": self.id, "event": event, "at": boottime(), **more}
+        os.write(_RECORDS, json.dumps(line).encode() + b"\n")
+
+    def first_time(self) -> bool:
+        """Tell whether this is the first run of its key, also where attempts are not counted."""
+        mark = FILE.parent / f"{self.task.key}.mark"
+        try:
+            mark.touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
+class Flaky(Work):
+    """Raises at its first run."""
+
+    def work(self) -> None:
+        if self.first_time():
+            self.note("settled", outcome="raised")
+            raise ValueError("as told")
+
+
+class Exit(Work):
+    """Ends its process at its first run, as a crash of the interpreter would."""
+
+    def work(self) -> None:
+        if self.first_time():
+            self.note("settled", outcome="exited")
+            os._exit(1)
+
+
+class Bomb(Work):
+    """At its first run it leaves a dozen processes behind, which heed nothing, and then its own."""
+
+    def work(self) -> None:
+        if not self.first_time():
+            return
+        for _ in range(12):
+            if os.fork() == 0:
+                time.sleep(60)
+                os._exit(0)
+        self.note("settled", outcome="exited")
+        os._exit(1)
+
+
+class Handlers(Dispatch):
+    """Each by its name in small letters."""
+
+    routes: ClassVar = {kind.__name__.lower(): kind for kind in (Work, Flaky, Exit, Bomb)}

@@ -1,0 +1,236 @@
+"""Where a trial takes place: a database of its own, and masters, each in a network of its own. In the test process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+import sqlalchemy as sa
+
+from psched import cron
+from psched.daemon.pidfile import read_running
+from psched.holder import holder_name
+from psched.queue import Queue, open_queue
+from tests.daemon.harness import Daemon, wait_for
+from tests.lab.clock import WallClock
+from tests.lab.laboratory import Lab
+from tests.lab.mariadb import MariaDB
+from tests.lab.postgresql import PostgreSQL
+from tests.lab.proxy import Proxy
+from tests.lab.redis import Redis
+from tests.lab.servers import Server
+from tests.stores.bench import DRIVERS
+from tests.trials.history import Every
+from tests.trials.sabotage import OnMariaDB, OnPostgreSQL, OnRedis, OnSQLite, Sabotage
+
+STORES: dict[str, type[Server] | None] = {"sqlite": None, "mariadb": MariaDB, "postgresql": PostgreSQL, "redis": Redis}
+ALIVE_TIME = 4.0
+"""Seconds a lease lasts in a trial."""
+STOPS_WITHIN = 30.0
+
+_CONFIG: dict[str, Any] = {
+    "app": "handlers:Handlers",
+    "include": str(Path(__file__).parent),
+    "schedules": {},
+    "queue": {},
+    "alive_time": ALIVE_TIME,
+    "child_heartbeat_limit": 1.5,
+    "poll_interval": 0.3,
+    "retry_wait": 5,
+    "retention_time": 7200,
+    "processors": 3,
+    "pid_file": "psched.pid",
+}
+Schedules = Mapping[str, tuple[int, dict[str, Any]]]
+"""By key, every how many seconds it fires and what its data is."""
+SECOND_BY_SECOND: Schedules = {f"second-{number}": (1, {"seconds": number / 40}) for number in range(6)}
+SCHEDULES: Schedules = {
+    **SECOND_BY_SECOND,
+    "long": (15, {"seconds": 5.0}),
+    "stubborn": (15, {"seconds": 5.0, "stubborn": True}),
+}
+"""Two of them outlast their lease each time."""
+
+
+class Node:
+    """One host: a master with its children, a clock and a network of its own."""
+
+    def __init__(self, name: str, daemon: Daemon, proxy: Proxy | None, clock: WallClock | None) -> None:
+        self.name = name
+        self.daemon = daemon
+        self.proxy = proxy
+        self.clock = clock
+
+    @property
+    def pid(self) -> int | None:
+        """The living master, None when there is none."""
+        return read_running(self.daemon.folder / "psched.pid")
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the master and all below it, the master first."""
+        try:
+            master = psutil.Process(self.pid or -1)
+            return [master, *master.children(recursive=True)]
+        except (psutil.NoSuchProcess, ValueError):
+            return []
+
+    def workers(self) -> list[psutil.Process]:
+        """Return the workers that run."""
+        try:
+            return list(self.daemon.workers(psutil.Process(self.pid or -1)).values())
+        except (psutil.NoSuchProcess, ValueError):
+            return []
+
+    def start(self) -> None:
+        """Start a master; it may be up only later."""
+        with (self.daemon.folder / "stderr").open("ab") as file:
+            self.daemon.start(wait=False, stderr=file, stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def signal(self, number: int) -> None:
+        """Signal the master, if there is one."""
+        if pid := self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def wait_until_gone(self) -> None:
+        """Wait until a master that was told to stop has ended."""
+        wait_for(lambda: self.pid is None, self.daemon.explain, STOPS_WITHIN)
+
+    def stop(self) -> None:
+        """Stop in good order; what does not end in time is killed, and that is an error."""
+        family = self.processes()
+        self.signal(signal.SIGTERM)
+        _, left = psutil.wait_procs(family, timeout=STOPS_WITHIN)
+        for process in left:
+            process.kill()
+        assert not left, f"{self.name} does not stop within {STOPS_WITHIN} s: {left}"
+
+
+class Stage:
+    """A context: entered, the server is up, the tables are made, the schedules added and the masters started."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        store: str,
+        folder: Path,
+        type_: str | None = None,
+        nodes: int = 2,
+        schedules: Schedules = SCHEDULES,
+    ) -> None:
+        self.store = store
+        self.type = ("redis" if store == "redis" else "rdb") if type_ is None else type_
+        self.folder = folder
+        self.records = folder / "records"
+        self.nodes: dict[str, Node] = {}
+        self.server: Server | None = None
+        self._lab = lab
+        self._wanted = schedules
+        self._names = "abcdefgh"[:nodes]
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            self._stack = stack
+            kind = STORES[self.store]
+            self.server = None if kind is None else stack.enter_context(self._lab.private(kind))
+            self.database = "" if self.server is None else self.server.create_database()
+            self.sabotage = self._sabotage()
+            for name in self._names:
+                self.nodes[name] = self._node(name)
+            self._proxies = [node.proxy for node in self.nodes.values() if node.proxy is not None]
+            self.queue = self._open_queue()
+            self.schedules = self._add_schedules()
+            self.begin()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for node in self.nodes.values():
+            for process in node.processes():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        self._stack.close()
+
+    def begin(self) -> None:
+        """Start all masters and wait until their workers are up."""
+        for node in self.nodes.values():
+            node.start()
+        for node in self.nodes.values():
+            node.daemon.wait_until_ready()
+
+    def url(self, proxy: Proxy | None = None) -> str:
+        """Return the URL of the database, through a proxy if given."""
+        if self.server is None:
+            return f"sqlite:///{self.folder}/psched.db"
+        return self.server.url(self.database, None if proxy is None else proxy.port)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the server runs, as far as the laboratory knows."""
+        return self.server is None or bool(self.server.processes)
+
+    def proxies(self) -> list[Proxy]:
+        """Return the networks of all nodes."""
+        return self._proxies
+
+    def stored_fences(self) -> dict[str, int]:
+        """Return with which fence each finished task was settled, as the table says; nothing where it can't be told."""
+        if self.type != "rdb":
+            return {}
+        engine = direct_engine(self)
+        with engine.connect() as connection:
+            rows = connection.exec_driver_sql("SELECT * FROM psched_queue WHERE status = 'finished'").mappings()
+            fences = {row["key"]: row["fence"] for row in rows}
+        engine.dispose()
+        return fences
+
+    def _node(self, name: str) -> Node:
+        proxy = None if self.server is None else self._stack.enter_context(Proxy(self.server.port))
+        clock = self._lab.wall_clock() if sys.platform == "linux" else None
+        folder = self.folder / name
+        folder.mkdir()
+        daemon = Daemon(folder, **{**_CONFIG, "type": self.type, "url": self.url(proxy)})
+        environ: Mapping[str, str] = {} if clock is None else clock.environment
+        daemon.environ = {**environ, "PSCHED_TRIAL_RECORDS": str(self.records), "PSCHED_TRIAL_NODE": name}
+        return Node(name, self._stack.enter_context(daemon), proxy, clock)
+
+    def _open_queue(self) -> Queue:
+        settings = next(iter(self.nodes.values())).daemon.settings()
+        assert settings.queue is not None
+        queue = self._stack.enter_context(open_queue(settings.queue, holder_name("trial")))
+        queue.store.create_tables()
+        return queue
+
+    def _add_schedules(self) -> dict[str, Every]:
+        every: dict[str, Every] = {}
+        with next(iter(self.nodes.values())).daemon.schedules() as schedules:
+            now = int(schedules.store.now())
+            for key, (seconds, data) in self._wanted.items():
+                rule = f"*/{seconds} * * * * *"
+                schedules.add(key, "work", cron=rule, next_time=now + 1, data=data)
+                every[key] = Every(cron.first_time(rule, now + 1, "UTC"), seconds)
+        return every
+
+    def _sabotage(self) -> Sabotage:
+        if isinstance(self.server, MariaDB):
+            return OnMariaDB(self.server, self.database)
+        if isinstance(self.server, PostgreSQL):
+            return OnPostgreSQL(self.server, self.database)
+        if isinstance(self.server, Redis):
+            return OnRedis(self.server)
+        return OnSQLite(self.folder / "psched.db")
+
+
+def direct_engine(stage: Stage) -> sa.Engine:
+    """Return an engine that knows nothing of psched, on the stage's database, past the proxies."""
+    url = sa.make_url(stage.url())
+    return sa.create_engine(url.set(drivername=DRIVERS[url.get_backend_name()]))

@@ -1,0 +1,109 @@
+"""One trial: faults after a plan while everything works, a quiet tail, and the verdict. In the test process."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from psched.clock import boottime
+from tests.trials.fault import Fault
+from tests.trials.history import Declared, History, read_runs, read_submissions
+from tests.trials.plan import Step
+from tests.trials.stage import Stage
+from tests.trials.submitter import Submitter
+from tests.trials.verdict import Bounds, Judge, Violation, recoveries
+
+TICK = 0.25
+"""Seconds between two looks at what is to be done."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a trial."""
+
+    title: str
+    history: History
+    violations: Sequence[Violation]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        history = self.history
+        tries = len({(run.key, run.occurrence) for run in history.runs})
+        acknowledged = sum(task.acknowledged is not None for task in history.submissions.values())
+        yield f"{self.title}: {'FAILED' if self.violations else 'passed'}"
+        yield f"  {len(history.runs)} runs of {tries} occurrences and tasks; {acknowledged} submits were acknowledged"
+        yield from self._survived()
+        for kind, count in Counter(violation.kind for violation in self.violations).items():
+            yield f"  {kind}: {count}"
+        yield from (f"    {violation}" for violation in self.violations[:40])
+
+    def _survived(self) -> Iterator[str]:
+        times = Counter(fault.kind for fault in self.history.faults)
+        recovered = recoveries(self.history)
+        for kind, count in sorted(times.items()):
+            seconds = recovered.get(kind)
+            how = f"p50 {statistics.median(seconds):4.1f} s, max {max(seconds):4.1f} s" if seconds else "only mixed"
+            yield f"  {count:3} × {kind:52} late after it: {how}"
+
+
+class Trial:
+    """Carries a plan out on a stage."""
+
+    def __init__(self, stage: Stage, steps: Sequence[Step], seed: int, bounds: Bounds) -> None:
+        self.stage = stage
+        self.steps = steps
+        self.seed = seed
+        self.bounds = bounds
+        self.declared: list[Declared] = []
+
+    def run(self) -> Outcome:
+        """Do all of it; raises AssertionError when masters do not stop at the end."""
+        submissions = self.stage.folder / "submissions"
+        with Submitter(self.stage.queue, submissions, str(self.seed)) as submitter:
+            self._strike(submitter)
+            time.sleep(self.bounds.recovery)
+        over = boottime()
+        for node in self.stage.nodes.values():
+            node.stop()
+        history = History(
+            read_runs(self.stage.records),
+            self.stage.schedules,
+            read_submissions([submissions]),
+            self.declared,
+            time.time() - boottime(),
+            over,
+            self.stage.stored_fences(),
+        )
+        title = f"{self.stage.store} ({self.stage.type}), seed {self.seed}, {len(self.declared)} faults"
+        return Outcome(title, history, Judge(history, self.bounds).violations())
+
+    def _strike(self, submitter: Submitter) -> None:
+        """Begin and heal all faults in their time."""
+        start = boottime()
+        waiting, active = sorted(self.steps, key=lambda step: step.at), dict[Fault, float]()
+        try:
+            while waiting or active:
+                now = boottime() - start
+                self._heal([fault for fault, until in active.items() if until <= now], active)
+                while waiting and waiting[0].at <= now:
+                    step = waiting.pop(0)
+                    fault = step.fault(self.stage, submitter, random.Random(step.seed))
+                    active[fault] = step.until
+                    fault.begin()
+                for fault in active:
+                    fault.go_on()
+                time.sleep(TICK)
+        finally:
+            self._heal(list(active), active)
+
+    def _heal(self, faults: Sequence[Fault], active: dict[Fault, float]) -> None:
+        for fault in faults:
+            del active[fault]
+            fault.heal()
+            self.declared.append(fault.declare(boottime()))
