@@ -27,7 +27,7 @@ from tests.lab.postgresql import PostgreSQL
 from tests.lab.proxy import Proxy
 from tests.lab.redis import Redis
 from tests.lab.servers import Server
-from tests.stores.bench import DRIVERS
+from tests.stores.rows import DRIVERS
 from tests.trials.history import Every
 from tests.trials.sabotage import OnMariaDB, OnPostgreSQL, OnRedis, OnSQLite, Sabotage
 
