@@ -34,7 +34,6 @@ class KillMaster(MasterFault):
     def strike(self, node: Node) -> None:
         for master in node.processes()[:1]:
             master.kill()
-            node.daemon.process.poll()
 
     def heal(self) -> None:
         if self.node.pid is None:

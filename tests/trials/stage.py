@@ -68,6 +68,7 @@ class Node:
         self.daemon = daemon
         self.proxy = proxy
         self.clock = clock
+        self._started = False
 
     @property
     def pid(self) -> int | None:
@@ -90,7 +91,10 @@ class Node:
             return []
 
     def start(self) -> None:
-        """Start a master; it may be up only later."""
+        """Start a master; it may be up only later. The one before, if any, has ended or is about to."""
+        if self._started:
+            self.daemon.process.wait(STOPS_WITHIN)
+        self._started = True
         with (self.daemon.folder / "stderr").open("ab") as file:
             self.daemon.start(wait=False, stderr=file, stdin=subprocess.DEVNULL, start_new_session=True)
 
