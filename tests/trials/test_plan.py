@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trials.plan import FAULTS, PAUSE, Step, plan
@@ -13,6 +13,7 @@ seeds = st.integers(0, 10**6)
 LONG = 1200.0
 
 
+@settings(max_examples=20)
 @given(seeds)
 def test_the_same_seed_makes_the_same_plan(seed: int) -> None:
     assert plan(seed, LONG, FAULTS) == plan(seed, LONG, FAULTS)
@@ -23,6 +24,7 @@ def test_another_seed_makes_another_plan() -> None:
     assert len(plans) == 20
 
 
+@settings(max_examples=20)
 @given(seeds)
 def test_each_fault_is_done_alone_first(seed: int) -> None:
     alone = plan(seed, LONG, FAULTS)[: len(FAULTS)]
@@ -30,6 +32,7 @@ def test_each_fault_is_done_alone_first(seed: int) -> None:
     assert all(later.at > earlier.until + PAUSE - 0.2 for earlier, later in pairwise(alone))
 
 
+@settings(max_examples=20)
 @given(seeds)
 def test_two_faults_at_a_time_never_strike_the_same(seed: int) -> None:
     steps = plan(seed, LONG, FAULTS)
@@ -38,6 +41,7 @@ def test_two_faults_at_a_time_never_strike_the_same(seed: int) -> None:
     assert all(one.fault.subject != other.fault.subject for one, other in mixed)
 
 
+@settings(max_examples=20)
 @given(seeds, st.floats(10, LONG))
 def test_every_fault_is_healed_in_time(seed: int, seconds: float) -> None:
     steps = plan(seed, seconds, FAULTS)
