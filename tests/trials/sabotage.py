@@ -122,8 +122,8 @@ class OnRedis:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nothing is served: what a stranger's slow script does."""
-        self._server.command("CLIENT", "PAUSE", "60000")
+        """Nothing is written: scripts that may write wait, too."""
+        self._server.command("CLIENT", "PAUSE", "60000", "WRITE")
         try:
             yield
         finally:
