@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
+from hypothesis.errors import Flaky
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, multiple, rule, run_state_machine_as_test
 
 from psched.backends.redis import scripts
@@ -40,7 +41,8 @@ CLOCKS = {
     "UTC_TIMESTAMP(3)": "(UTC_TIMESTAMP(3) + INTERVAL 1 HOUR)",
 }
 """How each database tells the time, and how one would that is an hour ahead."""
-EXAMPLES = 25
+EXAMPLES = 8
+"""How many sequences are tried; a broken guard is given ten times as many."""
 STEPS = 40
 
 
@@ -135,8 +137,8 @@ class Leases(RuleBasedStateMachine):
                 assert abs(row.next_run_time - self.stored(expected.due)) < APART
 
     def teardown(self) -> None:
-        for key in self.model.rows:
-            self.stores["one"].delete(key)
+        for row in list(self.stores["one"].list()):
+            self.stores["one"].delete(row.key)
 
     def lease(self, alive_time: int) -> int:
         """Return a time for a lease that ends when no other one does, nor anything is due.
@@ -201,8 +203,8 @@ def test_a_clock_that_is_not_the_database_s_is_found(bench: Bench) -> None:
 def finds_a_fault(bench: Bench) -> bool:
     """Tell whether some sequence shows it; nobody needs the shortest one."""
     try:
-        explore(bench, 4 * EXAMPLES, [Phase.generate])
-    except (AssertionError, pytest.fail.Exception, ScheduleError):
+        explore(bench, 10 * EXAMPLES, [Phase.generate])
+    except (AssertionError, pytest.fail.Exception, ScheduleError, Flaky):
         return True
     return False
 
