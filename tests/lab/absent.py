@@ -48,6 +48,7 @@ PACKAGES = {
     "postgres": _POSTGRESQL,
     "initdb": _POSTGRESQL,
     "redis-server": Package("Redis", "redis-server", "redis"),
+    "openssl": Package("OpenSSL", "openssl", "openssl"),
     "systemd-analyze": Package("systemd", "systemd"),
     "systemd-nspawn": Package("systemd", "systemd-container"),
     "dbus-daemon": Package("systemd", "dbus"),

@@ -12,10 +12,13 @@ from psched.backends.redis.server import Argument, RedisServer
 from psched.backends.redis.store import RedisLeaseStore, new_number
 from psched.backends.sql.fields import Fields
 from psched.errors import AlreadyExistsError
-from psched.model import Claim, Rule, ScheduleRow
+from psched.ledger import MODIFY, Entry, Ledger
+from psched.model import Claim, Policy, Rule, ScheduleRow
 from psched.payload import encode, type_from_key
 from psched.store import Also
 
+_ALL = Policy()
+_RUN = Entry()
 _PAGE = 500
 """Rows read at once."""
 _RUNNING = "running"
@@ -25,7 +28,7 @@ _WAITING = "waiting"
 class RedisScheduleStore(RedisLeaseStore):
     """`ScheduleStore` on a table of Redis, without a ledger."""
 
-    ledger: Any = None
+    ledger: Ledger | None = None
 
     def __init__(self, server: RedisServer, table: str, holder: str) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
@@ -39,9 +42,9 @@ class RedisScheduleStore(RedisLeaseStore):
         next_time: int,
         next_run_time: float,
         data: Mapping[str, Any],
-        policy: Any = None,
+        policy: Policy = _ALL,
     ) -> None:
-        """Create a schedule; `policy` has no place here. Raises AlreadyExistsError."""
+        """Create a schedule; the table knows no policies. Raises AlreadyExistsError."""
         times = milliseconds(next_time), milliseconds(next_run_time)
         if not self._run("add", key, type, encode(dict(data)), *_words(rule), *times, new_number()):
             raise AlreadyExistsError(f"a schedule has the key {key!r} already")
@@ -61,7 +64,7 @@ class RedisScheduleStore(RedisLeaseStore):
                 return  # a page of keys whose hashes somebody deleted
             after = rows[-1]["due"], rows[-1]["key"]
 
-    def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = "", entry: Any = None) -> bool:
+    def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
         """Write what differs between `seen` and `wanted`; False when the row is not as it was seen."""
         changes = _changes(seen, wanted)
         if not changes:
@@ -85,7 +88,7 @@ class RedisScheduleStore(RedisLeaseStore):
         next_run_time: float,
         until: float,
         also: Also | None = None,
-        entry: Any = None,
+        entry: Entry = _RUN,
     ) -> Rule | None:
         """Finish the claimed occurrence; return the stored rule instead when it is not the claim's any more."""
         rule = cast("ScheduleRow", claim.row).rule

@@ -58,8 +58,8 @@ def test_what_makes_tasks_due_rings(tasks: QueueBench, queue: TaskStore, bell: B
 
 def test_taking_renewing_and_finishing_call_nobody(tasks: QueueBench, queue: TaskStore, bell: Bell) -> None:
     tasks.submit(queue, ["key", "other"])
-    assert rings(bell)
-    bell.rang()
+    while rings(bell):
+        pass
     done, late = queue.acquire(2, 1)
     queue.extend([done.lease, late.lease], 2)
     queue.retire(done, "finished", None, 10, soon())

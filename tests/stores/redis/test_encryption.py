@@ -1,0 +1,73 @@
+"""rediss:// speaks to the server that its certificate names, and to no other."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psched.backends import open_stores
+from psched.errors import ConfigError
+from psched.store import ScheduleStore, StoreSettings
+from tests.lab.laboratory import Lab
+from tests.lab.redis import Redis
+from tests.lab.servers import PASSWORD, free_port
+
+pytestmark = pytest.mark.needs("openssl")
+
+
+@pytest.fixture
+def place(lab: Lab) -> Iterator[tuple[int, Path]]:
+    """The encrypted port of a server, and the file of the certificate that it shows, which names `localhost`."""
+    with lab.private(Redis) as server:
+        assert isinstance(server, Redis)
+        server.stop()
+        made = server.data / "server.pem", server.data / "server.key"
+        subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+        subprocess.run([*command, "-out", made[0], "-keyout", made[1]], check=True, capture_output=True)
+        made[1].chmod(0o644)  # the server runs as another user
+        port = free_port()
+        files = ("--tls-cert-file", str(made[0]), "--tls-key-file", str(made[1]), "--tls-ca-cert-file", str(made[0]))
+        server.options = ("--tls-port", str(port), *files, "--tls-auth-clients", "no")
+        server.start()
+        yield port, made[0]
+
+
+def opened(url: str, **tls: Any) -> ScheduleStore:
+    store = open_stores("redis", StoreSettings(url=url, holder="h", schedules="schedules", tls=tls)).schedules
+    assert store is not None
+    return store
+
+
+def test_a_server_is_trusted_by_its_certificate_and_its_name(place: tuple[int, Path], tmp_path: Path) -> None:
+    port, certificate = place
+    ca = str(shutil.copy(certificate, tmp_path / "ca.pem"))
+    named, unnamed = (f"rediss://:{PASSWORD}@{host}:{port}/0" for host in ("localhost", "127.0.0.1"))
+    for url, tls in [(named, {"ca": ca}), (unnamed, {"ca": ca, "verify": "ca"}), (unnamed, {"verify": "none"})]:
+        store = opened(url, **tls)
+        store.create_tables()
+        assert store.now() > 0
+        bell = store.open_bell()
+        assert bell is not None
+        bell.arm(1)
+        assert not bell.rang()
+        bell.close()
+        store.close()
+    for url, tls in [(named, {}), (unnamed, {"ca": ca})]:
+        store = opened(url, **tls)
+        with pytest.raises(Exception, match=r"(?i)certificate") as caught:
+            store.now()
+        assert PASSWORD not in str(caught.value)
+        store.close()
+
+
+def test_files_without_encryption_are_refused(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.touch()
+    with pytest.raises(ConfigError, match="write rediss://"):
+        opened("redis://h/0", ca=str(ca))
