@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +13,10 @@ from psched.clock import Clock, boottime
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
 from psched.ledger import ENQUEUED, FINISHED, RUN_NOW, Entry
 from psched.model import Claim, NewTask, Row, ScheduleRow
+from psched.rules import passed_over
 from psched.store import Also, ScheduleStore, TaskStore
+
+log = logging.getLogger(__name__)
 
 _TRIES = 100
 """How often an occurrence is computed again when others keep changing the rule."""
@@ -20,6 +24,9 @@ _TRIES = 100
 
 _BATCH = 500
 """Entries of the ledger that are deleted at a time."""
+
+_PARKED = 86400.0
+"""Seconds until a run that was in progress when its schedule was paused is looked at again, if it is not resumed."""
 
 _TRIMMING = 60.0
 """Seconds between two looks at what can be deleted of the ledger."""
@@ -85,6 +92,20 @@ class Advance:
         """A schedule's data is its owner's."""
         raise NotSupportedError(f"{claim.row.key!r} is a schedule, whose runs cannot change its data")
 
+    def pass_over(self, claim: Claim, now: float, until: float) -> bool:
+        """Pass over what the policy, or a pause, says is not to be run; park what is paused."""
+        row = cast("ScheduleRow", claim.row)
+        if row.paused and row.extra != row.next_time:
+            self._store.retry(claim.lease, _PARKED, None, until, counted=False)
+            return True
+        entry = passed_over(row, now, self._dialect)
+        if entry is None:
+            return False
+        self._advance(claim, until, entry, None)
+        number = "many" if entry.count is None else str(entry.count)
+        log.info("key=%s skipped %s from %s on: %s", row.key, number, row.next_time, entry.detail)
+        return True
+
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
         """No occurrence is given up."""
         return None
@@ -109,7 +130,8 @@ class Advance:
         self._settled = row.key
         for _ in range(_TRIES):
             rule = row.rule
-            next_time = cron.next_time(rule.cron, row.next_time, rule.timezone, self._dialect)
+            settled = row.next_time if entry.last is None else entry.last
+            next_time = cron.next_time(rule.cron, settled, rule.timezone, self._dialect)
             due = next_time + rule.delay
             changed = self._store.advance(replace(claim, row=row), next_time, due, until, also, entry)
             if changed is None:

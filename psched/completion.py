@@ -43,6 +43,13 @@ class Completion(Protocol):
         """Say why this row cannot be run, and the remedy; None when it can."""
         ...
 
+    def pass_over(self, claim: Claim, now: float, until: float) -> bool:
+        """Settle the claimed run when it is not to be run any more at `now` (database's clock), and tell whether so.
+
+        Raises like `finish`.
+        """
+        ...
+
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
         """Return after how many attempts the row has failed, `max_attempts` being its type's; None: never."""
         ...

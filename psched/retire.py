@@ -74,6 +74,10 @@ class Retire:
         """Nothing but what the store found."""
         return None
 
+    def pass_over(self, claim: Claim, now: float, until: float) -> bool:
+        """A task is run however late."""
+        return False
+
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
         """Return what the task says, else its type, else the configuration."""
         own = cast("TaskRow", row).max_attempts

@@ -1,12 +1,90 @@
-"""Rules of schedules: which values can be used, and which occurrence a change leads to. Pure; children and clients."""
+"""Rules of schedules: which values can be used, and which occurrence comes next. Pure; children and clients."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict
 
 from psched import cron
-from psched.model import Rule, ScheduleRow
+from psched.ledger import PAUSED, SKIPPED, Entry
+from psched.model import CATCH_UP, Policy, Rule, ScheduleRow
 from psched.payload import check_key
+
+NEVER = 253_370_764_800.0
+"""When a paused schedule is due: the year 9999."""
+SUPERSEDED = "superseded"
+"""The reason of occurrences that gave way to a later one that is due."""
+TOO_LATE = "late"
+"""The reason of occurrences that could only begin later than they may."""
+
+_SOON_ENOUGH = 60.0
+"""How late an occurrence may begin that is not to be caught up, in seconds, unless `max_lateness` says otherwise."""
+_COUNTED = 1000
+"""Occurrences passed over together that are counted: a year of seconds is not."""
+
+
+class Terms(TypedDict, total=False):
+    """What a policy may say; see `Policy`. None is no bound."""
+
+    catch_up: str
+    max_lateness: float | None
+    alert_after: float | None
+
+
+def passed_over(row: ScheduleRow, now: float, dialect: str) -> Entry | None:
+    """Return what of a schedule that is due at `now` (unix seconds) is not to be run, None when its occurrence is.
+
+    The entry begins with `row.next_time` and stands for all occurrences up to its `last` one. What somebody asked for
+    besides is run whatever the policy says, and what was begun in time is tried again however late.
+    """
+    if row.extra == row.next_time:
+        return None
+    time = row.next_time + row.rule.delay
+    if row.paused_from is not None and row.paused_until is not None and row.paused_from <= time < row.paused_until:
+        return _until(row, row.paused_until, PAUSED, dialect)
+    policy = row.policy
+    if policy.catch_up != "all":
+        latest = _last(row, now, dialect)
+        if latest is not None:
+            return _until(row, latest + row.rule.delay, SUPERSEDED, dialect)
+    bound = policy.max_lateness
+    if bound is None and policy.catch_up == "none":
+        bound = _SOON_ENOUGH
+    if bound is not None and row.attempts <= 1 and time < now - bound:
+        return _until(row, now - bound, TOO_LATE, dialect)
+    return None
+
+
+def _last(row: ScheduleRow, at: float, dialect: str) -> int | None:
+    """Return the last occurrence after the row's that is to run up to `at`, or None."""
+    rule = row.rule
+    return cron.last_time(rule.cron, row.next_time, int((at - rule.delay) // 1), rule.timezone, dialect)
+
+
+def _until(row: ScheduleRow, end: float, reason: str, dialect: str) -> Entry:
+    """Return the entry of the row's occurrence and those after it that are to run before `end`."""
+    rule, time, count = row.rule, row.next_time, 1
+    before = int(-(-(end - rule.delay) // 1)) - 1
+    last = cron.last_time(rule.cron, time, before, rule.timezone, dialect)
+    if last is None:
+        return Entry(SKIPPED, reason)
+    while time < last and count < _COUNTED:
+        time, count = cron.next_time(rule.cron, time, rule.timezone, dialect), count + 1
+    return Entry(SKIPPED, reason, last=last, count=count if time == last else None)
+
+
+def checked_policy(policy: Policy, terms: Terms) -> Policy:
+    """Return `policy` with `terms` laid over. Raises ValueError for what cannot be used."""
+    wanted = replace(policy, **terms)
+    if wanted.catch_up not in CATCH_UP:
+        raise ValueError(f"catch_up must be {' or '.join(CATCH_UP)}, got {wanted.catch_up!r}")
+    for name in ("max_lateness", "alert_after"):
+        value = getattr(wanted, name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+            raise ValueError(f"{name} must be a number of seconds of at most 31 years, or None, got {value!r}")
+    return wanted
 
 
 def moved(row: ScheduleRow, old: Rule, now: float, dialect: str) -> ScheduleRow:

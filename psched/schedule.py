@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
-from psched.errors import NotFoundError, ScheduleError
+from psched.errors import NotFoundError, NotSupportedError, ScheduleError
+from psched.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
 from psched.model import Rule, ScheduleRow
+from psched.pauses import paused, resumed, run_now
 from psched.payload import encode
-from psched.rules import checked_rule, checked_type, first_match, moved
+from psched.rules import Terms, checked_policy, checked_rule, checked_type, first_match, moved
 from psched.store import ScheduleStore
 
 _TRIES = 100
@@ -52,8 +54,11 @@ class Schedule:
         data: Mapping[str, Any] | None = None,
         next_time: int | None = None,
         next_run_time: float | None = None,
+        **terms: Unpack[Terms],
     ) -> None:
         """Change what is given (None: leave as it is), at once.
+
+        Of `catch_up`, `max_lateness` and `alert_after` what is named is changed, None being no bound.
 
         A new rule moves the next occurrence to its first match from now on, except that an occurrence that has come
         already is kept. While a run is leased or waits for a retry only the rule is written, and the run settles by it.
@@ -61,7 +66,9 @@ class Schedule:
         Raises:
             NotFoundError: there is no such schedule.
             ConfigError, ValueError: a value cannot be used; nothing was changed.
-            ScheduleError: `next_time` or `next_run_time` was given while a run is leased or waits for a retry.
+            NotSupportedError: the store keeps no policies.
+            ScheduleError: `next_time` or `next_run_time` was given while a run is leased or waits for a retry, or
+                `next_run_time` while the schedule is paused.
         """
 
         def change(seen: ScheduleRow) -> ScheduleRow:
@@ -75,17 +82,50 @@ class Schedule:
                 type=seen.type if type is None else checked_type(type),
                 data=seen.data if data is None else dict(data),
                 rule=rule if rule == seen.rule else checked_rule(rule, self._dialect),
+                policy=checked_policy(seen.policy, terms),
             )
             return self._timed(seen, wanted, next_time, next_run_time)
 
         if data is not None:
             encode(dict(data))
-        self._compare_and_set(change)
+        if terms:
+            self._refuse_without_ledger("policies")
+        self._compare_and_set(MODIFY, lambda seen: (change(seen), None))
 
-    def _compare_and_set(self, change: Callable[[ScheduleRow], ScheduleRow]) -> None:
+    def pause(self) -> None:
+        """Let nothing be due until `resume`; a run in progress goes on, and is not tried again meanwhile.
+
+        Nothing happens when it is paused. Raises NotFoundError, NotSupportedError.
+        """
+        self._refuse_without_ledger("pauses")
+        self._compare_and_set(PAUSE, lambda seen: (paused(seen, self._store.now()), None))
+
+    def resume(self) -> None:
+        """End the pause: occurrences that came meanwhile are skipped, those that were due before it are caught up.
+
+        Nothing happens when it is not paused. Raises NotFoundError, NotSupportedError.
+        """
+        self._refuse_without_ledger("pauses")
+        self._compare_and_set(RESUME, lambda seen: resumed(seen, self._store.now(), self._dialect))
+
+    def run_now(self) -> None:
+        """Let a worker run it as soon as can be, paused or not.
+
+        An occurrence that has come runs now. Otherwise it is an extra one, whose `scheduled_time` is now; the regular
+        ones stay where they are. Raises NotFoundError, NotSupportedError, and ScheduleError while a run is in progress.
+        """
+        self._refuse_without_ledger("extra runs")
+        self._compare_and_set(RUN_NOW, lambda seen: (run_now(seen, self._store.now()), None))
+
+    def _refuse_without_ledger(self, what: str) -> None:
+        if self._store.ledger is None:
+            raise NotSupportedError(f"{self.key!r}: this store knows no {what}; type: rdb does")
+
+    def _compare_and_set(self, action: str, change: Callable[[ScheduleRow], tuple[ScheduleRow, Entry | None]]) -> None:
         for _ in range(_TRIES):
             seen = self.metadata()
-            if self._store.modify(seen, change(seen)):
+            wanted, entry = change(seen)
+            if self._store.modify(seen, wanted, action, entry):
                 return
         raise ScheduleError(f"{self.key!r}: it changes faster than it can be modified")
 
@@ -98,13 +138,13 @@ class Schedule:
             raise ScheduleError(
                 f"{self.key!r}: a run is in progress or waits for a retry; its times cannot be moved now"
             )
+        if next_run_time is not None and seen.paused:
+            raise ScheduleError(f"{self.key!r} is paused, and runs at no time; resume it, or run it now")
         if explicit:
             time = seen.next_time if next_time is None else first_match(wanted.rule, next_time, self._dialect)
-            return replace(
-                wanted,
-                next_time=time,
-                next_run_time=time + wanted.rule.delay if next_run_time is None else next_run_time,
-            )
+            due = time + wanted.rule.delay if next_run_time is None else next_run_time
+            return replace(wanted, next_time=time, next_run_time=seen.next_run_time if seen.paused else due)
         if wanted.rule == seen.rule or not seen.settled:
             return wanted
-        return moved(wanted, seen.rule, self._store.now(), self._dialect)
+        row = moved(wanted, seen.rule, self._store.now(), self._dialect)
+        return replace(row, next_run_time=seen.next_run_time) if seen.paused else row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 from psched import cron
 from psched.advance import LONG, Advance, Keeping
@@ -14,9 +14,9 @@ from psched.backends import open_stores
 from psched.config import Section
 from psched.errors import ConfigError, NotSupportedError
 from psched.ledger import Ledger, LedgerFilter, LedgerRow
-from psched.model import Rule, ScheduleRow
+from psched.model import Policy, Rule, ScheduleRow
 from psched.payload import check_key, encode
-from psched.rules import checked_rule, checked_type, first_match, moved
+from psched.rules import Terms, checked_policy, checked_rule, checked_type, first_match, moved
 from psched.schedule import Schedule
 from psched.source import LeaseTimes, Source
 from psched.store import ScheduleStore, StoreSettings, TaskStore
@@ -79,17 +79,26 @@ class ScheduleCollection:
         next_time: int | None = None,
         next_run_time: float | None = None,
         data: Mapping[str, Any] | None = None,
+        **terms: Unpack[Terms],
     ) -> Schedule:
         """Create a schedule and return a reference to it.
 
         Its first occurrence is the first match at or after `next_time` (default: the database's now), run `delay`
         seconds later, or at `next_run_time` when that is given. `timezone` defaults to the configured one.
 
+        `catch_up` says what becomes of occurrences that are due together: `all` run (the default), the `latest` one, or
+        `none` that is more than a minute late. One that could begin only more than `max_lateness` seconds late is
+        skipped; one that is not finished `alert_after` seconds after its time raises the alarm (docs/ledger.md).
+
         Raises:
             AlreadyExistsError: a schedule has this key.
             ConfigError: the cron expression or the time zone cannot be used.
-            ValueError: the key or the data cannot be stored.
+            ValueError: the key, the data or the policy cannot be used.
+            NotSupportedError: the store keeps no policies.
         """
+        policy = checked_policy(Policy(), terms)
+        if policy != Policy() and self.store.ledger is None:
+            raise NotSupportedError(f"{key!r}: this store knows no policies; type: rdb does")
         content = {} if data is None else dict(data)
         encode(content)
         rule = checked_rule(
@@ -98,7 +107,7 @@ class ScheduleCollection:
         start = int(-(-self.store.now() // 1)) if next_time is None else next_time
         first = first_match(rule, start, self._defaults.dialect)
         due = first + rule.delay if next_run_time is None else next_run_time
-        self.store.add(check_key(key), checked_type(type), rule, first, due, content)
+        self.store.add(check_key(key), checked_type(type), rule, first, due, content, policy)
         return self[key]
 
     def list(self) -> Iterator[ScheduleRow]:

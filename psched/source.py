@@ -101,9 +101,13 @@ class Source:
         for _ in range(_ROUNDS):
             asked = self._clock()
             claims = self.store.acquire(max_acquire, lease_time, types)
-            tasks = self._adopt([claim for claim in claims if self._can_run(claim)], asked + lease_time, started)
+            able = [claim for claim in claims if self._can_run(claim)]
+            left = [claim for claim in able if not self._is_passed_over(claim, claim.lease.expires_at - lease_time)]
+            tasks = self._adopt(left, asked + lease_time, started)
             keys = {claim.row.key for claim in claims}
-            if tasks or keys <= seen:  # nothing was due, or what cannot be run came back at once
+            # Nothing was due, or what cannot be run came back at once; but what is passed over goes on.
+            is_over = keys <= seen and len(left) == len(able)
+            if tasks or is_over:
                 return tasks
             seen |= keys
         return []
@@ -243,6 +247,16 @@ class Source:
         if self._reported.get(key) != problem:
             self._reported[key] = problem
             log.error("key=%s cannot be run: %s; it is left alone until then", key, problem)
+
+    def _is_passed_over(self, claim: Claim, now: float) -> bool:
+        """Settle what was acquired at `now`, by the database's clock, and is not to be run any more."""
+        try:
+            return self._completion.pass_over(claim, now, self._clock())
+        except (PreemptedError, NotFoundError, AlreadyFinishedError) as lost:
+            log.info("key=%s was not passed over: %s", claim.row.key, lost)
+        except Exception as failure:  # noqa: BLE001 – what was acquired with it can be run all the same
+            log.warning("key=%s was not passed over: %s; it comes back when its lease ends", claim.row.key, failure)
+        return True
 
     def _put_off(self, claim: Claim, error: str | None) -> None:
         """Settle a row that is not to be run now: it is tried again later, or ended."""

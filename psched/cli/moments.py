@@ -41,3 +41,25 @@ def _absolute(text: str) -> float | None:
         return float(text) if re.fullmatch(r"-?\d+(\.\d+)?", text) else datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         return None
+
+
+NO_BOUND = -1.0
+"""What `none` is read as, where None means that an option was not given."""
+
+
+class Seconds(click.ParamType[float]):
+    """A number of seconds, or none: no bound."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        """Return the seconds, NO_BOUND for none."""
+        if value == "none":
+            return NO_BOUND
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = -1.0
+        if not 0 <= seconds < 1e9:
+            self.fail(f"{value!r} is no number of seconds; give one from 0 on, or none", parameter)
+        return seconds

@@ -94,6 +94,10 @@ def schedule_object(row: ScheduleRow) -> dict[str, Any]:
         "last_error": row.last_error,
         "node": row.node,
         "problem": row.problem,
+        "catch_up": row.policy.catch_up,
+        "max_lateness": row.policy.max_lateness,
+        "alert_after": row.policy.alert_after,
+        "paused": row.paused,
     }
 
 

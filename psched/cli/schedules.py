@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import click
 
+from psched.cli.moments import NO_BOUND, Seconds
 from psched.cli.options import Chosen, common_options
 from psched.cli.rows import (
     Shown,
@@ -21,7 +22,31 @@ from psched.cli.rows import (
     write_table,
 )
 from psched.cli.session import opened, opened_queue, parse_data
-from psched.model import ScheduleRow
+from psched.model import CATCH_UP, ScheduleRow
+from psched.rules import Terms
+
+
+def policy_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of a policy."""
+    for option in (
+        click.option(
+            "--alert-after",
+            type=Seconds(),
+            metavar="SEC",
+            help="Raise the alarm when an occurrence is not finished so long after its time.",
+        ),
+        click.option(
+            "--max-lateness", type=Seconds(), metavar="SEC", help="Skip what could only begin so much later, or none."
+        ),
+        click.option(
+            "--catch-up",
+            type=click.Choice(CATCH_UP),
+            help="Of occurrences that are due together run all, the latest, or none that is late.",
+        ),
+    ):
+        function = option(function)
+    return function
+
 
 _COLUMNS = ("key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "data")
 _WIDTHS = (30, 15, 18, 7, 11, 28, 28)
@@ -53,7 +78,7 @@ def list_(chosen: Chosen) -> None:
     Times are in this host's time zone. --json prints one array of objects with key, type, cron, delay, timezone,
     next_time (unix seconds of the occurrence), next_run_time (when it is due, or when the lease of its run ends),
     both again as *_local in ISO 8601, data, status (waiting or running; rdb_compat knows only waiting and leased),
-    attempts, last_error, node and problem (why such a row cannot be run).
+    attempts, last_error, node, problem (why such a row cannot be run), catch_up, max_lateness, alert_after and paused.
     """
     with opened(chosen) as schedules:
         if chosen.json:
@@ -71,7 +96,7 @@ def _cells(row: ScheduleRow, shown: Shown) -> tuple[str, ...]:
         number(rule.delay),
         rule.timezone,
         shown(row.next_time),
-        shown(row.next_run_time),
+        "paused" if row.paused else shown(row.next_run_time),
         compact(row.data),
     )
 
@@ -87,6 +112,7 @@ def _cells(row: ScheduleRow, shown: Shown) -> tuple[str, ...]:
 @click.option("-t", "--timezone", metavar="ZONE", help="Read the cron expression in this zone (default: the config's).")
 @click.option("-s", "--start", type=int, metavar="UNIXTIME", help="First occurrence: the first match from then on.")
 @click.option("-a", "--at", type=float, metavar="UNIXTIME", help="First run: then, whatever the occurrence.")
+@policy_options
 @common_options()
 def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **when: Any) -> None:
     """Add a schedule. DATA is a JSON object; --json prints the schedule as `list` does."""
@@ -102,6 +128,7 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **when: An
             next_time=start,
             next_run_time=at,
             data=content,
+            **terms_of(when),
         )
         if chosen.json:
             write([json_line(schedule_object(schedule.metadata()))])
@@ -116,6 +143,7 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **when: An
 @click.option("-t", "--timezone", metavar="ZONE", help="Read the cron expression in this zone.")
 @click.option("-s", "--start", type=int, metavar="UNIXTIME", help="Next occurrence: the first match from then on.")
 @click.option("-a", "--at", type=float, metavar="UNIXTIME", help="Next run: then, whatever the occurrence.")
+@policy_options
 @common_options()
 def modify(chosen: Chosen, /, key: str, **changes: Any) -> None:
     """Change a schedule, at once.
@@ -123,7 +151,8 @@ def modify(chosen: Chosen, /, key: str, **changes: Any) -> None:
     What is not given stays. An occurrence that is due already stays due. A run in progress goes on, and is finished
     by the new rule. --json prints the schedule as `list` does.
     """
-    wanted = {name: value for name, value in changes.items() if value is not None}
+    wanted: dict[str, Any] = {**terms_of(changes)}
+    wanted |= {name: value for name, value in changes.items() if value is not None}
     if not wanted:
         raise click.UsageError("nothing to change; give at least one option")
     if "data" in wanted:
@@ -164,7 +193,10 @@ def _fields(row: ScheduleRow) -> Iterable[tuple[str, str | None]]:
         "timezone": row.rule.timezone,
         "delay": number(row.rule.delay),
         "next_time": exact_time(row.next_time),
-        "next_run_time": exact_time(row.next_run_time),
+        "next_run_time": "paused" if row.paused else exact_time(row.next_run_time),
+        "catch_up": row.policy.catch_up,
+        "max_lateness": _optional(row.policy.max_lateness),
+        "alert_after": _optional(row.policy.alert_after),
         "status": row.status,
         "attempts": str(row.attempts),
         "node": row.node,
@@ -181,6 +213,53 @@ def delete(chosen: Chosen, key: str) -> None:
     """Delete a schedule. A run in progress is told that it was preempted."""
     with opened(chosen) as schedules:
         schedules[key].delete()
+
+
+@click.command()
+@click.argument("key")
+@common_options()
+def pause(chosen: Chosen, key: str) -> None:
+    """Let a schedule run no more until it is resumed.
+
+    A run in progress goes on. Nothing happens when it is paused already.
+    """
+    with opened(chosen) as schedules:
+        schedules[key].pause()
+
+
+@click.command()
+@click.argument("key")
+@common_options()
+def resume(chosen: Chosen, key: str) -> None:
+    """Let a paused schedule run again.
+
+    What came during the pause is skipped, and on record as that; what was due before it is caught up.
+    """
+    with opened(chosen) as schedules:
+        schedules[key].resume()
+
+
+@click.command("run-now")
+@click.argument("key")
+@common_options()
+def run_now(chosen: Chosen, key: str) -> None:
+    """Run a schedule as soon as a worker is free, paused or not.
+
+    An occurrence that has come runs now; otherwise this is an extra one, and the regular ones stay where they are.
+    """
+    with opened(chosen) as schedules:
+        schedules[key].run_now()
+
+
+def terms_of(options: dict[str, Any]) -> Terms:
+    """Return what the options say of a policy, and take them out."""
+    given = {name: options.pop(name) for name in ("catch_up", "max_lateness", "alert_after")}
+    terms = {name: None if value == NO_BOUND else value for name, value in given.items() if value is not None}
+    return cast("Terms", terms)
+
+
+def _optional(seconds: float | None) -> str | None:
+    return None if seconds is None else number(seconds)
 
 
 def _whole(value: float) -> float:

@@ -54,6 +54,10 @@ def test_json_shows_every_field_of_a_schedule_with_unix_and_local_times(psched: 
         "last_error": None,
         "node": None,
         "problem": None,
+        "catch_up": "all",
+        "max_lateness": None,
+        "alert_after": None,
+        "paused": False,
     }
 
 

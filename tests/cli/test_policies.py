@@ -1,0 +1,43 @@
+"""Policies, pauses and extra runs by the command line."""
+
+from __future__ import annotations
+
+import psched as library
+from tests.cli.commands import Commands
+
+ADD = ("add", "key", "t", "0 0 1 1 *", "{}")
+
+
+def test_a_policy_is_given_and_changed(psched: Commands) -> None:
+    psched.ok(*ADD, "--catch-up", "latest", "--max-lateness", "30", "--alert-after", "90")
+    shown = psched.ok("show", "key", "--json").json
+    assert (shown["catch_up"], shown["max_lateness"], shown["alert_after"]) == ("latest", 30, 90)
+    psched.ok("modify", "key", "--max-lateness", "none")
+    shown = psched.ok("show", "key", "--json").json
+    assert (shown["catch_up"], shown["max_lateness"], shown["alert_after"]) == ("latest", None, 90)
+    assert "alert_after    90\n" in psched.ok("show", "key").out
+    outcome = psched("modify", "key", "--max-lateness", "soon")
+    assert outcome.code == 2
+    assert "'soon' is no number of seconds" in outcome.err
+
+
+def test_a_schedule_is_paused_and_resumed(psched: Commands) -> None:
+    psched.ok(*ADD)
+    psched.ok("pause", "key")
+    assert psched.ok("show", "key", "--json").json["paused"] is True
+    assert " paused " in psched.ok("list").out
+    psched.ok("resume", "key")
+    assert psched.ok("show", "key", "--json").json["paused"] is False
+    assert psched.fault("pause", "nobody") == "no schedule has the key 'nobody'"
+
+
+def test_an_extra_run_is_asked_for(psched: Commands) -> None:
+    psched.ok(*ADD)
+    regular = psched.ok("show", "key", "--json").json["next_time"]
+    psched.ok("run-now", "key")
+    with library.open(psched.folder / "etc" / "psched.yml", "development") as schedules:
+        task = schedules.poll()
+        assert task is not None
+        task.finish()
+    assert psched.ok("show", "key", "--json").json["next_time"] == regular
+    assert [row["detail"] for row in psched.ok("history", "key", "--json").json] == ["run-now"]

@@ -1,0 +1,252 @@
+"""What becomes of occurrences that do not run in time: policies, pauses, extra runs. On SQLite in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from psched.audit import Verdict
+from psched.backends import open_stores
+from psched.errors import NotSupportedError, ScheduleError
+from psched.ledger import LedgerRow
+from psched.model import Policy, Rule, ScheduleRow
+from psched.rules import passed_over
+from psched.schedules import Defaults, ScheduleCollection
+from psched.source import LeaseTimes
+from psched.store import StoreSettings
+
+MINUTE = 60
+
+
+@pytest.fixture
+def schedules() -> Iterator[ScheduleCollection]:
+    settings = StoreSettings("sqlite://", "host/test/1", schedules="s", reckoning="vixie x")
+    store = open_stores("rdb", settings).schedules
+    assert store is not None
+    store.create_tables()
+    with ScheduleCollection(store, LeaseTimes(300, 300, 300), Defaults("UTC")) as collection:
+        yield collection
+
+
+def ago(minutes: int) -> int:
+    """The beginning of a minute in the past."""
+    return (int(time.time()) // MINUTE - minutes) * MINUTE
+
+
+def work(schedules: ScheduleCollection) -> list[int]:
+    """Run all that is due, and return the occurrences."""
+    times = []
+    while (task := schedules.poll()) is not None:
+        times.append(task.scheduled_time)
+        task.finish()
+    return times
+
+
+def entries(schedules: ScheduleCollection) -> list[tuple[str, str | None, int, int | None]]:
+    return [(row.outcome, row.detail, row.scheduled_time, row.count) for row in schedules.history("a")]
+
+
+def verdict(schedules: ScheduleCollection) -> Verdict:
+    [found] = schedules.audit(0, int(time.time()), keys=["a"])
+    return found
+
+
+def test_all_that_was_missed_runs_unless_told_otherwise(schedules: ScheduleCollection) -> None:
+    start = ago(5)
+    schedules.add("a", "t", cron="* * * * *", next_time=start)
+    assert work(schedules)[:5] == [start + n * MINUTE for n in range(5)]
+    assert verdict(schedules).violations == []
+
+
+def test_only_the_latest_of_those_that_are_due_runs(schedules: ScheduleCollection) -> None:
+    start = ago(5)
+    schedules.add("a", "t", cron="* * * * *", next_time=start, catch_up="latest")
+    [ran] = work(schedules)
+    assert ran >= start + 5 * MINUTE
+    skipped = (ran - start) // MINUTE
+    assert entries(schedules) == [("skipped", "superseded", start, skipped), ("finished", None, ran, 1)]
+    assert verdict(schedules).violations == []
+    assert verdict(schedules).skipped == skipped
+
+
+def test_none_that_is_more_than_a_minute_late_runs() -> None:
+    rule = Rule("0 * * * *", "UTC", 5)
+    row = ScheduleRow("a", "t", {}, "running", 1, rule=rule, next_time=0, next_run_time=0, policy=Policy("none"))
+    assert passed_over(row, 65, "vixie") is None
+    late = passed_over(row, 65.1, "vixie")
+    assert late is not None
+    assert (late.detail, late.last, late.count) == ("late", None, 1)
+
+
+def test_what_could_begin_only_too_late_is_skipped(schedules: ScheduleCollection) -> None:
+    start = ago(10)
+    schedules.add("a", "t", cron="* * * * *", next_time=start, max_lateness=150)
+    ran = work(schedules)
+    assert 2 <= len(ran) <= 4
+    assert ran[0] >= time.time() - 152 - 2
+    assert entries(schedules)[0] == ("skipped", "late", start, (ran[0] - start) // MINUTE)
+    assert verdict(schedules).violations == []
+
+
+def test_what_was_begun_in_time_is_tried_again_however_late() -> None:
+    rule, policy = Rule("0 * * * *", "UTC"), Policy("all", 1)
+    row = ScheduleRow("a", "t", {}, "running", 2, rule=rule, next_time=0, next_run_time=0, policy=policy)
+    assert passed_over(row, 1e6, "vixie") is None
+
+
+def test_a_year_of_seconds_is_passed_over_at_once(schedules: ScheduleCollection) -> None:
+    start = int(time.time()) - 365 * 86400
+    schedules.add("a", "t", cron="* * * * * *", next_time=start, catch_up="latest")
+    task = schedules.poll()
+    assert task is not None
+    assert time.time() - task.scheduled_time < 5
+    task.finish()
+    first: LedgerRow = next(schedules.history("a"))
+    assert (first.scheduled_time, first.count) == (start, None)
+    assert first.last is not None
+    assert task.scheduled_time - first.last <= 5
+    assert verdict(schedules).violations == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "now", "expected"),
+    [
+        (Policy(), 1e6, None),
+        (Policy("latest"), 59.9, None),
+        (Policy("latest"), 62, ("superseded", None, 1)),
+        (Policy("latest"), 125, ("superseded", 60, 2)),
+        (Policy("none"), 61, None),
+        (Policy("none"), 181, ("superseded", 60, 2)),
+        (Policy("none", 10), 12.1, ("late", None, 1)),
+        (Policy("all", 30), 32, None),
+        (Policy("all", 30), 100, ("late", 60, 2)),
+    ],
+)
+def test_what_is_passed_over_when(policy: Policy, now: float, expected: Any) -> None:
+    rule = Rule("* * * * *", "UTC", 2)
+    row = ScheduleRow("a", "t", {}, "running", 1, rule=rule, next_time=0, next_run_time=0, policy=policy)
+    found = passed_over(row, now, "vixie")
+    assert (None if found is None else (found.detail, found.last, found.count)) == expected
+
+
+@pytest.mark.parametrize(
+    "terms", [{"catch_up": "some"}, {"max_lateness": -1}, {"alert_after": "soon"}, {"max_lateness": float("nan")}]
+)
+def test_a_policy_that_cannot_be_is_refused(schedules: ScheduleCollection, terms: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(terms))):
+        schedules.add("a", "t", cron="* * * * *", **terms)
+    assert not schedules["a"].exists()
+
+
+def test_a_policy_is_changed_by_what_is_named(schedules: ScheduleCollection) -> None:
+    schedules.add("a", "t", cron="* * * * *", catch_up="latest", max_lateness=5, alert_after=7)
+    schedules["a"].modify(max_lateness=None)
+    assert schedules["a"].metadata().policy == Policy("latest", None, 7)
+    schedules["a"].modify(delay=3)
+    assert schedules["a"].metadata().policy == Policy("latest", None, 7)
+
+
+def test_what_comes_in_a_pause_is_skipped_and_what_came_before_is_caught_up(schedules: ScheduleCollection) -> None:
+    start = ago(5)
+    schedules.add("a", "t", cron="* * * * * *", next_time=start)
+    task = schedules.poll()
+    assert task is not None
+    task.finish()
+    schedules["a"].modify(cron="* * * * *")
+    schedules["a"].pause()
+    assert schedules["a"].metadata().paused
+    assert schedules.poll() is None
+    schedules["a"].pause()
+    assert [change.action for change in schedules.ledger.changes("a")] == ["add", "modify", "pause"]
+    schedules["a"].resume()
+    assert work(schedules)[0] == start + 1
+    assert not schedules["a"].metadata().paused
+    assert verdict(schedules).violations == []
+
+
+def test_a_pause_is_skipped_as_one_and_on_record(schedules: ScheduleCollection) -> None:
+    first = int(time.time()) + 1
+    schedules.add("a", "t", cron="* * * * * *", next_time=first)
+    schedules["a"].pause()
+    while time.time() < first + 1.5:
+        time.sleep(0.05)
+    assert schedules.poll() is None
+    schedules["a"].resume()
+    [(outcome, reason, time_, count)] = entries(schedules)
+    assert (outcome, reason, time_) == ("skipped", "paused", first)
+    assert count is not None
+    row = schedules["a"].metadata()
+    assert row.next_time == first + count
+    assert row.next_run_time > time.time() - 1
+    assert verdict(schedules).violations == []
+
+
+def test_a_run_in_progress_ends_and_then_the_pause_holds(schedules: ScheduleCollection) -> None:
+    schedules.add("a", "t", cron="* * * * *", next_time=ago(3))
+    task = schedules.poll()
+    assert task is not None
+    schedules["a"].pause()
+    task.finish()
+    assert schedules.poll() is None
+    row = schedules["a"].metadata()
+    assert (row.paused, row.attempts, row.next_time) == (True, 0, ago(2))
+    schedules["a"].resume()
+    assert ago(2) in work(schedules)
+
+
+def test_a_change_leaves_a_pause_as_it_is(schedules: ScheduleCollection) -> None:
+    schedules.add("a", "t", cron="0 0 1 1 *")
+    schedules["a"].pause()
+    due = schedules["a"].metadata().next_run_time
+    schedules["a"].modify(cron="* * * * *")
+    schedules["a"].modify(next_time=ago(5))
+    assert schedules["a"].metadata().next_run_time == due
+    assert schedules.poll() is None
+    with pytest.raises(ScheduleError, match="paused"):
+        schedules["a"].modify(next_run_time=5)
+
+
+@pytest.mark.parametrize("pausing", [False, True])
+def test_an_extra_run_moves_no_other(schedules: ScheduleCollection, pausing: bool) -> None:
+    schedules.add("a", "t", cron="0 0 1 1 *")
+    regular = schedules["a"].metadata().next_time
+    if pausing:
+        schedules["a"].pause()
+    before = int(time.time())
+    schedules["a"].run_now()
+    task = schedules.poll()
+    assert task is not None
+    assert before <= task.scheduled_time <= time.time()
+    with pytest.raises(ScheduleError, match="in progress"):
+        schedules["a"].run_now()
+    task.finish()
+    assert schedules["a"].metadata().next_time == regular
+    assert schedules["a"].metadata().paused == pausing
+    assert schedules.poll() is None
+    assert entries(schedules) == [("finished", "run-now", task.scheduled_time, 1)]
+    assert verdict(schedules).violations == []
+
+
+def test_what_has_come_already_runs_now_in_place_of_an_extra_run(schedules: ScheduleCollection) -> None:
+    schedules.add("a", "t", cron="* * * * *", next_time=ago(5), next_run_time=time.time() + 500, catch_up="latest")
+    assert schedules.poll() is None
+    schedules["a"].run_now()
+    task = schedules.poll()
+    assert task is not None
+    assert task.scheduled_time == ago(5)
+
+
+def test_a_store_without_a_ledger_knows_none_of_it() -> None:
+    store = open_stores("rdb_compat", StoreSettings("sqlite://", "host/test/1", schedules="s")).schedules
+    assert store is not None
+    store.create_tables()
+    with ScheduleCollection(store, LeaseTimes(300, 300, 300), Defaults("UTC")) as schedules:
+        with pytest.raises(NotSupportedError, match="policies"):
+            schedules.add("a", "t", cron="* * * * *", catch_up="latest")
+        schedules.add("a", "t", cron="* * * * *")
+        for verb in (schedules["a"].pause, schedules["a"].resume, schedules["a"].run_now):
+            with pytest.raises(NotSupportedError, match="type: rdb"):
+                verb()
