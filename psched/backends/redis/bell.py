@@ -71,7 +71,7 @@ class WakeList:
             return
         try:
             if connection.can_read(0) and self._answer(connection):
-                connection.send_command("RPUSH", self._key, "1")
+                connection.send_command("RPUSH", self._key, "1", check_health=False)
         except DriverError:
             pass  # it is gone, and with it whoever waited in the list
         self.close()
@@ -84,7 +84,9 @@ class WakeList:
             connection.disconnect()
 
     def _wait(self, connection: Connection) -> None:
-        connection.send_command("BLPOP", self._key, max(self._until - self._clock(), _SHORTEST))
+        # Trying the connection first would mean to wait for an answer.
+        seconds = max(self._until - self._clock(), _SHORTEST)
+        connection.send_command("BLPOP", self._key, seconds, check_health=False)
         self._waits = True
 
     def _answer(self, connection: Connection) -> bool:
