@@ -18,6 +18,9 @@ _STDERR = 2
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 _MODE = 0o640
 _INDENT = "\n    "
+_CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}
+_ESCAPED = {code: f"\\x{code:02x}" for code in _CONTROLS}
+"""Keys and types may hold anything, also what a terminal obeys when somebody reads the log on it."""
 
 
 class Log:
@@ -97,7 +100,7 @@ class LogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record."""
         try:
-            self._log.write(self.format(record).replace("\n", _INDENT) + "\n")
+            self._log.write(self.format(record).translate(_ESCAPED).replace("\n", _INDENT) + "\n")
         except Exception:  # noqa: BLE001 – as every handler of logging does
             self.handleError(record)
 

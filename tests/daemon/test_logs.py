@@ -30,6 +30,11 @@ def record(message: str) -> logging.LogRecord:
     return logging.LogRecord("psched.test", logging.WARNING, __file__, 1, message, (), None)
 
 
+def test_what_a_terminal_would_obey_is_told_and_not_done(log: Log, path: Path) -> None:
+    LogHandler(log).handle(record("key=a\x1b[2J\r\x7f\x9b\tb\nc"))
+    assert path.read_text().endswith("key=a\\x1b[2J\\x0d\\x7f\\x9b\tb\n    c\n")
+
+
 def test_a_record_has_time_with_its_zone_level_pid_logger_and_message(log: Log, path: Path) -> None:
     LogHandler(log).handle(record("hello"))
     head, _, rest = path.read_text().partition(" WARNING ")
