@@ -1,0 +1,107 @@
+"""Whom a daemon trusts: what stands in the tables is data, passwords stay where they are, and root loads no code."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.daemon.harness import Daemon
+from tests.daemon.pschedd import Pschedd
+from tests.lab.absent import not_run
+from tests.lab.laboratory import Lab
+from tests.lab.postgresql import PostgreSQL
+from tests.lab.servers import PASSWORD
+from tests.programs import install_programs
+
+ASKS_FOR_CODE = ["os:system", "psched.handlers.command:Command", "command", "__import__('os')", "app.app", "posix"]
+"""Types that name code which is there, but no route of the application's."""
+WHO_LOADS = """\
+import os, pathlib, psched
+pathlib.Path(__file__).with_name("loaded").open("a").write(f"{os.getresuid()} {os.getresgid()}\\n")
+app = psched.App()
+app.task("any")(print)
+"""
+
+
+def test_a_type_is_looked_up_in_the_routes_and_never_imported(make_daemon: Callable[..., Daemon]) -> None:
+    daemon = make_daemon(retry_wait=300).start()
+    for number, type_ in enumerate(ASKS_FOR_CODE):
+        daemon.add(f"key{number}", type_)
+    daemon.wait_for_log("no handler for this type", len(ASKS_FOR_CODE))
+    daemon.add("last", "quick")
+    daemon.wait_for_trace("ran", "last")
+    assert {trace["key"] for trace in daemon.traces()} == {"last"}
+    daemon.stop()
+
+
+def test_no_password_is_in_the_process_list_or_the_log(make_daemon: Callable[..., Daemon], lab: Lab) -> None:
+    with lab.shared(PostgreSQL).database() as url:
+        daemon = make_daemon(url=url).start()
+        daemon.add("key", "quick")
+        daemon.wait_for_trace("ran")
+        daemon.master.send_signal(1)
+        daemon.wait_for_log("received SIGHUP")
+        told = [*daemon.titles(), *(" ".join(process.cmdline()) for process in family(daemon)), daemon.log]
+        daemon.stop()
+    assert PASSWORD in url
+    assert [text for text in told if PASSWORD in text] == []
+
+
+def test_root_loads_no_code_of_the_application(tmp_path: Path) -> None:
+    """With `user:` the master, its probes and its workers are that user before the first line of it runs."""
+    if os.geteuid() != 0:
+        not_run("only root can become another user, run the tests as root")
+    pschedd = prepared(tmp_path)
+    try:
+        started = pschedd("start")
+        assert started.returncode == 0, started.stderr
+        assert pschedd("reload").returncode == 0
+        account = pwd.getpwnam("nobody")
+        loaded = (tmp_path / "loaded").read_text().splitlines()
+        assert set(loaded) == {f"{(account.pw_uid,) * 3} {(account.pw_gid,) * 3}"}
+    finally:
+        pschedd("stop", "--immediate")
+
+
+def prepared(folder: Path) -> Pschedd:
+    """Make a daemon whose application writes down who loads it, in a folder that nobody may write to but its user."""
+    for parent in (folder, *list(folder.parents)[:3]):
+        parent.chmod(0o755)
+    (folder / "etc").mkdir()
+    (folder / "app.py").write_text(WHO_LOADS)
+    config = {"type": "rdb", "url": "sqlite:///../psched.db", "app": "app:app", "include": "..", "user": "nobody"}
+    config |= {"log": "../psched.log", "pid_file": "../psched.pid", "group": "nogroup"}
+    (folder / "etc/psched.yml").write_text(json.dumps({"development": config}))
+    install_programs(folder / "bin")
+    pschedd = Pschedd(folder)
+    pschedd.create_tables()
+    subprocess.run(["chown", "-R", "nobody:nogroup", folder], check=True)
+    return pschedd
+
+
+def family(daemon: Daemon) -> list[psutil.Process]:
+    return [daemon.master, *daemon.master.children(recursive=True)]
+
+
+@pytest.mark.parametrize(
+    "word", [r"\bpickle\b", r"\beval\(", r"\bexec\(", r"\bos\.system\b", "shell=True", r"\bmarshal\b"]
+)
+def test_nothing_turns_data_into_code(word: str) -> None:
+    """The only evaluation is a Lua script of ours on the Redis server."""
+    allowed = {"server.py": "client.eval(script.text"}
+    source = Path(__file__).parents[2] / "psched"
+    found = [
+        (path.name, line)
+        for path in source.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if re.search(word, line) and allowed.get(path.name, "\0") not in line
+    ]
+    assert found == []
