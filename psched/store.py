@@ -28,6 +28,7 @@ class StoreSettings:
 
     `holder` names one incarnation of one process (`host/pid/random`, at most 255 characters) and is written with each
     lease, so that a successor can give back what a dead process held. `tls` has the keys ca, cert, key and verify.
+    `connections`: how many a store keeps open at the most while they are not used, for as many threads of its process.
     `reckoning` says how times are computed here (cron dialect, tz database), for the ledger.
     """
 
@@ -37,6 +38,7 @@ class StoreSettings:
     queue: str | None = None
     tls: Mapping[str, Any] = field(default_factory=dict)
     reckoning: str = ""
+    connections: int = 1
 
 
 class Finding(NamedTuple):

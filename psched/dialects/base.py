@@ -118,7 +118,8 @@ class Dialect:
     nested_writes: ClassVar[bool] = False
     """Whether an UPDATE can stand in the WITH of an INSERT: one statement to wait for instead of four."""
 
-    def __init__(self, url: URL, tls: Tls | None, timeouts: Timeouts) -> None:
+    def __init__(self, url: URL, tls: Tls | None, timeouts: Timeouts, connections: int = 1) -> None:
+        self.connections = connections
         self.url = url
         self.tls = tls
         self.timeouts = timeouts
@@ -133,8 +134,8 @@ class Dialect:
         raise NotImplementedError
 
     def pool_options(self) -> dict[str, Any]:
-        """Return the arguments of `create_engine` for a pool of one connection and a few more when that is busy."""
-        return {"pool_size": 1, "max_overflow": 4, "pool_timeout": self.timeouts.read}
+        """Return the arguments of `create_engine` for a pool of connections, and a few more when all are busy."""
+        return {"pool_size": self.connections, "max_overflow": 4, "pool_timeout": self.timeouts.read}
 
     def connect(self, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Return a new driver connection, or None for what the driver makes of these arguments."""

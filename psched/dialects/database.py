@@ -1,7 +1,8 @@
 """One database: its connections, each with its timeouts, and retries with a bound. Used in children and clients.
 
-A pool of one connection with a small overflow, so that a heartbeat beside a long statement opens a second one and
-nothing else does. Connections are in autocommit: one statement is one transaction unless `transaction` says otherwise.
+A pool of one connection (of more for a process of many threads) with a small overflow, so that a heartbeat beside a
+long statement opens a second one and nothing else does. Connections are in autocommit: one statement is one transaction
+unless `transaction` says otherwise.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Dialect(base.Dialect):
     def engine_options(self) -> dict[str, Any]:
         """Return the pool and the way to connect; a database in memory has one connection, which all take turns on."""
         options = {"creator": lambda: self._connect("rw"), "poolclass": QueuePool, **self.pool_options()}
-        return {**options, "max_overflow": 0} if self.ephemeral else options
+        return {**options, "pool_size": 1, "max_overflow": 0} if self.ephemeral else options
 
     def prepare(self, connection: Any) -> None:
         """Set the session up."""

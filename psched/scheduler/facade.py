@@ -174,7 +174,7 @@ class Scheduler:
             if unbound:
                 raise ScheduleError(f"registered, but not bound to a handler: {names_of(unbound)}")
             work = Work(dict(self._bindings), dict(self._registrations), self._poll_interval, self._concurrency)
-            engine = Engine(self._place.open(), work)
+            engine = Engine(self._place.open(self._concurrency), work)
             engine.start()
             self._engine = engine
             atexit.register(self._at_exit)

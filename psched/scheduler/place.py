@@ -32,6 +32,8 @@ _MENDING = Backoff()
 _LEDGER = Keeping(retention=7 * 86400.0, count=1000)
 """How much is kept of which occurrence became a task when, where the store has a ledger."""
 
+_MOST = 10
+"""Connections that are kept open however many threads there are."""
 _LONGEST_PREFIX = 36
 _REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 
@@ -43,15 +45,17 @@ class Place:
     settings: Settings
     retention: float
 
-    def open(self) -> Opened:
-        """Return its stores, opened for this process; nothing is connected yet. Raises ConfigError."""
+    def open(self, threads: int = 1) -> Opened:
+        """Return its stores, opened for so many threads; nothing is connected yet. Raises ConfigError."""
         schedules, queue = self.settings.schedules, self.settings.queue
         assert schedules is not None and queue is not None
         reckoning = f"{schedules.cron_dialect} {tz_database()}"
         holder = holder_name(str(os.getpid()))
         stores = open_stores(
             schedules.type,
-            StoreSettings(schedules.url, holder, schedules.table, queue.table, schedules.tls, reckoning),
+            StoreSettings(
+                schedules.url, holder, schedules.table, queue.table, schedules.tls, reckoning, min(threads, _MOST)
+            ),
         )
         if stores.schedules is None or stores.queue is None:
             raise ConfigError(f"the store type {schedules.type!r} keeps no schedules or no queue")
