@@ -22,6 +22,7 @@ from tests.lab.proxy import Proxy
 from tests.lab.redis import Redis
 from tests.lab.servers import PASSWORD
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, keys_of, soon, unless_away
+from tests.stores.rows import RedisRows
 
 
 @pytest.fixture
@@ -159,10 +160,12 @@ def test_a_server_that_became_read_only_counts_as_away_and_settling_waits_for_it
     (a,) = store.acquire(1, 100)
     outcome: list[Any] = []
     thread = threading.Thread(target=lambda: outcome.append(store.advance(a, FAR_OFF, FAR_OFF, boottime() + 15)))
+    old = clients(bench)
     with read_only(own):
         see_that_it_is_unavailable(store, store.add, "c", "t", HOURLY, FAR_OFF, FAR_OFF, {})
         see_that_it_is_unavailable(store, store.acquire, 1, 100)
         see_that_it_is_unavailable(store, store.release, a.lease, boottime() + 0.2)
+        assert old - clients(bench), "a connection to a demoted primary was kept"
         thread.start()
         time.sleep(0.2)
         assert outcome == []
@@ -171,6 +174,13 @@ def test_a_server_that_became_read_only_counts_as_away_and_settling_waits_for_it
     row = store.get("key0")
     assert row is not None
     assert row.next_time == FAR_OFF
+
+
+def clients(bench: Bench) -> set[str]:
+    """Return the server's numbers of its clients."""
+    rows = bench.rows
+    assert isinstance(rows, RedisRows)
+    return {client["id"] for client in rows.client.client_list()}
 
 
 def test_a_full_server_counts_as_away_but_what_ran_is_settled(own: Redis, bench: Bench) -> None:

@@ -35,11 +35,12 @@ class WakeList:
         self._until = 0.0
 
     def arm(self, seconds: float) -> None:
-        """Wait in the list for `seconds`. Raises redis-py's errors."""
-        self.disarm()
+        """Wait in the list for `seconds`, or so much longer. Raises redis-py's errors."""
+        self._until = self._clock() + seconds
+        if self._waits:
+            return  # when the server ends that, `rang` goes on
         if self._connection is None:
             self._connection = self._server.new_connection(self._key)
-        self._until = self._clock() + seconds
         self._wait(self._connection)
 
     def fileno(self) -> int:

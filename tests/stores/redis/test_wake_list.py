@@ -136,6 +136,31 @@ def test_nobody_listens_for_ever(queue: TaskStore, tasks: QueueBench) -> None:
     bell.close()
 
 
+def test_who_listens_on_keeps_his_connection_and_his_place(tasks: QueueBench, queue: TaskStore, bell: Bell) -> None:
+    rows = tasks.rows
+    assert isinstance(rows, RedisRows)
+    bell.arm(0.05)
+    before = bell.fileno(), [client["id"] for client in rows.client.client_list()]
+    for _ in range(3):
+        bell.arm(60)
+    assert (bell.fileno(), [client["id"] for client in rows.client.client_list()]) == before
+    queue.submit([NewTask("key", "t")])
+    assert rings(bell)
+
+
+def test_a_wait_that_was_prolonged_goes_on_when_the_first_ends(queue: TaskStore) -> None:
+    bell = queue.open_bell()
+    assert bell is not None
+    with closing(bell):
+        bell.arm(0.1)
+        bell.arm(60)
+        assert not rings(bell)
+        time.sleep(0.1)
+        assert not bell.rang()
+        queue.submit([NewTask("key", "t")])
+        assert rings(bell)
+
+
 def test_rings_that_nobody_waits_for_are_few(tasks: QueueBench, queue: TaskStore) -> None:
     queue.submit([NewTask(f"key{n}", "t") for n in range(100)])
     rows = tasks.rows
