@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from psched.alarm import Alarms
 from psched.bell import Bell as Bell  # noqa: PLC0414 – whoever knows stores knows their bells
 from psched.ledger import MODIFY, Entry, Ledger
 from psched.model import Claim, Lease, NewTask, Policy, Rule, ScheduleRow, TaskRow
@@ -147,6 +148,8 @@ class ScheduleStore(LeaseStore, Protocol):
 
     ledger: Ledger | None
     """What is on record of them; None where nothing is. Such a store has neither policies nor pauses."""
+    alarms: Alarms | None
+    """Which of them are overdue; None where nobody watches."""
 
     def shares_database(self, queue: TaskStore) -> bool:
         """Tell whether `also` of `advance` may submit to `queue`, being in one database with it."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import click
 
 from psched import cron
+from psched.alarm import Alarms
 from psched.application import load
 from psched.cli.faults import DatabaseError, database_errors
 from psched.cli.options import Chosen, common_options
@@ -24,15 +25,18 @@ from psched.store import Finding, LeaseStore
 _TOLERABLE_SKEW = 2.0
 """Seconds two clocks may differ without anybody noticing."""
 
+_LATE = 20
+"""How many overdue occurrences are listed."""
+
 
 @click.command()
 @common_options(loading=True)
 def doctor(chosen: Chosen) -> int:
     """Check everything a worker needs.
 
-    Configuration, application, database, tables, indexes, collations, clocks and the tz database: each is `ok`, or
-    told with what to do; exit code 1 when anything is not. What is said of the queue's section begins with `queue`.
-    --json prints one array of objects with subject, ok and message.
+    Configuration, application, database, tables, indexes, collations, clocks, the tz database and overdue schedules:
+    each is `ok`, or told with what to do; exit code 1 when anything is not. What is said of the queue's section begins
+    with `queue`. --json prints one array of objects with subject, ok and message.
     """
     findings = []
     for finding in findings_of(chosen):
@@ -95,6 +99,18 @@ def _store_findings(section: Section, store: LeaseStore) -> Iterator[Finding]:
         yield Finding("database", True, f"{section.masked_url} answers")
         yield from store.diagnose()
         yield clocks
+        alarms: Alarms | None = getattr(store, "alarms", None)
+        if alarms is not None:
+            yield from overdue_findings(alarms)
+
+
+def overdue_findings(alarms: Alarms) -> Iterator[Finding]:
+    """Yield each occurrence that should be finished by now (`alert_after`), or that there is none."""
+    late = alarms.overdue(_LATE)
+    for overdue in late:
+        yield Finding("overdue", False, f"{overdue}; is a worker running that handles the type {overdue.type!r}?")
+    if not late:
+        yield Finding("overdue", True, "nothing is, of what has an alert_after")
 
 
 def clock_finding(store: LeaseStore) -> Finding:

@@ -85,6 +85,20 @@ def names(value: Any) -> tuple[str, ...]:
     return found
 
 
+def hook(value: Any) -> tuple[str, ...]:
+    """Accept an http(s) URL, or a command as a list of its arguments: no shell reads it."""
+    expected = "expected a URL (http:// or https://), or a command as a list of arguments"
+    if isinstance(value, str):
+        if not value.startswith(("http://", "https://")):
+            raise ValueError(expected)
+        return (value,)
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) and "\0" not in item for item in value):
+        raise ValueError(expected)
+    if value and not value[0]:
+        raise ValueError(expected)
+    return tuple(value)
+
+
 def path(value: Any, info: ValidationInfo) -> Path:
     """Accept a path; a relative one is taken from the configuration's folder."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):

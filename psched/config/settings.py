@@ -64,6 +64,8 @@ class Section(_Loading):
     retention_time: NotNegative = 300.0
     ledger_retention: NotNegative = 400 * 86400.0
     ledger_count: Annotated[int, PlainValidator(checks.count(1))] = 100_000
+    on_late: Annotated[tuple[str, ...], PlainValidator(checks.hook)] = ()
+    alert_interval: Positive = 10.0
     task_heartbeat_interval: Positive = Field(default_factory=_task_heartbeat_interval)
     task_prefetch: Annotated[int | Literal["auto"], PlainValidator(checks.count(1, "auto", "auto"))] = "auto"
     task_timeout: Annotated[float | None, PlainValidator(checks.seconds(0, above=True, never=True))] = None

@@ -13,6 +13,7 @@ from psched.daemon.boot import Boot, DeadChild
 from psched.daemon.departure import Departure
 from psched.daemon.keeper import Keeper
 from psched.daemon.lane import Lane, is_refusal, one_line
+from psched.daemon.lookout import open_lookouts
 from psched.daemon.prefetch import prefetch_for
 from psched.daemon.runner import Runner, give_back
 from psched.daemon.runs import Runs
@@ -41,6 +42,7 @@ class Processor:
         self._warden = Warden(self._runs, settings.child_kill_interval, self._departure.leave)
         self._runners = [self._runner(cell, application) for cell in range(cells)]
         interval = min(site.section.task_heartbeat_interval for site in self._sites)
+        self._lookouts = open_lookouts(self._sites, boot.slot)
         self._keeper = Keeper(sources, self._runners, interval)
         self._left = settings.max_request_per_child
         self._complaint: str | None = None
@@ -49,6 +51,8 @@ class Processor:
         """Work until stopped."""
         self._warden.ticker.start()
         self._keeper.ticker.start()
+        for lookout in self._lookouts:
+            lookout.start()
         try:
             self._give_back_dead()
             self._run_all()
@@ -139,6 +143,8 @@ class Processor:
             thread.join()
 
     def _close(self) -> None:
+        for lookout in self._lookouts:
+            lookout.close()
         for site in self._sites:
             for task in site.source.held:
                 give_back(task)

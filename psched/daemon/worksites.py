@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from psched.alarm import Alarms
 from psched.config import Section, Settings
 from psched.daemon.boot import DeadChild
 from psched.queue import open_queue
@@ -23,11 +24,12 @@ what begins in the last moment before the database goes away has only this long 
 
 @dataclass(frozen=True, slots=True)
 class Worksite:
-    """One section with the open source of its rows."""
+    """One section with the open source of its rows, and what watches over them, if anything does."""
 
     name: str
     section: Section
     source: Source
+    alarms: Alarms | None = None
 
     def give_back(self, dead: DeadChild) -> None:
         """Give back once what a dead child held here. Raises whatever the driver raises."""
@@ -50,7 +52,7 @@ def open_sites(settings: Settings, holder: str) -> list[Worksite]:
         collection = open_schedules(settings.schedules, holder, short_lease(settings, settings.schedules))
         if queue is not None:
             collection.feed(queue.store)
-        sites.insert(0, Worksite("schedules", settings.schedules, collection.source))
+        sites.insert(0, Worksite("schedules", settings.schedules, collection.source, collection.store.alarms))
     return sites
 
 

@@ -75,3 +75,15 @@ def test_clocks_that_differ_are_told(monkeypatch: pytest.MonkeyPatch, ahead: flo
     monkeypatch.setattr("time.time", lambda: 1_000_000 + ahead)
     finding = clock_finding(Clock(1_000_000))  # type: ignore[arg-type]
     assert (finding.ok, words in finding.message) == (ok, True)
+
+
+def test_what_is_overdue_is_a_failure(psched: Commands) -> None:
+    assert findings(psched("doctor", "--json"))["overdue"] == (True, "nothing is, of what has an alert_after")
+    psched.ok("add", "late", "t", "* * * * *", "{}", "-s", "1600000000", "--alert-after", "60")
+    psched.ok("add", "other", "t", "* * * * *", "{}", "-s", "1600000000")
+    outcome = psched("doctor", "--json")
+    ok, message = findings(outcome)["overdue"]
+    assert (outcome.code, ok) == (1, False)
+    assert message.startswith("'late': its occurrence 1600000020 is not finished ")
+    psched.ok("pause", "late")
+    assert findings(psched("doctor", "--json"))["overdue"][0]

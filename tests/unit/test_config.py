@@ -258,5 +258,5 @@ def test_the_example_tells_the_true_defaults(tmp_path: Path, monkeypatch: pytest
     examples = {"path", "environment", "schedules", "queue", "app", "include", "require", "processors"}
     examples |= {"log", "pid_file", "user", "group", "max_request_per_child"}
     assert shown.model_dump(exclude=examples) == default.model_dump(exclude=examples)
-    examples = {"url", "tls", "app", "include", "require", "task_timeout", "max_attempts"}
+    examples = {"url", "tls", "app", "include", "require", "task_timeout", "max_attempts", "on_late"}
     assert shown.schedules.model_dump(exclude=examples) == default.schedules.model_dump(exclude=examples)

@@ -51,6 +51,10 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ({"processors": 1.5}, "config: processors: expected a whole number ≥ 1, got 1.5"),
         ({"processors": "many"}, "config: processors: expected a whole number ≥ 1, got 'many'"),
         ({"max_attempts": 0}, "config: max_attempts: expected a whole number ≥ 1 or none, got 0"),
+        (
+            {"on_late": "page me"},
+            "config: on_late: expected a URL (http:// or https://), or a command as a list of arguments, got 'page me'",
+        ),
         ({"task_prefetch": "all"}, "config: task_prefetch: expected a whole number ≥ 1 or auto, got 'all'"),
         ({"poll_interval": 0}, "config: poll_interval: expected a number of seconds > 0, got 0"),
         ({"poll_interval": False}, "config: poll_interval: expected a number of seconds > 0, got False"),

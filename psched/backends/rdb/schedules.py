@@ -21,6 +21,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
+from psched.alarm import Alarms
+from psched.backends.rdb.alarms import RdbAlarms
 from psched.backends.rdb.leases import Leases, new_number
 from psched.backends.rdb.records import Records
 from psched.backends.rdb.schedule_rows import all_columns, changed_columns, pause_columns, read_schedule, rule_columns
@@ -51,6 +53,7 @@ class RdbScheduleStore(RdbLeaseStore):
         others = ledger_table(MetaData(), table), changes_table(MetaData(), table)
         self._records = Records(database.dialect, self._table, *others, settings.reckoning)
         self.ledger: Ledger | None = TrimmedLedger(database, *others)
+        self.alarms: Alarms | None = RdbAlarms(database, self._table)
         super().__init__(
             database,
             Leases(database, self._table, settings.holder),

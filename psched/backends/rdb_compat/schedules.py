@@ -8,6 +8,7 @@ from typing import Any, cast
 from sqlalchemy import Connection, MetaData, RowMapping, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
+from psched.alarm import Alarms
 from psched.backends.rdb_compat.leases import CompatLeases
 from psched.backends.rdb_compat.store import CompatLeaseStore
 from psched.backends.rdb_compat.tables import (
@@ -33,6 +34,7 @@ class CompatScheduleStore(CompatLeaseStore):
     """`ScheduleStore` on a table that Ruby clients and workers may share."""
 
     ledger: Ledger | None = None
+    alarms: Alarms | None = None
 
     def __init__(self, database: Database, table: str) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""

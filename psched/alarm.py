@@ -1,0 +1,52 @@
+"""What a store that watches over schedules promises: which occurrences are overdue, and who tells of them.
+
+Used in children and clients. An occurrence is overdue when it is not finished `alert_after` seconds after its time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """An occurrence that is not finished though it should be. Times are unix seconds on the database's clock.
+
+    `seconds`: how long ago its time was, delay included. `status`, `attempts`, `node` and `last_error` are those of the
+    schedule's row: what has become of it so far.
+    """
+
+    key: str
+    type: str
+    scheduled_time: int
+    seconds: float
+    status: str
+    attempts: int
+    node: str | None
+    last_error: str | None
+
+    def __str__(self) -> str:
+        by = f" by {self.node}" if self.node is not None and self.attempts else ""
+        what = f"{self.status}{by}, attempt {self.attempts}" if self.attempts else "never begun"
+        return f"{self.key!r}: its occurrence {self.scheduled_time} is not finished {self.seconds:.0f} s after ({what})"
+
+
+class Alarms(Protocol):
+    """The alarms of one table of schedules. Methods may be called from any thread; they raise the driver's errors."""
+
+    def overdue(self, limit: int) -> list[Overdue]:
+        """Return up to `limit` occurrences that are overdue, told or not, those longest overdue first."""
+        ...
+
+    def untold(self, limit: int) -> list[Overdue]:
+        """Return up to `limit` overdue occurrences that nobody has told of, and nobody is telling of."""
+        ...
+
+    def claim(self, overdue: Overdue, seconds: float) -> bool:
+        """Take it upon oneself to tell of an occurrence within so many seconds; True for one caller at a time."""
+        ...
+
+    def told(self, overdue: Overdue) -> None:
+        """Enter that somebody was told of the occurrence, so that nobody else is."""
+        ...

@@ -1,0 +1,123 @@
+"""The lookout logs each overdue occurrence once, and runs the hook once for it, whatever becomes of the hook."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from psched.alarm import Alarms
+from psched.backends import open_stores
+from psched.daemon.lookout import Lookout
+from psched.model import Policy, Rule
+from psched.store import StoreSettings
+from tests.daemon.harness import Daemon
+
+TELL = (
+    "import os, sys; print(os.environ['PSCHED_KEY'], os.environ['PSCHED_SCHEDULED_TIME'], file=open(sys.argv[1], 'a'))"
+)
+
+
+@pytest.fixture
+def alarms() -> Iterator[Alarms]:
+    """One schedule, `$(touch x)`, overdue since 2020."""
+    store = open_stores("rdb", StoreSettings("sqlite://", "h/1/1", schedules="s")).schedules
+    assert store is not None
+    assert store.alarms is not None
+    store.create_tables()
+    store.add("$(touch x)", "t", Rule("0 * * * *", "UTC"), 1_600_000_000, 1_600_000_000, {}, Policy(alert_after=5))
+    yield store.alarms
+    store.close()
+
+
+def hook(path: Path) -> tuple[str, ...]:
+    return (sys.executable, "-c", TELL, str(path))
+
+
+def test_the_hook_is_run_once_with_the_occurrence_and_no_shell(
+    alarms: Alarms, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = tmp_path / "told"
+    nodes = [Lookout(alarms, hook(told), 10) for _ in range(3)]
+    with caplog.at_level(logging.ERROR):
+        for node in nodes * 2:
+            node.look()
+    assert told.read_text() == "$(touch x) 1600000000\n"
+    assert caplog.text.count("overdue: ") == 3
+
+
+def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
+    alarms: Alarms, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psched.daemon.lookout._CLAIM", 0.0)
+    with caplog.at_level(logging.ERROR):
+        Lookout(alarms, (sys.executable, "-c", "print('no pager'); raise SystemExit(3)"), 10).look()
+        Lookout(alarms, ("/no/such/program",), 10).look()
+    assert "on_late failed: exit status 3 no pager" in caplog.text
+    assert "No such file" in caplog.text
+    [untold] = alarms.untold(10)
+    assert untold.key == "$(touch x)"
+
+
+def test_a_hook_that_hangs_is_ended(alarms: Alarms, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psched.daemon.lookout._HOOK_SECONDS", 0.2)
+    begun = time.monotonic()
+    Lookout(alarms, (sys.executable, "-c", "import time; time.sleep(60)"), 10).look()
+    assert time.monotonic() - begun < 20
+
+
+def test_closing_ends_a_hook_that_runs(alarms: Alarms, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    lookout = Lookout(alarms, (sys.executable, "-c", f"import time; open({str(begun)!r}, 'w'); time.sleep(60)"), 0.01)
+    lookout.start()
+    deadline = time.monotonic() + 20
+    while not begun.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    lookout.close()
+    assert not lookout.is_alive()
+
+
+def test_a_url_gets_json(alarms: Alarms) -> None:
+    got: list[bytes] = []
+
+    class Pager(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Pager) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        Lookout(alarms, (f"http://127.0.0.1:{server.server_port}/page",), 10).look()
+        thread.join(10)
+    [body] = got
+    facts = json.loads(body)
+    assert (facts["key"], facts["scheduled_time"], facts["status"]) == ("$(touch x)", 1_600_000_000, "waiting")
+    assert alarms.untold(10) == []
+
+
+def test_a_daemon_tells_of_what_nobody_can_run(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    daemon = make_daemon(on_late=list(hook(told)), alert_interval=0.2, processors=2)
+    with daemon.schedules() as schedules:
+        late = schedules.add("s1", "unknown", cron="* * * * *", next_time=1_600_000_000, alert_after=1).metadata()
+    daemon.start()
+    daemon.wait_for(lambda: told.exists() and told.read_text() == f"s1 {late.next_time}\n")
+    daemon.wait_for_log("on_late was run for its occurrence")
+    daemon.add("other", "quick")
+    daemon.wait_for_trace("ran", "other")
+    daemon.stop()
+    assert told.read_text().count("\n") == 1
+    assert daemon.log.count("overdue: 's1'") == 1

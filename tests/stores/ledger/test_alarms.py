@@ -1,0 +1,113 @@
+"""What is not finished in time is known to everybody, and told of by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from psched.alarm import Alarms
+from psched.model import Policy, Rule
+from psched.store import ScheduleStore
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
+from tests.stores.statements import watched
+from tests.stores.test_plans import see_that_few_rows_were_read, stop_analysing
+
+WATCHED = Policy(alert_after=60)
+
+
+@pytest.fixture
+def alarms(store: ScheduleStore) -> Alarms:
+    assert store.alarms is not None
+    return store.alarms
+
+
+def keys(alarms: Alarms) -> list[str]:
+    return [overdue.key for overdue in alarms.overdue(10)]
+
+
+def test_what_is_not_finished_in_time_is_overdue(bench: Bench, store: ScheduleStore, alarms: Alarms) -> None:
+    now = int(store.now())
+    bench.add(store, "fresh", due=now - 30, policy=WATCHED)
+    bench.add(store, "other", due=now - 3000)
+    bench.add(store, "late", due=now - 100, policy=WATCHED, type="t", rule=Rule("* * * * *", "UTC", 10))
+    [overdue] = alarms.overdue(10)
+    assert (overdue.key, overdue.type, overdue.scheduled_time) == ("late", "t", now - 100)
+    assert 90 <= overdue.seconds <= 100
+    assert "never begun" in str(overdue)
+
+
+def test_a_run_in_progress_is_overdue_until_it_is_finished(bench: Bench, store: ScheduleStore, alarms: Alarms) -> None:
+    bench.add(store, "key", policy=WATCHED)
+    claim = bench.take(store, "key")
+    [overdue] = alarms.overdue(10)
+    assert (overdue.status, overdue.attempts, overdue.node) == ("running", 1, claim.row.node)
+    following = int(store.now()) - 59
+    store.advance(claim, following, following, soon())
+    assert keys(alarms) == []
+    bench.write("key", alert_at=0)
+    assert keys(alarms) == ["key"]
+
+
+def test_a_change_moves_the_time_of_the_alarm(bench: Bench, store: ScheduleStore, alarms: Alarms) -> None:
+    bench.add(store, "key")
+    for policy, paused_from, expected in ((WATCHED, None, ["key"]), (WATCHED, 1, []), (Policy(), None, [])):
+        seen = store.get("key")
+        assert seen is not None
+        assert store.modify(seen, replace(seen, policy=policy, paused_from=paused_from))
+        assert keys(alarms) == expected
+    seen = store.get("key")
+    assert seen is not None
+    assert store.modify(seen, replace(seen, policy=WATCHED, next_time=FAR_OFF))
+    assert keys(alarms) == []
+
+
+def test_one_alone_tells_and_once_for_each_occurrence(
+    bench: Bench, store: ScheduleStore, other: ScheduleStore, alarms: Alarms
+) -> None:
+    bench.add(store, "key", policy=WATCHED)
+    assert other.alarms is not None
+    [one], [two] = alarms.untold(10), other.alarms.untold(10)
+    assert [alarms.claim(one, 100), other.alarms.claim(two, 100)] == [True, False]
+    assert other.alarms.untold(10) == []
+    alarms.told(one)
+    assert not other.alarms.claim(two, 100)
+    assert other.alarms.untold(10) == []
+    assert keys(other.alarms) == ["key"]
+    store.advance(bench.take(store, "key"), LONG_AGO + 3600, LONG_AGO + 3600, soon())
+    [another] = other.alarms.untold(10)
+    assert another.scheduled_time == LONG_AGO + 3600
+
+
+def test_who_dies_while_telling_is_replaced(
+    bench: Bench, store: ScheduleStore, other: ScheduleStore, alarms: Alarms
+) -> None:
+    bench.add(store, "key", policy=WATCHED)
+    [overdue] = alarms.untold(10)
+    assert alarms.claim(overdue, 0)
+    assert other.alarms is not None
+    assert other.alarms.claim(overdue, 100)
+
+
+def test_an_occurrence_that_was_finished_meanwhile_is_not_told_of(
+    bench: Bench, store: ScheduleStore, alarms: Alarms
+) -> None:
+    bench.add(store, "key", policy=WATCHED)
+    [overdue] = alarms.untold(10)
+    store.advance(bench.take(store, "key"), FAR_OFF, FAR_OFF, soon())
+    assert not alarms.claim(overdue, 100)
+
+
+def test_looking_out_reads_no_more_than_what_is_overdue(bench: Bench, store: ScheduleStore, alarms: Alarms) -> None:
+    stop_analysing(bench)
+    bench.fill(store, [f"key{n:05}" for n in range(5000)], lambda n: LONG_AGO + n)
+    for key in ("key00100", "key04000"):
+        seen = store.get(key)
+        assert seen is not None
+        assert store.modify(seen, replace(seen, policy=WATCHED))
+    with watched(bench) as watch:
+        assert keys(alarms) == ["key00100", "key04000"] or keys(alarms) == ["key04000", "key00100"]
+        [first, _] = alarms.untold(10)
+        assert alarms.claim(first, 10)
+        alarms.told(first)
+    see_that_few_rows_were_read(watch)
