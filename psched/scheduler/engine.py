@@ -89,7 +89,10 @@ class Engine:
         except Exception as error:
             if not self.opened.is_unavailable(error):
                 self._close()
-                raise refusal(error) from error
+                if is_refusal(error):
+                    words = f"the database refuses: {one_line(error)}"
+                    raise ConfigError(f"{words} (is the URL right?)") from error
+                raise
             log.warning("the database does not answer yet: %s; trying again until it does", one_line(error))
         for thread in [self._keeper.ticker, self._warden.ticker, *self._threads]:
             thread.start()
@@ -192,13 +195,6 @@ class Engine:
         self._stopping.close()
         self.opened.close()
         self._board.close()
-
-
-def refusal(error: Exception) -> Exception:
-    """Return what is to be raised for an error that will not pass by itself."""
-    if is_refusal(error):
-        return ConfigError(f"the database refuses: {one_line(error)} (is the URL right?)")
-    return error
 
 
 def names_of(bindings: Collection[str]) -> str:

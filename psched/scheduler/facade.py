@@ -15,7 +15,7 @@ from psched.model import Rule
 from psched.queue import checked_task
 from psched.scheduler.engine import Engine, Work, names_of
 from psched.scheduler.handlers import Function, current
-from psched.scheduler.order import RETRY_TIMEOUT, Order, check_seconds, checked_name
+from psched.scheduler.order import check_seconds, checked_name, order
 from psched.scheduler.place import Opened, Place, place_of
 from psched.scheduler.registrations import Registration
 from psched.schedules import checked_rule
@@ -97,7 +97,7 @@ class Scheduler:
         *,
         data: Any = None,
         retry: bool = False,
-        retry_timeout: float = RETRY_TIMEOUT,
+        retry_timeout: float | None = None,
         timezone: str | None = None,
     ) -> None:
         """Let a task of this name be made at each time that `cron` (five fields, or six with seconds first) matches.
@@ -113,8 +113,8 @@ class Scheduler:
         self._refuse_running("register")
         section = self._place.settings.sections[0]
         rule = checked_rule(Rule(cron, section.timezone if timezone is None else timezone), section.cron_dialect)
-        order = Order(data, retry, retry_timeout).checked()
-        self._registrations[checked_name(name)] = Registration(name, rule, order)
+        wanted = order(data, retry, retry_timeout)
+        self._registrations[checked_name(name)] = Registration(name, rule, wanted)
 
     def unregister(self, name: str) -> bool:
         """Remove the registration, here and in the store, whoever stored it; False when the store had none.
@@ -136,25 +136,25 @@ class Scheduler:
         *,
         delay: float = 0,
         retry: bool = False,
-        retry_timeout: float = RETRY_TIMEOUT,
+        retry_timeout: float | None = None,
     ) -> str:
         """Submit a task that is run once, at once or `delay` seconds from now, and return its key. Needs no `start`.
 
         `data`: any JSON value. It is run by an instance that has bound `name`. Without `retry` it is begun at most
-        once. With it, it is begun again `retry_timeout` seconds after it failed, or its process died, until a handler
-        succeeds.
+        once. With it, it is begun again `retry_timeout` seconds (None: 60) after it failed, or its process died, until
+        a handler succeeds.
 
         Raises:
             ScheduleError: this process was forked off a process in which the scheduler is started.
             ValueError: a value cannot be stored.
         """
-        order = Order(data, retry, retry_timeout).checked()
+        wanted = order(data, retry, retry_timeout)
         check_seconds("delay", delay)
         key = f"push:{secrets.token_hex(16)}"
         with self._here():
             opened = self._opened()
         run_at = opened.queue.now() + delay if delay > 0 else None
-        opened.queue.submit([checked_task(order.task(key, checked_name(name), run_at))])
+        opened.queue.submit([checked_task(wanted.task(key, checked_name(name), run_at))])
         if run_at is None:
             opened.chime.ring()
         return key

@@ -51,6 +51,11 @@ class Order:
         return NewTask(key, name, self.stored(), run_at, max_attempts=None if self.retry else 1)
 
 
+def order(data: object, retry: bool, retry_timeout: float | None) -> Order:
+    """Return the order that says so; `retry_timeout` None takes the usual one. Raises ValueError."""
+    return Order(data, retry, RETRY_TIMEOUT if retry_timeout is None else retry_timeout).checked()
+
+
 def checked_name(name: object) -> str:
     """Return the name of a task. Raises ValueError unless it is text of 1 to 200 characters that is not reserved."""
     text = check_key(name)

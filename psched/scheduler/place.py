@@ -35,7 +35,7 @@ _LEDGER = Keeping(retention=7 * 86400.0, count=1000)
 _MOST = 10
 """Connections that are kept open however many threads there are."""
 _LONGEST_PREFIX = 36
-_REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
+_REDIS = ("redis", "rediss", "unix")
 
 
 @dataclass(frozen=True, slots=True)
