@@ -1,0 +1,52 @@
+"""Policies, pauses and extra runs on each database, and the proof of what became of the occurrences."""
+
+from __future__ import annotations
+
+from psched.schedules import Defaults, ScheduleCollection
+from psched.source import LeaseTimes
+from psched.store import ScheduleStore
+from psched.task import Task
+
+
+def run(schedules: ScheduleCollection) -> Task:
+    task = schedules.poll()
+    assert task is not None
+    task.finish()
+    return task
+
+
+def test_a_schedule_s_whole_life_is_proved(store: ScheduleStore) -> None:
+    now = int(store.now())
+    schedules = ScheduleCollection(store, LeaseTimes(300, 300, 300), Defaults("UTC"))
+    schedules.add("key", "t", cron="* * * * *", next_time=now - 600, catch_up="latest", alert_after=9)
+    task = schedules.poll()
+    assert task is not None
+    schedules["key"].pause()
+    task.retry(0, error="it broke")
+    assert schedules.poll() is None
+    schedules["key"].run_now()
+    again = run(schedules)
+    assert (again.scheduled_time, again.attempts) == (task.scheduled_time, 2)
+    schedules["key"].modify(cron="0 0 1 1 *", max_lateness=5)
+    schedules["key"].modify(next_time=now + 3600)
+    schedules["key"].resume()
+    schedules["key"].run_now()
+    run(schedules)
+    schedules["key"].delete()
+    found = [(row.outcome, row.detail, row.attempts) for row in schedules.history("key")]
+    assert found == [("skipped", "superseded", 1), ("finished", "run-now", 2), ("finished", "run-now", 1)]
+    [verdict] = schedules.audit(now - 600, now + 60, keys=["key"])
+    assert (verdict.violations, verdict.ran) == ([], 2)
+
+
+def test_pauses_follow_each_other(store: ScheduleStore) -> None:
+    schedules = ScheduleCollection(store, LeaseTimes(300, 300, 300), Defaults("UTC"))
+    schedules.add("key", "t", cron="* * * * * *", next_time=int(store.now()) + 1)
+    for _ in range(2):
+        schedules["key"].pause()
+        assert schedules["key"].metadata().paused
+        schedules["key"].resume()
+        assert not schedules["key"].metadata().paused
+    assert store.ledger is not None
+    actions = [change.action for change in store.ledger.changes("key")]
+    assert actions == ["add", "pause", "resume", "pause", "resume"]
