@@ -81,7 +81,8 @@ class RedisLeaseStore:
         Each attempt writes a number of its own into its rows. While one without an answer may hold rows, as it may
         also come late, every further one undoes by that number what it did.
         """
-        if limit < 1 or (types is not None and not types):
+        kinds = _kinds(types)
+        if limit < 1 or kinds == []:
             return []
         alive = math.ceil(alive_time * 1000)
 
@@ -89,7 +90,7 @@ class RedisLeaseStore:
             asked = boottime()
             undone = self._still_leased(asked)
             number = new_number()
-            given = [limit, alive, self._holder, number, *counted(undone), *counted(types)]
+            given = [limit, alive, self._holder, number, *counted(undone), *counted(kinds)]
             try:
                 rows: Answer = self._call("acquire", *given)
             except BaseException:
@@ -103,9 +104,10 @@ class RedisLeaseStore:
 
     def next_due(self, types: Collection[str] | None = None) -> float | None:
         """Return the seconds until something is due, 0.0 when it is; None when nothing is stored."""
-        if types is not None and not types:
+        kinds = _kinds(types)
+        if kinds == []:
             return None
-        wait = self._server.run(lambda _: self._call("next_due", *counted(types)))
+        wait = self._server.run(lambda _: self._call("next_due", *counted(kinds)))
         return None if wait is None else int(wait) / 1000
 
     def open_bell(self) -> Bell:
@@ -206,6 +208,11 @@ def counted(values: Collection[Argument] | None) -> list[Argument]:
 def storable(error: str | None) -> list[str]:
     """Return the end of `error` as UTF-8 can have it; nothing for None."""
     return [] if error is None else [error[-_ERROR_TAIL:].encode(errors="replace").decode()]
+
+
+def _kinds(types: Collection[str] | None) -> list[str] | None:
+    """Return each type once; none is empty, which stands for all of them in the names of keys."""
+    return None if types is None else sorted(set(types) - {""})
 
 
 def _renewed(lease: Lease, answer: Answer | None) -> Lease | None:

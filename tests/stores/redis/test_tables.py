@@ -143,6 +143,17 @@ def test_tasks_whose_hash_is_gone_are_forgotten_wherever_they_were(tasks: QueueB
     assert queue.give_back(held.row.node or "", [], 10) == len(kept)
 
 
+def test_a_type_that_is_named_twice_or_is_empty_takes_nothing_twice(
+    bench: Bench, store: ScheduleStore, tasks: QueueBench, queue: TaskStore
+) -> None:
+    bench.fill(store, ["a", "b"], lambda i: LONG_AGO + i)
+    tasks.submit(queue, ["a", "b"])
+    for leases in (store, queue):
+        assert leases.acquire(9, 100, [""]) == []
+        assert leases.next_due([""]) is None
+        assert keys_of(leases.acquire(9, 100, ["type1", "type1", ""])) == ["a", "b"]
+
+
 def test_a_queue_takes_no_part_in_a_transaction_of_sql(queue: TaskStore) -> None:
     with pytest.raises(NotSupportedError, match="transactions"):
         queue.submit([NewTask("key", "t")], object())
