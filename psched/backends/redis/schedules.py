@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from psched.alarm import Alarms
 from psched.backends.redis.fields import common, milliseconds, stored
 from psched.backends.redis.handover import Handover
 from psched.backends.redis.layout import Table
@@ -29,6 +30,7 @@ class RedisScheduleStore(RedisLeaseStore):
     """`ScheduleStore` on a table of Redis, without a ledger."""
 
     ledger: Ledger | None = None
+    alarms: Alarms | None = None
 
     def __init__(self, server: RedisServer, table: str, holder: str) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
