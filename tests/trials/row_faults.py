@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -14,6 +14,8 @@ from tests.trials.stage import direct_engine
 
 ROWS = 1000
 """How many are written into each table."""
+AT_A_TIME = 50
+T = TypeVar("T")
 
 _TEXTS = ["{broken", "[1, 2]", '"text"', "", '{"a": NaN}', "null", "\x01\x02\x7f", "{" * 5000, '{"a": "' + "x" * 10**6]
 BAD: dict[str, list[Any]] = {
@@ -39,17 +41,22 @@ class BadRows(Fault):
     def begin(self) -> None:
         self.all_nodes()
         self.engine = direct_engine(self.stage)
-        with self.engine.begin() as connection:
-            for name in TABLES:
-                table = sa.Table(name, sa.MetaData(), autoload_with=connection)
-                connection.execute(table.insert(), list(self._rows(table)))
+        for name in TABLES:
+            table = sa.Table(name, sa.MetaData(), autoload_with=self.engine)
+            for rows in batched(list(self._rows(table))):
+                self._do(table.insert(), rows)
 
     def heal(self) -> None:
-        with self.engine.begin() as connection:
-            for name in TABLES:
-                table = sa.Table(name, sa.MetaData(), autoload_with=connection)
-                connection.execute(table.delete().where(table.c.key.like("bad-%")))
+        for name in TABLES:
+            table = sa.Table(name, sa.MetaData(), autoload_with=self.engine)
+            for numbers in batched(range(ROWS)):
+                self._do(table.delete().where(table.c.key.in_([f"bad-{number}" for number in numbers])))
         self.engine.dispose()
+
+    def _do(self, statement: sa.Executable, rows: Sequence[dict[str, Any]] = ()) -> None:
+        """Execute in a short transaction, which keeps nobody waiting: locked tables are a fault of their own."""
+        with self.engine.begin() as connection:
+            connection.execute(statement, rows or None)
 
     def _rows(self, table: sa.Table) -> Iterator[dict[str, Any]]:
         now = int(time.time() * 1000)
@@ -64,3 +71,9 @@ class BadRows(Fault):
             if len(str(value)) > 10**5 and number > len(reasons):
                 value = "{"  # a megabyte is told once
             yield {"key": f"bad-{number}", **known, column: value}
+
+
+def batched(things: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield a few at a time."""
+    for first in range(0, len(things), AT_A_TIME):
+        yield things[first : first + AT_A_TIME]

@@ -55,7 +55,7 @@ SECOND_BY_SECOND: Schedules = {f"second-{number}": (1, {"seconds": number / 40})
 SCHEDULES: Schedules = {
     **SECOND_BY_SECOND,
     "long": (15, {"seconds": 5.0}),
-    "stubborn": (15, {"seconds": 5.0, "stubborn": True}),
+    "stubborn": (30, {"seconds": 14.0, "stubborn": True}),
 }
 """Two of them outlast their lease each time."""
 
@@ -237,4 +237,5 @@ class Stage:
 def direct_engine(stage: Stage) -> sa.Engine:
     """Return an engine that knows nothing of psched, on the stage's database, past the proxies."""
     url = sa.make_url(stage.url())
-    return sa.create_engine(url.set(drivername=DRIVERS[url.get_backend_name()]))
+    isolation = "SERIALIZABLE" if stage.server is None else "READ COMMITTED"
+    return sa.create_engine(url.set(drivername=DRIVERS[url.get_backend_name()]), isolation_level=isolation)

@@ -76,7 +76,7 @@ class Submitter:
 
     def _data(self) -> dict[str, Any]:
         """Now and then one that outlasts its lease; the rest are short."""
-        seconds = 5.0 if self._rng.random() < 0.005 else self._rng.uniform(0, 0.1)
+        seconds = 12.0 if self._rng.random() < 0.005 else self._rng.uniform(0, 0.1)
         return {"seconds": seconds, "stubborn": self._rng.random() < 0.5}
 
     def _run_at(self) -> int:
