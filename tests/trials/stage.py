@@ -150,7 +150,6 @@ class Stage:
             self.sabotage = self._sabotage()
             for name in self._names:
                 self.nodes[name] = self._node(name)
-            self._proxies = [node.proxy for node in self.nodes.values() if node.proxy is not None]
             self.queue = self._open_queue()
             self.schedules = self._add_schedules()
             self.begin()
@@ -178,13 +177,9 @@ class Stage:
         return self.server.url(self.database, None if proxy is None else proxy.port)
 
     @property
-    def is_up(self) -> bool:
-        """Whether the server runs, as far as the laboratory knows."""
-        return self.server is None or bool(self.server.processes)
-
-    def proxies(self) -> list[Proxy]:
-        """Return the networks of all nodes."""
-        return self._proxies
+    def longest(self) -> float:
+        """For how many seconds the longest run works."""
+        return max(float(data["seconds"]) for _, data in self._wanted.values())
 
     def stored_fences(self) -> dict[str, int]:
         """Return with which fence each finished task was settled, as the table says; nothing where it can't be told."""

@@ -25,11 +25,15 @@ GIVES_UP = 0.2
 
 
 class Submitter:
-    """Submits from when it is entered until it is left. `seed` decides what, and when it is due."""
+    """Submits from when it is entered until it is left. `seed` decides what, and when it is due.
 
-    def __init__(self, queue: Queue, file: Path, seed: str) -> None:
+    `longest`: how many seconds the longest task works, one in two hundred.
+    """
+
+    def __init__(self, queue: Queue, file: Path, seed: str, longest: float) -> None:
         self._queue = queue
         self._file = file
+        self._longest = longest
         self._rng = random.Random(seed)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="submitter")
@@ -76,7 +80,7 @@ class Submitter:
 
     def _data(self) -> dict[str, Any]:
         """Now and then one that outlasts its lease; the rest are short."""
-        seconds = 12.0 if self._rng.random() < 0.005 else self._rng.uniform(0, 0.1)
+        seconds = self._longest if self._rng.random() < 0.005 else self._rng.uniform(0, 0.1)
         return {"seconds": seconds, "stubborn": self._rng.random() < 0.5}
 
     def _run_at(self) -> int:

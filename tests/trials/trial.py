@@ -65,7 +65,7 @@ class Trial:
     def run(self) -> Outcome:
         """Do all of it; raises AssertionError when masters do not stop at the end."""
         submissions = self.stage.folder / "submissions"
-        with Submitter(self.stage.queue, submissions, str(self.seed)) as submitter:
+        with Submitter(self.stage.queue, submissions, str(self.seed), self.stage.longest) as submitter:
             self._strike(submitter)
             time.sleep(self.bounds.recovery)
         over = boottime()
