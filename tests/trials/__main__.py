@@ -23,8 +23,6 @@ from tests.trials.stage import STORES, Stage
 from tests.trials.trial import Outcome, Trial
 from tests.trials.verdict import Bounds
 
-RECOVERY = 30.0
-"""Seconds of the quiet tail, in which everything must have been caught up."""
 RUNS_A_SECOND = 2
 """With fewer, a trial proves nothing."""
 
@@ -48,7 +46,7 @@ def main() -> int:
 def _try(lab: Lab, store: str, seed: int, arguments: argparse.Namespace) -> Outcome:
     steps = plan(seed, arguments.minutes * 60, _chosen(store, arguments.faults))
     print(f"{store}, seed {seed}, {arguments.minutes:g} minutes:", *steps, sep="\n  ", flush=True)
-    bounds = Bounds(recovery=RECOVERY, runs=int(arguments.minutes * 60 * RUNS_A_SECOND))
+    bounds = Bounds(runs=int(arguments.minutes * 60 * RUNS_A_SECOND))
     folder = Path(tempfile.mkdtemp(prefix=f"psched-trial-{store}-"))
     with _nothing_left(lab), Stage(lab, store, folder, arguments.type, arguments.nodes) as stage:
         outcome = Trial(stage, steps, seed, bounds).run()

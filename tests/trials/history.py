@@ -83,8 +83,10 @@ class Every:
 
 @dataclass(frozen=True)
 class History:
-    """All of one trial. `boot`: the true unix time at boottime 0; `over`: when the masters were told to stop.
+    """All of one trial.
 
+    `boot`: the true unix time at boottime 0; `calm`: when the last fault was healed; `over`: when the masters were told
+    to stop, all that was due when it was calm being done, or patience at its end.
     `fences`: for each finished task the fence that is stored with it, where a store has one.
     """
 
@@ -93,6 +95,7 @@ class History:
     submissions: Mapping[str, Submission]
     faults: Sequence[Declared]
     boot: float
+    calm: float
     over: float
     fences: Mapping[str, int] = field(default_factory=dict)
 

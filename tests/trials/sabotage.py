@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pymysql
+import redis
 
 from tests.lab.mariadb import MariaDB
 from tests.lab.postgresql import PostgreSQL
@@ -112,13 +112,14 @@ class OnRedis:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        with socket.create_connection((HOST, self._server.port), timeout=5):
-            self._server.command("CONFIG", "SET", "maxclients", "2")
-            self.end_sessions()
+        url = self._server.url("0")
+        with contextlib.closing(redis.Redis.from_url(url, single_connection_client=True)) as administrator:
+            administrator.config_set("maxclients", 1)
+            administrator.client_kill_filter(_type="normal", skipme=True)
             try:
                 yield
             finally:
-                self._server.command("CONFIG", "SET", "maxclients", "1000")
+                administrator.config_set("maxclients", 10_000)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

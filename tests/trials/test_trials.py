@@ -20,7 +20,7 @@ from tests.trials.trial import Outcome, Trial
 from tests.trials.verdict import Bounds
 
 SEED = 20
-BOUNDS = Bounds(recovery=6.0, runs=40)
+BOUNDS = Bounds(runs=40)
 
 PLANS: dict[str, list[tuple[float, float, type[Fault]]]] = {
     "sqlite": [(0.5, 2, Kill), (1, 2, KillMaster), (0.5, 2, Misdeeds), (3, 1.5, Locked)],

@@ -31,7 +31,7 @@ def history(*runs: Run, faults: Sequence[Declared] = (ELSEWHERE,), over: float =
     """A trial of one schedule, every ten seconds, and one task; boottime 0 is unix time 1,000,000."""
     later = [replace(run, fence=run.fence + 5) if run.fence and run in (R2, R3) else run for run in runs]
     every = {"s": Every(FIRST, 10)}
-    return History([*later, TASK], every, {"t": Submission(FIRST, 11.0)}, faults, 1_000_000.0, over, other)
+    return History([*later, TASK], every, {"t": Submission(FIRST, 11.0)}, faults, 1_000_000.0, over - 10, over, other)
 
 
 GOOD = history(R1, R2, R3)
@@ -132,7 +132,7 @@ EXCUSED = {
     "failed by itself": history(replace(R1, outcome="raised"), AGAIN, R2, R3),
     "tried and never committed": replace(GOOD, submissions={**GOOD.submissions, "u": Submission(FIRST)}),
     "stored with the fence of whoever did it": history(R1, R2, R3, t=1),
-    "late, but within the bound": history(R1, R2, over=39.0),
+    "due only after it was calm": history(R1, R2, over=39.0),
 }
 
 
@@ -167,7 +167,7 @@ def correct_histories(draw: st.DrawFn) -> History:
                 faults.append(Declared("freeze", asleep, awake, pids=[pid], froze=True))
             runs.append(run)
             moment = seen + 0.001
-    return History(runs, {"s": Every(FIRST, 10)}, {}, faults, 1_000_000.0, moment)
+    return History(runs, {"s": Every(FIRST, 10)}, {}, faults, 1_000_000.0, moment - 10, moment)
 
 
 @given(correct_histories())
@@ -185,6 +185,11 @@ def test_a_correct_history_without_its_faults_or_one_of_its_runs_is_accused(
     assert verdict.LOST in accused(replace(trial, runs=without))
     if any(run.outcome not in ("finished", "raised") for run in trial.runs):
         assert verdict.DOUBLED in accused(replace(trial, faults=[ELSEWHERE]))
+
+
+@pytest.mark.parametrize(("runs", "pending"), [([R1, R2, R3], False), ([R1, R2], True), ([R1, R3], True)])
+def test_all_is_done_when_nothing_is_pending_that_was_due(runs: list[Run], pending: bool) -> None:
+    assert Judge(history(*runs), BOUNDS).pending() == pending
 
 
 def test_recovery_is_the_time_from_healing_to_the_last_late_start() -> None:

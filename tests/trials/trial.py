@@ -7,7 +7,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psched.clock import boottime
 from tests.trials.fault import Fault
@@ -61,27 +61,31 @@ class Trial:
         self.seed = seed
         self.bounds = bounds
         self.declared: list[Declared] = []
+        self._submissions = stage.folder / "submissions"
 
     def run(self) -> Outcome:
         """Do all of it; raises AssertionError when masters do not stop at the end."""
-        submissions = self.stage.folder / "submissions"
-        with Submitter(self.stage.queue, submissions, str(self.seed), self.stage.longest) as submitter:
+        with Submitter(self.stage.queue, self._submissions, str(self.seed), self.stage.longest) as submitter:
             self._strike(submitter)
-            time.sleep(self.bounds.recovery)
+            calm = boottime()
+            self._catch_up(calm)
         over = boottime()
         for node in self.stage.nodes.values():
             node.stop()
-        history = History(
-            read_runs(self.stage.records),
-            self.stage.schedules,
-            read_submissions([submissions]),
-            self.declared,
-            time.time() - boottime(),
-            over,
-            self.stage.stored_fences(),
-        )
+        history = replace(self._history(calm), over=over, fences=self.stage.stored_fences())
         title = f"{self.stage.store} ({self.stage.type}), seed {self.seed}, {len(self.declared)} faults"
         return Outcome(title, history, Judge(history, self.bounds).violations())
+
+    def _catch_up(self, calm: float) -> None:
+        """Wait until all is done that was due when it was calm, or patience ends; what comes then is the verdict's."""
+        while boottime() < calm + self.bounds.recovery and Judge(self._history(calm), self.bounds).pending():
+            time.sleep(1)
+
+    def _history(self, calm: float) -> History:
+        """Return what is known by now."""
+        runs, submissions = read_runs(self.stage.records), read_submissions([self._submissions])
+        boot = time.time() - boottime()
+        return History(runs, self.stage.schedules, submissions, self.declared, boot, calm, boottime())
 
     def _strike(self, submitter: Submitter) -> None:
         """Begin and heal all faults in their time."""

@@ -34,13 +34,13 @@ class Bounds:
     """What the judge goes by, all in seconds but `runs`.
 
     `aftermath`: how long after a fault was healed it may still cut a run off; `awakening`: how long a thawed process
-    may need to learn that it has lost its lease; `recovery`: how long after its time or the last fault, whichever is
-    later, an occurrence must be done. A history with fewer than `runs` runs proves nothing.
+    may need to learn that it has lost its lease; `recovery`: how long after the last fault all that is due by then may
+    take. A history with fewer than `runs` runs proves nothing.
     """
 
     aftermath: float = 5.0
     awakening: float = 2.0
-    recovery: float = 20.0
+    recovery: float = 30.0
     runs: int = 50
 
 
@@ -76,6 +76,12 @@ class Judge:
         found += self._forgotten(by_key)
         found += self._stored(by_key)
         return found
+
+    def pending(self) -> bool:
+        """Tell whether something is not done yet that was due when it was calm."""
+        by_key = self.history.by_key()
+        unrun = (self._unrun(key, every, by_key.get(key, [])) for key, every in self.history.schedules.items())
+        return any(True for _ in chain(self._forgotten(by_key), *unrun))
 
     # What explains what
 
@@ -125,16 +131,15 @@ class Judge:
         for run in runs:
             if run.occurrence < every.first or (run.occurrence - every.first) % every.seconds:
                 yield Violation(UNASKED, key, f"{run.occurrence} is no occurrence")
-        required = self.history.boot + self.history.over - self.bounds.recovery
-        if reached + every.seconds <= required:
+        if reached + every.seconds <= self.history.boot + self.history.calm:
             behind = self.history.boot + self.history.over - reached
             yield Violation(STUCK, key, f"it stands at {reached}, {behind:.1f} s before the end")
 
     def _forgotten(self, by_key: dict[str, list[Run]]) -> Iterator[Violation]:
         """A task whose submit was acknowledged must be done at the end."""
         for key, task in self.history.submissions.items():
-            due = self.history.boot + self.history.over - self.bounds.recovery
-            if task.acknowledged is None or max(task.run_at, self.history.boot + task.acknowledged) > due:
+            calm = self.history.boot + self.history.calm
+            if task.acknowledged is None or max(task.run_at, self.history.boot + task.acknowledged) > calm:
                 continue
             runs = by_key.get(key, [])
             if not any(run.end is not None for run in runs):
