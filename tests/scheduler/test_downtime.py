@@ -58,10 +58,10 @@ def newcomer(site: Site) -> Presence:
     return Presence(site.opened().queue, {NAME})
 
 
-def test_nothing_that_came_in_a_downtime_is_run(each_site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_that_came_in_a_downtime_is_run(file_and_server: Site, caplog: pytest.LogCaptureFixture) -> None:
     calls: queue.Queue[int] = queue.Queue()
-    opened = each_site.opened()
-    scheduler = each_site.scheduler()
+    opened = file_and_server.opened()
+    scheduler = file_and_server.scheduler()
     scheduler.bind(NAME, lambda data: calls.put(occurrence(scheduler)))
     scheduler.register(NAME, cron=EVERY_SECOND)
     missed = int(opened.queue.now()) - 3600

@@ -47,10 +47,9 @@ def test_a_registration_fires_with_its_data_at_each_occurrence(each_site: Site, 
 
     scheduler.register("tick", cron=EVERY_SECOND, data=["every", "second"])
     with scheduler:
-        found = [calls.get(timeout=10) for _ in range(3)]
-    assert [data for data, _ in found] == [["every", "second"]] * 3
-    first = found[0][1]
-    assert [time for _, time in found] == [first, first + 1, first + 2]
+        found = [calls.get(timeout=10) for _ in range(2)]
+    assert [data for data, _ in found] == [["every", "second"]] * 2
+    assert found[1][1] == found[0][1] + 1
     assert scheduler.current is None
 
 
@@ -87,8 +86,8 @@ def test_with_retry_what_fails_is_run_again_after_retry_timeout_until_it_succeed
     assert [task.status for task in each_site.tasks()] == ["finished"] * len(keys)
 
 
-def test_without_retry_what_fails_is_not_run_again(each_site: Site, calls: queue.Queue[Any]) -> None:
-    scheduler = each_site.scheduler()
+def test_without_retry_what_fails_is_not_run_again(site: Site, calls: queue.Queue[Any]) -> None:
+    scheduler = site.scheduler()
 
     @scheduler.bind("fail")
     def fail(way: str) -> bool:
@@ -99,8 +98,8 @@ def test_without_retry_what_fails_is_not_run_again(each_site: Site, calls: queue
 
     with scheduler:
         for key in [scheduler.push("fail", data=way) for way in ("raise", "return False")]:
-            each_site.wait_until_over(key)
-    assert [task.status for task in each_site.tasks()] == ["failed", "failed"]
+            site.wait_until_over(key)
+    assert [task.status for task in site.tasks()] == ["failed", "failed"]
     assert calls.qsize() == 2
 
 
@@ -113,11 +112,11 @@ def test_returning_anything_but_false_is_success(site: Site, result: object) -> 
     assert [task.status for task in site.tasks()] == ["finished"]
 
 
-def test_a_delayed_task_is_not_run_before_its_time(each_site: Site, calls: queue.Queue[Any]) -> None:
-    scheduler = each_site.scheduler()
-    scheduler.bind("late", lambda data: calls.put(each_site.now()))
+def test_a_delayed_task_is_not_run_before_its_time(file_and_server: Site, calls: queue.Queue[Any]) -> None:
+    scheduler = file_and_server.scheduler()
+    scheduler.bind("late", lambda data: calls.put(file_and_server.now()))
     with scheduler:
-        pushed = each_site.now()
+        pushed = file_and_server.now()
         scheduler.push("late", delay=0.7)
         assert calls.get(timeout=10) - pushed >= 0.7
 
@@ -236,16 +235,16 @@ def test_a_handler_cannot_stop_the_scheduler_that_would_wait_for_it(site: Site, 
         assert calls.get(timeout=10) == "went on"
 
 
-def test_clear_removes_registrations_and_tasks(each_site: Site) -> None:
-    scheduler = each_site.scheduler()
+def test_clear_removes_registrations_and_tasks(file_and_server: Site) -> None:
+    scheduler = file_and_server.scheduler()
     scheduler.bind("task", lambda data: None)
     scheduler.register("task", cron="@yearly")
     scheduler.start()
     scheduler.push("nobody's")
     scheduler.stop()
     scheduler.clear()
-    assert not list(each_site.opened().schedules.list())
-    assert not each_site.tasks()
+    assert not list(file_and_server.opened().schedules.list())
+    assert not file_and_server.tasks()
 
 
 def test_tasks_that_are_over_do_not_pile_up(site: Site) -> None:

@@ -28,9 +28,9 @@ def stored(opened: Opened, name: str = "task") -> ScheduleRow:
     return row
 
 
-def test_a_registration_that_changes_in_the_code_changes_the_stored_one(each_site: Site) -> None:
-    opened = each_site.opened()
-    scheduler = each_site.scheduler()
+def test_a_registration_that_changes_in_the_code_changes_the_stored_one(file_and_server: Site) -> None:
+    opened = file_and_server.opened()
+    scheduler = file_and_server.scheduler()
     started_once(scheduler, cron=YEARLY, data=1)
     assert (stored(opened).rule.cron, stored(opened).data) == (YEARLY, {"data": 1})
     started_once(scheduler, cron="30 2 * * *", data=2, retry=True, retry_timeout=7, timezone="Asia/Tokyo")
