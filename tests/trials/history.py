@@ -6,9 +6,10 @@ test process; the writers are `handlers` (children) and `submitter`.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,14 @@ def read_submissions(paths: Iterable[Path]) -> dict[str, Submission]:
             acknowledged = line["at"] if line["event"] == "acknowledged" else before.acknowledged
             found[line["key"]] = Submission(line["run_at"], acknowledged)
     return found
+
+
+def write_faults(path: Path, faults: Iterable[Declared]) -> None:
+    """Write what was declared beside the records, a line for each fault, so that a kept trial can be looked into."""
+    lines = [{**asdict(fault), "nodes": sorted(fault.nodes), "pids": sorted(fault.pids)} for fault in faults]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def read_faults(path: Path) -> list[Declared]:
+    """Return what `write_faults` wrote."""
+    return [Declared(**line) for line in read_lines(path)]

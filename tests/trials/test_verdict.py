@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trials import verdict
-from tests.trials.history import Declared, Every, History, Run, Submission, read_runs, read_submissions
+from tests.trials.history import (
+    Declared,
+    Every,
+    History,
+    Run,
+    Submission,
+    read_faults,
+    read_runs,
+    read_submissions,
+    write_faults,
+)
 from tests.trials.verdict import Bounds, Judge, recoveries
 
 BOUNDS = Bounds(aftermath=2, awakening=1, recovery=10, runs=3)
@@ -213,3 +223,9 @@ def test_records_are_read_by_run_and_by_key(tmp_path: Path) -> None:
     ]
     records.write_text("\n".join(lines) + "\n")
     assert read_submissions([records]) == {"k": Submission(5, 3), "l": Submission(5)}
+
+
+def test_declared_faults_are_kept_beside_the_records(tmp_path: Path) -> None:
+    faults = [Declared("kill", 1.5, 2.5, ["a"], [1, 2]), Declared("freeze", 3, 4, [], [7], excuses=False, froze=True)]
+    write_faults(tmp_path / "faults", faults)
+    assert read_faults(tmp_path / "faults") == faults

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from psched.clock import boottime
 from tests.trials.fault import Fault
-from tests.trials.history import Declared, History, read_runs, read_submissions
+from tests.trials.history import Declared, History, read_runs, read_submissions, write_faults
 from tests.trials.plan import Step
 from tests.trials.stage import Stage
 from tests.trials.submitter import Submitter
@@ -73,6 +73,7 @@ class Trial:
         for node in self.stage.nodes.values():
             node.stop()
         history = replace(self._history(calm), over=over, fences=self.stage.stored_fences())
+        write_faults(self.stage.folder / "faults", self.declared)
         title = f"{self.stage.store} ({self.stage.type}), seed {self.seed}, {len(self.declared)} faults"
         return Outcome(title, history, Judge(history, self.bounds).violations())
 
