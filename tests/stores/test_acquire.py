@@ -118,7 +118,8 @@ def test_types_limit_what_is_acquired_or_are_refused(bench: Bench, store: Schedu
     assert store.acquire(10, 100, types=["x"]) == []
     assert store.acquire(10, 100, types=[]) == []
     assert keys_of(store.acquire(10, 100, types={"b"})) == ["key1", "key3"]
-    assert keys_of(store.acquire(10, 100, types=("a", "b", "c"))) == ["key0", "key2"]
+    assert store.acquire(10, 100, types=[""]) == []
+    assert keys_of(store.acquire(10, 100, types=("a", "b", "c", "a"))) == ["key0", "key2"]
 
 
 def test_what_an_acquire_had_leased_whose_answer_was_lost_is_had_again(

@@ -117,6 +117,27 @@ def test_only_tasks_of_the_wanted_types_are_taken(ours: QueueBench) -> None:
     assert sorted(keys_of(store.acquire(9, 100))) == ["red0", "red1"]
 
 
+def test_each_wanted_type_counts_once_and_the_empty_one_is_no_tasks(ours: QueueBench) -> None:
+    store = ours.queue()
+    ours.submit(store, ["a", "b"], type="red", user="u", max_running=1)
+    assert store.acquire(9, 100, types=[""]) == []
+    assert store.next_due([""]) is None
+    assert keys_of(store.acquire(9, 100, types=["red", "red", ""])) == ["a"]
+
+
+def test_a_dead_run_of_a_type_that_nobody_serves_keeps_no_others_of_its_user(ours: QueueBench) -> None:
+    """Its lease ends all the same, and those who take other types see to it."""
+    store, other = ours.queue(), ours.queue()
+    ours.submit(store, ["a"], type="unserved", user="u", max_running=1)
+    ours.claim(store, "a", 0.2)
+    ours.submit(store, ["b"], type="served", user="u", max_running=1)
+
+    def poll() -> list[str]:
+        return keys_of(other.acquire(5, 100, ["served"]) if other.next_due(["served"]) == 0.0 else [])
+
+    assert (poll() or eventually(poll)) == ["b"]
+
+
 def test_a_lease_that_has_ended_does_not_come_to_life_beside_its_successors(ours: QueueBench) -> None:
     store, other = ours.queue(), ours.queue()
     ours.submit(store, ["a", "b"], user="u", max_running=1)

@@ -194,3 +194,16 @@ def test_a_spoilt_field_of_a_task_stops_no_neighbour(tasks: QueueBench, queue: T
             taken.append(claim.row.key)
             queue.retire(claim, "finished", None, None, soon())
     assert sorted(taken) == ["bad", "best", "good", "later"]
+
+
+def test_a_task_whose_fence_is_spoilt_goes_as_others_do(tasks: QueueBench, queue: TaskStore) -> None:
+    tasks.submit(queue, ["deleted", "purged", "other"])
+    rows = rows_of(tasks)
+    for key in ("deleted", "purged"):
+        rows.client.hset(f"{rows.prefix}row:{key}", "fence", "spoilt")
+    queue.delete("deleted")
+    for claim in queue.acquire(10, 100):
+        queue.retire(claim, "finished", None, 0, soon())
+    rows.client.hset(f"{rows.prefix}row:purged", "fence", "spoilt")
+    assert queue.purge(10) == 2
+    assert keys_in(queue) == []

@@ -28,14 +28,18 @@ local function ripe(set, status)
   return keys
 end
 
--- Leases that have ended are ended for good, lest they come to life beside their successors; what is due stands in line.
-local function catch_up(type)
+-- Leases that have ended are ended for good, lest they come to life beside their successors.
+local function end_leases(type)
   for _, key in ipairs(ripe(T .. 'leases:' .. type, 'running')) do
     local _, _, _, due = facts(key)
     grow(row_of(key), 'fence', 1)
     quit(key)
     wait(key, due)
   end
+end
+
+-- What is due stands in line.
+local function line_up(type)
   for _, key in ipairs(ripe(T .. 'later:' .. type, 'waiting')) do
     local kind, user, priority, due = facts(key)
     drop('later', key, kind)
@@ -176,8 +180,12 @@ local function tidy()
 end
 
 undo(holder, set_of(undone))
+if types[1] ~= '' then  -- what has ended of other types takes room of the same users
+  end_leases('')
+end
 for _, type in ipairs(types) do
-  catch_up(type)
+  end_leases(type)
+  line_up(type)
 end
 for _ = 1, ROUNDS do
   local users, full = candidates()

@@ -1,5 +1,10 @@
 -- Returns in how many milliseconds the earliest row is due, nothing when there is none. ARGV: types (counted; -1: any).
 local types, earliest = counted(1), nil
+-- A run that has ended, of whatever type, may have kept others of its user from running: acquiring tells.
+local ended = call('ZRANGE', T .. 'leases:', 0, 0, 'WITHSCORES')[2]
+if ended and tonumber(ended) <= now then
+  return '0'
+end
 for _, type in ipairs(ARGV[1] == '-1' and {''} or types) do
   if call('EXISTS', T .. 'turn:' .. type) == 1 then
     return '0'
