@@ -16,12 +16,13 @@ from redis.exceptions import RedisError
 from psched.clock import boottime
 from psched.errors import ScheduleError
 from psched.model import Claim
-from psched.store import ScheduleStore
+from psched.store import ScheduleStore, TaskFilter
 from tests.lab.laboratory import Lab
 from tests.lab.proxy import Proxy
 from tests.lab.redis import Redis
 from tests.lab.servers import PASSWORD
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, keys_of, soon, unless_away
+from tests.stores.queue.bench import QueueBench
 from tests.stores.rows import RedisRows
 
 
@@ -183,15 +184,35 @@ def clients(bench: Bench) -> set[str]:
     return {client["id"] for client in rows.client.client_list()}
 
 
-def test_a_full_server_counts_as_away_but_what_ran_is_settled(own: Redis, bench: Bench) -> None:
+def test_a_full_server_counts_as_away_but_what_runs_is_renewed_and_settled(own: Redis, bench: Bench) -> None:
     store = bench.open()
-    (a,) = store.acquire(1, 100)
+    claims = store.acquire(4, 100)
     own.command("CONFIG", "SET", "maxmemory", "1mb")
     see_that_it_is_unavailable(store, store.add, "c", "t", HOURLY, FAR_OFF, FAR_OFF, {})
     see_that_it_is_unavailable(store, store.acquire, 1, 100)
-    assert store.advance(a, FAR_OFF, FAR_OFF, soon()) is None
+    assert None not in store.extend([claim.lease for claim in claims], 200)
+    assert store.advance(claims[0], FAR_OFF, FAR_OFF, soon()) is None
+    store.retry(claims[1].lease, 100, "error", soon())
+    store.release(claims[2].lease, soon())
+    assert store.give_back(claims[3].row.node or "", [], 100) == 1
     own.command("CONFIG", "SET", "maxmemory", "0")
-    assert keys_of(store.acquire(1, 100)) == ["key1"]
+    assert keys_of(store.acquire(9, 100)) == ["key4", "key2", "key3"]
+
+
+def test_a_full_server_lets_tasks_of_a_queue_end(own: Redis) -> None:
+    bench = QueueBench("redis", own.url(own.create_database()))
+    queue = bench.queue()
+    queue.create_tables()
+    bench.submit(queue, ["a", "b", "c"], user="u")
+    done, gone, _ = queue.acquire(3, 100)
+    own.command("CONFIG", "SET", "maxmemory", "1mb")
+    assert None not in queue.extend([done.lease, gone.lease], 200)
+    queue.retire(done, "failed", "error", 0, soon())
+    assert queue.purge(5) == 1
+    queue.delete("b")
+    queue.force_finish("c", 100)
+    assert [row.status for row in queue.list(TaskFilter())] == ["finished"]
+    bench.close()
 
 
 def test_too_many_clients_pass_by_themselves(own: Redis, bench: Bench) -> None:

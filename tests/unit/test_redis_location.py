@@ -47,6 +47,10 @@ def test_whether_it_is_a_cluster_is_asked_or_said(text: str, cluster: bool | Non
         ("redis://:s3cret@h/0?read_timeout=0", "read_timeout must be a number of seconds"),
         ("redis://:s3cret@h/0?cluster=perhaps", "cluster must be auto, true or false"),
         ("redis://:s3cret@h/0?timeout=3", "unknown option 'timeout'"),
+        ("redis://:12/s3cret@h:6379/0", "%2F"),
+        ("redis://:12?s3cret@h:6379/0", "%3F"),
+        ("redis://:12#s3cret@h:6379/0", "%23"),
+        ("redis://:12[s3cret@h:6379/0", "no URL of a Redis"),
     ],
 )
 def test_a_url_that_cannot_be_meant_is_refused_without_its_password(url: str, words: str) -> None:

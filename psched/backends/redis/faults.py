@@ -21,8 +21,8 @@ DriverError: tuple[type[Exception], ...] = (RedisError, RedisClusterException)
 """What redis-py raises."""
 
 _REFUSED = (AuthenticationError, AuthorizationError)
-_UNANSWERED = (ConnectionError, TimeoutError)
-_PASSING = (*_UNANSWERED, ClusterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError, RedisClusterException)
+_UNANSWERED = (ConnectionError, TimeoutError, RedisClusterException)  # the last after one of the others, it may be
+_PASSING = (*_UNANSWERED, ClusterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError)
 _PASSING_WORDS = re.compile(
     r"\b(LOADING|READONLY|MASTERDOWN|OOM|CLUSTERDOWN|TRYAGAIN|MISCONF|NOREPLICAS|BUSY|MOVED|ASK)\b"
     r"|max number of clients|maxmemory|read only replica|instance unblocked"

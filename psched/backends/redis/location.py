@@ -14,6 +14,7 @@ from psched.errors import ConfigError
 
 _DEFAULTS = {"connect_timeout": "5", "read_timeout": "10", "cluster": "auto", "db": ""}
 _EXPECTED = "expected such as redis://:password@host:6379/0, rediss://… or unix:///run/redis.sock?db=0"
+_ENCODED = "a password's / ? # @ are written as %2F %3F %23 %40 (and % as %25)"
 _parse_url: Callable[[str], dict[str, Any]] = connection.parse_url
 _IDLE = 30
 """Seconds after which a connection is tried before it is used."""
@@ -33,9 +34,14 @@ class Location:
 
 def located(url: str, tls: Mapping[str, Any]) -> Location:
     """Return the location that `url` names. Raises ConfigError; no message shows the URL, since it holds a password."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ConfigError(f"url: this is no URL of a Redis; {_EXPECTED}; {_ENCODED}") from None
     if parts.scheme not in ("redis", "rediss", "unix"):
         raise ConfigError(f"url: {parts.scheme}:// is none of Redis; {_EXPECTED}")
+    if "@" in parts.path + parts.query + parts.fragment:
+        raise ConfigError(f"url: {_ENCODED}; {_EXPECTED}")  # what stands there is a part of the password
     given = _given(parts.query)
     timeouts = Timeouts(_seconds(given, "connect_timeout"), _seconds(given, "read_timeout"))
     try:

@@ -29,8 +29,6 @@ Argument = str | int
 Client = Any
 """A Redis or a RedisCluster of redis-py, whose commands are the same."""
 
-_CLUSTER_TRIES = 3
-"""How often a cluster's client follows a slot that has moved before it gives up."""
 _NO_LIMIT = 2**31
 """Connections; whoever has that many threads asking at once shall have them."""
 
@@ -131,7 +129,8 @@ class RedisServer:
         options = {name: value for name, value in self.location.options.items() if name != "db"}  # it has one
         if options.pop("connection_class", None) is SSLConnection:
             options["ssl"] = True
-        return RedisCluster(retry=Retry(NoBackoff(), _CLUSTER_TRIES), require_full_coverage=False, **options)
+        # It follows a slot that has moved; but what it sent again by itself would not be known to be `uncertain`.
+        return RedisCluster(retry=Retry(NoBackoff(), 0), require_full_coverage=False, **options)
 
     def _drop_idle(self) -> None:
         """Close what may be dead, or lead to a primary that is none any more."""

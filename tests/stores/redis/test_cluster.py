@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
+import redis
 
 from psched.backends import open_stores
 from psched.model import NewTask
 from psched.store import ScheduleStore, StoreSettings, TaskStore
 from tests.lab.laboratory import Lab
 from tests.lab.redis import RedisNode
-from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, eventually, keys_of, soon
+from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Result, eventually, keys_of, soon
 
 
 @pytest.fixture
@@ -75,6 +77,37 @@ def see_that_it_rings(queue: TaskStore) -> None:
     assert queue.submit([NewTask("other", "t")]) == []
     assert eventually(bell.rang)
     bell.close()
+
+
+def test_calls_whose_answers_are_lost_on_a_cluster_know_of_it(nodes: list[RedisNode]) -> None:
+    """Each is sent again by the store, not by the client, which would not tell that it did so."""
+    queue, other = stores_on(nodes[0])[1], stores_on(nodes[0], "host/2/y")[1]
+    queue.create_tables()
+    queue.submit([NewTask("a", "t"), NewTask("b", "t")])
+
+    (claim,) = losing(lambda: queue.acquire(1, 100))
+    assert keys_of([claim, *other.acquire(5, 100)]) == ["a", "b"]
+    losing(lambda: queue.retire(claim, "finished", None, 100, soon()))
+    losing(lambda: queue.force_finish("b", 100))
+    losing(lambda: queue.delete("b"))
+    queue.close()
+    other.close()
+
+
+def losing(call: Callable[[], Result]) -> Result:
+    """Return what `call` returns; the answer of its first script is lost once that is done."""
+    with pytest.MonkeyPatch.context() as patch:
+        parse = redis.Redis.parse_response
+
+        def lose(client: redis.Redis, connection: Any, command: str, **options: Any) -> Any:
+            answer = parse(client, connection, command, **options)
+            if command.startswith("EVAL"):
+                patch.undo()
+                raise redis.ConnectionError("the answer is lost")
+            return answer
+
+        patch.setattr(redis.Redis, "parse_response", lose)
+        return call()
 
 
 def test_a_node_that_dies_and_comes_back_is_waited_for(nodes: list[RedisNode]) -> None:

@@ -166,10 +166,11 @@ end
 
 -- Removes a row, whatever became of it.
 local function remove(key)
-  if withdraw(key) then
-    keep_fence(T, call('HGET', row_of(key), 'fence'))
-  end
-  call('DEL', row_of(key))
+  local fence = withdraw(key) and call('HGET', row_of(key), 'fence')
+  call('DEL', row_of(key))  -- before anything that takes memory, of which there may be none left
   call('ZREM', T .. 'keys', key)
   call('ZREM', T .. 'purge', key)
+  if fence then
+    keep_fence(T, fence)
+  end
 end

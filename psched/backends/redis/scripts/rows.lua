@@ -59,7 +59,7 @@ end
 -- Keeps the fence of a row that goes.
 local function keep_fence(prefix, fence)
   local floor = tonumber(call('HGET', prefix .. 'meta', 'fences') or '0')
-  if tonumber(fence) > floor then
+  if (tonumber(fence) or 0) > floor then
     call('HSET', prefix .. 'meta', 'fences', fence)
   end
 end
@@ -76,6 +76,11 @@ local function refusal(row, fence)
   if found[2] ~= 'running' then
     return {'settled'}
   end
+end
+
+-- Lets the rest of a script write also on a server whose memory is full: that refuses but a first write that takes memory.
+local function insist(row)
+  call('HDEL', row, '')
 end
 
 -- Lua's own order of texts depends on the server's locale.

@@ -6,6 +6,7 @@ for place = 2, #ARGV, 2 do
   if refusal(row, ARGV[place + 1]) then
     renewed[#renewed + 1] = false
   else
+    insist(row)
     renew(ARGV[place], ends)
     renewed[#renewed + 1] = {whole(ends), call('HGET', row, 'cancel_requested') or '0'}
   end

@@ -14,6 +14,7 @@ for _, key in ipairs(call('SMEMBERS', held)) do
   if is[1] ~= 'running' then  -- somebody deleted the hash alone
     call('SREM', held, key)
   else
+    insist(row)
     grow(row, 'fence', 1)
     grow(row, suspects[key] and 'crashes' or 'attempts', suspects[key] and 1 or -1)
     settle(key, now + (suspects[key] and crash_wait(tonumber(is[2]) or 0, longest) or 0))

@@ -3,6 +3,7 @@ local refused = refusal(row_of(ARGV[1]), ARGV[2])
 if refused then
   return refused
 end
+insist(row_of(ARGV[1]))
 grow(row_of(ARGV[1]), 'attempts', -1)
 settle(ARGV[1], now)
 return {'done'}

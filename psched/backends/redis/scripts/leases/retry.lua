@@ -5,6 +5,7 @@ local refused = refusal(row, ARGV[2])
 if refused then
   return refused
 end
+insist(row)
 call('HSET', row, 'crashes', '0')
 if ARGV[4] == '1' then
   grow(row, 'attempts', -1)

@@ -5,6 +5,7 @@ local refused = refusal(row_of(key), ARGV[2])
 if refused then
   return refused
 end
+insist(row_of(key))
 withdraw(key)
 retire(key, ARGV[3], ARGV[4])
 call('HSET', row_of(key), 'attempts', ARGV[5])

@@ -10,6 +10,7 @@ local function advance()
   if rule[1] ~= ARGV[3] or rule[2] ~= ARGV[4] or rule[3] ~= ARGV[5] then
     return {'changed', call('HGETALL', row)}
   end
+  insist(row)
   call('HDEL', row, 'last_error')
   call('HSET', row, 'next_time', ARGV[6], 'attempts', '0', 'crashes', '0')
   settle(ARGV[1], tonumber(ARGV[7]))
