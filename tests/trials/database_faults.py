@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import threading
 from contextlib import ExitStack
+
+import sqlalchemy as sa
 
 from tests.lab.servers import Server
 from tests.trials.fault import Fault
+from tests.trials.sabotage import TABLES
+from tests.trials.stage import SECOND_BY_SECOND, direct_engine
 
 _SERVERS = frozenset({"mariadb", "postgresql", "redis"})
+SECONDS = list(SECOND_BY_SECOND)
 
 
 class DatabaseFault(Fault):
@@ -119,6 +126,38 @@ class Taken(DatabaseFault):
 
     def heal(self) -> None:
         self.stack.close()
+
+
+class Deadlocks(DatabaseFault):
+    """Strangers change two rows at a time, some in one order and some in the other."""
+
+    kind = "database: deadlocks with strangers"
+    stores = frozenset({"mariadb", "postgresql"})
+    lasts = (4.0, 8.0)
+    excuses = False
+
+    def strike(self, server: Server) -> None:
+        self.over = threading.Event()
+        self.engine = direct_engine(self.stage)
+        orders = [SECONDS, list(reversed(SECONDS))] * 2
+        self.threads = [threading.Thread(target=self._change, args=(keys,)) for keys in orders]
+        for thread in self.threads:
+            thread.start()
+
+    def heal(self) -> None:
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+        self.engine.dispose()
+
+    def _change(self, keys: list[str]) -> None:
+        schedules = sa.table(TABLES[0], sa.column(self.stage.key_column), sa.column("delay_ms"), sa.column("delay"))
+        delay = schedules.c["delay_ms" if self.stage.type == "rdb" else "delay"]
+        while not self.over.wait(0.05):
+            with contextlib.suppress(sa.exc.DBAPIError), self.engine.begin() as connection:  # a victim, or disconnected
+                for key in keys:
+                    row = schedules.c[self.stage.key_column] == key
+                    connection.execute(schedules.update().where(row).values({delay.name: delay}))
 
 
 class Locked(Fault):

@@ -32,6 +32,7 @@ FAULTS: tuple[type[Fault], ...] = (
     database_faults.ReadOnly,
     database_faults.Taken,
     database_faults.Locked,
+    database_faults.Deadlocks,
     network_faults.Cut,
     network_faults.Gone,
     network_faults.BlackHole,

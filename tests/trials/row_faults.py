@@ -39,6 +39,7 @@ class BadRows(Fault):
     excuses = False
 
     def begin(self) -> None:
+        assert self.stage.type == "rdb", "these are rows of rdb"
         self.all_nodes()
         self.engine = direct_engine(self.stage)
         for name in TABLES:

@@ -29,7 +29,7 @@ from tests.lab.redis import Redis
 from tests.lab.servers import Server
 from tests.stores.rows import DRIVERS
 from tests.trials.history import Every
-from tests.trials.sabotage import OnMariaDB, OnPostgreSQL, OnRedis, OnSQLite, Sabotage
+from tests.trials.sabotage import TABLES, OnMariaDB, OnPostgreSQL, OnRedis, OnSQLite, Sabotage
 
 STORES: dict[str, type[Server] | None] = {"sqlite": None, "mariadb": MariaDB, "postgresql": PostgreSQL, "redis": Redis}
 ALIVE_TIME = 4.0
@@ -39,8 +39,8 @@ STOPS_WITHIN = 30.0
 _CONFIG: dict[str, Any] = {
     "app": "handlers:Handlers",
     "include": str(Path(__file__).parent),
-    "schedules": {},
-    "queue": {},
+    "schedules": {"table": TABLES[0]},
+    "queue": {"table": TABLES[1]},
     "alive_time": ALIVE_TIME,
     "child_heartbeat_limit": 1.5,
     "poll_interval": 0.3,
@@ -175,6 +175,11 @@ class Stage:
         if self.server is None:
             return f"sqlite:///{self.folder}/psched.db"
         return self.server.url(self.database, None if proxy is None else proxy.port)
+
+    @property
+    def key_column(self) -> str:
+        """How the key's column is called, in SQL."""
+        return "id" if self.type == "rdb_compat" else "key"
 
     @property
     def longest(self) -> float:
