@@ -1,0 +1,94 @@
+"""`scripts/bench`: measures psched beside the floors of its stores, on private servers, and says what is reached."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tests.bench import latency, standing, submitting, throughput
+from tests.bench.peers.contenders import PEERS, install
+from tests.bench.places import STORES, Grounds
+from tests.bench.report import Record
+from tests.bench.workload import Contender, Scale, Workload
+from tests.lab.laboratory import Lab
+
+WORKLOADS = (*throughput.WORKLOADS, *submitting.WORKLOADS, *latency.WORKLOADS, *standing.WORKLOADS)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what the arguments say; 1 when a measurement failed (not when a goal is missed)."""
+    chosen = _parser().parse_args(arguments)
+    record = Record()
+    if chosen.peers:
+        install()
+    with Lab() as lab, tempfile.TemporaryDirectory(prefix="psched-bench-", dir=chosen.folder) as folder:
+        grounds = Grounds(lab, Path(folder))
+        try:
+            for _ in range(chosen.repeat or (1 if chosen.quick else 3)):
+                for workload, store, contender in _wanted(chosen):
+                    _measure(grounds, record, workload, store, contender, Scale(chosen.quick))
+        except KeyboardInterrupt:
+            print("interrupted; this is what there is", file=sys.stderr)
+        finally:
+            grounds.close()
+    for line in record.as_text():
+        print(line)
+    if chosen.json:
+        chosen.json.write_text(json.dumps(record.as_json(), indent=1, ensure_ascii=False) + "\n")
+    return 1 if record.failures else 0
+
+
+def _wanted(chosen: argparse.Namespace) -> Iterator[tuple[Workload, str, Contender]]:
+    for workload in WORKLOADS:
+        if chosen.only and workload.name not in chosen.only:
+            continue
+        peers = PEERS.get(workload.name, ()) if chosen.peers else ()
+        for store in chosen.store or STORES:
+            for contender in (*workload.contenders, *peers):
+                if store in contender.stores and (not chosen.who or contender.name in chosen.who):
+                    yield workload, store, contender
+
+
+def _measure(
+    grounds: Grounds, record: Record, workload: Workload, store: str, contender: Contender, scale: Scale
+) -> None:
+    """Measure once. What fails is told, and does not stop the rest."""
+    name = f"{workload.name}, {store}, {contender.name}"
+    try:
+        with grounds.place(store) as place:
+            metrics = contender.measure(place, scale)
+    except Exception as error:  # noqa: BLE001 – whatever went wrong is in the report
+        record.failures.append(f"{name}: {type(error).__name__}: {error}")
+        print(f"FAILED {record.failures[-1]}", file=sys.stderr, flush=True)
+        return
+    record.add(workload.name, store, contender.name, metrics)
+    found = ", ".join(f"{value:,.4g} {metric}" for metric, value in metrics.items())
+    print(f"{name}: {found} (load {os.getloadavg()[0]:.1f})", file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    lines = "\n".join(f"  {workload.name:14} {workload.what}" for workload in WORKLOADS)
+    parser = argparse.ArgumentParser(
+        "scripts/bench",
+        description=__doc__,
+        epilog=f"workloads:\n{lines}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="small and once: shows that all works, and no more")
+    parser.add_argument("--only", action="append", choices=[each.name for each in WORKLOADS], metavar="WORKLOAD")
+    parser.add_argument("--store", action="append", choices=STORES)
+    parser.add_argument("--who", action="append", metavar="NAME", help="such as psched, 'floor 1/1', PgQueuer")
+    parser.add_argument("--repeat", type=int, metavar="N", help="how often each is measured (default: 3)")
+    parser.add_argument("--peers", action="store_true", help="also measure others, in a virtualenv of their own")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
+    parser.add_argument("--folder", type=Path, help="where the SQLite files are (default: the temporary folder)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""What the workers of the benchmark run. In children of `psched run`."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from psched.application import App
+from psched.source import Source
+from psched.task import Task
+from tests.bench.tally import tally_of_environment
+
+app = App()
+tally = tally_of_environment()
+
+
+@app.task("returns")
+def returns(task: Task) -> None:
+    """Do nothing; returning finishes the task."""
+    tally.count()
+
+
+@app.task("finishes", finish=False)
+def finishes(task: Task) -> None:
+    """Do nothing, and finish the task, durably when that returns."""
+    tally.count()
+    task.finish()
+
+
+@app.task("waits")
+def waits(task: Task) -> None:
+    """Take 20 ms without needing the processor."""
+    time.sleep(0.02)
+    tally.count()
+
+
+@app.task("picked")
+def picked(task: Task) -> None:
+    """Keep how long ago the task was submitted."""
+    tally.sample(time.monotonic() - task.data["sent"])
+    tally.count()
+
+
+@app.task("late")
+def late(task: Task) -> None:
+    """Keep how late the occurrence is. Database and handler have one clock, being on one host."""
+    tally.sample(time.time() - task.data.get("due", task.scheduled_time))
+    tally.count()
+
+
+def _time_acquires() -> None:
+    """Keep how long each poll takes that brings something."""
+    poll_multi = Source.poll_multi
+
+    def timed(self: Source, *arguments: Any, **options: Any) -> list[Task]:
+        begun = time.monotonic()
+        tasks = poll_multi(self, *arguments, **options)
+        if tasks:
+            tally.sample(time.monotonic() - begun)
+        return tasks
+
+    Source.poll_multi = timed  # type: ignore[method-assign]
+
+
+if os.environ.get("PSCHED_BENCH_ACQUIRES"):
+    _time_acquires()

@@ -1,0 +1,66 @@
+"""The floor of PostgreSQL: psycopg 3 alone. In processes of their own."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import psycopg
+
+_NOW = "CAST(extract(epoch FROM statement_timestamp()) * 1000 AS BIGINT)"
+_CREATE = """
+CREATE TABLE floor (
+    key VARCHAR(255) COLLATE "C" PRIMARY KEY, type VARCHAR(255) NOT NULL, data TEXT NOT NULL,
+    due BIGINT, fence BIGINT NOT NULL DEFAULT 0, finished_at BIGINT);
+CREATE INDEX floor_due ON floor (due, key) WHERE due IS NOT NULL
+"""
+_INSERT = f"INSERT INTO floor (key, type, data, due) VALUES (%s, 'type', '{{}}', {_NOW})"
+_CLAIM = f"""
+UPDATE floor SET due = {_NOW} + 300000, fence = %s WHERE key = ANY(ARRAY(
+    SELECT key FROM floor WHERE due <= {_NOW} ORDER BY due, key LIMIT %s FOR UPDATE SKIP LOCKED))
+RETURNING key, type, data
+"""
+_FINISH = f"UPDATE floor SET due = NULL, finished_at = {_NOW} WHERE key = ANY(%s) AND fence = %s"
+_FINISH_ONE = f"UPDATE floor SET due = NULL, finished_at = {_NOW} WHERE key = %s AND fence = %s"
+
+
+class Floor:
+    """Autocommit: one statement, one transaction. The driver prepares what it sends often."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def connect(self) -> None:
+        """Connect. The planner must take the index although nothing was ever analysed."""
+        self._connection = psycopg.connect(self._url, autocommit=True)
+        for what in ("seqscan", "bitmapscan", "sort"):
+            self._connection.execute(f"SET enable_{what} = off")
+
+    def create(self) -> None:
+        """Make the table."""
+        self._connection.execute(_CREATE)
+
+    def insert(self, key: str) -> None:
+        """Write one task."""
+        self._connection.execute(_INSERT, [key])
+
+    def insert_many(self, keys: list[str]) -> None:
+        """Write many in one transaction, by executemany (a pipeline of one statement each)."""
+        with self._connection.transaction(), self._connection.cursor() as cursor:
+            cursor.executemany(_INSERT, [(key,) for key in keys])
+
+    def claim(self, limit: int) -> tuple[list[Any], Any]:
+        """Lease up to `limit` due tasks."""
+        fence = secrets.randbits(62)
+        rows = self._connection.execute(_CLAIM, [fence, limit]).fetchall()
+        return [row[0] for row in rows], fence
+
+    def finish(self, keys: list[Any], fence: Any) -> None:
+        """Settle them."""
+        one = len(keys) == 1
+        done = self._connection.execute(_FINISH_ONE if one else _FINISH, [keys[0] if one else keys, fence])
+        assert done.rowcount == len(keys)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._connection.close()

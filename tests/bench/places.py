@@ -1,0 +1,109 @@
+"""Where is measured: a fresh database on a private server that keeps what it acknowledges. In the measuring process."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis as redis_client
+
+from tests.lab import mariadb, postgresql, redis
+from tests.lab.laboratory import Lab
+from tests.lab.servers import Server
+
+
+class PostgreSQL(postgresql.PostgreSQL):
+    """As it is installed."""
+
+
+class MariaDB(mariadb.MariaDB):
+    """As it is installed: with memory enough, which the laboratory's has not."""
+
+    def _command(self) -> list[str]:
+        return [*super()._command(), "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M"]
+
+
+class Redis(redis.Redis):
+    """As it is installed: snapshots, no append-only file."""
+
+    def _command(self) -> list[str]:
+        return [*super()._command(), "--save", "3600 1 300 100 60 10000", "--appendonly", "no"]
+
+
+_SERVERS: dict[str, type[Server]] = {"postgresql": PostgreSQL, "mariadb": MariaDB, "redis": Redis}
+
+DURABILITY = {
+    "postgresql": "fsync on, synchronous_commit on: each commit is on disk",
+    "mariadb": "innodb_flush_log_at_trx_commit 1, doublewrite on, no binary log: each commit is on disk",
+    "sqlite": "WAL, synchronous FULL: each commit is on disk",
+    "redis": "snapshots only: a power cut loses up to minutes",
+}
+"""Store → what a commit means. These are the defaults of the servers and, for SQLite, of psched."""
+
+STORES = tuple(DURABILITY)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A fresh, empty database. `folder` is there for whatever goes with one measurement."""
+
+    store: str
+    url: str
+    folder: Path
+    server: Server | None
+
+
+class Grounds:
+    """All places of one run of the benchmark; servers are started when first needed."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self._lab = lab
+        self._folder = folder
+        self._servers: dict[str, Server] = {}
+        self._numbers = itertools.count(1)
+
+    @contextmanager
+    def place(self, store: str) -> Iterator[Place]:
+        """Yield a place of this store, and leave nothing of it."""
+        folder = self._folder / f"{store}-{next(self._numbers)}"
+        folder.mkdir()
+        try:
+            if store == "sqlite":
+                yield Place(store, f"sqlite:///{folder / 'bench.db'}", folder, None)
+            else:
+                server = self._server(store)
+                with server.database() as url:
+                    yield Place(store, url, folder, server)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """End all servers."""
+        for server in self._servers.values():
+            server.close()
+
+    def _server(self, store: str) -> Server:
+        if store not in self._servers:
+            self._servers[store] = self._lab.private(_SERVERS[store], durable=True).__enter__()
+        return self._servers[store]
+
+
+def statements_so_far(place: Place) -> int | None:
+    """Return how many statements the server has executed, this question included; None where nobody counts them."""
+    server = place.server
+    if isinstance(server, MariaDB):
+        with server.admin() as cursor:
+            cursor.execute("SHOW GLOBAL STATUS LIKE 'Questions'")
+            return next((int(value) for _, value in cursor.fetchall()), None)
+    if isinstance(server, Redis):
+        with redis_client.Redis.from_url(place.url) as connection:
+            return int(connection.info("stats")["total_commands_processed"])
+    if isinstance(server, PostgreSQL):
+        with server.admin() as connection:
+            row = connection.execute("SELECT sum(xact_commit + xact_rollback) FROM pg_stat_database").fetchone()
+            return int(row[0]) if row else None
+    return None

@@ -1,0 +1,113 @@
+"""How many tasks and schedules are created per second, by two clients at once; and by bare loops."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import psched
+from psched.model import NewTask
+from psched.queue import Queue
+from tests.bench.floors import FLOORS
+from tests.bench.loops import Floor, Loop, inserting, inserting_many, rate
+from tests.bench.places import Place
+from tests.bench.worker import Worker
+from tests.bench.workload import Contender, Scale, Workload
+
+_SINGLY = 20_000
+_BULK = 50_000
+_SCHEDULES = 10_000
+_EXPRESSIONS = 100
+_SECONDS = 5.0
+
+
+class Client:
+    """psched's client, driven by the loops of the floors."""
+
+    def __init__(self, place: Place) -> None:
+        self._config = Worker(place).config
+        self._queue: Queue | None = None
+
+    def connect(self) -> None:
+        """Open the queue."""
+        self._queue = psched.open_queue(self._config)
+
+    def create(self) -> None:
+        """The tables are there."""
+
+    def insert(self, key: str) -> None:
+        """Submit one task."""
+        assert self._queue is not None
+        self._queue.submit(key, "returns")
+
+    def insert_many(self, keys: list[str]) -> None:
+        """Submit many tasks in one call."""
+        assert self._queue is not None
+        self._queue.submit_many(NewTask(key, "returns") for key in keys)
+
+    def claim(self, limit: int) -> tuple[list[Any], Any]:
+        """Clients claim nothing here."""
+        raise NotImplementedError
+
+    def finish(self, keys: list[Any], fence: Any) -> None:
+        """Nor do they finish anything."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the queue."""
+        assert self._queue is not None
+        self._queue.close()
+
+
+def _loop(bulk: bool, scale: Scale) -> Loop:
+    if bulk:
+        return inserting_many(scale.count(_BULK))
+    return inserting(scale.count(_SINGLY), scale.seconds(_SECONDS))
+
+
+def submit(bulk: bool, place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return how many tasks two of psched's clients submit per second."""
+    return {"tasks/s": rate(Client(place), _loop(bulk, scale))}
+
+
+def insert(bulk: bool, place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return how many rows two bare loops write per second."""
+    floor: Floor = FLOORS[place.store](place.url)
+    floor.connect()
+    floor.create()
+    floor.close()
+    return {"tasks/s": rate(floor, _loop(bulk, scale))}
+
+
+def add_schedules(place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return how many schedules one client adds per second, of a hundred different expressions."""
+    count = scale.count(_SCHEDULES)
+    with Worker(place).schedules() as schedules:
+        begun = time.monotonic()
+        for number in range(count):
+            minute, hour = number % 50, number // 50 % (_EXPRESSIONS // 50)
+            schedules.add(f"schedule-{number:07}", "late", cron=f"{minute} {hour} * * *")
+            if time.monotonic() > begun + scale.seconds(_SECONDS):
+                count = number + 1
+                break
+        return {"schedules/s": count / (time.monotonic() - begun)}
+
+
+WORKLOADS = (
+    Workload(
+        "submit",
+        "tasks submitted one by one",
+        (Contender("psched", partial(submit, False)), Contender("floor", partial(insert, False))),
+    ),
+    Workload(
+        "submit-many",
+        "tasks submitted in bulk",
+        (
+            Contender("psched", partial(submit, True)),
+            Contender("floor", partial(insert, True), setting="executemany, in one transaction; Redis: 1,000 a script"),
+        ),
+    ),
+    Workload("add", "schedules added, 100 expressions", (Contender("psched", add_schedules, setting="one by one"),)),
+)

@@ -1,0 +1,85 @@
+"""How many tasks that do nothing get done per second: by two children of a daemon, and by bare loops."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from psched.model import NewTask
+from psched.queue import Queue
+from tests.bench.floors import FLOORS
+from tests.bench.loops import claiming, names, rate
+from tests.bench.places import Place
+from tests.bench.worker import Worker
+from tests.bench.workload import Contender, Scale, Workload
+
+_PAGE = 5000
+_BACKLOG = 60_000
+_SECONDS = 10.0
+
+
+def fill(queue: Queue, count: int, type: str) -> None:
+    """Submit a backlog."""
+    keys = list(names(count, "task"))
+    for start in range(0, count, _PAGE):
+        queue.submit_many([NewTask(key, type, {}) for key in keys[start : start + _PAGE]])
+
+
+def run_backlog(type: str, place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return tasks per second from the first handler to the last task settled, or to the end of the time given."""
+    count = scale.count(_BACKLOG)
+    worker = Worker(place)
+    with worker.queue() as queue:
+        fill(queue, count, type)
+        with worker:
+            worker.wait(lambda: worker.counted().done > 0, pause=0.001)
+            before = worker.cpu()
+            end = worker.counted().first + scale.seconds(_SECONDS)
+            worker.wait(lambda: worker.counted().done >= count or time.monotonic() > end)
+            counted, ended = worker.counted(), time.monotonic()
+            if counted.done >= count:
+                ended = _all_settled(worker, queue)
+            used = worker.cpu() - before
+    if counted.done > count:
+        raise RuntimeError(f"{count} tasks were run {counted.done} times")
+    return {"tasks/s": counted.done / (ended - counted.first), "CPU s per 10,000": used / counted.done * 10_000}
+
+
+def _all_settled(worker: Worker, queue: Queue) -> float:
+    """Return when nothing was left, leased or waiting."""
+    worker.wait(lambda: queue.store.next_due() is None, pause=0.001)
+    return time.monotonic()
+
+
+def run_floor(batch: int, together: bool, place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return tasks per second of two bare loops."""
+    floor = FLOORS[place.store](place.url)
+    floor.connect()
+    floor.create()
+    floor.insert_many(list(names(scale.count(_BACKLOG), "task")))
+    floor.close()
+    return {"tasks/s": rate(floor, claiming(batch, together, scale.seconds(_SECONDS)))}
+
+
+_SINGLY = tuple(
+    Contender(f"floor {batch}/1", partial(run_floor, batch, False), setting=f"claim {batch}, finish 1")
+    for batch in (1, 50)
+)
+_BATCHES = tuple(
+    Contender(f"floor {batch}/{batch}", partial(run_floor, batch, True), setting=f"claim {batch}, finish {batch}")
+    for batch in (50, 500)
+)
+
+WORKLOADS = (
+    Workload(
+        "functions",
+        "no-op function handlers, which finish by returning",
+        (Contender("psched", partial(run_backlog, "returns")), *_SINGLY[:1], *_BATCHES),
+    ),
+    Workload(
+        "finishes",
+        "no-op handlers that call task.finish(), durable when it returns",
+        (Contender("psched", partial(run_backlog, "finishes")), *_SINGLY),
+    ),
+)
