@@ -51,13 +51,21 @@ class Snapshot:
         return {"keys", "purge"} if "purge_at" in row else {"keys"}
 
     def _turn_faults(self, line: str, type_: str, user: str) -> list[str]:
-        """A line has a turn by the due time of its head, or is parked."""
-        first = min(self.sets[line].values()) % _SPAN
+        """A line has a turn by the due time of its head; or it is parked, while there is no room for that."""
+        score, head = min((score, key.encode()) for key, score in self.sets[line].items())
+        first = score % _SPAN
         turn = self.sets.get(f"turn:{type_}", {}).get(user)
         parked = type_ in self.sets.get(f"parked:{user}", {})
+        if parked and self._has_room(user, head.decode()):
+            return [f"{line} is parked, although {head.decode()} might run"]
         if parked == (turn is not None) or turn not in (None, first):
             return [f"{line} has turn {turn}, parked {parked}"]
         return []
+
+    def _has_room(self, user: str, head: str) -> bool:
+        running = self.sets.get(f"run:{user}", {})
+        limits = [*running.values(), float(self.rows[head].get("max_running", "inf"))]
+        return len(running) < min(limits)
 
     def _is_known(self, name: str) -> bool:
         kind, _, rest = name.partition(":")
