@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -14,6 +14,8 @@ from tests.promises.conftest import MakeCluster
 from tests.promises.records import Run
 
 MANY = 500
+ENOUGH = 200
+"""After how many of them it has been seen how they are run."""
 FEW = 60
 LIMIT = 3
 SECTIONS: dict[str, Any] = {"schedules": {}, "queue": {}}
@@ -25,44 +27,58 @@ def test_of_500_tasks_of_one_user_three_run_at_a_time_and_another_user_is_not_ke
 ) -> None:
     """Two masters with six children compete for them. What runs is counted from the handlers' own records.
 
-    What is leased, run or taken ahead, is counted too: a child runs but one of the tasks it has.
+    What is leased, run or taken ahead, is counted too: a child runs but one of the tasks it has. The first three tasks
+    are held until all of them run: whoever takes one must leave the others to other children.
     """
     cluster = cluster_on(**SECTIONS, processors=3, poll_interval=0.02)
     masters = [cluster.master("a", task_prefetch="auto"), cluster.master("b", task_prefetch=5)]
-    required = submit(cluster, "many", MANY) | submit(cluster, "few", FEW)
+    held = [f"many{number}" for number in range(LIMIT)]
+    required = submit(cluster, "many", MANY, held) | submit(cluster, "few", FEW)
     for master in masters:
         master.start(wait=False)
     for master in masters:
         master.wait_until_ready()
-    leased: list[int] = []
+    cluster.wait_for(lambda: runs_of(cluster, "many").keys() == set(held))
+    leased = [count_leased(cluster)]
+    for key in held:
+        cluster.go(key)
 
-    def all_done() -> bool:
+    def seen_enough() -> bool:
         leased.append(count_leased(cluster))
-        return leased[-1] == 0 and next(cluster.queue.list("waiting"), None) is None
+        return len(runs_of(cluster, "many")) >= ENOUGH and len(runs_of(cluster, "few")) == FEW
 
-    cluster.wait_for(all_done, within=30)
-    cluster.wait_for(lambda: next(cluster.queue.list("running"), None) is None)
+    cluster.wait_for(seen_enough, within=30)
     cluster.stop()
-    assert cluster.judge(required) == []
-    runs = {user: [run for run in cluster.runs() if run.key.startswith(user)] for user in ("many", "few")}
-    assert most_at_once(runs["many"]) == LIMIT
+    many, few = runs_of(cluster, "many"), runs_of(cluster, "few")
+    assert cluster.judge({key: required[key] for key in many.keys() | few.keys()}) == []
+    assert most_at_once(many.values()) == LIMIT
     assert max(leased) == LIMIT
-    assert {run.master for run in runs["many"]} == {master.process.pid for master in masters}
-    last = max(run.begin for run in runs["few"])
-    before = sum(run.begin < last for run in runs["many"])
-    print(f"{len(leased)} looks; the last of {FEW} began after {before} of {MANY}")
+    assert {run.master for run in many.values()} == {master.process.pid for master in masters}
+    last = max(run.begin for run in few.values())
+    before = sum(run.begin < last for run in many.values())
+    print(f"{len(leased)} looks; the last of {FEW} began after {before} of {len(many)}")
     assert before < MANY / 2, "the other user had to wait"
 
 
-def submit(cluster: Cluster, user: str, count: int) -> dict[str, list[int]]:
-    """Submit tasks that are due, the second user's after the first's, and return when each was to be run."""
+def runs_of(cluster: Cluster, user: str) -> dict[str, Run]:
+    """Return the last run so far of each of the user's tasks that has begun."""
+    return {run.key: run for run in cluster.runs() if run.key.startswith(user)}
+
+
+def submit(cluster: Cluster, user: str, count: int, held: Collection[str] = ()) -> dict[str, list[int]]:
+    """Submit tasks that are due, the second user's after the first's, and return when each was to be run.
+
+    Those that are `held` are due first, and run until the test lets them go.
+    """
     limit = LIMIT if user == "many" else None
     run_at = cluster.now() - (60 if user == "many" else 0)
-    keys = [f"{user}{number}" for number in range(count)]
-    data = {"seconds": 0.004}
-    tasks = [NewTask(key, "work", data, run_at=run_at, user=user, max_running=limit) for key in keys]
+    required = {key: run_at - (key in held) for key in (f"{user}{number}" for number in range(count))}
+    tasks = [
+        NewTask(key, "wait" if key in held else "work", {"seconds": 0.004}, due, user=user, max_running=limit)
+        for key, due in required.items()
+    ]
     assert cluster.queue.submit_many(tasks) == []
-    return {key: [run_at] for key in keys}
+    return {key: [due] for key, due in required.items()}
 
 
 def count_leased(cluster: Cluster) -> int:

@@ -9,7 +9,7 @@ def test_each_task_goes_to_the_greatest_weight() -> None:
     a, b = Candidate("a", 0, 0, 2), Candidate("b", 5, 1, 8)
     assert shares([a, b], 1) == {"b": 1}  # 8/2 against 2/1
     assert shares([a, b], 4) == {"b": 3, "a": 1}
-    assert list(shares([a, b], 100).items()) == [("b", 7), ("a", 2)]
+    assert list(shares([a, b], 100).items()) == [("b", 3), ("a", 1)]
 
 
 def test_at_equal_weights_the_longest_wait_comes_first() -> None:
@@ -19,6 +19,14 @@ def test_at_equal_weights_the_longest_wait_comes_first() -> None:
 def test_nobody_gets_more_than_may_run() -> None:
     assert shares([Candidate("a", 0, 3, 3), Candidate("b", 0, 2, 3)], 9) == {"b": 1}
     assert shares([], 9) == {}
+
+
+def test_half_of_what_is_free_is_left_to_other_workers() -> None:
+    for free, taken in ((0, 0), (1, 1), (2, 1), (3, 1), (4, 2), (9, 4), (10, 5)):
+        some = Candidate("a", 0, 20 - free, 20)
+        assert shares([some], 99) == ({"a": taken} if taken else {})
+        assert some.took(taken).room == 0, "the next round gave it more"
+    assert Candidate("a", 0, 10, 20).took(2).room == 3
 
 
 def test_users_without_limit_share_evenly() -> None:

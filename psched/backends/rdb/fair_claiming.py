@@ -8,7 +8,6 @@ there is one band, and the queue is claimed as schedules are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sqlalchemy import Connection, RowMapping, Table, bindparam, func, select
 
@@ -108,7 +107,7 @@ class _Turns:
         self._type_count = type_count
         self._types = [parameters[f"type_{number}"] for number in range(type_count or 0)]
         self._candidates: dict[str, Candidate] = {}
-        self._busy: list[str] = []
+        self._busy: list[Candidate] = []
         self._rows: list[RowMapping] = []
 
     def take(self) -> list[RowMapping]:
@@ -124,7 +123,8 @@ class _Turns:
                 break
             self._claim(given)
         if not self._rows and self._busy:
-            self._claim_for({self._busy[0]: limit}, patient=True)
+            first = self._busy[0]
+            self._claim_for({first.user: limit if first.room is None else min(first.room, limit)}, patient=True)
         return self._rows
 
     def _waiting(self) -> list[Candidate]:
@@ -164,8 +164,8 @@ class _Turns:
         )
         for user, share in given.items():
             if user in claimed.busy:
-                self._busy.append(user)
-                self._candidates.pop(user, None)
+                candidate = self._candidates.pop(user, None)
+                self._busy += [] if candidate is None else [candidate]
             else:
                 self._note(user, share, [row for row in claimed.rows if row["user_name"] == user])
 
@@ -174,4 +174,4 @@ class _Turns:
         self._rows += rows
         candidate = self._candidates.pop(user, None)
         if candidate is not None and len(rows) >= share:
-            self._candidates[user] = replace(candidate, running=candidate.running + len(rows))
+            self._candidates[user] = candidate.took(len(rows))

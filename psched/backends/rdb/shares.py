@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 NOBODY = ""
 """The user of tasks without one, which together count as one more user."""
@@ -12,17 +12,31 @@ NOBODY = ""
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A user with something due since `due` (milliseconds), of whose tasks `max_running` may run (None: any number)."""
+    """A user with something due since `due` (milliseconds), of whose tasks `max_running` may run (None: any number).
+
+    `taken`: how many of those that run were taken by this acquire.
+    """
 
     user: str
     due: int
     running: int
     max_running: int | None
+    taken: int = 0
 
     @property
     def room(self) -> int | None:
-        """How many more tasks may run; None: any number."""
-        return None if self.max_running is None else max(self.max_running - self.running, 0)
+        """How many more tasks this acquire may take; None: any number.
+
+        Half of what is free is left to other workers, lest one takes all ahead and runs one after another.
+        """
+        if self.max_running is None:
+            return None
+        free = max(self.max_running - self.running + self.taken, 0)
+        return max(min(free, max(free // 2, 1)) - self.taken, 0)
+
+    def took(self, count: int) -> Candidate:
+        """Return what the user is like once `count` more of his tasks were taken."""
+        return replace(self, running=self.running + count, taken=self.taken + count)
 
     def weight(self, more: int = 0) -> float:
         """Return the precedence of this user's next task once `more` of his run too (as in PerfectQueue)."""

@@ -29,11 +29,21 @@ def take_all(store: TaskStore, limit: int = 10) -> list[Claim]:
 
 def test_no_more_of_a_user_run_than_may(bench: QueueBench, store: TaskStore, other: TaskStore) -> None:
     bench.submit(store, [f"key{n}" for n in range(9)], user="u", max_running=3)
-    claims = store.acquire(2, 100) + other.acquire(9, 100)
+    claims = [claim for taker in (store, other, store) for claim in taker.acquire(2, 100)]
     assert keys_of(claims) == ["key0", "key1", "key2"]
     assert store.acquire(9, 100) == []
     store.retire(claims[1], "finished", None, 100, soon())
     assert keys_of(other.acquire(9, 100)) == ["key3"]
+
+
+def test_half_of_a_users_room_is_left_to_other_workers(ours: QueueBench) -> None:
+    """Lest one takes all ahead and runs it one after another; however often one acquire shares out anew."""
+    store = ours.queue()
+    ours.submit(store, [f"key{n:02}" for n in range(30)], user="u", max_running=9)
+    store.submit([NewTask("alone", "t", user="one"), NewTask("nobody's", "t")])
+    taken = [users_of(store.acquire(50, 100)) for _ in range(6)]
+    assert taken[0] == {"u": 4, "one": 1, None: 1}
+    assert taken[1:] == [{"u": count} for count in (2, 1, 1, 1)] + [{}]
 
 
 def test_one_users_backlog_keeps_nobody_else_waiting(bench: QueueBench, store: TaskStore) -> None:
@@ -175,7 +185,7 @@ def test_however_many_claim_at_once_no_more_run_than_may(ours: QueueBench) -> No
 
 
 class Watch:
-    """Workers that count how many of a user they run at once, until all is done."""
+    """Workers that count how many of a user they run at once, until all is done. They hold the first that they get."""
 
     def __init__(self, bench: QueueBench) -> None:
         self.errors: list[BaseException] = []
@@ -201,8 +211,10 @@ class Watch:
     def _run(self, store: TaskStore, claim: Claim, seed: int) -> None:
         (lease,) = store.extend([claim.lease], 100)
         assert lease is not None
+        user = claim.row.key[0]
+        eventually(lambda: self.most[user] >= 3)
         time.sleep(0.001 * seed)
-        self._count(claim.row.key[0], -1)
+        self._count(user, -1)
         if seed % 2 and claim.row.attempts == 1:
             store.retry(lease, 0, None, boottime() + 10)
         else:

@@ -1,5 +1,6 @@
 -- Leases rows, the users taking turns: one row after another goes to the user of the greatest weight, at equal weights to
--- who has waited longest. A user's weight is his max_running (or 1) divided by how many of his would then run.
+-- who has waited longest. A user's weight is his max_running (or 1) divided by how many of his would then run. Half of
+-- the room that a user has is left to other workers, lest one takes all ahead and runs one after another.
 -- ARGV: the most rows, the lease in milliseconds, holder, number of this acquire, numbers of earlier ones to be undone
 -- (counted), types (counted; -1 for any). Returns rows: key and fields.
 local WINDOW = 64  -- users who are compared, those who have waited longest
@@ -70,6 +71,7 @@ local function least(one, other)
 end
 
 local taken, rows, blocked = {}, {}, {}
+local had = {}  -- how many rows of each user were leased by this acquire
 
 -- Takes the row of a user out of its lines, when all is done.
 local function pass(user, type)
@@ -102,7 +104,10 @@ local function look(user)
     user.line.read, user.line.at, user.line.ended = {}, 0, true
     return look(user)
   end
-  user.weight = (most or 1) / (user.running + 1)
+  local count = had[user.name] or 0
+  if not most or count == 0 or count < math.floor((most - user.running + count) / 2) then
+    user.weight = (most or 1) / (user.running + 1)
+  end
 end
 
 -- Returns the users of a window of each type, and whether there may be more.
@@ -155,6 +160,7 @@ local function share_out(users)
     rows[#rows + 1] = {user.key, begin(user.key, ends, holder, number)}
     pass(user, user.type)
     user.running = user.running + 1
+    had[user.name] = (had[user.name] or 0) + 1
     user.most = least(user.most, user.limit)
     look(user)
   end
