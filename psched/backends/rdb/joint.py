@@ -47,8 +47,7 @@ class JointAcquire:
         kind = (alive_time, None if types is None else tuple(sorted(set(types))))
         with self._changed:
             self._wishes.setdefault(kind, []).append(mine)
-            while kind in self._busy and not mine.settled:
-                self._changed.wait()
+            self._wait(kind, mine)
             if not mine.settled:
                 self._busy.add(kind)
                 wishes = self._wishes.pop(kind)
@@ -57,6 +56,16 @@ class JointAcquire:
         if mine.error is not None:
             raise mine.error
         return mine.claims
+
+    def _wait(self, kind: _Kind, mine: Wish) -> None:
+        """Wait until nobody else acquires, or somebody has done so for us. Who is interrupted wants nothing more."""
+        try:
+            while kind in self._busy and not mine.settled:
+                self._changed.wait()
+        except BaseException:
+            if mine in self._wishes.get(kind, ()):
+                self._wishes[kind].remove(mine)
+            raise
 
     def _fulfil(self, kind: _Kind, wishes: list[Wish], mine: Wish) -> None:
         """Acquire for all of `wishes`. Whoever is interrupted at it leaves the others' to the next one."""
