@@ -97,7 +97,7 @@ def test_calls_whose_answers_are_lost_on_a_cluster_know_of_it(nodes: list[RedisN
 def losing(call: Callable[[], Result]) -> Result:
     """Return what `call` returns; the answer of its first script is lost once that is done."""
     with pytest.MonkeyPatch.context() as patch:
-        parse = redis.Redis.parse_response
+        parse: Any = redis.Redis.parse_response
 
         def lose(client: redis.Redis, connection: Any, command: str, **options: Any) -> Any:
             answer = parse(client, connection, command, **options)
