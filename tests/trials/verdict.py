@@ -215,27 +215,27 @@ class Judge:
                 )
 
 
-def recoveries(history: History, late: float = 1.0) -> dict[str, list[float]]:
+def recoveries(history: History, late: float = 1.0, calm: float = 3.0) -> dict[str, list[float]]:
     """Return for each kind of fault how many seconds after each healing the last run began late by more than `late`.
 
-    Only for faults that no other one overlaps, up to the next one's beginning; 0.0: nothing was late any more. What
-    counts is the schedules that fire most often: the others may be in each other's way without any fault.
+    0.0: nothing was late any more. It is over when nothing was late for `calm` seconds: what comes then is the
+    machine's doing. Only for faults that no other one overlaps, up to the next one's beginning. The schedules that fire
+    most often tell: the others may be in each other's way without any fault.
     """
     found: dict[str, list[float]] = {}
     faults = sorted(history.faults, key=lambda fault: fault.begin)
     often = min(every.seconds for every in history.schedules.values())
     keys = {key for key, every in history.schedules.items() if every.seconds == often}
-    scheduled = [run for run in history.runs if run.key in keys]
+    lates = sorted(run.begin for run in history.runs if run.key in keys and history.late(run) > late)
     for number, fault in enumerate(faults):
         horizon = faults[number + 1].begin if number + 1 < len(faults) else history.over
         if horizon < fault.until or any(_overlap(fault, other) for other in faults[:number]):
             continue
-        lates = [
-            run.begin - fault.until
-            for run in scheduled
-            if fault.until <= run.begin < horizon and history.late(run) > late
-        ]
-        found.setdefault(fault.kind, []).append(max(lates, default=0.0))
+        last = fault.until
+        for begin in lates:
+            if last <= begin < min(horizon, last + calm):
+                last = begin
+        found.setdefault(fault.kind, []).append(last - fault.until)
     return found
 
 
