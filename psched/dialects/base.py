@@ -21,6 +21,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.selectable import Select
 
 from psched.dialects.listening import Connections
+from psched.dialects.pairs import Prepared
 from psched.errors import ConfigError
 from psched.store import Bell
 
@@ -166,6 +167,13 @@ class Dialect:
     def among(self, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
         """Return the condition that `column` is among `keys`, which are selected (and locked) once."""
         return column.in_(keys)
+
+    def joined(self, connection: Connection, first: Prepared, second: Prepared) -> Prepared | None:
+        """Return one statement that executes both in a transaction, and selects 1 if `first` changed a row.
+
+        `second` is executed only then. None where that takes several.
+        """
+        return None
 
     def insert_new(self, table: Table) -> Any:
         """Return an INSERT that leaves rows whose key exists as they are, without an error."""

@@ -21,6 +21,7 @@ from sqlalchemy.sql.elements import TextClause
 
 from psched.clock import Clock, boottime
 from psched.dialects.base import Dialect, Fault, Timeouts
+from psched.dialects.pairs import Pair
 from psched.errors import ConfigError, NotSupportedError
 from psched.store import Bell
 
@@ -144,6 +145,26 @@ class Database:
         with self.transaction(connection):
             done = connection.execute(statement, values).rowcount == 1
             if done:
+                also(connection)
+        return done
+
+    def execute_pair(
+        self,
+        connection: Connection,
+        pair: Pair,
+        values: Mapping[str, Any],
+        also: Callable[[Connection], object] | None,
+    ) -> bool:
+        """Change one row and tell whether it was there; if so do what follows, and `also`, in the same transaction."""
+        first, second = pair.prepared(connection)
+        joined = None if also is not None else self.dialect.joined(connection, first, second)
+        if joined is not None:
+            return connection.exec_driver_sql(joined.text, joined.parameters(values)).scalar() == 1
+        with self.transaction(connection):
+            done = connection.exec_driver_sql(first.text, first.parameters(values)).rowcount == 1
+            if done:
+                connection.exec_driver_sql(second.text, second.parameters(values))
+            if done and also is not None:
                 also(connection)
         return done
 

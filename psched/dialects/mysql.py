@@ -20,6 +20,7 @@ from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 
 from psched.dialects import base
 from psched.dialects.base import ExactText, Fault, LongText, now_ms
+from psched.dialects.pairs import Prepared
 from psched.errors import ConfigError
 
 _DUPLICATE = 1062
@@ -56,6 +57,15 @@ def _exact_text(element: ExactText, compiler: DDLCompiler, **options: Any) -> st
 @compiles(LongText, "mysql")
 def _long_text(element: LongText, compiler: DDLCompiler, **options: Any) -> str:
     return "LONGTEXT"
+
+
+_BEGIN = (
+    "BEGIN NOT ATOMIC DECLARE done INT; DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;"
+    " START TRANSACTION; "
+)
+_THEN = "; SET done = ROW_COUNT(); IF done = 1 THEN "
+_END = "; END IF; COMMIT; SELECT done; END"
+"""What is put around and between two statements."""
 
 
 class Dialect(base.Dialect):
@@ -114,6 +124,13 @@ class Dialect(base.Dialect):
     def is_already_there(self, error: DBAPIError) -> bool:
         """Tell whether a table, column or index exists."""
         return _code(error) in (_TABLE_EXISTS, _COLUMN_EXISTS, _INDEX_EXISTS)
+
+    def joined(self, connection: Connection, first: Prepared, second: Prepared) -> Prepared | None:
+        """Return both in one compound statement, which only MariaDB knows outside of stored programs."""
+        if not _is_mariadb(connection) or first.places is not None or first.own.keys() & second.own.keys():
+            return None
+        text = "".join((_BEGIN, first.text, _THEN, second.text, _END))
+        return Prepared(text, None, {**first.own, **second.own})
 
     def insert_new(self, table: Table) -> Any:
         """Return an INSERT that leaves rows whose key exists as they are; INSERT IGNORE would cut values to fit."""

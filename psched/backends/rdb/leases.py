@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import secrets
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Insert, RowMapping, Table, Update
@@ -18,8 +18,10 @@ from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import RUNNING
 from psched.clock import boottime
 from psched.dialects.database import Database
+from psched.dialects.pairs import Pair
 from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError
 from psched.model import Lease
+from psched.store import Also
 
 _BATCH = 500
 """Leases renewed by one statement, to keep it short."""
@@ -97,12 +99,12 @@ class Leases:
     def settle(
         self,
         lease: Lease,
-        statement: Update | Insert,
+        statement: Update | Insert | Pair,
         values: Mapping[str, Any],
         until: float,
-        also: Callable[[Connection], object] | None = None,
+        also: Also | None = None,
     ) -> RowMapping | None:
-        """Execute `statement`, one of `LeaseStatements.settling` or with one in it, and `also` in one transaction.
+        """Execute `statement`, one of `LeaseStatements.settling` or made of one, and `also` in one transaction.
 
         Returns None when it is done, and the row when the lease is ours but another condition of the statement does
         not hold. Raises PreemptedError, IdempotentNotFoundError, IdempotentAlreadyFinishedError.
@@ -110,7 +112,7 @@ class Leases:
         parameters = {"lease_key": lease.key, "lease_fence": lease.fence}
 
         def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None]:
-            if self._database.execute_with(connection, statement, {**parameters, **values}, also):
+            if self._execute(connection, statement, {**parameters, **values}, also):
                 return True, None
             row = connection.execute(self.statements.read, {"lease_key": lease.key}).mappings().first()
             settled_before = row is not None and row["fence"] == lease.fence and row["status"] != RUNNING
@@ -126,6 +128,13 @@ class Leases:
             lambda connection, _: connection.execute(self.statements.give_back, values).rowcount
         )
         return count
+
+    def _execute(
+        self, connection: Connection, statement: Update | Insert | Pair, values: Mapping[str, Any], also: Also | None
+    ) -> bool:
+        if isinstance(statement, Pair):
+            return self._database.execute_pair(connection, statement, values, also)
+        return self._database.execute_with(connection, statement, values, also)
 
     def _extend(self, leases: Sequence[Lease], alive: int) -> Sequence[RowMapping]:
         keys = [lease.key for lease in leases]

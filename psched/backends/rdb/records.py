@@ -27,9 +27,9 @@ from sqlalchemy import (
 from psched.backends.rdb.leases import storable
 from psched.backends.rdb.tables import milliseconds
 from psched.dialects.base import Dialect, now_ms
+from psched.dialects.pairs import Pair
 from psched.ledger import DELETE, PAUSED, SKIPPED, UPGRADE, Entry
 from psched.model import ScheduleRow
-from psched.store import Also
 
 _ERROR_TAIL = 2000
 """Characters kept of an error: the row of the schedule itself has more of it."""
@@ -41,11 +41,10 @@ _OF_DEFINITION = (
 
 
 class Settling(NamedTuple):
-    """A statement that settles an occurrence, its further parameters, and what follows it in the transaction."""
+    """What settles an occurrence and enters that, and its further parameters."""
 
-    statement: Update | Insert
+    statement: Insert | Pair
     values: dict[str, Any]
-    also: Also | None
 
 
 class Records:
@@ -67,20 +66,13 @@ class Records:
         }
         self._change = self._changing(schedules.c.version, given, self._this)
         self._removal = self._changing(schedules.c.version + 1, given, self._this)
-        self._settling: dict[Update, Insert] = {}
+        self._settling: dict[Update, Insert | Pair] = {}
 
-    def settling(self, settle: Update, row: ScheduleRow, entry: Entry, also: Also | None) -> Settling:
-        """Return what settles an occurrence by `settle` and enters it, with what else belongs into the transaction."""
-        values = self._values(row, entry)
-        if self._nested:
-            return Settling(self._in_one(settle), values, also)
-
-        def record(connection: Connection) -> None:
-            connection.execute(self._entry, {"lease_key": row.key, **values})
-            if also is not None:
-                also(connection)
-
-        return Settling(settle, {}, record)
+    def settling(self, settle: Update, row: ScheduleRow, entry: Entry) -> Settling:
+        """Return what settles an occurrence by `settle` and enters it."""
+        if settle not in self._settling:
+            self._settling[settle] = self._in_one(settle) if self._nested else Pair(settle, self._entry)
+        return Settling(self._settling[settle], self._values(row, entry))
 
     def passing(self, connection: Connection, row: ScheduleRow, entry: Entry) -> None:
         """Enter what became of the occurrence in `row`, passed over by a change that has just been written."""
@@ -107,10 +99,8 @@ class Records:
 
     def _in_one(self, settle: Update) -> Insert:
         """Return the one statement that executes `settle` and enters what it settled; its row count is the same."""
-        if settle not in self._settling:
-            settled = settle.returning(*(self._schedules.c[name] for name in _OF_SCHEDULE)).cte("settled")
-            self._settling[settle] = self._entering(settled).execution_options(preserve_rowcount=True)
-        return self._settling[settle]
+        settled = settle.returning(*(self._schedules.c[name] for name in _OF_SCHEDULE)).cte("settled")
+        return self._entering(settled).execution_options(preserve_rowcount=True)
 
     def _values(self, row: ScheduleRow, entry: Entry) -> dict[str, Any]:
         error = storable(row.last_error)

@@ -155,7 +155,7 @@ class RdbScheduleStore(RdbLeaseStore):
     ) -> Rule | None:
         """Finish the claimed occurrence; return the stored rule instead when it is not the claim's any more."""
         row = cast("ScheduleRow", claim.row)
-        settling = self._records.settling(self._advance, row, entry, also)
+        settling = self._records.settling(self._advance, row, entry)
         values = {
             **{f"seen_{name}": value for name, value in rule_columns(row.rule).items()},
             "then": milliseconds(next_time),
@@ -163,7 +163,7 @@ class RdbScheduleStore(RdbLeaseStore):
             "settled": milliseconds(row.next_time if entry.last is None else entry.last),
             **settling.values,
         }
-        stored = self._leases.settle(claim.lease, settling.statement, values, until, settling.also)
+        stored = self._leases.settle(claim.lease, settling.statement, values, until, also)
         return None if stored is None else read_schedule(stored).rule
 
     def _row(self, connection: Connection, statement: Select[Any], key: str) -> RowMapping | None:

@@ -118,6 +118,26 @@ def test_what_else_belongs_to_the_end_fails_with_the_entry(bench: Bench, store: 
     assert len(rows(ledger)) == 1
 
 
+def test_an_end_that_cannot_be_entered_is_no_end(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:
+    bench.add(store, "key")
+    store.advance(bench.take(store, "key"), LONG_AGO + 3600, LONG_AGO + 3600, soon())
+    claim = bench.take(store, "key")
+    with bench.connect() as connection:
+        table = sa.Table(f"{bench.table}_ledger", sa.MetaData(), autoload_with=connection)
+        template = dict(connection.execute(sa.select(table)).mappings().one())
+        rival = template | {"scheduled_time": (LONG_AGO + 3600) * 1000, "fence": claim.lease.fence}
+        connection.execute(table.insert(), rival)
+    before = bench.raw("key")
+    with pytest.raises(sa.exc.IntegrityError):
+        store.advance(claim, FAR_OFF, FAR_OFF, soon())
+    assert bench.raw("key") == before
+    assert len(rows(ledger)) == 2
+    with bench.connect() as connection:
+        connection.execute(table.delete().where(table.c.fence == claim.lease.fence))
+    store.advance(claim, FAR_OFF, FAR_OFF, soon())
+    assert len(rows(ledger)) == 2
+
+
 def test_each_change_of_a_definition_is_on_record(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:
     bench.add(store, "key", due=FAR_OFF, policy=Policy("latest", 60, 90))
     seen = store.get("key")

@@ -1,0 +1,52 @@
+"""Two statements that are done together or not at all, with as little in between as a database allows. Any process.
+
+They are compiled once, and then handed to the driver as they are: what a run's end costs is mostly this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Insert, Update
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A statement as the driver takes it: its text, its parameters' names, and the values that some always have.
+
+    `places`: the names in their order; None where the driver finds parameters by their names.
+    """
+
+    text: str
+    places: tuple[str, ...] | None
+    own: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, statement: Update | Insert, connection: Connection) -> Prepared:
+        """Return `statement` for connections like this one."""
+        compiled: Any = statement.compile(dialect=connection.dialect)
+        places = None if compiled.positiontup is None else tuple(compiled.positiontup)
+        own = {name: bind.effective_value for name, bind in compiled.binds.items() if not bind.required}
+        return cls(str(compiled), places, own)
+
+    def parameters(self, values: Mapping[str, Any]) -> Any:
+        """Return the parameters as the driver takes them."""
+        everything = {**self.own, **values}
+        return everything if self.places is None else tuple([everything[name] for name in self.places])
+
+
+class Pair:
+    """A row is changed by `first`; if it was there, `second` is done. Built once, for one table on one database."""
+
+    def __init__(self, first: Update, second: Insert) -> None:
+        self._first = first
+        self._second = second
+        self._prepared: tuple[Prepared, Prepared] | None = None
+
+    def prepared(self, connection: Connection) -> tuple[Prepared, Prepared]:
+        """Return both as the driver takes them."""
+        if self._prepared is None:
+            self._prepared = Prepared.of(self._first, connection), Prepared.of(self._second, connection)
+        return self._prepared
