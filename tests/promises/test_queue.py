@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import yaml
 
-from psched.clock import boottime
 from psched.config import load
 from psched.errors import PreemptedError
 from psched.model import NewTask
@@ -19,33 +17,32 @@ from tests.lab.sql import connect
 from tests.promises.cluster import Cluster
 from tests.promises.conftest import MakeCluster
 
-TASKS = 5000
-SECONDS_OF_WORK = 0.006
-KILLING = 10.0
-"""Seconds in which one child after another is killed."""
-PAUSE = 0.25
-"""Seconds between two kills, of four children."""
+BACKLOG = 300
+"""How many tasks are submitted at a time, whenever there may be fewer left, until enough children were killed."""
+SECONDS_OF_WORK = 0.02
+CUT_OFF = 8
+"""How many children are killed while they run a task, and any number besides."""
+PAUSE = 0.2
+"""Seconds from seeing that a child is up to killing it."""
 SECTIONS: dict[str, Any] = {"schedules": {}, "queue": {}}
 
 
 @pytest.mark.parametrize("cluster_on", ["mariadb-rdb", "postgresql-rdb"], indirect=True)
-def test_5000_tasks_are_done_once_each_while_children_are_killed_again_and_again(cluster_on: MakeCluster) -> None:
+def test_tasks_are_done_once_each_while_children_are_killed_again_and_again(cluster_on: MakeCluster) -> None:
     """What counts is what a handler has done under the last fence: whoever finishes the task must have that one."""
     cluster = cluster_on(**SECTIONS, processors=2)
     masters = [cluster.master(name) for name in ("a", "b")]
-    required = submit(cluster, [f"task{number}" for number in range(TASKS)])
+    required = submit_more(cluster, 0)
     for master in masters:
         master.start()
-    kill_at_random(cluster, KILLING)
+    kill_at_random(cluster, required)
     cluster.wait_for(lambda: fences(cluster, "finished").keys() == required.keys(), within=30)
     cluster.stop()
     assert cluster.judge(required) == []
     done = {run.key: run.fence for run in cluster.runs() if run.end is not None}
     assert fences(cluster, "finished") == done, "somebody finished what another one had done"
-    cut_off = Counter(run.pid for run in cluster.runs() if run.outcome is None)
-    assert cut_off.keys() <= cluster.deaths.keys()
-    assert len(cut_off) > 5, "too few were killed at work"
-    print(f"{len(cluster.deaths)} killed, {len(cut_off)} at work; {len(cluster.runs())} runs")
+    assert cut_off(cluster) <= cluster.deaths.keys()
+    print(f"{len(cluster.deaths)} killed, {len(cut_off(cluster))} at work; {len(cluster.runs())} runs")
 
 
 @pytest.mark.parametrize("cluster_on", ["sqlite-rdb", "mariadb-rdb", "postgresql-rdb"], indirect=True)
@@ -82,15 +79,33 @@ def submit(cluster: Cluster, keys: Sequence[str], type: str = "work") -> dict[st
     return {key: [run_at] for key in keys}
 
 
-def kill_at_random(cluster: Cluster, seconds: float) -> None:
-    """Kill one child after another, whatever it is at."""
+def submit_more(cluster: Cluster, first: int) -> dict[str, list[int]]:
+    """Submit tasks with these numbers."""
+    return submit(cluster, [f"task{number}" for number in range(first, first + BACKLOG)])
+
+
+def kill_at_random(cluster: Cluster, required: dict[str, list[int]]) -> None:
+    """Kill one child after another once it is up, whatever it is at, until enough have been killed at work.
+
+    There is always something to be at: what is submitted meanwhile is added to `required`.
+    """
     dice = random.Random(1)
-    end = boottime() + seconds
-    while boottime() < end:
-        workers = [worker for master in cluster.masters.values() for worker in master.workers().values()]
-        if workers:
-            cluster.kill(dice.choice(workers).pid)
-        cluster.masters["a"].pause(PAUSE)
+
+    def killed_enough() -> bool:
+        master = dice.choice(list(cluster.masters.values()))
+        victim = master.worker(dice.choice([1, 2]))
+        master.pause(PAUSE)
+        if len(required) - len(cluster.runs()) < BACKLOG:
+            required.update(submit_more(cluster, len(required)))
+        cluster.kill(victim.pid)
+        return len(cut_off(cluster) & cluster.deaths.keys()) >= CUT_OFF
+
+    cluster.wait_for(killed_enough, within=30)
+
+
+def cut_off(cluster: Cluster) -> set[int]:
+    """Return the pids of children in whose records a run has no end, perhaps not yet."""
+    return {run.pid for run in cluster.runs() if run.outcome is None}
 
 
 def fences(cluster: Cluster, status: str) -> dict[str, int]:
