@@ -8,66 +8,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from psched.backoff import Backoff
 from psched.clock import Clock, boottime
 from psched.errors import IdempotentAlreadyFinishedError, NotSupportedError, PreemptedError
 from psched.model import Claim, Lease, NewTask, Row
 from psched.payload import encode
-
-
-class Settling(Protocol):
-    """Where a task's verbs go: the source that acquired it. Each raises PreemptedError or NotFoundError.
-
-    Those that settle return how the run was settled in the end, such as `failed` for what was not to be retried again.
-    """
-
-    shows_fence: bool
-    keeps_data: bool
-    """Whether `save` can write data."""
-
-    def finish(self, claim: Claim, until: float) -> str:
-        """Finish the claimed run for good."""
-        ...
-
-    def finish_by(self, claim: Claim, task: NewTask, until: float) -> str:
-        """Finish the claimed run by submitting `task` to the queue."""
-        ...
-
-    def retry(
-        self, claim: Claim, wait: float | None, error: str | None, until: float, max_attempts: int | None = None
-    ) -> str:
-        """Make it due again `wait` seconds from now; None takes the configured `retry_wait`."""
-        ...
-
-    def put_off(self, claim: Claim, error: str, until: float) -> str:
-        """Make it due again after the longest `retry_wait`, the attempt not counted."""
-        ...
-
-    def release(self, claim: Claim, until: float) -> str:
-        """Make it due now, as if it had not been acquired."""
-        ...
-
-    def cancel(self, claim: Claim, until: float) -> str:
-        """Retire it as cancelled."""
-        ...
-
-    def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
-        """Write its data."""
-        ...
-
-    def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
-        """Return after how many attempts it has failed, `max_attempts` being its type's; None: never."""
-        ...
-
-    def extend(self, tasks: list[Task]) -> list[Task]:
-        """Renew the leases of `tasks` and return those whose lease is lost."""
-        ...
-
-    def forget(self, task: Task) -> None:
-        """Stop counting the task among those held."""
-        ...
+from psched.settling import Settling
 
 
 class Task:
@@ -77,7 +25,7 @@ class Task:
     """
 
     def __init__(
-        self, claim: Claim, source: Settling, deadline: float, started: bool = True, clock: Clock = boottime
+        self, claim: Claim, source: Settling[Task], deadline: float, started: bool = True, clock: Clock = boottime
     ) -> None:
         """`deadline`: when the lease ends at the latest, on `clock`, counted from before it was asked for.
 

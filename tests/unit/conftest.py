@@ -8,7 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from psched.application import App
+from psched.backends import open_stores
+from psched.queue import Queue
+from psched.store import StoreSettings
 from tests.unit.ledger import Ledger
+from tests.unit.memory import TIMES
 
 
 @pytest.fixture
@@ -22,3 +26,12 @@ def app() -> Iterator[App]:
     app = App()
     yield app
     app.close()
+
+
+@pytest.fixture
+def queue() -> Iterator[Queue]:
+    store = open_stores("rdb", StoreSettings("sqlite://", "host/test/1", queue="psched_queue")).queue
+    assert store is not None
+    store.create_tables()
+    with Queue(store, TIMES, retention=100, max_attempts=None) as queue:
+        yield queue

@@ -1,8 +1,8 @@
-"""The queue as a client sees it, on SQLite in memory: what is refused, how attempts end, what runs leave behind."""
+"""The queue as a client sees it, on SQLite in memory: what is refused, what runs leave behind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,40 +10,20 @@ import pytest
 
 import psched
 from psched.backends import open_stores
-from psched.daemon.runner import settle_stopped
 from psched.errors import (
     AlreadyExistsError,
-    CancelRequestedError,
     ConfigError,
     IdempotentAlreadyFinishedError,
-    ImmediateProcessStopError,
     NotFoundError,
     NotSupportedError,
 )
 from psched.model import NewTask
 from psched.queue import Queue
 from psched.retire import Retire
-from psched.source import LOST_ATTEMPTS, LeaseTimes
 from psched.store import StoreSettings
 from psched.task import Task
 from tests.unit.ledger import Ledger
-
-TIMES = LeaseTimes(alive_time=60, retry_wait=0, prefetch_time=15)
-
-
-@pytest.fixture
-def queue() -> Iterator[Queue]:
-    store = open_stores("rdb", StoreSettings("sqlite://", "host/test/1", queue="psched_queue")).queue
-    assert store is not None
-    store.create_tables()
-    with Queue(store, TIMES, retention=100, max_attempts=None) as queue:
-        yield queue
-
-
-def take(queue: Queue) -> Task:
-    task = queue.poll()
-    assert task is not None
-    return task
+from tests.unit.memory import TIMES, take
 
 
 def test_a_task_is_submitted_run_and_finished(queue: Queue) -> None:
@@ -106,116 +86,6 @@ def test_what_cannot_be_stored_is_refused_before_anything_is_written(
     assert list(queue.list()) == []
     with pytest.raises(ValueError, match="status must be one of waiting"):
         queue.list(status="done")
-
-
-# Attempts
-
-
-def fail(queue: Queue) -> str | None:
-    task = take(queue)
-    task.retry(error="it broke")
-    return task.outcome
-
-
-def test_a_task_fails_for_good_when_its_attempts_are_used_up(queue: Queue) -> None:
-    queue.submit("key", "t", max_attempts=3)
-    assert [fail(queue) for _ in range(3)] == ["retried", "retried", "failed"]
-    row = queue["key"].metadata()
-    assert (row.status, row.attempts, row.last_error) == ("failed", 3, "it broke")
-    assert queue.poll() is None
-    queue["key"].retry()
-    assert take(queue).attempts == 1
-
-
-def test_the_task_says_more_than_its_type_and_that_more_than_the_configuration(queue: Queue) -> None:
-    strict = Queue(queue.store, TIMES, 100, max_attempts=2)
-    for key, own, of_type, allowed in (("a", 1, 3, 1), ("b", None, 1, 1), ("c", None, None, 2)):
-        queue.submit(key, "t", max_attempts=own)
-        for attempt in range(1, allowed + 1):
-            task = take(strict)
-            task.max_attempts = of_type
-            assert task.last_attempt == (attempt == allowed)
-            task.retry()
-        assert task.outcome == "failed"
-
-
-def test_released_runs_do_not_count(queue: Queue) -> None:
-    queue.submit("key", "t", max_attempts=1)
-    for _ in range(3):
-        take(queue).release()
-    assert fail(queue) == "failed"
-
-
-def test_a_task_whose_workers_all_died_fails_unrun(queue: Queue) -> None:
-    queue.submit("key", "t", max_attempts=2)
-    for _ in range(2):
-        take(queue)
-        queue.store.give_back("host/test/1", ["key"], 0)
-    assert queue.poll() is None
-    row = queue["key"].metadata()
-    assert (row.status, row.attempts, row.last_error) == ("failed", 2, LOST_ATTEMPTS)
-
-
-def test_a_run_that_is_put_off_counts_as_no_attempt_and_keeps_the_reason(queue: Queue) -> None:
-    queue.submit("key", "t", max_attempts=1)
-    for _ in range(3):
-        task = take(queue)
-        task.put_off("no handler here")
-        row = queue["key"].metadata()
-        assert (task.outcome, row.status, row.attempts, row.last_error) == ("retried", "waiting", 0, "no handler here")
-    assert fail(queue) == "failed"
-
-
-# Cancel
-
-
-@pytest.mark.parametrize("verb", [Task.release, Task.retry])
-def test_a_run_that_was_to_be_cancelled_is_not_tried_again(queue: Queue, verb: Callable[[Task], None]) -> None:
-    queue.submit("key", "t")
-    task = take(queue)
-    queue["key"].cancel_request()
-    task.heartbeat()
-    assert task.cancel_requested
-    verb(task)
-    assert task.outcome == "cancelled"
-    assert queue["key"].metadata().status == "cancelled"
-
-
-def test_a_cancelled_run_that_finishes_has_finished(queue: Queue) -> None:
-    queue.submit("key", "t")
-    task = take(queue)
-    queue["key"].cancel_request()
-    task.heartbeat()
-    task.finish()
-    assert queue["key"].metadata().status == "finished"
-
-
-def test_what_comes_back_cancelled_is_retired_unrun(queue: Queue) -> None:
-    queue.submit("key", "t")
-    task = take(queue)
-    queue["key"].cancel_request()
-    task.retry()
-    assert queue.poll() is None
-    assert queue["key"].metadata().status == "cancelled"
-
-
-@pytest.mark.parametrize(
-    ("reason", "outcome"),
-    [
-        (CancelRequestedError("cancel"), "cancelled"),
-        (ImmediateProcessStopError("stop"), "released"),
-        (TimeoutError("slow"), "failed"),
-        (None, None),
-    ],
-)
-def test_what_is_left_open_is_settled_by_why_it_was_stopped(
-    queue: Queue, reason: Exception | None, outcome: str | None
-) -> None:
-    queue.submit("key", "t", max_attempts=1)
-    task = take(queue)
-    task.stop_reason = reason
-    settle_stopped(task)
-    assert task.outcome == outcome
 
 
 # Data
