@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.lab.absent import not_run
 from tests.lab.laboratory import Lab
 from tests.trials import verdict
 from tests.trials.child_faults import Kill, Misdeeds
@@ -52,5 +54,7 @@ def test_no_promise_is_broken_by_several_faults_at_once(store: str, lab: Lab, tm
 
 def test_a_trial_finds_out_what_a_wrong_clock_does_where_it_decides(lab: Lab, tmp_path: Path) -> None:
     """SQLite has no clock but its host's: that is why its clock is not among its faults."""
+    if sys.platform != "linux":
+        not_run("the clock of a process can be shifted on Linux only")
     outcome = run_trial(lab, "sqlite", tmp_path, [(0.5, 2, Clock)], Bounds(recovery=1.0))
     assert verdict.EARLY in {violation.kind for violation in outcome.violations}
