@@ -6,15 +6,16 @@ import atexit
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
-from psched.errors import IdempotentError, NotFoundError, ScheduleError
+from psched.errors import ConfigError, IdempotentError, NotFoundError, ScheduleError
 from psched.model import Rule
 from psched.queue import checked_task
 from psched.scheduler.engine import Engine, Work, names_of
-from psched.scheduler.handlers import Function, current
+from psched.scheduler.handlers import Function, check_function, current
 from psched.scheduler.order import check_seconds, checked_name, order
 from psched.scheduler.place import Opened, Place, place_of
 from psched.scheduler.registrations import Registration
@@ -83,8 +84,7 @@ class Scheduler:
 
         def decorate(function: F) -> F:
             self._refuse_running("bind")
-            if not callable(function):
-                raise ValueError(f"{text!r}: expected a function to bind, got {function!r}")
+            check_function(text, function)
             self._bindings[text] = function
             return function
 
@@ -112,6 +112,8 @@ class Scheduler:
         """
         self._refuse_running("register")
         section = self._place.settings.sections[0]
+        if not isinstance(cron, str):
+            raise ConfigError(f"cron must be text like '*/10 * * * *', got {cron!r}")
         rule = checked_rule(Rule(cron, section.timezone if timezone is None else timezone), section.cron_dialect)
         wanted = order(data, retry, retry_timeout)
         self._registrations[checked_name(name)] = Registration(name, rule, wanted)
@@ -121,10 +123,10 @@ class Scheduler:
 
         Tasks that it has made stay. An instance that still registers the name stores it again when it starts.
         """
-        with self._here():
+        with self._using() as opened:
             self._registrations.pop(name, None)
             try:
-                self._opened().schedules[checked_name(name)].delete()
+                opened.schedules[checked_name(name)].delete()
             except NotFoundError:
                 return False
             return True
@@ -151,12 +153,11 @@ class Scheduler:
         wanted = order(data, retry, retry_timeout)
         check_seconds("delay", delay)
         key = f"push:{secrets.token_hex(16)}"
-        with self._here():
-            opened = self._opened()
-        run_at = opened.queue.now() + delay if delay > 0 else None
-        opened.queue.submit([checked_task(wanted.task(key, checked_name(name), run_at))])
-        if run_at is None:
-            opened.chime.ring()
+        with self._using() as opened:
+            run_at = opened.queue.now() + delay if delay > 0 else None
+            opened.queue.submit([checked_task(wanted.task(key, checked_name(name), run_at))])
+            if run_at is None:
+                opened.chime.ring()
         return key
 
     def start(self) -> None:
@@ -202,12 +203,20 @@ class Scheduler:
 
         What is running goes on, but cannot be settled. What this code registers is stored again at the next `start`.
         """
-        with self._here():
-            opened = self._opened()
-        for row in opened.schedules.list():
-            _delete(opened.schedules.store.delete, row.key)
-        for task in opened.queue.list(TaskFilter()):
-            _delete(opened.queue.delete, task.key)
+        with self._using() as opened:
+            for row in opened.schedules.list():
+                _delete(opened.schedules.store.delete, row.key)
+            for task in opened.queue.list(TaskFilter()):
+                _delete(opened.queue.delete, task.key)
+
+    @contextmanager
+    def _using(self) -> Iterator[Opened]:
+        """Lend the stores to the calling thread: a `stop` meanwhile does not close them under its hands."""
+        with ExitStack() as stack:
+            with self._here():
+                opened = self._opened()
+                stack.enter_context(opened.use())
+            yield opened
 
     def _opened(self) -> Opened:
         """Return the running engine's stores, or some for what needs no start, their tables made."""

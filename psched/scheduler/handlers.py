@@ -11,7 +11,7 @@ from typing import Any
 from psched.application.base import Base
 from psched.application.event_loop import CancellableRun, EventLoops
 from psched.application.routing import HandlerFactory
-from psched.errors import ScheduleError
+from psched.errors import NotFoundError, ScheduleError
 from psched.queue import checked_task
 from psched.scheduler.order import Order
 from psched.task import Task
@@ -26,6 +26,14 @@ SHORTEST_LEASE = 3.0
 
 current: ContextVar[Task | None] = ContextVar("psched_scheduler_task", default=None)
 """The task that the calling handler runs."""
+
+
+def check_function(name: str, function: object) -> None:
+    """Raise ValueError unless `function` can be bound to this name."""
+    if not callable(function):
+        raise ValueError(f"{name!r}: expected a function to bind, got {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ValueError(f"{name!r}: {function!r} is a generator, which would never run; use return, not yield")
 
 
 class Tick(Base):
@@ -97,10 +105,17 @@ class Call(Base):
                 result = self._running.run(result, self._loops.runner())
         finally:
             current.reset(token)
-        if result is False:
-            self._failed()
-        else:
-            self.task.finish()
+        try:
+            self._settle(result)
+        except NotFoundError as error:
+            self._row_is_gone(error)
+
+    def decide(self, decision: str, **options: Any) -> Any:
+        """Let the decider decide, unless there is no row any more of which anything could become."""
+        try:
+            return super().decide(decision, **options)
+        except NotFoundError as error:
+            self._row_is_gone(error)
 
     def kill(self, reason: Exception) -> None:
         """Cancel what is awaited; a plain function goes on."""
@@ -110,6 +125,17 @@ class Call(Base):
         """Let the lease last for about retry_timeout: so long after a crash somebody else begins it again."""
         self.task.alive_time = max(self._order.retry_timeout, SHORTEST_LEASE)
         self.task.heartbeat()
+
+    def _settle(self, result: object) -> None:
+        if result is False:
+            self._failed()
+        else:
+            self.task.finish()
+
+    def _row_is_gone(self, error: NotFoundError) -> None:
+        """Leave it at that: somebody has cleared or deleted what was running."""
+        log.warning("key=%s type=%s was removed while it ran: %s", self.task.key, self.task.type, error)
+        self.task.stop_reason = error
 
     def _failed(self) -> None:
         again = f"again in {self.retry_wait:g} s" if self.retry_wait is not None else "it is not tried again"

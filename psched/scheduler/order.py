@@ -58,6 +58,8 @@ def order(data: object, retry: bool, retry_timeout: float | None) -> Order:
 
 def checked_name(name: object) -> str:
     """Return the name of a task. Raises ValueError unless it is text of 1 to 200 characters that is not reserved."""
+    if callable(name):
+        raise ValueError(f"{name!r} is no name of a task; write bind('name') or @bind('name')")
     text = check_key(name)
     if len(text) > _LONGEST_NAME or text == INSTANCE:
         raise ValueError(f"a task's name has at most {_LONGEST_NAME} characters and is not {INSTANCE!r}, got {text!r}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from psched.advance import Keeping
@@ -18,6 +19,7 @@ from psched.errors import ConfigError
 from psched.holder import holder_name
 from psched.retire import Retire
 from psched.scheduler.chime import Chime
+from psched.scheduler.loan import Loans
 from psched.schedules import Defaults, ScheduleCollection
 from psched.source import LeaseTimes, Source
 from psched.store import StoreSettings, TaskStore
@@ -79,6 +81,7 @@ class Opened:
     tasks: Source
     chime: Chime
     """Rung when this process has made a task."""
+    loans: Loans = field(default_factory=Loans)
 
     def make_tables(self) -> None:
         """Make what tables are missing; several processes may do so at once. Raises ConfigError for foreign ones."""
@@ -92,14 +95,30 @@ class Opened:
         """Tell whether `error` means that the database is away, and will pass by itself."""
         return self.queue.is_unavailable(error)
 
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Let nobody close the connections amid this: who ends last, closes them."""
+        self.loans.begin()
+        try:
+            yield
+        finally:
+            if self.loans.end():
+                self._close()
+
     def close(self) -> None:
-        """Close every connection; idempotent."""
+        """Close every connection, now or when nobody uses them any more; idempotent."""
+        if self.loans.call_in():
+            self._close()
+
+    def _close(self) -> None:
         self.schedules.close()
         self.queue.close()
 
 
 def place_of(url: str, prefix: str, timezone: str, tls: Mapping[str, Any], retention: float) -> Place:
     """Return where a scheduler with this URL and prefix keeps its rows. Raises ConfigError."""
+    if not isinstance(tls, Mapping):
+        raise ConfigError(f"tls: expected a mapping, got {tls!r}")
     kind = "redis" if str(url).partition("://")[0] in _REDIS else "rdb"
     stem = table_stem(prefix)
     settings = from_mapping(
