@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what the arguments say; 1 when a measurement failed (not when a goal is missed)."""
     chosen = _parser().parse_args(arguments)
     record = Record()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers and workers are ended in good order then, too
     if chosen.peers:
         install()
     with Lab() as lab, tempfile.TemporaryDirectory(prefix="psched-bench-", dir=chosen.folder) as folder:
