@@ -20,6 +20,8 @@ _TOGETHER = 500
 _CRON = "0 0 1 1 *"
 _LEAD = 3.0
 """Seconds between the adding of schedules and the first one's time."""
+_ADDING = 0.02
+"""Seconds that adding one may take."""
 
 
 def pick_up(place: Place, scale: Scale) -> Mapping[str, float]:
@@ -43,13 +45,13 @@ def run_due(single: int, together: int, stored: int, place: Place, scale: Scale)
             store_schedules(place, scale.count(stored))
         with worker:
             time.sleep(2)
-            first = schedules.store.now() + _LEAD
+            first = schedules.store.now() + _LEAD + together * _ADDING
             dues = [float(int(first) + 1)] * together
             dues += [first + number * 1.3 + random.uniform(0, 0.9) for number in range(single)]
             for number, due in enumerate(dues):
                 _add(schedules, f"due-{number}", due)
             if together and time.time() > dues[0]:
-                raise RuntimeError(f"adding {together} schedules took more than {_LEAD} s")
+                raise RuntimeError(f"adding {together} schedules took longer than until they were due")
             worker.wait(lambda: worker.counted().done >= len(dues))
             return spread(worker.samples())
 

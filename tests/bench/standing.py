@@ -18,14 +18,16 @@ _CHILDREN = 64
 _HANDLER = 0.02
 _TASKS = 40_000
 _SECONDS = 10.0
+_SETTLING = 12.0
+"""Seconds after which a session of PostgreSQL has told what it did, at the latest, and workers have come to rest."""
 
 
 def idle(place: Place, scale: Scale) -> Mapping[str, float]:
     """Return what a daemon with 4 children costs that has nothing to do: statements, processor time, memory."""
     with Worker(place, processors=4) as worker:
-        time.sleep(5)
+        time.sleep(_SETTLING)
         queries, cpu, begun = statements_so_far(place), worker.cpu(), time.monotonic()
-        time.sleep(scale.seconds(30))
+        time.sleep(max(scale.seconds(30), _SETTLING))
         span = time.monotonic() - begun
         used = worker.cpu() - cpu
         found = {"CPU %": used / span * 100, "PSS MB": _memory(worker) / 1e6}
