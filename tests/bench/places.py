@@ -105,7 +105,7 @@ def statements_so_far(place: Place) -> int | None:
     if isinstance(server, Redis):
         with redis_client.Redis.from_url(place.url) as connection:
             stats = connection.info("commandstats")  # what scripts call is counted there, too
-            return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in _ASKED)
+            return sum(int(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"]) for name in _ASKED)
     if isinstance(server, PostgreSQL):
         with server.admin() as connection:
             row = connection.execute("SELECT sum(xact_commit + xact_rollback) FROM pg_stat_database").fetchone()
