@@ -64,7 +64,8 @@ def leaves_nothing_behind(request: pytest.FixtureRequest, lab: Lab) -> Iterator[
     yield
     failed = request.node.stash.get(_failed, False)
     left = left_since(before, lab, 0 if failed else _PATIENCE)
-    kill_since(before, lab)
+    if left:
+        kill_since(before, lab)
     if left and not failed:
         pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)
 

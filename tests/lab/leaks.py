@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
@@ -36,33 +37,28 @@ class Owned(Protocol):
 
 @dataclass(frozen=True)
 class Holdings:
-    """What the test process holds at one moment, each with the words that name it in a message."""
+    """What the test process holds at one moment."""
 
-    processes: dict[psutil.Process, str]
-    threads: dict[threading.Thread, str]
-    descriptors: dict[tuple[int, str], str]
+    processes: set[psutil.Process]
+    threads: set[threading.Thread]
+    descriptors: set[tuple[int, str]]
 
     @classmethod
     def now(cls, owned: Owned) -> Holdings:
         """Look what there is now, but for what the session owns."""
         pids = owned.processes
         return cls(
-            processes={process: _name(process) for process in _processes() if process.pid not in pids},
-            threads={thread: f"thread {thread.name!r}" for thread in threading.enumerate()},
-            descriptors={opened: f"descriptor {opened[0]} → {opened[1]}" for opened in _opened(owned.descriptors)},
+            processes={process for process in _processes() if process.pid not in pids},
+            threads=set(threading.enumerate()),
+            descriptors=set(_opened(owned.descriptors)),
         )
 
     def since(self, before: Holdings) -> list[str]:
         """Return the names of what is here and was not there before."""
         return [
-            name
-            for mine, theirs in (
-                (self.processes, before.processes),
-                (self.threads, before.threads),
-                (self.descriptors, before.descriptors),
-            )
-            for thing, name in mine.items()
-            if thing not in theirs
+            *(_name(process) for process in self.processes - before.processes),
+            *(f"thread {thread.name!r}" for thread in self.threads - before.threads),
+            *(f"descriptor {number} → {target}" for number, target in self.descriptors - before.descriptors),
         ]
 
 
@@ -77,7 +73,7 @@ def left_since(before: Holdings, owned: Owned, patience: float) -> list[str]:
 
 def kill_since(before: Holdings, owned: Owned) -> None:
     """Kill, and reap where they are ours, all processes that came after `before`."""
-    new = [process for process in Holdings.now(owned).processes if process not in before.processes]
+    new = Holdings.now(owned).processes - before.processes
     for process in new:
         try:
             process.kill()
@@ -90,11 +86,16 @@ def _processes() -> Iterator[psutil.Process]:
     yield from psutil.Process().children(recursive=True)
     mark = os.environ.get(MARK)
     for process in psutil.process_iter() if mark else ():
-        try:
-            if process.environ().get(MARK) == mark and process.pid != os.getpid():
-                yield process
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue  # it ended meanwhile, or is somebody else's
+        if _mark_of(process) == mark and process.pid != os.getpid():
+            yield process
+
+
+@lru_cache(maxsize=4096)  # thousands of tests look at the same processes, whose environment never changes
+def _mark_of(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get(MARK)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None  # it ended meanwhile, or is somebody else's
 
 
 def _name(process: psutil.Process) -> str:
