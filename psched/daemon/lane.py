@@ -141,8 +141,10 @@ class Lane:
         self._complaint = None
 
     def _unheard(self, error: Exception) -> None:
+        """Say that the database cannot call; of one that does not answer the polls tell more."""
+        level = logging.INFO if self.source.store.is_unavailable(error) else logging.WARNING
         words = "section=%s the database cannot call when there is work: %s; polling every poll_interval instead"
-        log.warning(words, self.name, one_line(error))
+        log.log(level, words, self.name, one_line(error))
 
 
 def is_refusal(error: BaseException) -> bool:
