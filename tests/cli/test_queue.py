@@ -213,7 +213,8 @@ def test_a_missing_table_names_the_command_that_makes_it(fresh: Commands, databa
 def test_init_makes_the_tables_of_every_section_and_keeps_what_is_there(fresh: Commands) -> None:
     fresh.configure(BOTH)
     fresh.ok("init")
-    assert tables(fresh) == {"psched_meta", "psched_queue", "psched_queue_users", "psched_schedules"}
+    schedules = {"psched_schedules", "psched_schedules_ledger", "psched_schedules_changes"}
+    assert tables(fresh) == {"psched_meta", "psched_queue", "psched_queue_users"} | schedules
     fresh.ok("queue", *SUBMIT)
     for again in (("init",), ("queue", "init")):
         fresh.ok(*again)

@@ -234,7 +234,7 @@ def test_the_users_of_purged_tasks_are_forgotten_and_come_back(ours: QueueBench)
 def test_what_a_dead_holder_had_is_given_back(ours: QueueBench) -> None:
     store, dead = ours.queue(), ours.queue("host/9/dead")
     ours.submit(store, ["a", "b"], user="u", max_running=2)
-    assert keys_of(dead.acquire(2, 100)) == ["a", "b"]
+    assert keys_of([*dead.acquire(1, 100), *dead.acquire(1, 100)]) == ["a", "b"]
     assert store.acquire(2, 100) == []
     assert store.give_back("host/9/dead", [], 100) == 2
-    assert keys_of(store.acquire(2, 100)) == ["a", "b"]
+    assert keys_of([*store.acquire(1, 100), *store.acquire(1, 100)]) == ["a", "b"]
