@@ -172,6 +172,9 @@ class Database:
         """Return how `error` passes by itself; None when it will not, or is no error of the database's."""
         if isinstance(error, PoolTimeoutError):
             return Fault.LOST
+        driver = self._engine.dialect.loaded_dbapi.Error
+        if isinstance(error, driver):  # of a connection that is not the pool's any more
+            error = DBAPIError.instance(None, None, error, driver)
         if not isinstance(error, DBAPIError):
             return None
         return Fault.LOST if error.connection_invalidated else self.dialect.fault(error)
