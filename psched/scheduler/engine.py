@@ -116,7 +116,8 @@ class Engine:
         self._keeper.stop()
         end = None if timeout is None else monotonic() + timeout
         for thread in self._threads:
-            thread.join(None if end is None else max(0.0, end - monotonic()))
+            if thread.is_alive():  # of a start that was interrupted, not all have begun
+                thread.join(None if end is None else max(0.0, end - monotonic()))
         if not any(thread.is_alive() for thread in self._threads):
             self._close()
             return True

@@ -176,9 +176,14 @@ class Scheduler:
                 raise ScheduleError(f"registered, but not bound to a handler: {names_of(unbound)}")
             work = Work(dict(self._bindings), dict(self._registrations), self._poll_interval, self._concurrency)
             engine = Engine(self._place.open(self._concurrency), work)
-            engine.start()
             self._engine = engine
-            atexit.register(self._at_exit)
+            atexit.register(self._at_exit)  # first, as Ctrl-C may come any time
+            try:
+                engine.start()
+            except Exception:
+                self._engine = None
+                atexit.unregister(self._at_exit)
+                raise
 
     def stop(self, timeout: float | None = None) -> bool:
         """Take no more tasks, and wait for running handlers, at most `timeout` seconds; False when that was too short.
