@@ -16,7 +16,7 @@ from psched.store import Bell, LeaseStore, TaskStore
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, eventually, soon
 from tests.stores.places import Places
 from tests.stores.queue.bench import QueueBench
-from tests.stores.queue.conftest import open_bench
+from tests.stores.queue.conftest import made_bench
 
 SILENCE = 0.15
 """Seconds after which what has not rung does not ring. A ring takes some milliseconds."""
@@ -25,12 +25,8 @@ SILENCE = 0.15
 @pytest.fixture
 def bench(places: Places, tmp_path: Path) -> Iterator[QueueBench]:
     """A queue on PostgreSQL."""
-    bench = open_bench(places, "rdb", "postgresql", tmp_path)
-    try:
-        bench.queue().create_tables()
+    with made_bench(places, "rdb", "postgresql", tmp_path) as bench:
         yield bench
-    finally:
-        bench.close()
 
 
 @pytest.fixture

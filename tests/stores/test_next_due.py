@@ -14,7 +14,7 @@ from psched.store import LeaseStore, ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
 from tests.stores.places import PAIRS, SQL_PAIRS, Places, on_sql
 from tests.stores.queue.bench import QueueBench
-from tests.stores.queue.conftest import open_bench
+from tests.stores.queue.conftest import made_bench
 from tests.stores.statements import Watch, watched
 
 SLACK = 1.0
@@ -28,12 +28,8 @@ FEW = 4 * BANDS + 10
 @pytest.fixture(params=PAIRS, ids="-".join)
 def tasks(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[QueueBench]:
     """Each kind of queue on each database."""
-    bench = open_bench(places, *request.param, tmp_path)
-    try:
-        bench.queue().create_tables()
+    with made_bench(places, *request.param, tmp_path) as bench:
         yield bench
-    finally:
-        bench.close()
 
 
 def is_about(store: LeaseStore, due: float) -> bool:

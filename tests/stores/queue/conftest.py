@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,26 +18,29 @@ def open_bench(places: Places, type_: str, database: str, folder: Path) -> Queue
     return QueueBench(place.type, place.url, place.table.replace("schedules", "queue"))
 
 
-@pytest.fixture(params=PAIRS, ids="-".join)
-def bench(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[QueueBench]:
-    """Each kind of queue on each database."""
-    bench = open_bench(places, *request.param, tmp_path)
+@contextmanager
+def made_bench(places: Places, type_: str, database: str, folder: Path) -> Iterator[QueueBench]:
+    """Open a bench whose tables are made, and close it at the end."""
+    bench = open_bench(places, type_, database, folder)
     try:
         bench.queue().create_tables()
         yield bench
     finally:
         bench.close()
+
+
+@pytest.fixture(params=PAIRS, ids="-".join)
+def bench(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[QueueBench]:
+    """Each kind of queue on each database."""
+    with made_bench(places, *request.param, tmp_path) as bench:
+        yield bench
 
 
 @pytest.fixture(params=[*DATABASES, "redis"])
 def ours(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[QueueBench]:
     """Each queue that is psched's own: `rdb` on each database, and `redis`."""
-    bench = open_bench(places, "redis" if request.param == "redis" else "rdb", request.param, tmp_path)
-    try:
-        bench.queue().create_tables()
+    with made_bench(places, "redis" if request.param == "redis" else "rdb", request.param, tmp_path) as bench:
         yield bench
-    finally:
-        bench.close()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from psched.store import ScheduleStore, TaskStore
 from tests.stores.bench import Bench
 from tests.stores.places import Places
 from tests.stores.queue.bench import QueueBench
-from tests.stores.queue.conftest import open_bench
+from tests.stores.queue.conftest import made_bench
 
 
 @pytest.fixture
@@ -34,12 +34,8 @@ def store(bench: Bench) -> ScheduleStore:
 @pytest.fixture
 def tasks(places: Places, tmp_path: Path) -> Iterator[QueueBench]:
     """A queue."""
-    bench = open_bench(places, "redis", "redis", tmp_path)
-    try:
-        bench.queue().create_tables()
+    with made_bench(places, "redis", "redis", tmp_path) as bench:
         yield bench
-    finally:
-        bench.close()
 
 
 @pytest.fixture
