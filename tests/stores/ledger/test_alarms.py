@@ -42,7 +42,7 @@ def test_a_run_in_progress_is_overdue_until_it_is_finished(bench: Bench, store: 
     claim = bench.take(store, "key")
     [overdue] = alarms.overdue(10)
     assert (overdue.status, overdue.attempts, overdue.node) == ("running", 1, claim.row.node)
-    following = int(store.now()) - 59
+    following = int(store.now()) - 30
     store.advance(claim, following, following, soon())
     assert keys(alarms) == []
     bench.write("key", alert_at=0)
