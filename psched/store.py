@@ -13,12 +13,14 @@ Methods may be called from any thread of the process that opened the store; a st
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from psched.alarm import Alarms
 from psched.bell import Bell as Bell  # noqa: PLC0414 – whoever knows stores knows their bells
+from psched.errors import ScheduleError
 from psched.ledger import MODIFY, Entry, Ledger
 from psched.model import Claim, Lease, NewTask, Policy, Rule, ScheduleRow, TaskRow
 
@@ -236,6 +238,16 @@ class TaskStore(LeaseStore, Protocol):
         The number of attempts that is kept, where they are counted, is the one in `claim.row`.
         The key is kept for `retention` seconds, None: until somebody deletes it. Raises PreemptedError, NotFoundError,
         and IdempotentAlreadyFinishedError when an earlier call under this very lease had settled it.
+        """
+        ...
+
+    def retire_many(
+        self, claims: Sequence[Claim], status: str, retention: float | None, until: float
+    ) -> builtins.list[ScheduleError | None]:
+        """End claimed runs for good as `status`, some hundreds in one transaction.
+
+        Returns for each None when that is done, be it by an earlier call under its lease whose answer was lost, else
+        the error that `retire` would raise: of the others nothing is changed by that.
         """
         ...
 

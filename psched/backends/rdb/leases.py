@@ -9,6 +9,7 @@ import math
 import secrets
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Insert, RowMapping, Table, Update
@@ -18,8 +19,9 @@ from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import RUNNING
 from psched.clock import boottime
 from psched.dialects.database import Database
+from psched.dialects.given import as_parameter
 from psched.dialects.pairs import Pair
-from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError
+from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError, ScheduleError
 from psched.model import Lease
 from psched.store import Also
 
@@ -121,6 +123,21 @@ class Leases:
         done, row = self._database.run(work, until)
         return None if done else _still_ours(lease, row)
 
+    def settle_many(
+        self, leases: Sequence[Lease], statement: Update, values: Mapping[str, Any], outcome: str, until: float
+    ) -> list[ScheduleError | None]:
+        """Execute `statement`, made by `LeaseStatements.settling_many`, which gives rows the status `outcome`.
+
+        Some hundreds are one transaction. Returns for each of `leases` None when that is done, be it by an earlier
+        call whose answer was lost, else what `settle` would raise.
+        """
+        found: list[ScheduleError | None] = []
+        for start in range(0, len(leases), _BATCH):
+            part = leases[start : start + _BATCH]
+            rows = self._database.run(partial(self._settle_many, part, statement, values), until)
+            found += [None if rows is None else _unless(lease, rows.get(lease.key), outcome) for lease in part]
+        return found
+
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
         """Give back what a dead `holder` leases; see `LeaseStore.give_back`."""
         values = {"dead": holder, "suspects": list(suspects), "longest": math.ceil(longest_wait * 1000)}
@@ -135,6 +152,15 @@ class Leases:
         if isinstance(statement, Pair):
             return self._database.execute_pair(connection, statement, values, also)
         return self._database.execute_with(connection, statement, values, also)
+
+    def _settle_many(
+        self, leases: Sequence[Lease], statement: Update, values: Mapping[str, Any], connection: Connection, _: bool
+    ) -> dict[str, RowMapping] | None:
+        """Settle all at once; unless that was all of them, return their rows as they are now."""
+        if connection.execute(statement, {"leases": as_parameter(leases), **values}).rowcount == len(leases):
+            return None
+        rows = connection.execute(self.statements.fences, {"keys": [lease.key for lease in leases]}).mappings()
+        return {row["key"]: row for row in rows}
 
     def _extend(self, leases: Sequence[Lease], alive: int) -> Sequence[RowMapping]:
         keys = [lease.key for lease in leases]
@@ -174,16 +200,32 @@ def lease_of(row: RowMapping) -> Lease:
     return Lease(row["key"], row["fence"], row["due"] / 1000, bool(row.get("cancel_requested", False)))
 
 
-def _still_ours(lease: Lease, row: RowMapping | None) -> RowMapping:
+def _unless(lease: Lease, row: RowMapping | None, outcome: str) -> ScheduleError | None:
+    """Return None when `row` has its `outcome` under `lease`, else what has become of it."""
+    if row is not None and row["fence"] == lease.fence and row["status"] == outcome:
+        return None
+    refusal = _refusal(lease, row)
+    return PreemptedError(f"{lease.key!r}: this run could not be settled") if refusal is None else refusal
+
+
+def _still_ours(lease: Lease, row: RowMapping | None) -> RowMapping | None:
     """Return `row` when it is under `lease`; raise what happened to it otherwise."""
+    refusal = _refusal(lease, row)
+    if refusal is not None:
+        raise refusal
+    return row
+
+
+def _refusal(lease: Lease, row: RowMapping | None) -> ScheduleError | None:
+    """Return what happened to `row` when it is not under `lease`, else None."""
     if row is None:
-        raise IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
+        return IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
     if row["fence"] != lease.fence:
         whose = f"{row['node']} has it" if row["status"] == RUNNING else "nobody has it now"
-        raise PreemptedError(f"{lease.key!r}: the lease of this run is lost; {whose}")
+        return PreemptedError(f"{lease.key!r}: the lease of this run is lost; {whose}")
     if row["status"] != RUNNING:
-        raise IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was settled before")
-    return row
+        return IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was settled before")
+    return None
 
 
 def storable(error: str | None) -> str | None:

@@ -67,6 +67,14 @@ class RdbTaskStore(RdbLeaseStore):
         values = {"outcome": status, "retention": _milliseconds(retention), **kept}
         self._leases.settle(claim.lease, self._statements.retire, values, until)
 
+    def retire_many(
+        self, claims: Sequence[Claim], status: str, retention: float | None, until: float
+    ) -> builtins.list[ScheduleError | None]:
+        """End claimed runs for good, some hundreds in one statement."""
+        values = {"outcome": status, "retention": _milliseconds(retention)}
+        leases = [claim.lease for claim in claims]
+        return self._leases.settle_many(leases, self._statements.retire_many, values, status, until)
+
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         """Write the whole data of a claimed row, compressed if it was."""
         text = encode(dict(data))

@@ -21,6 +21,7 @@ class QueueStatements:
         kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
         made = bindparam("attempts_made", type_=c.attempts.type)
         self.retire = leases.settling(status=bindparam("outcome"), last_error=kept, attempts=made, **self._retired())
+        self.retire_many = leases.settling_many(status=bindparam("outcome"), **self._retired())
         self.update_data = update(table).where(*leases.under_lease).values(data=bindparam("content"), updated=now_ms())
         self.cancel = self._of_one(WAITING).values(status=CANCELLED, cancel_requested=1, **self._retired())
         self.flag = self._of_one(RUNNING).values(cancel_requested=1, updated=now_ms())

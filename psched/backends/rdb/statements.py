@@ -22,6 +22,7 @@ from sqlalchemy import (
 
 from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.dialects.base import Dialect, now_ms
+from psched.dialects.given import leases_in
 
 _LONGEST_BACKOFF = 30
 """Doublings of the wait after crashes: beyond that a shift would overflow, and any cap is reached."""
@@ -53,6 +54,9 @@ class LeaseStatements:
             table.c.status == RUNNING,
         )
         self.read = select(*table.c).where(table.c.key == bindparam("lease_key"))
+        self.fences = select(table.c.key, table.c.fence, table.c.status, table.c.node).where(
+            table.c.key.in_(bindparam("keys", expanding=True))
+        )
         self.release = self._releasing()
         self.retry = self._retrying()
         self.extend = self._extending()
@@ -63,6 +67,12 @@ class LeaseStatements:
     def settling(self, *conditions: ColumnElement[bool], **values: Any) -> Update:
         """Return the UPDATE that ends the lease :lease_key, :lease_fence and writes `values`, if `conditions` hold."""
         return update(self._table).where(*self.under_lease, *conditions).values({**self._ended, **values})
+
+    def settling_many(self, **values: Any) -> Update:
+        """Return the UPDATE that ends the leases in :leases (see `given.py`) and writes `values` into their rows."""
+        c, given = self._table.c, leases_in("leases")
+        ours = (c.key == given.c.key, c.fence == given.c.fence, c.status == RUNNING)
+        return update(self._table).where(*ours).values({**self._ended, **values})
 
     def due(self, type_count: int | None, locked: bool) -> Select[Any]:
         """Return the keys that are due, earliest first, at most :limit; of the types :type_0, :type_1, … if limited.

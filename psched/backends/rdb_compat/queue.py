@@ -17,7 +17,7 @@ from psched.backends.sql.layout import Layout
 from psched.backends.sql.pages import pages_by_key
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
-from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, NotSupportedError
+from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, TaskRow
 from psched.payload import compress
 from psched.store import TaskFilter
@@ -69,6 +69,14 @@ class CompatTaskStore(CompatLeaseStore):
             raise NotSupportedError(f"{claim.row.key!r}: rdb_compat does not keep failed tasks; type: rdb does")
         values = {"retention": math.ceil(retention)}
         self._leases.settle(claim.lease, self._leases.retire, values, until, {"created_at": None})
+
+    def retire_many(
+        self, claims: Sequence[Claim], status: str, retention: float | None, until: float
+    ) -> builtins.list[ScheduleError | None]:
+        """Finish claimed runs, some hundreds in one transaction."""
+        if retention is None:
+            raise NotSupportedError("rdb_compat does not keep failed tasks; type: rdb does")
+        return self._leases.retire_many([claim.lease for claim in claims], math.ceil(retention), until)
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         """Write the whole data of a claimed row, with its type, compressed if it was."""

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Integer, RowMapping, Table, bindparam, case, func, select
+from sqlalchemy import Connection, Integer, RowMapping, Table, bindparam, case, func, select, update
 
 from psched.backends.rdb_compat.leases import CompatLeases, seconds
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
+from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError, ScheduleError
+from psched.model import Lease
 
 RETIRED = 1_000_000_000
 """Seconds by which the timeouts of finished rows lie back."""
+
+_BATCH = 500
+"""Rows finished by one transaction, to keep it short."""
 
 FIRST_TIMEOUT = 1_300_000_000
 """Rows with this timeout or an earlier one are not acquired by anybody."""
@@ -28,6 +34,38 @@ class CompatQueueLeases(CompatLeases):
     def is_cancelled(self, row: Mapping[Any, Any]) -> bool:
         """Tell whether somebody has set the time of creation to 0."""
         return bool(row["created_at"] == 0)
+
+    def retire_many(self, leases: Sequence[Lease], retention: int, until: float) -> list[ScheduleError | None]:
+        """Finish the runs under `leases`, some hundreds in one transaction; see `TaskStore.retire_many`."""
+        found: list[ScheduleError | None] = []
+        for start in range(0, len(leases), _BATCH):
+            part = leases[start : start + _BATCH]
+            found += self._database.run(partial(self._retire_many, part, retention), until)
+        self._forget(leases)
+        return found
+
+    def _retire_many(
+        self, leases: Sequence[Lease], retention: int, connection: Connection, uncertain: bool
+    ) -> list[ScheduleError | None]:
+        """Look at the rows, locked, and finish those that are still ours."""
+        keys = {"keys": [lease.key for lease in leases], "alive": 0}
+        with self._database.transaction(connection):
+            rows = {row["id"]: row for row in connection.execute(self._locked, keys).mappings()}
+            held = [lease.key for lease in leases if self._present(lease, rows.get(lease.key), uncertain) is not None]
+            if held:
+                connection.execute(self._retire_keys, {"keys": held, "retention": retention})
+        taken = set(held)
+        return [
+            None if lease.key in taken else self._refusal(lease, rows.get(lease.key), uncertain) for lease in leases
+        ]
+
+    def _refusal(self, lease: Lease, row: RowMapping | None, uncertain: bool) -> ScheduleError | None:
+        """Return why a run was not finished; None when an attempt whose answer was lost has done it."""
+        if row is None:
+            return IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
+        if row["created_at"] is not None:
+            return PreemptedError(f"{lease.key!r}: the lease of this run is lost; somebody else has had the row since")
+        return None if uncertain else IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was finished before")
 
     def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
         """Return the rows to be leased: by weight, then by due time, and no more of a resource than may run."""
@@ -76,6 +114,7 @@ class CompatQueueLeases(CompatLeases):
             "resource": None,
         }
         self.retire = self.settling(**self._retired)
+        self._retire_keys = update(self._table).where(of_keys).values(self._retired)
         self.update_data = self.settling(data=bindparam("content"))
 
     @property

@@ -16,7 +16,7 @@ from psched.backends.redis.layout import Table
 from psched.backends.redis.scripts import Scripts
 from psched.backends.redis.server import Argument, RedisServer
 from psched.clock import boottime
-from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError
+from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError, ScheduleError
 from psched.model import Claim, Lease, Row
 from psched.store import Bell, Finding
 
@@ -156,9 +156,9 @@ class RedisLeaseStore:
         """Run the script of `verb` once."""
         return self._server.call(self._scripts[verb], [self._table.meta], arguments)
 
-    def _run(self, verb: str, *arguments: Argument) -> Any:
+    def _run(self, verb: str, *arguments: Argument, until: float | None = None) -> Any:
         """Run the script of `verb`, which may be done twice without harm."""
-        return self._server.run(lambda _: self._call(verb, *arguments))
+        return self._server.run(lambda _: self._call(verb, *arguments), until)
 
     def _get(self, key: str) -> Mapping[str, Any] | None:
         found = self._run("get", key)
@@ -187,6 +187,18 @@ class RedisLeaseStore:
 
         answer = self._server.run(work, until)
         return None if answer is None else _still_ours(lease, answer)
+
+    def _settle_many(
+        self, leases: Sequence[Lease], verb: str, arguments: Sequence[Argument], until: float
+    ) -> list[ScheduleError | None]:
+        """Run a script that settles many; for each None, else what `_settle` would raise."""
+        found: list[ScheduleError | None] = []
+        for start in range(0, len(leases), _BATCH):
+            part = leases[start : start + _BATCH]
+            pairs = [word for lease in part for word in (lease.key, lease.fence)]
+            answers = self._run(verb, *arguments, *pairs, until=until)
+            found += [answer and _refusal(lease, answer) for lease, answer in zip(part, answers, strict=True)]
+        return found
 
     def _still_leased(self, now: float) -> list[int]:
         """Return the numbers of acquires without an answer that may hold rows."""
@@ -221,12 +233,20 @@ def _renewed(lease: Lease, answer: Answer | None) -> Lease | None:
 
 def _still_ours(lease: Lease, answer: Answer) -> Answer:
     """Return `answer` when the row is under `lease`; raise what happened to it otherwise."""
+    refusal = _refusal(lease, answer)
+    if refusal is not None:
+        raise refusal
+    return answer
+
+
+def _refusal(lease: Lease, answer: Answer) -> ScheduleError | None:
+    """Return what happened to a row that is not under `lease`; None when it is."""
     word = answer[0]
     if word == b"gone":
-        raise IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
+        return IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
     if word == b"lost":
         whose = f"{answer[2].decode(errors='replace')} has it" if answer[1] == b"running" else "nobody has it now"
-        raise PreemptedError(f"{lease.key!r}: the lease of this run is lost; {whose}")
+        return PreemptedError(f"{lease.key!r}: the lease of this run is lost; {whose}")
     if word == b"settled":
-        raise IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was settled before")
-    return answer
+        return IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was settled before")
+    return None

@@ -1,0 +1,17 @@
+-- Ends leased rows for good. ARGV: status, retention in milliseconds ('' for ever), then keys and fences. Returns for each
+-- row nothing when that is done, by an earlier call, too, else why not.
+local outcome, retention, answers = ARGV[1], ARGV[2], {}
+for place = 3, #ARGV, 2 do
+  local key = ARGV[place]
+  local row = row_of(key)
+  local refused = refusal(row, ARGV[place + 1])
+  if not refused then
+    insist(row)
+    quit(key)
+    retire(key, outcome, retention)
+  elseif refused[1] == 'settled' and call('HGET', row, 'status') == outcome then
+    refused = nil
+  end
+  answers[#answers + 1] = refused or false
+end
+return answers

@@ -1,0 +1,79 @@
+"""Finishing many runs at once when the request or the answer is lost on the way: each is finished, and once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from psched.backends import open_stores
+from psched.store import StoreSettings
+from tests.faults.test_lost_answers import LOSSES
+from tests.lab.laboratory import Lab
+from tests.lab.proxy import Proxy, Trap
+from tests.lab.redis import Redis
+from tests.stores.bench import soon
+from tests.stores.places import KINDS, SERVER_PAIRS, Places
+from tests.stores.queue.bench import QueueBench, keys_in, row_of
+from tests.stores.queue.conftest import made_bench
+from tests.stores.traffic import before_each
+
+KEYS = ["one", "three", "two"]
+
+
+@pytest.fixture(params=[*SERVER_PAIRS, ("redis", "redis")], ids="-".join)
+def tasks(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[QueueBench]:
+    """Each kind of queue on each database server."""
+    with made_bench(places, *request.param, tmp_path) as bench:
+        yield bench
+
+
+@pytest.mark.parametrize("lose", LOSSES, ids=["request", "answer"])
+def test_runs_that_are_finished_together_are_finished_once_though_a_statement_is_lost(
+    lab: Lab, tasks: QueueBench, lose: Callable[[Proxy, bytes], Trap]
+) -> None:
+    server = lab.shared(
+        Redis if tasks.database == "redis" else KINDS["mariadb" if tasks.database == "mysql" else tasks.database]
+    )
+    near = tasks.queue()
+    with Proxy(server.port) as proxy:
+        url = sa.make_url(tasks.url).set(port=proxy.port).render_as_string(hide_password=False)
+        far = open_stores(tasks.type, StoreSettings(url=url, holder="host/2/far", queue=tasks.table)).queue
+        assert far is not None
+        with closing(far):
+            for statement in statements_of(tasks):
+                tasks.submit(near, KEYS)
+                claims = far.acquire(3, 100)
+                near.delete("three")
+                trap = lose(proxy, statement)
+                found = far.retire_many(claims, "finished", 100, soon())
+                assert trap.sprung, f"{statement!r} did not pass"
+                assert [error is None for error in found] == [claim.row.key != "three" for claim in claims]
+                assert keys_in(near, status="finished") == ["one", "two"]
+                assert row_of(near, "one").due is None
+                for key in ("one", "two"):
+                    near.delete(key)
+
+
+def statements_of(tasks: QueueBench) -> list[bytes]:
+    """Return what is fixed in the text of each statement that is sent when one of the rows is gone."""
+    seen: list[bytes] = []
+
+    def note(statement: str) -> None:
+        fixed = statement.split()[1] if tasks.database == "redis" else statement.partition("%")[0]
+        if fixed.encode() not in seen and not statement.startswith("EVAL "):
+            seen.append(fixed.encode())
+
+    store = tasks.queue()
+    tasks.submit(store, KEYS)
+    claims = store.acquire(3, 100)
+    store.delete("three")
+    with before_each(note):
+        store.retire_many(claims, "finished", 100, soon())
+    for key in ("one", "two"):
+        store.delete(key)
+    assert seen
+    return seen
