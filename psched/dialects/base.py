@@ -116,6 +116,8 @@ class Dialect:
     begin: ClassVar[str] = "BEGIN"
     returning: ClassVar[bool] = True
     """Whether UPDATE can return the rows it changed."""
+    partial_indexes: ClassVar[bool] = True
+    """Whether an index can leave rows out."""
     nested_writes: ClassVar[bool] = False
     """Whether an UPDATE can stand in the WITH of an INSERT: one statement to wait for instead of four."""
 

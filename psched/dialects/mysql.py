@@ -84,6 +84,7 @@ class Dialect(base.Dialect):
     driver: ClassVar[str] = "pymysql"
     begin: ClassVar[str] = "START TRANSACTION"
     returning: ClassVar[bool] = False
+    partial_indexes: ClassVar[bool] = False
 
     def engine_options(self) -> dict[str, Any]:
         """Return how to connect. `read_timeout` bounds the handshake too, which `connect_timeout` does not."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from sqlalchemy import BindParameter, Connection, RowMapping, Table, bindparam, func, literal, null, select, union_all
 
 from psched.backends.rdb.shares import NOBODY, Candidate
-from psched.backends.rdb.tables import RUNNING
+from psched.backends.rdb.tables import RUNNING, has_user
 from psched.dialects.base import Dialect, now_ms
 
 _WINDOW = 100
@@ -58,7 +58,7 @@ class Candidates:
 
     def open_candidate(self, connection: Connection, due: int) -> Candidate:
         """Return those without user as a candidate; something of theirs has been due since `due`."""
-        return self._candidates(connection, [(NOBODY, due, None)])[0]
+        return Candidate(NOBODY, due, connection.execute(self._running_open).scalar_one(), None)
 
     def _with_room(self, connection: Connection, heads: Mapping[str, RowMapping]) -> list[Candidate]:
         if not heads:
@@ -70,7 +70,7 @@ class Candidates:
         """Return a candidate for each user, due time and `max_running` of the first row; his row is made if need be."""
         given = list(waiting)
         running: dict[str, tuple[int, int | None]] = {}
-        without_row = {user for user, _, _ in given if user != NOBODY}
+        without_row = {user for user, _, _ in given}
         for user, count, most in connection.execute(self._running, {"users": [user for user, _, _ in given]}):
             if count == _HAS_ROW:
                 without_row.discard(user)
@@ -81,7 +81,7 @@ class Candidates:
         candidates = []
         for user, due, most in given:
             count, least = running.get(user, (0, None))
-            candidates.append(Candidate(user, due, count, None if user == NOBODY else least_of(most, least)))
+            candidates.append(Candidate(user, due, count, least_of(most, least)))
         return candidates
 
     def _further(self, connection: Connection, bands: Sequence[int], known: Heads, missing: int) -> list[Candidate]:
@@ -122,11 +122,14 @@ class Candidates:
         head = select(c.user_name, c.due, c.max_running)
         due = head.where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(bindparam("limit"))
         self._window = {False: due, True: due.where(some_types)}
-        further = head.add_columns(now_ms().label("now")).where(in_band, c.user_name > bindparam("user"))
+        of_users = (in_band, has_user(self._table))
+        further = head.add_columns(now_ms().label("now")).where(*of_users, c.user_name > bindparam("user"))
         self._next = further.order_by(c.user_name, c.due, c.key).limit(1)
         held = (c.holder > "", c.status == RUNNING, c.due > now_ms())
         some: BindParameter[str] = bindparam("users", expanding=True)
-        running = select(c.user_name, func.count(), func.min(c.max_running)).where(c.user_name.in_(some), *held)
+        self._running_open = select(func.count()).where(c.user_name == NOBODY, *held)
+        held_of_some = (c.user_name.in_(some), has_user(self._table), *held)
+        running = select(c.user_name, func.count(), func.min(c.max_running)).where(*held_of_some)
         has_row = select(self._users.c.user_name, literal(_HAS_ROW), null()).where(self._users.c.user_name.in_(some))
         self._running = union_all(running.group_by(c.user_name), has_row)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from sqlalchemy import Connection, MetaData, RowMapping, Update, select
+from sqlalchemy.schema import DropIndex
 
 from psched.backends.rdb.fair_claiming import FairClaiming
 from psched.backends.rdb.joint import JointAcquire
@@ -15,7 +16,15 @@ from psched.backends.rdb.leases import Leases, lease_of, new_number, storable
 from psched.backends.rdb.queue_statements import QueueStatements
 from psched.backends.rdb.store import RdbLeaseStore
 from psched.backends.rdb.submission import Submission
-from psched.backends.rdb.tables import CANCELLED, FINISHED, RUNNING, WAITING, queue_table, users_table
+from psched.backends.rdb.tables import (
+    CANCELLED,
+    FINISHED,
+    RUNNING,
+    WAITING,
+    indexes_of_users,
+    queue_table,
+    users_table,
+)
 from psched.backends.rdb.waiting import ManyBands
 from psched.backends.sql.fields import Fields
 from psched.backends.sql.pages import pages_by_key
@@ -35,7 +44,9 @@ class RdbTaskStore(RdbLeaseStore):
         self._table, users = queue_table(metadata, table), users_table(metadata, table)
         leases = Leases(database, self._table, holder, FairClaiming(database, self._table, users))
         due_times = ManyBands(database, self._table)
-        super().__init__(database, leases, due_times, read_task, self._table, users)
+        narrowed = indexes_of_users(self._table) if database.dialect.partial_indexes else []
+        upgrading = [DropIndex(index, if_exists=True) for index in narrowed]  # then they are missing, and made anew
+        super().__init__(database, leases, due_times, read_task, self._table, users, upgrading=upgrading)
         self._joint = JointAcquire(super().acquire)
         self._holder = holder
         self._submission = Submission(database, self._table)

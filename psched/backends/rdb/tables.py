@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table
+from sqlalchemy import BigInteger, Column, ColumnElement, Index, Integer, MetaData, String, Table, literal_column
 
 from psched.backends.sql.layout import checked_name
 from psched.dialects.base import ExactText, LongText
 
 SCHEDULES_LAYOUT = 2
-QUEUE_LAYOUT = 1
+QUEUE_LAYOUT = 2
 """The versions of these tables; kept per table in `psched_meta`, so that older code refuses what it does not know."""
 
 USER_BAND = 1000
@@ -135,7 +135,8 @@ def queue_table(metadata: MetaData, name: str) -> Table:
 
     `band` (see `band_of`) is NULL once a task is retired, as is `due`; `purge_at` is NULL until then. `user_name` is
     empty for a task without user. The indexes, in turn: what is due in a band; what is due of one user in a band; how
-    many tasks of a user are running; what is due of a type; whose retention is over.
+    many tasks of a user are running; what is due of a type; whose retention is over. Where a database can have indexes
+    of some rows only, tasks without user are in no index of users: each index costs each task several writes.
     """
     table = _leased_table(
         metadata,
@@ -153,13 +154,25 @@ def queue_table(metadata: MetaData, name: str) -> Table:
         Column("purge_at", BigInteger),
     )
     c = table.c
-    in_band, running, retired = c.band.is_not(None), c.holder.is_not(None), c.purge_at.is_not(None)
+    in_band, retired = c.band.is_not(None), c.purge_at.is_not(None)
+    waits, runs = in_band & has_user(table), c.holder.is_not(None) & has_user(table)
     Index(f"{name}_due", c.band, c.due, c.key, postgresql_where=in_band, sqlite_where=in_band)
-    Index(f"{name}_user_due", c.band, c.user_name, c.due, c.key, postgresql_where=in_band, sqlite_where=in_band)
-    Index(f"{name}_user_run", c.user_name, c.holder, postgresql_where=running, sqlite_where=running)
+    Index(f"{name}_user_due", c.band, c.user_name, c.due, c.key, postgresql_where=waits, sqlite_where=waits)
+    Index(f"{name}_user_run", c.user_name, c.holder, postgresql_where=runs, sqlite_where=runs)
     Index(f"{name}_type_due", c.type, c.band, c.due, c.key, postgresql_where=in_band, sqlite_where=in_band)
     Index(f"{name}_purge", c.purge_at, postgresql_where=retired, sqlite_where=retired)
     return table
+
+
+def indexes_of_users(queue: Table) -> list[Index]:
+    """Return those indexes which had all rows in layout 1."""
+    names = (f"{queue.name}_user_due", f"{queue.name}_user_run")
+    return [index for index in queue.indexes if index.name in names]
+
+
+def has_user(queue: Table) -> ColumnElement[bool]:
+    """Return the condition that a row is in the indexes of users; a parameter would not show that it is."""
+    return queue.c.user_name > literal_column("''")
 
 
 def users_table(metadata: MetaData, queue: str) -> Table:

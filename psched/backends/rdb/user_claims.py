@@ -29,7 +29,7 @@ from sqlalchemy import (
 
 from psched.backends.rdb.candidates import least_of
 from psched.backends.rdb.statements import LeaseStatements
-from psched.backends.rdb.tables import RUNNING, WAITING
+from psched.backends.rdb.tables import RUNNING, WAITING, has_user
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 
@@ -134,7 +134,8 @@ class UserClaims:
 
     def _due_of_one(self, number: int, limited: bool) -> Select[Any]:
         c = self._table.c
-        of_user = (c.band == bindparam(f"band_{number}"), c.user_name == bindparam(f"user_{number}"))
+        user = (has_user(self._table), c.user_name == bindparam(f"user_{number}"))
+        of_user = (c.band == bindparam(f"band_{number}"), *user)
         due = select(c.key, c.due, c.max_running).where(*of_user, c.due <= now_ms()).order_by(c.due, c.key)
         if limited:
             due = due.where(c.type.in_(bindparam("types", expanding=True)))
@@ -154,7 +155,8 @@ class UserClaims:
     def _write_statements(self) -> None:
         c = self._table.c
         of_keys = c.key.in_(bindparam("keys", expanding=True))
-        held = (c.user_name.in_(bindparam("users", expanding=True)), c.holder > "", c.status == RUNNING)
+        of_users = (has_user(self._table), c.user_name.in_(bindparam("users", expanding=True)))
+        held = (*of_users, c.holder > "", c.status == RUNNING)
         is_over = func.sum(case((c.due <= now_ms(), 1), else_=0))
         counted = (func.count().label("running"), func.min(c.max_running).label("most"), is_over.label("ended"))
         self._held = select(c.user_name, *counted).where(*held).group_by(c.user_name)
