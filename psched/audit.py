@@ -33,7 +33,8 @@ _COUNTED = 1000
 class History:
     """What is on record of one schedule.
 
-    `changes` by version, the oldest first. `rows`: entries from the one that covers the beginning of the span on.
+    `changes` by version, the oldest first. `rows`: the entries of the question's span, and besides those the last one
+    before it by each of `versions_at`, which may cover the beginning.
     `oldest`: the first entry that is kept at all. `present`: the schedule as it was before the others were read, None
     when it is gone. `now`: the database's clock; what was settled before `kept_since` may have been deleted.
     `reckoning`: what times are computed with now, and by definitions whose own is not known.
@@ -109,6 +110,15 @@ def audit(history: History, question: Question) -> Verdict:
     verdict.notes += _reckonings(history)
     verdict.violations.sort(key=lambda found: found.time)
     return verdict
+
+
+def versions_at(changes: Sequence[Change], time: int) -> Iterator[int]:
+    """Yield the versions of the definitions that held at `time`: a schedule may have been moved back across it."""
+    for change, following in pairwise([*changes, None]):
+        if change is not None and change.action != DELETE:
+            pending = None if following is None else following.pending
+            if change.first < time and (pending is None or time < pending):
+                yield change.version
 
 
 class _Span:

@@ -125,8 +125,8 @@ class Ledger(Protocol):
         """Return the changes of a schedule's definition that are kept, the oldest first."""
         ...
 
-    def row_before(self, key: str, time: int) -> LedgerRow | None:
-        """Return the last entry of `key` whose first occurrence comes before `time`, or None."""
+    def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
+        """Return the last entry by this definition of `key` whose first occurrence comes before `time`, or None."""
         ...
 
     def keys(self) -> Iterator[str]:

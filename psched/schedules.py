@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from psched import cron
 from psched.advance import LONG, Advance, Keeping
-from psched.audit import History, Question, Verdict, audit
+from psched.audit import History, Question, Verdict, audit, versions_at
 from psched.backends import open_stores
 from psched.config import Section
 from psched.errors import ConfigError, NotSupportedError
@@ -150,13 +150,14 @@ class ScheduleCollection:
     def _on_record(self, key: str, question: Question) -> History:
         ledger = self.ledger
         present = self.store.get(key)
-        before = ledger.row_before(key, question.since)
         rows = list(ledger.rows(LedgerFilter(key, since=question.since, until=question.until)))
+        changes = ledger.changes(key)
+        before = [ledger.row_before(key, question.since, version) for version in versions_at(changes, question.since)]
         now = self.store.now()
         return History(
             key=key,
-            changes=ledger.changes(key),
-            rows=rows if before is None else [before, *rows],
+            changes=changes,
+            rows=[*(row for row in before if row is not None), *rows],
             oldest=next(ledger.rows(LedgerFilter(key)), None),
             present=present,
             now=now,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from psched import cron
-from psched.audit import History, Question, Verdict, audit
+from psched.audit import History, Question, Verdict, audit, versions_at
 from psched.ledger import ADD, DELETE, MODIFY, RUN_NOW, Change, LedgerRow
 from psched.model import Policy, Rule, ScheduleRow
 from psched.rules import first_match, moved
@@ -78,7 +78,11 @@ class Past:
     def judged(self, since: int = 0, until: int = 2**31, late: float | None = None) -> Verdict:
         oldest = self.rows[0] if self.rows else None
         rows = sorted(self.rows, key=lambda row: (row.scheduled_time, row.fence))
-        before = [row for row in rows if row.scheduled_time < since][-1:]
+        before = [
+            row
+            for version in versions_at(self.changes, since)
+            for row in [row for row in rows if row.version == version and row.scheduled_time < since][-1:]
+        ]
         rows = before + [row for row in rows if since <= row.scheduled_time <= until]
         history = History("key", self.changes, rows, oldest, self.row, self.now, reckoning=NOW_DIALECT)
         return audit(history, Question(since, until, late))

@@ -74,6 +74,11 @@ def test_no_part_of_a_correct_past_is_accused(deeds: list[tuple[str, object]], d
     assert kinds(past.judged(since, until)) == []
 
 
+def test_a_schedule_may_have_been_moved_back_before_what_is_asked_for() -> None:
+    past = past_of([("run", 0.25), ("move", -302), ("skip", 3)])
+    assert kinds(past.judged(BEGIN + 201, BEGIN + 500)) == []
+
+
 @given(st.lists(DEEDS, min_size=2, max_size=25), st.data())
 def test_an_entry_that_is_gone_is_missed(deeds: list[tuple[str, object]], data: st.DataObject) -> None:
     past = past_of(deeds)

@@ -34,7 +34,11 @@ class RdbLedger:
         row = ledger.c
         self._before = (
             select(*row)
-            .where(row.key == bindparam("of_key"), row.scheduled_time < bindparam("before"))
+            .where(
+                row.key == bindparam("of_key"),
+                row.scheduled_time < bindparam("before"),
+                row.version == bindparam("by_version"),
+            )
             .order_by(row.scheduled_time.desc(), row.fence.desc())
             .limit(1)
         )
@@ -50,9 +54,9 @@ class RdbLedger:
         kinds = [self._settled(trouble, wanted) for trouble in ((1,) if wanted.failed else (0, 1))]
         return map(read_row, heapq.merge(*kinds, key=_settled_order))
 
-    def row_before(self, key: str, time: int) -> LedgerRow | None:
-        """Return the last entry of `key` whose first occurrence comes before `time`, or None."""
-        found = self._read(self._before, {"of_key": key, "before": milliseconds(time)})
+    def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
+        """Return the last entry by this definition of `key` whose first occurrence comes before `time`, or None."""
+        found = self._read(self._before, {"of_key": key, "before": milliseconds(time), "by_version": version})
         return read_row(found[0]) if found else None
 
     def changes(self, key: str) -> list[Change]:

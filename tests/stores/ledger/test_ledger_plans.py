@@ -51,7 +51,8 @@ def of_a_key_in_a_span(ledger: Ledger) -> None:
 
 
 def before(ledger: Ledger) -> None:
-    assert ledger.row_before("key0007", LONG_AGO + 100) is not None
+    [entry] = ledger.rows(LedgerFilter(key="key0007", since=LONG_AGO, until=LONG_AGO))
+    assert ledger.row_before("key0007", LONG_AGO + 100, entry.version) is not None
 
 
 def failures(ledger: Ledger) -> None:

@@ -190,10 +190,12 @@ def test_reading_goes_on_over_many_pages(bench: Bench, store: ScheduleStore, led
     assert [row.scheduled_time for row in rows(ledger, key="key", since=times[3], until=times[900])] == times[3:901]
     assert [row.scheduled_time for row in rows(ledger)] == times
     assert [row.scheduled_time for row in rows(ledger, failed=True)] == times[::3]
-    before = ledger.row_before("key", times[10])
+    version = ledger.changes("key")[0].version
+    before = ledger.row_before("key", times[10], version)
     assert before is not None
     assert before.scheduled_time == times[9]
-    assert ledger.row_before("key", times[0]) is None
+    assert ledger.row_before("key", times[0], version) is None
+    assert ledger.row_before("key", times[10], version + 1) is None
 
 
 def copy_entries(bench: Bench, count: int, age: int = 0) -> None:
