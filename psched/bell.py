@@ -26,7 +26,10 @@ class Bell(Protocol):
         ...
 
     def rang(self) -> bool:
-        """Tell whether it has rung since the last call, or since it was armed. Never waits."""
+        """Tell whether it has rung since the last call, or since it was armed. Never waits.
+
+        One that has rung may have to be armed again before it rings anew.
+        """
         ...
 
     def disarm(self) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 import zlib
 from typing import Any
 
 MAX_KEY_LENGTH = 255
 _GZIP = b"\x1f\x8b"
 _GZIP_AS_TEXT = "H4sI"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 MAX_DATA_BYTES = 8_000_000
 """A statement with it must pass MariaDB's `max_allowed_packet` of 16 MB, each of its bytes perhaps escaped."""
@@ -22,7 +24,7 @@ def check_key(key: object) -> str:
         raise ValueError(f"key must be non-empty text, got {key!r}")
     if len(key) > MAX_KEY_LENGTH:
         raise ValueError(f"key has {len(key)} characters, at most {MAX_KEY_LENGTH} can be stored: {key[:40]!r}…")
-    if "\0" in key or any("\ud800" <= character <= "\udfff" for character in key):
+    if "\0" in key or (not key.isascii() and _SURROGATE.search(key)):
         raise ValueError(f"key holds a character that cannot be stored: {key!r}")
     return key
 

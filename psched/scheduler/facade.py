@@ -116,6 +116,7 @@ class Scheduler:
             raise ConfigError(f"cron must be text like '*/10 * * * *', got {cron!r}")
         rule = checked_rule(Rule(cron, section.timezone if timezone is None else timezone), section.cron_dialect)
         wanted = order(data, retry, retry_timeout)
+        wanted.check_data()
         self._registrations[checked_name(name)] = Registration(name, rule, wanted)
 
     def unregister(self, name: str) -> bool:

@@ -34,11 +34,10 @@ class Order:
         return cls(stored.get("data"), stored.get("retry", False), stored.get("retry_timeout", RETRY_TIMEOUT)).checked()
 
     def checked(self) -> Order:
-        """Return it. Raises ValueError: it cannot be stored, or says what makes no sense."""
+        """Return it. Raises ValueError for what makes no sense; whether the data can be stored is asked elsewhere."""
         if not isinstance(self.retry, bool):
             raise ValueError(f"retry must be True or False, got {self.retry!r}")
         check_seconds("retry_timeout", self.retry_timeout, above=True)
-        encode(self.stored())
         return self
 
     def stored(self) -> dict[str, Any]:
@@ -46,13 +45,17 @@ class Order:
         again = {"retry": True, "retry_timeout": self.retry_timeout} if self.retry else {}
         return {"data": self.data, **again}
 
+    def check_data(self) -> None:
+        """Raise ValueError when the data cannot be stored."""
+        encode(self.stored())
+
     def task(self, key: str, name: str, run_at: float | None) -> NewTask:
         """Return the task that carries it. Without `retry` it is begun once: whoever dies with it has lost it."""
         return NewTask(key, name, self.stored(), run_at, max_attempts=None if self.retry else 1)
 
 
 def order(data: object, retry: bool, retry_timeout: float | None) -> Order:
-    """Return the order that says so; `retry_timeout` None takes the usual one. Raises ValueError."""
+    """Return the order that says so; `retry_timeout` None takes the usual one. Raises ValueError, as `checked` does."""
     return Order(data, retry, RETRY_TIMEOUT if retry_timeout is None else retry_timeout).checked()
 
 

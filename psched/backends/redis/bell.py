@@ -50,7 +50,11 @@ class WakeList:
         return int(self._connection._sock.fileno())
 
     def rang(self) -> bool:
-        """Tell whether something was pushed, and go on waiting. Raises redis-py's errors, closed then."""
+        """Tell whether something was pushed; one who was called waits no more, until armed again.
+
+        Whoever is called has something to do now: to wait in the list meanwhile would take rings away from others, and
+        can be ended only with the connection. Raises redis-py's errors, closed then.
+        """
         connection = self._connection
         if connection is None or not self._waits:
             return False
@@ -58,7 +62,7 @@ class WakeList:
             if not connection.can_read(0):
                 return False
             pushed = self._answer(connection)
-            if self._clock() < self._until:
+            if not pushed and self._clock() < self._until:
                 self._wait(connection)
         except DriverError:
             self.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _FOLDER = Path(__file__).with_name("scripts")
@@ -21,11 +21,11 @@ class Script:
 
     name: str
     text: str
+    digest: str = field(init=False)
+    """What EVALSHA names it by."""
 
-    @property
-    def digest(self) -> str:
-        """What EVALSHA names it by."""
-        return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
 
 
 class Scripts:
