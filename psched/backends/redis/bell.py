@@ -39,6 +39,8 @@ class WakeList:
         self._until = self._clock() + seconds
         if self._waits:
             return  # when the server ends that, `rang` goes on
+        if self._connection is not None and not self._is_open(self._connection):
+            self.close()
         if self._connection is None:
             self._connection = self._server.new_connection(self._key)
         self._wait(self._connection)
@@ -56,10 +58,10 @@ class WakeList:
         can be ended only with the connection. Raises redis-py's errors, closed then.
         """
         connection = self._connection
-        if connection is None or not self._waits:
+        if connection is None:
             return False
         try:
-            if not connection.can_read(0):
+            if not connection.can_read(0) or not self._waits:
                 return False
             pushed = self._answer(connection)
             if not pushed and self._clock() < self._until:
@@ -87,6 +89,13 @@ class WakeList:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()
+
+    def _is_open(self, connection: Connection) -> bool:
+        """Tell whether a connection that nothing is awaited on is still one: the server may have left meanwhile."""
+        try:
+            return not connection.can_read(0)
+        except DriverError:
+            return False
 
     def _wait(self, connection: Connection) -> None:
         # Trying the connection first would mean to wait for an answer.

@@ -36,7 +36,11 @@ def bell(queue: TaskStore) -> Iterator[Bell]:
 
 
 def rings(bell: Bell) -> bool:
-    return bool(select.select([bell.fileno()], [], [], SILENCE)[0]) and bell.rang()
+    """Whether it rings within a moment; it is armed again then."""
+    rang = bool(select.select([bell.fileno()], [], [], SILENCE)[0]) and bell.rang()
+    if rang:
+        bell.arm(60)
+    return rang
 
 
 def test_what_makes_tasks_due_rings(tasks: QueueBench, queue: TaskStore, bell: Bell) -> None:
@@ -186,3 +190,28 @@ def test_a_lost_connection_is_an_error_and_is_made_anew(lab: Lab) -> None:
             server.kill()
             bell.disarm()
         bench.close()
+
+
+def test_a_connection_that_was_lost_amid_a_run_is_made_anew(queue: TaskStore, tasks: QueueBench, bell: Bell) -> None:
+    queue.submit([NewTask("key", "t")])
+    select.select([bell.fileno()], [], [], 5)
+    assert bell.rang()
+    bell.disarm()
+    rows = tasks.rows
+    assert isinstance(rows, RedisRows)
+    rows.client.client_kill_filter(_type="normal", skipme=True)
+    bell.arm(60)
+    queue.submit([NewTask("other", "t")])
+    assert rings(bell)
+
+
+def test_one_who_was_called_keeps_his_connection_and_takes_no_rings(queue: TaskStore, bell: Bell) -> None:
+    queue.submit([NewTask("key", "t")])
+    select.select([bell.fileno()], [], [], 5)
+    assert bell.rang()
+    with closing(armed(queue)) as other:
+        queue.submit([NewTask("more", "t")])
+        assert rings(other)
+    before = bell.fileno()
+    bell.arm(60)
+    assert bell.fileno() == before
