@@ -15,9 +15,13 @@ class Ticker(threading.Thread):
     After a poke out of sleep one interval passes before the first tick, so that what is over by then costs nothing.
     """
 
-    def __init__(self, name: str, tick: Callable[[], bool], interval: float) -> None:
+    def __init__(
+        self, name: str, tick: Callable[[], bool], interval: float, last: Callable[[], None] | None = None
+    ) -> None:
+        """`last` is called when it was closed, as the end of the thread."""
         super().__init__(name=name, daemon=True)
         self._tick = tick
+        self._last = last
         self._interval = interval
         self._wake = threading.Event()
         self._asleep = False
@@ -42,6 +46,8 @@ class Ticker(threading.Thread):
             self._asleep = False
             self._wake.clear()
             self._wake.wait(self._interval)
+        if self._last is not None:
+            self._last()
 
     def _tend(self) -> bool:
         try:

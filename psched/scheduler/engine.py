@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from psched.application import Application
@@ -60,7 +60,7 @@ class Engine:
         self._ready = threading.Event()
         self._runs = Runs(work.concurrency + 1)
         self._board = Board(self._runs.cells)
-        self._presence = Presence(opened.queue, work.bindings)
+        self._presence = Presence(opened.queue, work.bindings, mend=self._mend)
         self._since: float | None = None
         names = tuple(sorted(work.bindings))
         ticks = Application((Ticks(opened.is_unavailable, opened.chime.ring),), types=names)
@@ -77,6 +77,7 @@ class Engine:
                 for number, runner in enumerate(self._calls, 1)
             ),
         ]
+        self._closing = threading.Lock()
         self._tenders = [self._keeper.ticker, self._warden.ticker, self._presence.ticker]
 
     def start(self) -> None:
@@ -88,7 +89,7 @@ class Engine:
             self._prepare()
         except Exception as error:
             if not self.opened.is_unavailable(error):
-                self._close()
+                self._close(None)
                 if is_refusal(error):
                     words = f"the database refuses: {one_line(error)}"
                     raise ConfigError(f"{words} (is the URL right?)") from error
@@ -110,20 +111,16 @@ class Engine:
         """Take no more tasks, and wait until the running handlers are done; False when that takes longer.
 
         What runs then goes on, its leases kept. `leave_rest`: the process ends next, so nobody is to wait for it.
+        A database that does not answer holds nobody up for longer: what it is to be told is tried in the background.
         """
         self._stopping.set()
         self._ready.set()
         self._keeper.stop()
         end = None if timeout is None else monotonic() + timeout
-        for thread in self._threads:
-            if thread.is_alive():  # of a start that was interrupted, not all have begun
-                thread.join(None if end is None else max(0.0, end - monotonic()))
-        if not any(thread.is_alive() for thread in self._threads):
-            self._close()
-            return True
-        if not leave_rest:
+        done = _joined(self._threads, end)
+        if not (done and self._close(end)) and not leave_rest:
             threading.Thread(target=self._close_when_done, name="psched end", daemon=True).start()
-        return False
+        return done
 
     def _runner(self, cell: int, name: str, source: Source, application: Application, limit: int) -> Runner:
         margin = min(1.0, source.times.alive_time / 4)
@@ -180,22 +177,37 @@ class Engine:
         self._ready.wait()
         runner.run()
 
-    def _close_when_done(self) -> None:
-        for thread in self._threads:
-            thread.join()
-        self._close()
+    def _mend(self) -> None:
+        """Make tables that somebody removed, or a database without memory forgot, and store what is registered."""
+        if self.opened.make_tables():
+            log.warning("the tables were gone, and are made anew; what this code registers is stored again")
+            registrations.store(self.opened.schedules, self._work.registrations)
 
-    def _close(self) -> None:
-        if self._since is not None:
-            self._presence.leave()
+    def _close_when_done(self) -> None:
+        _joined(self._threads, None)
+        self._close(None)
+
+    def _close(self, end: float | None) -> bool:
+        """Close everything when nobody tends anything any more; False, and nothing is closed, if not by `end`."""
+        if self._since is not None and self._presence.ticker.ident is None:
+            self._presence.leave()  # as its thread, which a failed start never began, would do
         for tender in self._tenders:
             tender.close()
-        for tender in self._tenders:
-            if tender.is_alive():
-                tender.join()
-        self._stopping.close()
-        self.opened.close()
-        self._board.close()
+        if not _joined(self._tenders, end):
+            return False
+        with self._closing:
+            self._stopping.close()
+            self.opened.close()
+            self._board.close()
+        return True
+
+
+def _joined(threads: Sequence[threading.Thread], end: float | None) -> bool:
+    """Wait for threads to end, until `end` (monotonic) at the most, and tell whether they have."""
+    for thread in threads:
+        if thread.is_alive():  # of a start that was interrupted, not all have begun
+            thread.join(None if end is None else max(0.0, end - monotonic()))
+    return not any(thread.is_alive() for thread in threads)
 
 
 def names_of(bindings: Collection[str]) -> str:

@@ -44,6 +44,7 @@ class Scheduler:
         self._bindings: dict[str, Function] = {}
         self._registrations: dict[str, Registration] = {}
         self._engine: Engine | None = None
+        self._ending: Engine | None = None
         self._client: Opened | None = None
         self._abandoned: list[Opened | None] = []
         self._pid = os.getpid()
@@ -189,16 +190,21 @@ class Scheduler:
     def stop(self, timeout: float | None = None) -> bool:
         """Take no more tasks, and wait for running handlers, at most `timeout` seconds; False when that was too short.
 
-        What runs then goes on in its thread, and its lease is kept. Afterwards it can be started again. Does nothing
-        when it is not running. Raises ScheduleError when a handler calls it, which it would wait for.
+        What runs then goes on in its thread, and its lease is kept: another `stop` waits for it again. Afterwards it
+        can be started again. Does nothing when it is not running. A database that does not answer meanwhile holds
+        nobody up. Raises ScheduleError when a handler calls it, which it would wait for.
         """
         with self._here():
-            if self._engine is not None and self._engine.runs_here():
+            if any(engine is not None and engine.runs_here() for engine in (self._engine, self._ending)):
                 raise ScheduleError("a handler cannot stop its scheduler, which waits for handlers; let another thread")
-            engine, self._engine = self._engine, None
+            if self._engine is not None:
+                self._ending, self._engine = self._engine, None
+            ending = self._ending
             atexit.unregister(self._at_exit)
-        done = engine is None or engine.stop(timeout)  # not under the lock: a running handler may push
+        done = ending is None or ending.stop(timeout)  # not under the lock: a running handler may push
         with self._here():
+            if done and self._ending is ending:
+                self._ending = None
             client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -244,7 +250,7 @@ class Scheduler:
                     "start it in each process (gunicorn: in post_fork or the worker's application)"
                 )
             self._abandoned.append(self._client)  # closing them here could end the parent's sessions
-            self._client = None
+            self._client = self._ending = None
             self._pid = pid
             self._lock = threading.RLock()
         return self._lock
@@ -279,6 +285,7 @@ def create_scheduler(
     Raises ConfigError.
     """
     place = place_of(url, prefix, timezone, {} if tls is None else tls, retention_time)
+    place.open().close()  # what is wrong with the URL is said here, not in the first push
     check_seconds("poll_interval", poll_interval, above=True)
     if type(concurrency) is not int or not 1 <= concurrency <= 1000:
         raise ValueError(f"concurrency must be a number of threads from 1 to 1000, got {concurrency!r}")

@@ -83,13 +83,19 @@ class Opened:
     """Rung when this process has made a task."""
     loans: Loans = field(default_factory=Loans)
 
-    def make_tables(self) -> None:
-        """Make what tables are missing; several processes may do so at once. Raises ConfigError for foreign ones."""
+    def make_tables(self) -> bool:
+        """Make what tables are missing, and tell whether any was; several processes may do so at once.
+
+        Raises ConfigError for foreign ones.
+        """
+        made = False
         for store in (self.schedules.store, self.queue):
             try:
                 store.check_tables()
             except ConfigError:
                 store.create_tables()
+                made = True
+        return made
 
     def is_unavailable(self, error: Exception) -> bool:
         """Tell whether `error` means that the database is away, and will pass by itself."""

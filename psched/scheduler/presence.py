@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,11 +42,21 @@ class Sign:
 class Presence:
     """The sign of this instance, and those of the others."""
 
-    def __init__(self, queue: TaskStore, names: Collection[str], lease: float = LEASE) -> None:
-        """`names`: what this instance has bound. `lease`: seconds for which a sign holds."""
+    def __init__(
+        self,
+        queue: TaskStore,
+        names: Collection[str],
+        lease: float = LEASE,
+        mend: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`names`: what this instance has bound. `lease`: seconds for which a sign holds.
+
+        `mend` is called when a sign is refused by a database that answers: its tables may be gone.
+        """
         self.key = f"instance:{secrets.token_hex(16)}"
-        self.ticker = Ticker("presence", self.tick, INTERVAL)
+        self.ticker = Ticker("presence", self.tick, INTERVAL, self.leave)
         self._queue = queue
+        self._mend = mend
         self._lease_time = lease
         self._data = {"names": sorted(names)}
         self._lease: Lease | None = None
@@ -66,7 +76,7 @@ class Presence:
     def tick(self) -> bool:
         """Give a sign; an error is logged once, until it works again."""
         try:
-            self._renew()
+            self._renew_or_mend()
         except Exception as error:  # noqa: BLE001 – the next tick tries again, whatever a driver raises
             self._steady = 0
             if not self._failing:
@@ -96,6 +106,15 @@ class Presence:
             self.sweep([self.key])
         except Exception as error:  # noqa: BLE001 – the instance is on its way out
             log.info("the sign of this instance stays: %s", one_line(error))
+
+    def _renew_or_mend(self) -> None:
+        try:
+            self._renew()
+        except Exception as error:
+            if self._queue.is_unavailable(error):
+                raise
+            self._mend()
+            self._renew()
 
     def _renew(self) -> None:
         lease = None if self._lease is None else self._queue.extend([self._lease], self._lease_time)[0]

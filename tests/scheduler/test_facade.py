@@ -293,6 +293,6 @@ def test_what_makes_no_sense_is_refused_when_it_is_said(site: Site) -> None:
             create_scheduler(site.url, **wrong)  # type: ignore[arg-type]
     for url in ("nothing", "gopher://localhost/1"):
         with pytest.raises(ConfigError):
-            create_scheduler(url).start()
+            create_scheduler(url)
     with pytest.raises(ConfigError, match="prefix"):
         create_scheduler(site.url, prefix="")
