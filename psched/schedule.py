@@ -119,7 +119,7 @@ class Schedule:
 
     def _refuse_without_ledger(self, what: str) -> None:
         if self._store.ledger is None:
-            raise NotSupportedError(f"{self.key!r}: this store knows no {what}; type: rdb does")
+            raise NotSupportedError(f"{self.key!r}: this store knows no {what}; type: rdb and redis do")
 
     def _compare_and_set(self, action: str, change: Callable[[ScheduleRow], tuple[ScheduleRow, Entry | None]]) -> None:
         for _ in range(_TRIES):

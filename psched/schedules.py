@@ -98,7 +98,7 @@ class ScheduleCollection:
         """
         policy = checked_policy(Policy(), terms)
         if policy != Policy() and self.store.ledger is None:
-            raise NotSupportedError(f"{key!r}: this store knows no policies; type: rdb does")
+            raise NotSupportedError(f"{key!r}: this store knows no policies; type: rdb and redis do")
         content = {} if data is None else dict(data)
         encode(content)
         rule = checked_rule(
@@ -119,7 +119,7 @@ class ScheduleCollection:
         """What is on record. Raises NotSupportedError where the store keeps no ledger."""
         ledger = self.store.ledger
         if ledger is None:
-            raise NotSupportedError("this store keeps no ledger of what ran; type: rdb does")
+            raise NotSupportedError("this store keeps no ledger of what ran; type: rdb and redis do")
         return ledger
 
     def history(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,6 +41,18 @@ class Rows(Protocol):
 
     def pass_time(self, seconds: int) -> None:
         """Move all due times back, as if time had passed."""
+        ...
+
+    def copy_entry(self, entries: Iterable[dict[str, Any]]) -> None:
+        """Put copies of the ledger's only entry in its place, each with these columns of its own."""
+        ...
+
+    def copy_change(self, changes: Iterable[dict[str, Any]]) -> None:
+        """Add copies of the only change on record, each with these columns of its own."""
+        ...
+
+    def no_entry_of(self, key: str, time: int, fence: int) -> contextlib.AbstractContextManager[None]:
+        """Within it the occurrence `time` (seconds) of `key` cannot be entered under `fence`."""
         ...
 
     def drop(self) -> None:
@@ -97,6 +111,27 @@ class SqlRows:
         with self.connect() as connection:
             connection.execute(table.update().values({due: due - seconds * self._columns.per_second}))
 
+    def copy_entry(self, entries: Iterable[dict[str, Any]]) -> None:
+        with self.connect() as connection:
+            table, template = self._only_row(connection, "ledger")
+            connection.execute(table.delete())
+            connection.execute(table.insert(), [template | entry for entry in entries])
+
+    def copy_change(self, changes: Iterable[dict[str, Any]]) -> None:
+        with self.connect() as connection:
+            table, template = self._only_row(connection, "changes")
+            connection.execute(table.insert(), [template | change for change in changes])
+
+    @contextlib.contextmanager
+    def no_entry_of(self, key: str, time: int, fence: int) -> Iterator[None]:
+        with self.connect() as connection:
+            table, template = self._only_row(connection, "ledger")
+            rival = template | {"scheduled_time": time * 1000, "fence": fence}
+            connection.execute(table.insert(), rival)
+        yield
+        with self.connect() as connection:
+            connection.execute(table.delete().where(table.c.fence == fence))
+
     def drop(self) -> None:
         with self.connect() as connection:
             connection.execute(sa.text(f"DROP TABLE {self.table}"))
@@ -105,6 +140,10 @@ class SqlRows:
         if self._engine is not None:
             self._engine.dispose()
 
+    def _only_row(self, connection: sa.Connection, what: str) -> tuple[sa.Table, dict[str, Any]]:
+        table = sa.Table(f"{self.table}_{what}", sa.MetaData(), autoload_with=connection)
+        return table, dict(connection.execute(sa.select(table)).mappings().one())
+
     def _reflect(self, connection: sa.Connection) -> sa.Table:
         if self._reflected is None:
             self._reflected = sa.Table(self.table, sa.MetaData(), autoload_with=connection)
@@ -112,7 +151,7 @@ class SqlRows:
 
 
 class RedisRows:
-    """A table of a Redis: the hash of a row, and the due times of schedules in their sorted sets."""
+    """A table of a Redis: the hash of a row, and of schedules the sorted sets of due times, alarms and the ledger."""
 
     def __init__(self, url: str, table: str) -> None:
         self.prefix = f"{{psched}}:{table}:"
@@ -135,6 +174,8 @@ class RedisRows:
             self.client.zrem(f"{self.prefix}due:{type_}", key)
         if "due" in values or "type" in values:
             self._index(self.client, self.client.hgetall(row), key)
+        if "alert_at" in values:
+            self.client.zadd(f"{self.prefix}alert", {key: values["alert_at"]})
 
     def copy(self, keys: Sequence[str], due: Callable[[int], int]) -> None:
         template = self.client.hgetall(f"{self.prefix}row:{keys[0]}")
@@ -151,6 +192,39 @@ class RedisRows:
             self.client.hincrby(row, "due", -seconds * 1000)
             self._index(self.client, self.client.hgetall(row), key)
 
+    def copy_entry(self, entries: Iterable[dict[str, Any]]) -> None:
+        kinds = [f"{self.prefix}settled:{trouble}" for trouble in (0, 1)]
+        (key,) = [place.split(":", 2)[2] for kind in kinds for place in self.client.zrange(kind, 0, -1)]
+        (text,) = self.client.zrange(f"{self.prefix}entries:{key}", 0, -1)
+        template = json.loads(text) | {"key": key}
+        self.client.delete(*kinds, f"{self.prefix}entries:{key}")
+        sets: dict[str, dict[str, int]] = defaultdict(dict)
+        for entry in entries:
+            row = template | entry
+            key, time = row.pop("key"), row["scheduled_time"]
+            sets[f"entries:{key}"][json.dumps(row, separators=(",", ":"))] = time
+            sets[f"settled:{row['trouble']}"][f"{time}:{row['fence']}:{key}"] = row["ended"] * 1000
+        self._add(sets)
+
+    def copy_change(self, changes: Iterable[dict[str, Any]]) -> None:
+        (key,) = self.client.zrange(f"{self.prefix}recorded", 0, -1)
+        ((text, version),) = self.client.zrange(f"{self.prefix}changes:{key}", 0, -1, withscores=True)
+        sets: dict[str, dict[str, int]] = defaultdict(dict)
+        for change in changes:
+            row = json.loads(text) | change
+            key = row.pop("key")
+            sets[f"changes:{key}"][json.dumps(row)] = version
+            sets["recorded"][key] = 0
+        self._add(sets)
+
+    @contextlib.contextmanager
+    def no_entry_of(self, key: str, time: int, fence: int) -> Iterator[None]:
+        entries, aside = f"{self.prefix}entries:{key}", f"{self.prefix}aside"
+        self.client.rename(entries, aside)
+        self.client.set(entries, "no sorted set")
+        yield
+        self.client.rename(aside, entries)
+
     def drop(self) -> None:
         keys = list(self.client.scan_iter(f"{self.prefix}*", count=1000))
         if keys:
@@ -158,6 +232,16 @@ class RedisRows:
 
     def close(self) -> None:
         self.client.close()
+
+    def commands(self) -> int:
+        """Return how many commands the server has executed, those within scripts too."""
+        return sum(int(command["calls"]) for command in self.client.info("commandstats").values())
+
+    def _add(self, sets: Mapping[str, Mapping[str, int]]) -> None:
+        pipeline = self.client.pipeline(transaction=False)
+        for name, members in sets.items():
+            pipeline.zadd(f"{self.prefix}{name}", members)
+        pipeline.execute()
 
     def _index(self, client: Any, row: dict[str, Any], key: str) -> None:
         client.zadd(f"{self.prefix}due:", {key: row["due"]})

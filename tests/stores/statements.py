@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tests.stores.bench import Bench
+from tests.stores.rows import RedisRows
 
 READS_ROWS = ("SELECT", "UPDATE", "DELETE", "WITH")
 
@@ -76,8 +77,16 @@ class Watch:
 
 @contextlib.contextmanager
 def watched(bench: Bench, locks: bool = False) -> Iterator[Watch]:
-    """Yield a Watch of every statement that touches rows, executed by any engine of this process meanwhile."""
+    """Yield a Watch of every statement that touches rows, executed by any engine of this process meanwhile.
+
+    On Redis `reads` has the commands that were executed, those within scripts too.
+    """
     watch = Watch(bench, locks=locks)
+    if isinstance(bench.rows, RedisRows):
+        at_first = bench.rows.commands()
+        yield watch
+        watch.reads.append(bench.rows.commands() - at_first - 1)
+        return
     busy = False
 
     def before(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import BigInteger, RowMapping, Select, Table, Update, bindparam, or_, select, update
+from sqlalchemy import BigInteger, Select, Table, Update, bindparam, or_, select, update
 
 from psched.alarm import Overdue
 from psched.backends.rdb.tables import milliseconds
@@ -50,7 +51,7 @@ class RdbAlarms:
         rows = self._database.run(
             lambda connection, _: connection.execute(statement, {"limit": limit}).mappings().all()
         )
-        return [_read(row) for row in rows]
+        return [read_overdue(row) for row in rows]
 
     def _write(self, statement: Update, overdue: Overdue, **values: int) -> bool:
         which = {"of_key": overdue.key, "of_time": milliseconds(overdue.scheduled_time)}
@@ -59,7 +60,8 @@ class RdbAlarms:
         )
 
 
-def _read(row: RowMapping) -> Overdue:
+def read_overdue(row: Mapping[Any, Any]) -> Overdue:
+    """Return what a schedule's row, read at its `now`, says of its occurrence."""
     fields = Fields(row)
     time = fields.seconds("next_time", 1000)
     return Overdue(

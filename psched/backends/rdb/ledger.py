@@ -90,7 +90,7 @@ class RdbLedger:
         return self._database.run(lambda connection, _: connection.execute(statement, values).mappings().all())
 
 
-def read_row(row: RowMapping) -> LedgerRow:
+def read_row(row: Mapping[Any, Any]) -> LedgerRow:
     """Return a stored entry."""
     fields = Fields(row)
     return LedgerRow(
@@ -112,7 +112,7 @@ def read_row(row: RowMapping) -> LedgerRow:
     )
 
 
-def read_change(row: RowMapping) -> Change:
+def read_change(row: Mapping[Any, Any]) -> Change:
     """Return a stored change."""
     fields = Fields(row)
     return Change(

@@ -24,17 +24,17 @@ from sqlalchemy import (
     select,
 )
 
-from psched.backends.rdb.leases import storable
+from psched.backends.rdb.schedule_rows import entry_columns, optional_milliseconds
 from psched.backends.rdb.tables import milliseconds
 from psched.dialects.base import Dialect, now_ms
 from psched.dialects.pairs import Pair
-from psched.ledger import DELETE, PAUSED, SKIPPED, UPGRADE, Entry
+from psched.ledger import DELETE, UPGRADE, Entry
 from psched.model import ScheduleRow
 
-_ERROR_TAIL = 2000
-"""Characters kept of an error: the row of the schedule itself has more of it."""
-
 _OF_SCHEDULE = ("key", "fence", "node", "version")
+_OF_ENTRY = (
+    *("scheduled_time", "outcome", "detail", "last_time", "occurrences", "previous", "attempts", "trouble", "error"),
+)
 _OF_DEFINITION = (
     *("key", "version", "type", "cron", "timezone", "delay_ms", "catch_up", "max_lateness_ms", "alert_after_ms", "due"),
 )
@@ -103,19 +103,10 @@ class Records:
         return self._entering(settled).execution_options(preserve_rowcount=True)
 
     def _values(self, row: ScheduleRow, entry: Entry) -> dict[str, Any]:
-        error = storable(row.last_error)
-        late = entry.outcome == SKIPPED and entry.detail != PAUSED
         return {
-            "entry_scheduled": milliseconds(row.next_time),
-            "entry_outcome": entry.outcome,
-            "entry_detail": entry.detail,
-            "entry_last": None if entry.last is None else milliseconds(entry.last),
-            "entry_occurrences": entry.count,
-            "entry_previous": None if row.previous is None else milliseconds(row.previous),
-            "entry_attempts": row.attempts,
-            "entry_trouble": int(late or row.attempts > 1 or error is not None),
-            "entry_started": None if entry.started is None else milliseconds(entry.started),
-            "entry_error": None if error is None else error[-_ERROR_TAIL:],
+            **{f"entry_{name}": value for name, value in entry_columns(row, entry).items()},
+            "entry_scheduled_time": milliseconds(row.next_time),
+            "entry_started": optional_milliseconds(entry.started),
             "entry_reckoning": self._reckoning,
         }
 
@@ -134,19 +125,8 @@ class Records:
     def _entering(self, source: FromClause, *conditions: ColumnElement[bool], age: int = 0) -> Insert:
         """Return the INSERT of an entry under the version that the schedule's row had `age` changes ago."""
         c = self._ledger.c
-        given = {
-            "scheduled_time": "entry_scheduled",
-            "outcome": "entry_outcome",
-            "detail": "entry_detail",
-            "last_time": "entry_last",
-            "occurrences": "entry_occurrences",
-            "previous": "entry_previous",
-            "attempts": "entry_attempts",
-            "trouble": "entry_trouble",
-            "error": "entry_error",
-            "reckoning": "entry_reckoning",
-        }
-        values = [bindparam(parameter, type_=c[name].type) for name, parameter in given.items()]
+        given = (*_OF_ENTRY, "reckoning")
+        values = [bindparam(f"entry_{name}", type_=c[name].type) for name in given]
         began = bindparam(
             "entry_started", type_=c.started.type
         )  # known up to a round trip, which a run may be shorter than

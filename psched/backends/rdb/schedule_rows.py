@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import RowMapping
-
+from psched.backends.rdb.leases import storable
 from psched.backends.rdb.tables import WAITING, milliseconds
 from psched.backends.sql.fields import Fields
+from psched.ledger import PAUSED, SKIPPED, Entry
 from psched.model import CATCH_UP, Policy, Rule, ScheduleRow
 from psched.payload import encode, type_from_key
 
+_ERROR_TAIL = 2000
+"""Characters kept of an error: the row of the schedule itself has more of it."""
 
-def read_schedule(row: RowMapping) -> ScheduleRow:
+
+def read_schedule(row: Mapping[Any, Any]) -> ScheduleRow:
     """Return a stored schedule; what cannot be used of it is its `problem`."""
     fields = Fields(row)
     key = fields.text("key")
@@ -89,6 +93,22 @@ def changed_columns(seen: ScheduleRow, wanted: ScheduleRow) -> dict[str, Any]:
     if wanted.rule != seen.rule:
         changes |= rule_columns(wanted.rule)
     return changes
+
+
+def entry_columns(row: ScheduleRow, entry: Entry) -> dict[str, Any]:
+    """Return the columns of an entry that are known before it is made."""
+    error = storable(row.last_error)
+    late = entry.outcome == SKIPPED and entry.detail != PAUSED
+    return {
+        "outcome": entry.outcome,
+        "detail": entry.detail,
+        "last_time": optional_milliseconds(entry.last),
+        "occurrences": entry.count,
+        "previous": optional_milliseconds(row.previous),
+        "attempts": row.attempts,
+        "trouble": int(late or row.attempts > 1 or error is not None),
+        "error": None if error is None else error[-_ERROR_TAIL:],
+    }
 
 
 def optional_milliseconds(seconds: float | None) -> int | None:

@@ -18,7 +18,7 @@ def open_stores(settings: StoreSettings) -> Stores:
     stores = Stores()
     location = located(settings.url, settings.tls)
     if settings.schedules is not None:
-        store = RedisScheduleStore(RedisServer(location), settings.schedules, settings.holder)
+        store = RedisScheduleStore(RedisServer(location), settings.schedules, settings)
         stores = stores._replace(schedules=store)
     if settings.queue is not None:
         queue = RedisTaskStore(RedisServer(location), settings.queue, settings.holder)

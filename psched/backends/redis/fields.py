@@ -24,12 +24,14 @@ _NUMBERS = frozenset(
             "created",
             "updated",
         ),
+        *("version", "last_time", "extra", "max_lateness_ms", "alert_after_ms", "alert_at", "alerted", "ringing_until"),
+        *("paused_from", "paused_until"),
         *("run_at", "max_running", "priority", "max_attempts", "cancel_requested", "finished_at", "purge_at"),
     ]
 )
 
 
-def stored(key: str | bytes, found: Sequence[bytes]) -> Mapping[str, Any]:
+def stored(key: str | bytes, found: Sequence[bytes]) -> dict[str, Any]:
     """Return a row from its key and the fields and values of its hash; what is not there is None."""
     row: dict[str, Any] = defaultdict(_nothing)
     names = (name.decode(errors="replace") for name in found[::2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from redis import Redis
@@ -18,8 +19,11 @@ from psched.store import Finding
 
 log = logging.getLogger(__name__)
 
-LAYOUT = 1
-"""The version of the keys and scripts; kept per table, so that older code refuses what it does not know."""
+LAYOUTS = {"schedules": 2, "queue": 1}
+"""The versions of the keys and scripts by kind; kept per table, so that older code refuses what it does not know."""
+
+_ADOPTED_AT_ONCE = 200
+"""Schedules whose definitions are entered by one script, at an upgrade."""
 
 _OLDEST = (6, 0)
 
@@ -33,6 +37,7 @@ class Table:
         self.kind = kind
         self.prefix = f"{{psched}}:{self.name}:"
         self._server = server
+        self._layout = LAYOUTS[kind]
 
     @property
     def meta(self) -> str:
@@ -67,8 +72,22 @@ class Table:
             return unfit
         client = self._server.client()
         client.hsetnx(self.meta, "kind", self.kind)
-        client.hsetnx(self.meta, "layout", LAYOUT)
+        client.hsetnx(self.meta, "layout", self._layout)
+        if self._is_older():
+            self._upgrade()
         return self._problem()
+
+    def _is_older(self) -> bool:
+        kind, layout = self._server.client().hmget(self.meta, "kind", "layout")
+        return bool(kind == self.kind.encode() and int(layout) < self._layout)
+
+    def _upgrade(self) -> None:
+        """Enter the definitions of all schedules; what is added meanwhile is entered when it is changed or settled."""
+        adopt = Scripts(self.kind)["adopt"]
+        keys = (key for key, _ in self._server.client().zscan_iter(f"{self.prefix}due:", count=_ADOPTED_AT_ONCE))
+        while part := list(islice(keys, _ADOPTED_AT_ONCE)):
+            self._server.call(adopt, [self.meta], [0, *part])
+        self._server.call(adopt, [self.meta], [1])
 
     def _problem(self) -> str | None:
         kind, layout = self._server.client().hmget(self.meta, "kind", "layout")
@@ -76,11 +95,13 @@ class Table:
             return f"the table {self.name} does not exist; create it with: psched init (a queue's: psched queue init)"
         if kind != self.kind.encode():
             return f"the table {self.name} holds no {self.kind} but {kind.decode(errors='replace')}; name another one"
-        if int(layout) > LAYOUT:
+        if int(layout) > self._layout:
             return (
-                f"the table {self.name} was made by a newer psched (layout {int(layout)}, this one knows {LAYOUT}); "
-                "upgrade psched on this host"
+                f"the table {self.name} was made by a newer psched (layout {int(layout)}, this one knows "
+                f"{self._layout}); upgrade psched on this host"
             )
+        if int(layout) < self._layout:
+            return f"the layout of table {self.name} is not up to date; upgrade it with: psched init"
         return None
 
     def _unfit(self) -> str | None:

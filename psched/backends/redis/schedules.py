@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from psched.alarm import Alarms
-from psched.backends.redis.fields import common, milliseconds, stored
+from psched.backends.rdb.schedule_rows import all_columns, changed_columns, pause_columns, read_schedule, rule_columns
+from psched.backends.redis.alarms import RedisAlarms
+from psched.backends.redis.fields import milliseconds, stored
 from psched.backends.redis.handover import Handover
 from psched.backends.redis.layout import Table
+from psched.backends.redis.ledger import RedisLedger
+from psched.backends.redis.records import entry_words
 from psched.backends.redis.server import Argument, RedisServer
 from psched.backends.redis.store import RedisLeaseStore, new_number
-from psched.backends.sql.fields import Fields
-from psched.errors import AlreadyExistsError
+from psched.errors import AlreadyExistsError, IdempotentNotFoundError
 from psched.ledger import MODIFY, Entry, Ledger
 from psched.model import Claim, Policy, Rule, ScheduleRow
-from psched.payload import encode, type_from_key
-from psched.store import Also
+from psched.payload import encode
+from psched.store import Also, StoreSettings
 
 _ALL = Policy()
 _RUN = Entry()
 _PAGE = 500
 """Rows read at once."""
 _RUNNING = "running"
-_WAITING = "waiting"
 
 
 class RedisScheduleStore(RedisLeaseStore):
-    """`ScheduleStore` on a table of Redis, without a ledger."""
+    """`ScheduleStore` on a table of Redis."""
 
-    ledger: Ledger | None = None
-    alarms: Alarms | None = None
-
-    def __init__(self, server: RedisServer, table: str, holder: str) -> None:
+    def __init__(self, server: RedisServer, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
-        super().__init__(server, Table(server, table, "schedules"), holder, read_schedule)
+        super().__init__(server, Table(server, table, "schedules"), settings.holder, read_row)
+        self._reckoning = settings.reckoning
+        self.ledger: Ledger | None = RedisLedger(self._run)
+        self.alarms: Alarms | None = RedisAlarms(self._run)
 
     def add(
         self,
@@ -46,42 +49,48 @@ class RedisScheduleStore(RedisLeaseStore):
         data: Mapping[str, Any],
         policy: Policy = _ALL,
     ) -> None:
-        """Create a schedule; the table knows no policies. Raises AlreadyExistsError."""
-        times = milliseconds(next_time), milliseconds(next_run_time)
-        if not self._run("add", key, type, encode(dict(data)), *_words(rule), *times, new_number()):
+        """Create a schedule. Raises AlreadyExistsError."""
+        row = ScheduleRow(
+            key, type, dict(data), "waiting", rule=rule, next_time=next_time, next_run_time=next_run_time, policy=policy
+        )
+        fields = {"data": encode(row.data), **all_columns(row)}
+        if not self._run("add", key, new_number(), self._holder, self._reckoning, *_words(fields)):
             raise AlreadyExistsError(f"a schedule has the key {key!r} already")
 
     def get(self, key: str) -> ScheduleRow | None:
         """Return the schedule, or None."""
         row = self._get(key)
-        return None if row is None else read_schedule(row)
+        return None if row is None else read_row(row)
 
     def list(self) -> Iterator[ScheduleRow]:
         """Yield every schedule, ordered by due time and key, a page at a time."""
         after: tuple[Argument, Argument] = ("", "")
         while page := self._run("list", _PAGE, *after):
-            rows = [stored(key, found) for key, found in page if found]
-            yield from map(read_schedule, rows)
-            if not rows:
-                return  # a page of keys whose hashes somebody deleted
-            after = rows[-1]["due"], rows[-1]["key"]
+            yield from (read_row(stored(key, found)) for key, found, _ in page if found)
+            after = page[-1][2], page[-1][0]
 
     def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
         """Write what differs between `seen` and `wanted`; False when the row is not as it was seen."""
-        changes = _changes(seen, wanted)
+        changes = changed_columns(seen, wanted)
         if not changes:
             return True
-        due: Argument = "" if seen.status == _RUNNING else milliseconds(seen.next_run_time)
-        is_as = [seen.status, milliseconds(seen.next_time), *_words(seen.rule), due]
-        given = [seen.key, *is_as, *(word for change in changes.items() for word in change)]
+        pending = seen.next_time if entry is None or entry.last is None else entry.last + 1
+        passed = ["", ""] if entry is None else entry_words(seen, entry, self._reckoning)
+        given = [seen.key, *_as_seen(seen), self._holder, action, milliseconds(pending), self._reckoning, *passed]
 
         def work(uncertain: bool) -> bool:
-            if self._call("modify", *given) == 1:
+            if self._call("modify", *given, *_words(changes)) == 1:
                 return True
             row = self._get(seen.key) if uncertain else None
             return row is not None and all(row[name] == value for name, value in changes.items())
 
         return self._server.run(work)
+
+    def delete(self, key: str) -> None:
+        """Delete the schedule, leased or not. Raises IdempotentNotFoundError."""
+        given = [key, self._holder, self._reckoning]
+        if not self._server.run(lambda uncertain: self._call("delete", *given) == 1 or uncertain):
+            raise IdempotentNotFoundError(f"no schedule has the key {key!r}")
 
     def advance(
         self,
@@ -93,49 +102,36 @@ class RedisScheduleStore(RedisLeaseStore):
         entry: Entry = _RUN,
     ) -> Rule | None:
         """Finish the claimed occurrence; return the stored rule instead when it is not the claim's any more."""
-        rule = cast("ScheduleRow", claim.row).rule
-        given = [*_words(rule), milliseconds(next_time), milliseconds(next_run_time)]
-        if also is None:
-            answer = self._settle(claim.lease, "advance", given, until)
-        else:
-            handover = Handover(self._server)
+        row = cast("ScheduleRow", claim.row)
+        given = [
+            *_words(rule_columns(row.rule))[1::2],
+            milliseconds(next_time),
+            milliseconds(next_run_time),
+            milliseconds(row.next_time if entry.last is None else entry.last),
+            milliseconds(row.next_time),
+            "" if entry.started is None else milliseconds(entry.started),
+            *entry_words(row, entry, self._reckoning),
+        ]
+        handover = None if also is None else Handover(self._server)
+        if also is not None:
             also(handover)
-            answer = self._settle(claim.lease, "advance", given, until, handover if handover.tables else None)
-        return None if answer is None else read_schedule(stored(claim.row.key, answer[1])).rule
+        wanted = handover if handover is not None and handover.tables else None
+        answer = self._settle(claim.lease, "advance", given, until, wanted)
+        return None if answer is None else read_row(stored(row.key, answer[1])).rule
 
 
-def read_schedule(row: Mapping[str, Any]) -> ScheduleRow:
-    """Return a stored schedule; what cannot be used of it is its `problem`."""
-    fields = Fields(row)
-    key = fields.text("key")
-    shared = common(fields)
-    return ScheduleRow(
-        key=key,
-        type=fields.text("type") or type_from_key(key),
-        rule=Rule(fields.text("cron"), fields.text("timezone"), fields.seconds("delay_ms", 1000)),
-        next_time=int(fields.seconds("next_time", 1000)),
-        next_run_time=fields.seconds("due", 1000),
-        settled=shared["status"] == _WAITING and shared["attempts"] == 0,
-        **shared,
-        problem=fields.problem,
-    )
+def read_row(row: Mapping[str, Any]) -> ScheduleRow:
+    """Return a stored schedule, which may be older than policies; what cannot be used of it is its `problem`."""
+    return read_schedule(ChainMap({"catch_up": "all"}, cast("dict[str, Any]", row)) if row["catch_up"] is None else row)
 
 
-def _words(rule: Rule) -> Sequence[Argument]:
-    return rule.cron, rule.timezone, milliseconds(rule.delay)
+def _words(fields: Mapping[str, Any]) -> list[Argument]:
+    """Return names and values as scripts take them: nothing for None."""
+    return [word for name, value in fields.items() for word in (name, "" if value is None else value)]
 
 
-def _changes(seen: ScheduleRow, wanted: ScheduleRow) -> dict[str, Argument]:
-    """Return the fields to be written, by name."""
-    changes: dict[str, Argument] = {}
-    if wanted.type != seen.type:
-        changes["type"] = wanted.type
-    if wanted.data != seen.data:
-        changes["data"] = encode(wanted.data)
-    if wanted.rule != seen.rule:
-        changes |= zip(("cron", "timezone", "delay_ms"), _words(wanted.rule), strict=True)
-    if wanted.next_time != seen.next_time:
-        changes["next_time"] = milliseconds(wanted.next_time)
-    if wanted.next_run_time != seen.next_run_time:
-        changes["due"] = milliseconds(wanted.next_run_time)
-    return changes
+def _as_seen(seen: ScheduleRow) -> list[Argument]:
+    """Return what must still stand in a row. While it runs, its lease is renewed all the time: no matter."""
+    due: Argument = "" if seen.status == _RUNNING else milliseconds(seen.next_run_time)
+    rule, pause = _words(rule_columns(seen.rule))[1::2], _words(pause_columns(seen))[1::2]
+    return [seen.status, milliseconds(seen.next_time), *rule, due, *pause]

@@ -7,10 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _FOLDER = Path(__file__).with_name("scripts")
+_RECORDED = ("rows", "schedules", "ledger")
+"""Scripts that write the ledger, or look something up in it, begin with these."""
+_WITH_LEDGER = ("add", "modify", "delete", "settled", "trim", "told")
 _COMPOSED = {
-    "schedules/advance": ("rows", "schedules", "leases", "schedules/advance", "schedules/alone"),
+    **{f"schedules/{verb}": (*_RECORDED, f"schedules/{verb}") for verb in _WITH_LEDGER},
+    "schedules/adopt": ("rows", "schedules/upgrading", "schedules", "ledger", "schedules/adopt"),
+    "schedules/advance": (*_RECORDED, "schedules/advance", "schedules/alone"),
     "queue/submit": ("rows", "queue", "submission", "queue/submit"),
-    "queue/hand_over": ("rows", "schedules", "schedules/advance", "queue", "submission", "queue/hand_over"),
+    "queue/hand_over": (*_RECORDED, "schedules/advance", "queue", "submission", "queue/hand_over"),
 }
 """Scripts with parts of their own; all others are `rows`, their kind, `leases` and themselves."""
 

@@ -25,7 +25,7 @@ from psched.dialects.base import Fault
 from psched.dialects.database import Retries
 
 T = TypeVar("T")
-Argument = str | int
+Argument = str | int | bytes
 Client = Any
 """A Redis or a RedisCluster of redis-py, whose commands are the same."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,12 +13,15 @@ from psched.backends.redis.faults import passes
 from psched.backends.redis.fields import lease_of, stored
 from psched.backends.redis.handover import HAND_OVER, Handover
 from psched.backends.redis.layout import Table
+from psched.backends.redis.numbers import Numbers
 from psched.backends.redis.scripts import Scripts
 from psched.backends.redis.server import Argument, RedisServer
 from psched.clock import boottime
 from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError, ScheduleError
 from psched.model import Claim, Lease, Row
 from psched.store import Bell, Finding
+
+log = logging.getLogger(__name__)
 
 _BATCH = 500
 """Leases renewed, or given back, by one script, to keep it short."""
@@ -47,8 +50,7 @@ class RedisLeaseStore:
         self._holder = holder
         self._read_row = read
         self._scripts = Scripts(table.kind)
-        self._lock = threading.Lock()
-        self._unanswered: dict[int, float] = {}
+        self._numbers = Numbers()
 
     def create_tables(self) -> None:
         """Make the table; idempotent. Raises ConfigError when it is newer, or another kind of table."""
@@ -88,18 +90,19 @@ class RedisLeaseStore:
 
         def work(uncertain: bool) -> Answer:
             asked = boottime()
-            undone = self._still_leased(asked)
-            number = new_number()
+            undone = self._numbers.to_be_undone(asked)
+            number = self._numbers.next()
             given = [limit, alive, self._holder, number, *counted(undone), *counted(kinds)]
             try:
                 rows: Answer = self._call("acquire", *given)
             except BaseException:
-                with self._lock:
-                    self._unanswered[number] = asked + alive_time
+                self._numbers.unanswered(number, asked + alive_time)
                 raise
             return rows
 
-        rows = [stored(key, found) for key, found in self._server.run(work)]
+        found = self._server.run(work)
+        self._report([key for key, row in found if not row])
+        rows = [stored(key, row) for key, row in found if row]
         return [Claim(self._read_row(row), lease_of(row)) for row in rows]
 
     def next_due(self, types: Collection[str] | None = None) -> float | None:
@@ -182,7 +185,8 @@ class RedisLeaseStore:
 
         def work(uncertain: bool) -> Answer | None:
             answer: Answer = self._server.call(script, [self._table.meta, *tables], given)
-            done = answer[0] == b"done" or (uncertain and answer[0] == b"settled")
+            settled_before = answer[0] == b"settled" or b"entered" in answer[3:]
+            done = answer[0] == b"done" or (uncertain and settled_before)
             return None if done else answer
 
         answer = self._server.run(work, until)
@@ -200,11 +204,13 @@ class RedisLeaseStore:
             found += [answer and _refusal(lease, answer) for lease, answer in zip(part, answers, strict=True)]
         return found
 
-    def _still_leased(self, now: float) -> list[int]:
-        """Return the numbers of acquires without an answer that may hold rows."""
-        with self._lock:
-            self._unanswered = {number: end for number, end in self._unanswered.items() if end > now}
-            return list(self._unanswered)
+    def _report(self, keys: Sequence[bytes]) -> None:
+        """Say which rows were found to be none; the table has forgotten them."""
+        for key in keys:
+            name = f"{self._table.prefix}row:{key.decode(errors='replace')}"
+            log.error(
+                "key=%s cannot be run: %s is no hash, and forgotten; delete it", key.decode(errors="replace"), name
+            )
 
 
 def new_number() -> int:

@@ -13,10 +13,10 @@ from tests.stores.bench import Bench
 from tests.stores.places import KINDS, Places
 
 
-@pytest.fixture(params=["sqlite", *KINDS])
+@pytest.fixture(params=["sqlite", *KINDS, "redis"])
 def bare(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Bench]:
-    """A table of `rdb` on each database, not made yet."""
-    bench = places.bench("rdb", request.param, tmp_path)
+    """A table of `rdb` on each database, and one on Redis, not made yet."""
+    bench = places.bench("redis" if request.param == "redis" else "rdb", request.param, tmp_path)
     try:
         yield bench
     finally:

@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import redis
 import sqlalchemy as sa
 
+from psched.backends.redis.handover import Handover
 from psched.errors import PreemptedError
 from psched.ledger import Entry, Ledger, LedgerFilter, LedgerRow
 from psched.model import Policy, Rule
@@ -109,7 +111,10 @@ def test_what_else_belongs_to_the_end_fails_with_the_entry(bench: Bench, store: 
     claim = bench.take(store, "key")
 
     def fail(connection: Any) -> None:
-        connection.exec_driver_sql("SELECT nothing FROM nowhere")
+        if isinstance(connection, Handover):
+            connection.submit("{psched}:nowhere:meta", [])
+        else:
+            connection.exec_driver_sql("SELECT nothing FROM nowhere")
 
     with pytest.raises(Exception, match="nowhere"):
         store.advance(claim, FAR_OFF, FAR_OFF, soon(), fail)
@@ -122,18 +127,12 @@ def test_an_end_that_cannot_be_entered_is_no_end(bench: Bench, store: ScheduleSt
     bench.add(store, "key")
     store.advance(bench.take(store, "key"), LONG_AGO + 3600, LONG_AGO + 3600, soon())
     claim = bench.take(store, "key")
-    with bench.connect() as connection:
-        table = sa.Table(f"{bench.table}_ledger", sa.MetaData(), autoload_with=connection)
-        template = dict(connection.execute(sa.select(table)).mappings().one())
-        rival = template | {"scheduled_time": (LONG_AGO + 3600) * 1000, "fence": claim.lease.fence}
-        connection.execute(table.insert(), rival)
     before = bench.raw("key")
-    with pytest.raises(sa.exc.IntegrityError):
-        store.advance(claim, FAR_OFF, FAR_OFF, soon())
-    assert bench.raw("key") == before
-    assert len(rows(ledger)) == 2
-    with bench.connect() as connection:
-        connection.execute(table.delete().where(table.c.fence == claim.lease.fence))
+    with bench.rows.no_entry_of("key", LONG_AGO + 3600, claim.lease.fence):
+        with pytest.raises((sa.exc.IntegrityError, redis.ResponseError)):
+            store.advance(claim, FAR_OFF, FAR_OFF, soon())
+        assert bench.raw("key") == before
+    assert len(rows(ledger)) == 1
     store.advance(claim, FAR_OFF, FAR_OFF, soon())
     assert len(rows(ledger)) == 2
 
@@ -200,16 +199,11 @@ def test_reading_goes_on_over_many_pages(bench: Bench, store: ScheduleStore, led
 
 def copy_entries(bench: Bench, count: int, age: int = 0) -> None:
     """Make of the one entry so many, a second apart and settled `age` seconds ago; each third one failed at first."""
-    with bench.connect() as connection:
-        table = sa.Table(f"{bench.table}_ledger", sa.MetaData(), autoload_with=connection)
-        template = dict(connection.execute(sa.select(table)).mappings().one())
-        connection.execute(table.delete())
-        base = template["ended"] - age * 1000
-        made = [
-            {**template, "scheduled_time": (LONG_AGO + n) * 1000, "ended": base + n // 5, "trouble": int(n % 3 == 0)}
-            for n in range(count)
-        ]
-        connection.execute(table.insert(), made)
+    base = int(bench.open().now() * 1000) - age * 1000
+    bench.rows.copy_entry(
+        {"scheduled_time": (LONG_AGO + n) * 1000, "ended": base + n // 5, "trouble": int(n % 3 == 0)}
+        for n in range(count)
+    )
 
 
 def test_what_is_old_goes_and_what_is_new_stays(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:

@@ -7,6 +7,7 @@ import threading
 import pytest
 import sqlalchemy as sa
 
+from psched.backends.redis.scripts import compose
 from psched.dialects import mysql, postgresql, sqlite
 from psched.dialects.base import ExactText, LongText
 from psched.errors import ConfigError
@@ -14,6 +15,7 @@ from psched.ledger import LedgerFilter
 from psched.model import Policy, Rule
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
+from tests.stores.rows import RedisRows
 
 DIALECTS = mysql, postgresql, sqlite
 """Imported for the columns' types: each says how its database spells them."""
@@ -35,6 +37,13 @@ ROW = {
 
 def make_first_layout(bench: Bench) -> None:
     """Make the tables as psched made them first, with one schedule."""
+    if isinstance(bench.rows, RedisRows):
+        client, prefix = bench.rows.client, bench.rows.prefix
+        client.hset(f"{prefix}meta", mapping={"kind": "schedules", "layout": 1})
+        client.hset(f"{prefix}row:old", mapping={name: value for name, value in ROW.items() if name != "key"})
+        for name in ("due:", "due:t"):
+            client.zadd(f"{prefix}{name}", {"old": str(ROW["due"])})
+        return
     metadata = sa.MetaData()
     text, number = ExactText(255), sa.BigInteger
     table = sa.Table(
@@ -132,7 +141,10 @@ def test_several_may_upgrade_at_once(bare: Bench) -> None:
 
 def test_an_upgrade_that_was_cut_short_is_taken_up_again(bare: Bench) -> None:
     make_first_layout(bare)
-    bare.execute("ALTER TABLE {table} ADD COLUMN version BIGINT NOT NULL DEFAULT 0")
-    bare.execute("ALTER TABLE {table} ADD COLUMN last_time BIGINT")
+    if isinstance(bare.rows, RedisRows):
+        bare.rows.client.eval(compose("schedules", "adopt").text, 1, f"{bare.rows.prefix}meta", 0, "old")
+    else:
+        bare.execute("ALTER TABLE {table} ADD COLUMN version BIGINT NOT NULL DEFAULT 0")
+        bare.execute("ALTER TABLE {table} ADD COLUMN last_time BIGINT")
     bare.open().create_tables()
     see_that_it_is_upgraded(bare.open())

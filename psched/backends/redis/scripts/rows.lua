@@ -1,7 +1,7 @@
 -- What every script begins with: the server's clock, the table it works on, and rows with leases, kept as hashes.
 -- KEYS[1], and KEYS[2] if a script writes two tables, is the `meta` of a table; all its other keys begin as that does.
 
-local LAYOUT = 1
+local LAYOUTS = {schedules = 2, queue = 1}
 local MOST_RINGS = 16    -- elements of a wake list: more than this many sleepers are not woken at once
 local RING_LASTS = 1000  -- milliseconds after which a ring that nobody waited for is forgotten
 
@@ -36,8 +36,12 @@ local function problem(meta, kind)
   if found[1] ~= kind then
     return 'OTHERTABLE the table ' .. name .. ' holds no ' .. kind .. ' but ' .. found[1]
   end
-  if tonumber(found[2]) > LAYOUT then
+  local layout = tonumber(found[2]) or 0
+  if layout > LAYOUTS[kind] then
     return 'NEWERTABLE the table ' .. name .. ' was made by a newer psched; upgrade psched on this host'
+  end
+  if layout < LAYOUTS[kind] then
+    return 'OLDERTABLE the layout of table ' .. name .. ' is not up to date; upgrade it with: psched init'
   end
 end
 
@@ -66,8 +70,8 @@ end
 
 -- Tells what a lease is worth: nil when the row is held under it, else the answer for its holder.
 local function refusal(row, fence)
-  local found = call('HMGET', row, 'fence', 'status', 'node')
-  if not found[1] then
+  local found = redis.pcall('HMGET', row, 'fence', 'status', 'node')
+  if not found[1] then  -- nor is what is no hash
     return {'gone'}
   end
   if found[1] ~= fence then
@@ -106,12 +110,4 @@ local function counted(first)
     values[place] = ARGV[first + place]
   end
   return values, first + math.max(many, 0) + 1
-end
-
-local function set_of(values)
-  local set = {}
-  for _, value in ipairs(values) do
-    set[value] = true
-  end
-  return set
 end

@@ -14,12 +14,30 @@ local function row_of(key)
   return T .. 'row:' .. key
 end
 
+-- Writes fields of a row that stand in ARGV from `first` on, each with its value; an empty one is no value.
+local function write_fields(row, first)
+  local values, gone = {}, {}
+  for place = first, #ARGV, 2 do
+    if ARGV[place + 1] == '' then
+      gone[#gone + 1] = ARGV[place]
+    else
+      values[#values + 1], values[#values + 2] = ARGV[place], ARGV[place + 1]
+    end
+  end
+  if #gone > 0 then
+    call('HDEL', row, unpack(gone))
+  end
+  if #values > 0 then
+    call('HSET', row, unpack(values))
+  end
+end
+
 -- Writes the due time of a row (a number); whoever sleeps until another one is woken when it is an earlier one.
 local function move(key, type, due, before)
   local score = whole(due)
   call('HSET', row_of(key), 'due', score)
   call('ZADD', T .. 'due:', score, key)
-  call('ZADD', T .. 'due:' .. type, score, key)
+  call('ZADD', T .. 'due:' .. (type or ''), score, key)
   if due < (tonumber(before) or math.huge) then
     ring(T, 1)
   end
@@ -35,11 +53,25 @@ local function settle(key, due)
   move(key, was[1], due, was[2])
 end
 
--- Leases a row until `ends`; returns it, nil when there is none.
-local function take(key, ends, holder, number)
+-- Takes a row out of where it waits.
+local function forget(key, type)
+  call('ZREM', T .. 'due:', key)
+  call('ZREM', T .. 'due:' .. type, key)
+end
+
+-- Leases a row, found in the set of `kind`, until `ends`; returns it, nothing when it is no hash, nil when there is none, or
+-- when that set did not know its type or due time, which is mended.
+local function take(key, kind, ends, holder, number)
   local row = row_of(key)
-  local was = call('HMGET', row, 'due', 'type', 'holder')
-  if not was[1] then
+  local was = redis.pcall('HMGET', row, 'due', 'type', 'holder')
+  if was.err or (not was[1] and call('EXISTS', row) == 0) then
+    forget(key, kind)
+    return was.err and {} or nil
+  end
+  local due = tonumber(was[1]) or now
+  if due > now or (kind ~= '' and kind ~= was[2]) then
+    forget(key, kind)
+    move(key, was[2], due)
     return nil
   end
   if was[3] then
@@ -47,10 +79,10 @@ local function take(key, ends, holder, number)
   end
   grow(row, 'fence', 1)
   grow(row, 'attempts', 1)
-  call('HSET', row, 'status', 'running', 'ready', was[1], 'claim', number, 'holder', holder, 'node', holder,
+  call('HSET', row, 'status', 'running', 'ready', whole(due), 'claim', number, 'holder', holder, 'node', holder,
     'updated', whole(now))
   call('SADD', T .. 'held:' .. holder, key)
-  move(key, was[2], ends, was[1])
+  move(key, was[2], ends, due)
   return call('HGETALL', row)
 end
 
@@ -64,10 +96,11 @@ end
 -- Removes a row, whatever became of it.
 local function remove(key)
   local row = row_of(key)
-  local was = call('HMGET', row, 'fence', 'type', 'holder')
+  local was = redis.pcall('HMGET', row, 'fence', 'type', 'holder')  -- of what is no hash nothing is known
   call('DEL', row)
-  call('ZREM', T .. 'due:', key)
-  call('ZREM', T .. 'due:' .. was[2], key)
+  for _, name in ipairs({'due:', 'due:' .. (was[2] or ''), 'alert', 'told'}) do
+    call('ZREM', T .. name, key)
+  end
   call('SREM', T .. 'held:' .. (was[3] or ''), key)
   keep_fence(T, was[1])
 end

@@ -10,8 +10,8 @@ for _, key in ipairs(call('SMEMBERS', held)) do
     break
   end
   local row = row_of(key)
-  local is = call('HMGET', row, 'status', 'crashes')
-  if is[1] ~= 'running' then  -- somebody deleted the hash alone
+  local is = redis.pcall('HMGET', row, 'status', 'crashes')
+  if is[1] ~= 'running' then  -- somebody deleted the hash alone, or put something else there
     call('SREM', held, key)
   else
     insist(row)

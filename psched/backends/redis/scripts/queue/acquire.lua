@@ -1,7 +1,7 @@
 -- Leases rows, the users taking turns: one row after another goes to the user of the greatest weight, at equal weights to
 -- who has waited longest. A user's weight is his max_running (or 1) divided by how many of his would then run. Half of
 -- the room that a user has is left to other workers, lest one takes all ahead and runs one after another.
--- ARGV: the most rows, the lease in milliseconds, holder, number of this acquire, numbers of earlier ones to be undone
+-- ARGV: the most rows, the lease in milliseconds, holder, number of this acquire, spans of earlier ones to be undone
 -- (counted), types (counted; -1 for any). Returns rows: key and fields.
 local WINDOW = 64  -- users who are compared, those who have waited longest
 local ROUNDS = 4   -- how many windows are looked at when their users turn out to have no room
@@ -185,7 +185,7 @@ local function tidy()
   taken, blocked = {}, {}
 end
 
-undo(holder, set_of(undone))
+undo(holder, undone)
 if types[1] ~= '' then  -- what has ended of other types takes room of the same users
   end_leases('')
 end

@@ -1,6 +1,6 @@
--- Advances a schedule (ARGV 1 to 7) and with that submits rows (from ARGV 8 on), in one step.
-local answer = advance()
+-- Advances a schedule (ARGV as advance.lua says) and with that submits rows (from there on), in one step.
+local answer = advance(1)
 if answer[1] == 'done' then
-  submit(8)
+  submit(1 + ADVANCE)
 end
 return answer

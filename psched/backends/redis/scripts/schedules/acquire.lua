@@ -1,10 +1,11 @@
 -- Leases the rows that have been due longest. ARGV: the most rows, the lease in milliseconds, holder, number of this
--- acquire, numbers of earlier ones to be undone (counted), types (counted; -1 for any). Returns rows: key and fields.
+-- acquire, spans of earlier ones to be undone (counted), types (counted; -1 for any). Returns rows: key and fields, of
+-- what is no hash none.
 local limit, holder, number = tonumber(ARGV[1]), ARGV[3], ARGV[4]
 local ends = now + tonumber(ARGV[2])
 local undone, place = counted(5)
 local types = counted(place)
-undo(holder, set_of(undone))
+undo(holder, undone)
 
 local due = {}
 for _, type in ipairs(ARGV[place] == '-1' and {''} or types) do
@@ -24,12 +25,9 @@ end
 
 local rows = {}
 for at = 1, math.min(limit, #due) do
-  local found = take(due[at].key, ends, holder, number)
+  local found = take(due[at].key, due[at].type, ends, holder, number)
   if found then
     rows[#rows + 1] = {due[at].key, found}
-  else  -- somebody deleted the hash alone
-    call('ZREM', T .. 'due:', due[at].key)
-    call('ZREM', T .. 'due:' .. due[at].type, due[at].key)
   end
 end
 return rows

@@ -1,12 +1,17 @@
--- Creates a row. ARGV: key, type, data, cron, timezone, delay_ms, next_time, due, nonce.
+-- Creates a row. ARGV: key, nonce, node, reckoning, then fields and values ('' for none).
 -- Returns 1; 0 when the key exists and was not written by a call with this very nonce.
-local key, type, nonce = ARGV[1], ARGV[2], ARGV[9]
+local key, nonce = ARGV[1], ARGV[2]
 local row = row_of(key)
 if call('EXISTS', row) == 1 then
-  return call('HGET', row, 'nonce') == nonce and 1 or 0
+  return redis.pcall('HGET', row, 'nonce') == nonce and 1 or 0
 end
-call('HSET', row, 'type', type, 'data', ARGV[3], 'cron', ARGV[4], 'timezone', ARGV[5], 'delay_ms', ARGV[6],
-  'next_time', ARGV[7], 'nonce', nonce, 'status', 'waiting', 'fence', first_fence(T), 'attempts', '0', 'crashes', '0',
-  'created', whole(now), 'updated', whole(now))
-move(key, type, tonumber(ARGV[8]))
+see_that_changes_can_be_entered(key)
+local version = first_version(key)
+call('HSET', row, 'nonce', nonce, 'version', whole(version), 'status', 'waiting', 'fence', first_fence(T),
+  'attempts', '0', 'crashes', '0', 'created', whole(now), 'updated', whole(now))
+write_fields(row, 5)
+enter_change(key, version, 'add', ARGV[3], '', ARGV[4])
+local is = call('HMGET', row, 'type', 'due')
+move(key, is[1], tonumber(is[2]))
+watch(key)
 return 1

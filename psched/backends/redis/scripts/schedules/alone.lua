@@ -1,1 +1,1 @@
-return advance()
+return advance(1)

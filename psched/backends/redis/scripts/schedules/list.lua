@@ -1,4 +1,5 @@
--- Returns a page of rows by due time and key, each a list of the key, then fields and values.
+-- Returns a page of rows by due time and key, each a list of the key, its fields and values (none when there is no such
+-- hash), and the due time by which it has its place.
 -- ARGV: the most rows of a page, and due time and key of the last row before ('' and '' at first).
 local MOST_BYTES = 4000000
 local places, page, bytes = T .. 'due:', tonumber(ARGV[1]), 0
@@ -22,12 +23,13 @@ if ARGV[2] ~= '' then
   end
 end
 local rows = {}
-for _, key in ipairs(call('ZRANGE', places, first, first + page - 1)) do
-  local found = call('HGETALL', row_of(key))
+local keys = call('ZRANGE', places, first, first + page - 1, 'WITHSCORES')
+for at = 1, #keys, 2 do
+  local found = redis.pcall('HGETALL', row_of(keys[at]))
   for _, value in ipairs(found) do
     bytes = bytes + #value
   end
-  rows[#rows + 1] = {key, found}
+  rows[#rows + 1] = {keys[at], found.err and {} or found, keys[at + 1]}
   if bytes > MOST_BYTES then
     break
   end

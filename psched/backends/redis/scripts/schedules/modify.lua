@@ -1,26 +1,31 @@
--- Writes fields of a row that is as it was seen. ARGV: key, then as seen status, next_time, cron, timezone, delay_ms and
--- due ('' for any), then fields and values. Returns 1; 0 when it is not as it was seen.
+-- Writes fields of a row that is as it was seen, and enters the change. ARGV: key; as seen status, next_time, cron,
+-- timezone, delay_ms, due ('' for any), paused_from and paused_until ('' for none); node, action, what was next before,
+-- reckoning; of an occurrence that is passed over by it whether that is trouble (0 or 1; '' for no such occurrence) and
+-- the members of its entry; then fields and values ('' for none). Returns 1; 0 when the row is not as it was seen.
 local key = ARGV[1]
 local row = row_of(key)
-local is = call('HMGET', row, 'status', 'next_time', 'cron', 'timezone', 'delay_ms', 'due', 'type')
-for place = 1, 6 do
+local is = call('HMGET', row, 'status', 'next_time', 'cron', 'timezone', 'delay_ms', 'due', 'paused_from', 'paused_until',
+  'type')
+for place = 1, 8 do
   local seen = ARGV[place + 1]
-  if is[place] ~= seen and not (place == 6 and seen == '' and is[6]) then
+  if (is[place] or '') ~= seen and not (place == 6 and seen == '' and is[6]) then
     return 0
   end
 end
-local type, due = is[7], is[6]
-for place = 8, #ARGV, 2 do
-  if ARGV[place] == 'due' then
-    due = ARGV[place + 1]
-  else
-    call('HSET', row, ARGV[place], ARGV[place + 1])
-  end
-  if ARGV[place] == 'type' then
-    call('ZREM', T .. 'due:' .. type, key)
-    type = ARGV[place + 1]
-  end
+see_that_changes_can_be_entered(key)
+local version = version_of(key)
+if ARGV[14] ~= '' then  -- a fence of its own, so that the entry cannot meet one of the last run
+  grow(row, 'fence', 1)
+  local last = call('HMGET', row, 'fence', 'node')
+  enter(key, is[2], last[1], version, last[2], '', ARGV[14], ARGV[15])
 end
-call('HSET', row, 'updated', whole(now))
-move(key, type, tonumber(due), is[6])
+write_fields(row, 16)
+call('HSET', row, 'version', whole(version + 1), 'updated', whole(now))
+enter_change(key, version + 1, ARGV[11], ARGV[10], ARGV[12], ARGV[13])
+local becomes = call('HMGET', row, 'type', 'due')
+if becomes[1] ~= is[9] then
+  call('ZREM', T .. 'due:' .. (is[9] or ''), key)
+end
+move(key, becomes[1], tonumber(becomes[2]) or now, is[6])
+watch(key)
 return 1

@@ -1,0 +1,38 @@
+"""The alarms of schedules on Redis: what is overdue, and who tells of it. Used in children and clients."""
+
+from __future__ import annotations
+
+import math
+
+from psched.alarm import Overdue
+from psched.backends.rdb.alarms import read_overdue
+from psched.backends.redis.fields import milliseconds, stored
+from psched.backends.redis.ledger import Run
+
+
+class RedisAlarms:
+    """`Alarms` on a table of schedules."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def overdue(self, limit: int) -> list[Overdue]:
+        """Return up to `limit` occurrences that are overdue, those longest overdue first."""
+        return self._found(limit, 0)
+
+    def untold(self, limit: int) -> list[Overdue]:
+        """Return up to `limit` overdue occurrences that nobody has told of, and nobody is telling of."""
+        return self._found(limit, 1)
+
+    def claim(self, overdue: Overdue, seconds: float) -> bool:
+        """Take it upon oneself to tell of an occurrence; a claim without an answer runs out."""
+        time = milliseconds(overdue.scheduled_time)
+        return bool(self._run("tell", overdue.key, time, math.ceil(seconds * 1000)))
+
+    def told(self, overdue: Overdue) -> None:
+        """Enter that somebody was told of the occurrence."""
+        self._run("told", overdue.key, milliseconds(overdue.scheduled_time))
+
+    def _found(self, limit: int, untold: int) -> list[Overdue]:
+        found = self._run("overdue", limit, untold)
+        return [read_overdue(stored(key, row) | {"now": int(now)}) for key, row, now in found]
