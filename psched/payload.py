@@ -33,9 +33,11 @@ def encode(data: object) -> str:
     """Return `data` as compact JSON, UTF-8 not escaped. Raises ValueError for anything but an object of JSON values."""
     if not isinstance(data, dict):
         raise ValueError(f"data must be a JSON object (a dict), got {type(data).__name__}")
+    if not data:
+        return "{}"
     try:
-        text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        size = len(text.encode())
+        text = _ENCODER.encode(data)
+        size = len(text) if text.isascii() else len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"data cannot be stored as JSON: {error}") from error
     if size > MAX_DATA_BYTES:
@@ -70,8 +72,11 @@ def _expand(stored: str | bytes) -> str | bytes:
 
 def decode(text: str | bytes) -> dict[str, Any]:
     """Return the object in `text`, compressed or not. Raises ValueError when it is not JSON or not an object."""
-    text = _expand(text)
-    value = json.loads(text, parse_constant=_refuse)
+    if text[:1] != "{":
+        text = _expand(text)
+        if isinstance(text, bytes):
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+    value: Any = _DECODER.decode(text)  # type: ignore[arg-type]
     if not isinstance(value, dict):
         raise ValueError(f"data must be a JSON object, found {type(value).__name__}")
     return value
@@ -80,6 +85,11 @@ def decode(text: str | bytes) -> dict[str, Any]:
 def _refuse(constant: str) -> None:
     """Python's reader takes NaN and Infinity, which are no JSON and could not be written again."""
     raise ValueError(f"{constant} is no JSON")
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
+"""Made once: for small data that takes longer than using them."""
 
 
 def type_from_key(key: str) -> str:

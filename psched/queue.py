@@ -86,10 +86,10 @@ class Queue:
         All are written in one transaction: the caller's, if `connection` is given as for `submit`. Raises ValueError,
         NotSupportedError: nothing was written.
         """
-        checked = [checked_task(task) for task in tasks]
-        twice = [key for key, count in Counter(task.key for task in checked).items() if count > 1]
-        if twice:
-            raise ValueError(f"the key {twice[0]!r} is given twice")
+        checked = [_storable(task) for task in tasks]
+        if len({task.key for task in checked}) < len(checked):
+            twice, _ = Counter(task.key for task in checked).most_common(1)[0]
+            raise ValueError(f"the key {twice!r} is given twice")
         return self.store.submit(checked, connection) if checked else []
 
     def list(self, status: str | None = None, type: str | None = None, user: str | None = None) -> Iterator[TaskRow]:
@@ -175,9 +175,14 @@ class QueuedTask:
 
 def checked_task(task: NewTask) -> NewTask:
     """Return `task`, or raise ValueError that says which of its fields cannot be stored, and why."""
+    encode(dict(task.data))
+    return _storable(task)
+
+
+def _storable(task: NewTask) -> NewTask:
+    """Return `task`, of which all but the data was checked: the store refuses what it cannot encode."""
     check_key(task.key)
     checked_type(task.type)
-    encode(dict(task.data))
     if task.run_at is not None:
         _check_time(task.run_at)
     if task.user is not None:

@@ -20,6 +20,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.selectable import Select
 
+from psched.dialects.insertion import Ways
 from psched.dialects.listening import Connections
 from psched.dialects.pairs import Prepared
 from psched.errors import ConfigError
@@ -180,6 +181,10 @@ class Dialect:
     def insert_new(self, table: Table) -> Any:
         """Return an INSERT that leaves rows whose key exists as they are, without an error."""
         raise NotImplementedError
+
+    def insert_prepared(self, connection: Connection, ways: Ways, values: Mapping[str, Any]) -> int:
+        """Insert rows whose keys are new and return how many; 0 when that is not known."""
+        return connection.exec_driver_sql(ways.lenient.text, ways.lenient.parameters(values)).rowcount
 
     def insert_one(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert a row and tell whether its key is new; if it is not, a transaction around it can go on."""

@@ -21,6 +21,7 @@ from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 from psched.dialects import base
 from psched.dialects.base import ExactText, Fault, LongText, now_ms
 from psched.dialects.given import given_leases
+from psched.dialects.insertion import Ways, given_rows
 from psched.dialects.pairs import Prepared
 from psched.errors import ConfigError
 
@@ -64,6 +65,13 @@ def _given_leases(element: given_leases, compiler: SQLCompiler, **options: Any) 
 @compiles(LongText, "mysql")
 def _long_text(element: LongText, compiler: DDLCompiler, **options: Any) -> str:
     return "LONGTEXT"
+
+
+@compiles(given_rows, "mysql")
+def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
+    types = compiler.dialect.type_compiler_instance
+    fields = (f"{field.name} {types.process(field.type)} PATH '$.{field.name}'" for field in element.fields)
+    return f"JSON_TABLE({compiler.process(element.clauses, **options)}, '$[*]' COLUMNS ({', '.join(fields)}))"
 
 
 _GIVEN = "JSON_TABLE(?, '$[*]' COLUMNS (`key` TEXT PATH '$[0]', fence BIGINT PATH '$[1]'))"
@@ -146,6 +154,16 @@ class Dialect(base.Dialect):
         """Return an INSERT that leaves rows whose key exists as they are; INSERT IGNORE would cut values to fit."""
         key = next(iter(table.primary_key))
         return insert(table).on_duplicate_key_update({key.name: key})
+
+    def insert_prepared(self, connection: Connection, ways: Ways, values: Mapping[str, Any]) -> int:
+        """Insert rows whose keys are new and return how many; 0 when some existed: then the server does not count."""
+        try:
+            return connection.exec_driver_sql(ways.strict.text, ways.strict.parameters(values)).rowcount
+        except DBAPIError as error:  # an INSERT that fails undoes itself alone
+            if not self.is_duplicate_key(error):
+                raise
+        connection.exec_driver_sql(ways.lenient.text, ways.lenient.parameters(values))
+        return 0
 
     def insert_one(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert a row and tell whether its key is new. An INSERT that fails undoes itself alone."""

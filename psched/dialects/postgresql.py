@@ -20,6 +20,7 @@ from sqlalchemy.sql.selectable import Select
 from psched.dialects import base
 from psched.dialects.base import ExactText, Fault, now_ms
 from psched.dialects.given import given_leases
+from psched.dialects.insertion import given_rows
 from psched.dialects.listening import Connections, ListenBell, create_triggers, has_triggers
 from psched.errors import ConfigError
 from psched.store import Bell
@@ -61,6 +62,14 @@ def _given_leases(element: given_leases, compiler: SQLCompiler, **options: Any) 
 @compiles(ExactText, "postgresql")
 def _exact_text(element: ExactText, compiler: DDLCompiler, **options: Any) -> str:
     return f'VARCHAR({element.length}) COLLATE "C"'
+
+
+@compiles(given_rows, "postgresql")
+def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
+    types = compiler.dialect.type_compiler_instance
+    fields = ", ".join(f"{field.name} {types.process(field.type)}" for field in element.fields)
+    told = compiler.process(element.clauses, **options)
+    return "".join(("(SELECT * FROM json_to_recordset(CAST(", told, " AS JSON)) AS told (", fields, "))"))
 
 
 class Dialect(base.Dialect):

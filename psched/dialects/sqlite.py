@@ -22,6 +22,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from psched.dialects import base
 from psched.dialects.base import Fault, now_ms
 from psched.dialects.given import given_leases
+from psched.dialects.insertion import given_rows
 from psched.errors import ConfigError
 
 _NOT_NOW = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
@@ -41,6 +42,12 @@ def _now_ms(element: now_ms, compiler: SQLCompiler, **options: Any) -> str:
 @compiles(given_leases, "sqlite")
 def _given_leases(element: given_leases, compiler: SQLCompiler, **options: Any) -> str:
     return _GIVEN.replace("?", compiler.process(element.clauses, **options))
+
+
+@compiles(given_rows, "sqlite")
+def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
+    fields = ", ".join(f"json_extract(value, '$.{field.name}') AS {field.name}" for field in element.fields)
+    return "".join(("(SELECT ", fields, " FROM json_each(", compiler.process(element.clauses, **options), "))"))
 
 
 class Dialect(base.Dialect):

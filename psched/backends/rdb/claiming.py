@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
+from operator import itemgetter
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, RowMapping, Select, Table, Update, bindparam, select
+from sqlalchemy import Connection, Row, Select, Table, Update, bindparam, select
 
 from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import RUNNING
@@ -18,8 +19,11 @@ Parameters = dict[str, Any]
 class Claiming(Protocol):
     """How due rows are leased. The parameters are those of `LeaseStatements.claim`, with :limit and the types."""
 
-    def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[RowMapping]:
-        """Lease up to :limit due rows and return them as they are then, in the order in which they are to be run."""
+    def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[Row[Any]]:
+        """Lease up to :limit due rows and return them as they are then, in the order in which they are to be run.
+
+        They have the columns of `LeaseStatements.claimed`.
+        """
         ...
 
 
@@ -33,9 +37,12 @@ def type_parameters(types: Collection[str] | None) -> Parameters:
     return {} if types is None else {f"type_{number}": type_ for number, type_ in enumerate(types)}
 
 
-def earliest_first(rows: Sequence[RowMapping]) -> Sequence[RowMapping]:
+_READY_AND_KEY = itemgetter(1, 0)
+
+
+def earliest_first(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
     """Return rows that were just leased in the order of their due times before."""
-    return sorted(rows, key=lambda row: (row["ready"], row["key"]))
+    return sorted(rows, key=_READY_AND_KEY)
 
 
 class OneStatement:
@@ -47,16 +54,16 @@ class OneStatement:
         self._statements = statements
         self._by_types: dict[int | None, Any] = {}
 
-    def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[RowMapping]:
+    def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[Row[Any]]:
         """Lease up to :limit due rows."""
         if type_count not in self._by_types:
             self._by_types[type_count] = self._statement(type_count)
-        return earliest_first(connection.execute(self._by_types[type_count], parameters).mappings().all())
+        return earliest_first(connection.execute(self._by_types[type_count], parameters).all())
 
     def _statement(self, type_count: int | None) -> Any:
         due = self._statements.due(type_count, locked=True).subquery()
         keys = self._dialect.among(self._table.c.key, select(due.c.key))
-        return self._statements.claim(keys).returning(*self._table.c)
+        return self._statements.claim(keys).returning(*self._statements.claimed)
 
 
 class ThreeSteps:
@@ -74,7 +81,7 @@ class ThreeSteps:
         c = table.c
         self._statements = statements
         self._take: Update = statements.claim(c.key.in_(bindparam("keys", expanding=True)))
-        self._taken: Select[Any] = select(*c).where(
+        self._taken: Select[Any] = select(*statements.claimed).where(
             c.key.in_(bindparam("keys", expanding=True)),
             c.claim == bindparam("claim_number"),
             c.status == RUNNING,
@@ -82,7 +89,7 @@ class ThreeSteps:
         self._by_types: dict[int | None, Select[Any]] = {}
         self._windows = 1
 
-    def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[RowMapping]:
+    def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[Row[Any]]:
         """Lease up to :limit due rows; none only when none is due, or others were faster every time."""
         for _ in range(self.TRIES):
             keys = self._candidates(connection, parameters, type_count)
@@ -91,7 +98,7 @@ class ThreeSteps:
             taken = connection.execute(self._take, {**parameters, "keys": keys}).rowcount
             self._windows = min(self._windows * 2, self.WIDEST) if taken < len(keys) else max(self._windows // 2, 1)
             if taken:
-                return earliest_first(connection.execute(self._taken, {**parameters, "keys": keys}).mappings().all())
+                return earliest_first(connection.execute(self._taken, {**parameters, "keys": keys}).all())
         return []
 
     def _candidates(self, connection: Connection, parameters: Parameters, type_count: int | None) -> list[str]:

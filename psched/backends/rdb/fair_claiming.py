@@ -8,8 +8,9 @@ there is one band, and the queue is claimed as schedules are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Table, bindparam, func, select
+from sqlalchemy import Connection, Row, Table, bindparam, func, select
 
 from psched.backends.rdb.candidates import Candidates
 from psched.backends.rdb.claiming import Parameters, claiming_by
@@ -45,7 +46,7 @@ class FairClaiming:
         self._next = select(func.max(c.band)).where(c.band < bindparam("above"))
         self._head = select(c.due).where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(1)
 
-    def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[RowMapping]:
+    def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[Row[Any]]:
         """Lease up to :limit due rows."""
         fresh = self._clock() < self._look_at
         known = self._bands if fresh else self._look(connection)
@@ -67,7 +68,7 @@ class FairClaiming:
 
     def _take(
         self, connection: Connection, bands: Sequence[int], parameters: Parameters, type_count: int | None
-    ) -> Sequence[RowMapping]:
+    ) -> Sequence[Row[Any]]:
         open_bands = [band for band in bands if not has_users(band)]
         user_bands = [band for band in bands if has_users(band)]
         if not user_bands:
@@ -77,8 +78,8 @@ class FairClaiming:
 
     def _take_open(
         self, connection: Connection, bands: Sequence[int], parameters: Parameters, type_count: int | None
-    ) -> list[RowMapping]:
-        rows: list[RowMapping] = []
+    ) -> list[Row[Any]]:
+        rows: list[Row[Any]] = []
         for band in bands:
             values = {**parameters, "of_band": band, "limit": parameters["limit"] - len(rows)}
             rows += self._open.acquire(connection, values, type_count)
@@ -108,9 +109,9 @@ class _Turns:
         self._types = [parameters[f"type_{number}"] for number in range(type_count or 0)]
         self._candidates: dict[str, Candidate] = {}
         self._busy: list[Candidate] = []
-        self._rows: list[RowMapping] = []
+        self._rows: list[Row[Any]] = []
 
-    def take(self) -> list[RowMapping]:
+    def take(self) -> list[Row[Any]]:
         """Lease rows round by round: whoever has less than his share leaves it to the others.
 
         Users for whom somebody else is claiming are waited for only when there is nothing else to be had.
@@ -156,7 +157,7 @@ class _Turns:
         if some:
             self._claim_for({user: given[user] for user in some}, patient=False)
         turn = {user: number for number, user in enumerate(given)}
-        self._rows[before:] = sorted(self._rows[before:], key=lambda row: turn[row["user_name"]])
+        self._rows[before:] = sorted(self._rows[before:], key=lambda row: turn[row.user_name])
 
     def _claim_for(self, given: dict[str, int], patient: bool) -> None:
         claimed = self._claiming._users.claim(
@@ -167,9 +168,9 @@ class _Turns:
                 candidate = self._candidates.pop(user, None)
                 self._busy += [] if candidate is None else [candidate]
             else:
-                self._note(user, share, [row for row in claimed.rows if row["user_name"] == user])
+                self._note(user, share, [row for row in claimed.rows if row.user_name == user])
 
-    def _note(self, user: str, share: int, rows: Sequence[RowMapping]) -> None:
+    def _note(self, user: str, share: int, rows: Sequence[Row[Any]]) -> None:
         """Count what a user got; one who had less than his share has no more."""
         self._rows += rows
         candidate = self._candidates.pop(user, None)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Insert, RowMapping, Table, Update
+from sqlalchemy import Connection, Insert, Row, RowMapping, Table, Update
 
 from psched.backends.rdb.claiming import Claiming, claiming_by, type_parameters
 from psched.backends.rdb.statements import LeaseStatements
@@ -44,8 +44,10 @@ class Leases:
         self._lock = threading.Lock()
         self._unanswered: dict[int, float] = {}
 
-    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None) -> list[tuple[RowMapping, Lease]]:
+    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None) -> Sequence[Row[Any]]:
         """Lease up to `limit` due rows, in the order in which they are to be run, for `alive_time` seconds.
+
+        They have the columns of `LeaseStatements.claimed`.
 
         Each acquire writes a number of its own into its rows. When its answer is lost, the next one undoes by this
         number what it did, so that the rows are due again as they were.
@@ -66,7 +68,7 @@ class Leases:
 
         begun = False
 
-        def work(connection: Connection, uncertain: bool) -> Sequence[RowMapping]:
+        def work(connection: Connection, uncertain: bool) -> Sequence[Row[Any]]:
             nonlocal begun
             if begun:  # more than one statement takes rows, and some may have been done
                 connection.execute(self.statements.undo, self._undoing([number]))
@@ -74,12 +76,11 @@ class Leases:
             return self._claiming.acquire(connection, values, type_count)
 
         try:
-            rows = self._database.run(work)
+            return self._database.run(work)
         except BaseException:
             with self._lock:
                 self._unanswered[number] = asked + alive_time
             raise
-        return [(row, lease_of(row)) for row in rows]
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now; None for those that are lost."""

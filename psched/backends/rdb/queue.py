@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from sqlalchemy import Connection, MetaData, RowMapping, Update, select
@@ -25,13 +26,13 @@ from psched.backends.rdb.tables import (
     queue_table,
     users_table,
 )
+from psched.backends.rdb.task_rows import claimed_task, read_task
 from psched.backends.rdb.waiting import ManyBands
-from psched.backends.sql.fields import Fields
 from psched.backends.sql.pages import pages_by_key
 from psched.dialects.database import Database
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, ScheduleError
 from psched.model import Claim, NewTask, TaskRow
-from psched.payload import compress_to_text, encode, is_compressed, type_from_key
+from psched.payload import compress_to_text, encode
 from psched.store import TaskFilter
 
 
@@ -46,7 +47,8 @@ class RdbTaskStore(RdbLeaseStore):
         due_times = ManyBands(database, self._table)
         narrowed = indexes_of_users(self._table) if database.dialect.partial_indexes else []
         upgrading = [DropIndex(index, if_exists=True) for index in narrowed]  # then they are missing, and made anew
-        super().__init__(database, leases, due_times, read_task, self._table, users, upgrading=upgrading)
+        claimed = partial(claimed_task, holder)
+        super().__init__(database, leases, due_times, claimed, self._table, users, upgrading=upgrading)
         self._joint = JointAcquire(super().acquire)
         self._holder = holder
         self._submission = Submission(database, self._table)
@@ -166,33 +168,6 @@ class RdbTaskStore(RdbLeaseStore):
 
     def _row(self, connection: Connection, key: str) -> RowMapping | None:
         return connection.execute(self._leases.statements.read, {"lease_key": key}).mappings().first()
-
-
-def read_task(row: RowMapping) -> TaskRow:
-    """Return a stored task; what cannot be used of it is its `problem`."""
-    fields = Fields(row)
-    key = fields.text("key")
-    stored = row["data"]
-    return TaskRow(
-        key=key,
-        type=fields.text("type") or type_from_key(key),
-        data=fields.json("data"),
-        status=fields.text("status"),
-        attempts=fields.number("attempts"),
-        last_error=fields.optional_text("last_error"),
-        node=fields.optional_text("node"),
-        run_at=fields.seconds("run_at", 1000),
-        due=fields.optional_seconds("due", 1000),
-        created_at=fields.optional_seconds("created", 1000),
-        finished_at=fields.optional_seconds("finished_at", 1000),
-        user=fields.text("user_name") or None,
-        max_running=row["max_running"],
-        priority=fields.number("priority"),
-        max_attempts=row["max_attempts"],
-        cancel_requested=bool(row["cancel_requested"]),
-        compression="gzip" if isinstance(stored, str | bytes) and is_compressed(stored) else None,
-        problem=fields.problem,
-    )
 
 
 def _milliseconds(retention: float | None) -> int | None:

@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sqlalchemy import Row
+
 from psched.backends.rdb.leases import storable
-from psched.backends.rdb.tables import WAITING, milliseconds
+from psched.backends.rdb.tables import CLAIMED_OF_SCHEDULE, RUNNING, WAITING, milliseconds
 from psched.backends.sql.fields import Fields
 from psched.ledger import PAUSED, SKIPPED, Entry
-from psched.model import CATCH_UP, Policy, Rule, ScheduleRow
+from psched.model import CATCH_UP, Claim, Lease, Policy, Rule, ScheduleRow
 from psched.payload import encode, type_from_key
 
 _ERROR_TAIL = 2000
 """Characters kept of an error: the row of the schedule itself has more of it."""
+
+
+def claimed_schedule(holder: str, row: Row[Any]) -> Claim:
+    """Return a schedule that `holder` has just leased, read with the columns `CLAIMED_OF_SCHEDULE`."""
+    values = dict(zip(CLAIMED_OF_SCHEDULE, row, strict=True))
+    lease = Lease(values["key"], values["fence"], values["due"] / 1000)
+    return Claim(read_schedule({**values, "status": RUNNING, "node": holder}), lease)
 
 
 def read_schedule(row: Mapping[Any, Any]) -> ScheduleRow:

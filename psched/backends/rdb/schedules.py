@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, cast
 
 from sqlalchemy import (
@@ -25,7 +26,14 @@ from psched.alarm import Alarms
 from psched.backends.rdb.alarms import RdbAlarms
 from psched.backends.rdb.leases import Leases, new_number
 from psched.backends.rdb.records import Records
-from psched.backends.rdb.schedule_rows import all_columns, changed_columns, pause_columns, read_schedule, rule_columns
+from psched.backends.rdb.schedule_rows import (
+    all_columns,
+    changed_columns,
+    claimed_schedule,
+    pause_columns,
+    read_schedule,
+    rule_columns,
+)
 from psched.backends.rdb.store import RdbLeaseStore
 from psched.backends.rdb.tables import RUNNING, WAITING, changes_table, ledger_table, milliseconds, schedules_table
 from psched.backends.rdb.trimming import TrimmedLedger
@@ -58,7 +66,7 @@ class RdbScheduleStore(RdbLeaseStore):
             database,
             Leases(database, self._table, settings.holder),
             OneOrder(database, self._table),
-            read_schedule,
+            partial(claimed_schedule, settings.holder),
             *(self._table, *others),
             upgrading=(self._records.adopting(),),
         )

@@ -53,6 +53,7 @@ class LeaseStatements:
             table.c.fence == bindparam("lease_fence"),
             table.c.status == RUNNING,
         )
+        self.claimed = [table.c[name] for name in table.info["claimed"]]
         self.read = select(*table.c).where(table.c.key == bindparam("lease_key"))
         self.fences = select(table.c.key, table.c.fence, table.c.status, table.c.node).where(
             table.c.key.in_(bindparam("keys", expanding=True))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
-from sqlalchemy import Executable, MetaData, RowMapping, Table
+from sqlalchemy import Executable, MetaData, Row, Table
 
 from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.tables import versions_table
@@ -12,12 +13,12 @@ from psched.backends.rdb.versions import VersionedLayout
 from psched.backends.rdb.waiting import DueTimes
 from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
-from psched.model import Claim, Lease, Row
+from psched.model import Claim, Lease
 from psched.store import Bell, Finding
 
 
 class RdbLeaseStore(SqlStore):
-    """Due rows with leases in one table; `read` makes of a stored row what the engine knows."""
+    """Due rows with leases in one table; `claimed` makes of a row that was just leased what the engine knows."""
 
     shows_fence = True
     knows_holders = True
@@ -27,7 +28,7 @@ class RdbLeaseStore(SqlStore):
         database: Database,
         leases: Leases,
         due_times: DueTimes,
-        read: Callable[[RowMapping], Row],
+        claimed: Callable[[Row[Any]], Claim],
         *tables: Table,
         upgrading: Sequence[Executable] = (),
     ) -> None:
@@ -40,7 +41,7 @@ class RdbLeaseStore(SqlStore):
         self._rows = tables[0]
         self._leases = leases
         self._due_times = due_times
-        self._read_row = read
+        self._claimed = claimed
 
     def create_tables(self) -> None:
         """Create or upgrade the tables, their indexes, and what calls idle workers where the database can do that."""
@@ -62,7 +63,7 @@ class RdbLeaseStore(SqlStore):
 
     def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:
         """Lease up to `limit` due rows, earliest first."""
-        return [Claim(self._read_row(row), lease) for row, lease in self._leases.acquire(limit, alive_time, types)]
+        return [self._claimed(row) for row in self._leases.acquire(limit, alive_time, types)]
 
     def next_due(self, types: Collection[str] | None = None) -> float | None:
         """Return in how many seconds the earliest row is due; None when there is none."""

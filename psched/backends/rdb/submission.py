@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Table, bindparam, func, select
+from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, bindparam, func, literal, select
 
 from psched.backends.rdb.leases import new_number
 from psched.backends.rdb.tables import band_of
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
+from psched.dialects.insertion import Insertion
 from psched.model import NewTask
 from psched.payload import compress_to_text, encode
+
+_TOLD = ("key", "type", "data", "user_name", "max_running", "priority", "band", "max_attempts")
 
 _PAGE = 500
 """Rows looked at by one statement."""
@@ -23,18 +26,15 @@ class Submission:
 
     def __init__(self, database: Database, table: Table) -> None:
         c = table.c
-        start = func.coalesce(bindparam("start", type_=BigInteger), now_ms())
         self._database = database
-        self._insert = database.dialect.insert_new(table).values(
-            run_at=start, due=start, fence=now_ms(), created=now_ms(), updated=now_ms()
-        )
-        self._ours = self._insert.returning(c.key, c.nonce)
+        told = [c[name] for name in _TOLD]
+        self._insertion = Insertion(database.dialect, table, [*told, Column("start", BigInteger)], _values)
         self._look = select(c.key, c.nonce).where(c.key.in_(bindparam("keys", expanding=True)))
 
     def submit(self, tasks: Sequence[NewTask], connection: Any) -> list[str]:
         """Write `tasks` and return the keys that existed; see `TaskStore.submit`."""
         nonce = new_number()
-        rows = [{**columns(task), "nonce": nonce} for task in tasks]
+        rows = [columns(task) for task in tasks]
         if connection is not None:
             return self._write(self._database.of_caller(connection), rows, nonce)
 
@@ -47,14 +47,9 @@ class Submission:
         return self._database.run(work)
 
     def _write(self, connection: Connection, rows: list[dict[str, Any]], nonce: int) -> list[str]:
-        if connection.dialect.insert_returning and connection.dialect.use_insertmanyvalues:
-            found = connection.execute(self._ours, rows).all()
-            ours = {key for key, number in found if number == nonce}
-            doubtful = [row["key"] for row in rows if row["key"] not in ours]
-        else:
-            connection.execute(self._insert, rows)
-            doubtful = [row["key"] for row in rows]
-        return self._not_ours(connection, doubtful, nonce)
+        if self._insertion.execute(connection, rows, {"nonce": nonce}) == len(rows):
+            return []
+        return self._not_ours(connection, [row["key"] for row in rows], nonce)
 
     def _not_ours(self, connection: Connection, keys: list[str], nonce: int) -> list[str]:
         """Return those of `keys` that are not written by us, now or by an attempt whose answer was lost."""
@@ -66,16 +61,28 @@ class Submission:
 
 
 def columns(task: NewTask) -> dict[str, Any]:
-    """Return what a row of the table holds of a new task."""
-    text = encode(dict(task.data))
-    return {
+    """Return what is told of a new task; what is not stands for itself."""
+    text = encode(task.data if isinstance(task.data, dict) else dict(task.data))
+    row: dict[str, Any] = {
         "key": task.key,
         "type": task.type,
         "data": text if task.compression is None else compress_to_text(text),
-        "start": None if task.run_at is None else round(task.run_at * 1000),
-        "user_name": "" if task.user is None else task.user,
-        "max_running": task.max_running,
-        "priority": task.priority,
-        "band": band_of(task.user, task.priority),
-        "max_attempts": task.max_attempts,
     }
+    if task.run_at is not None:
+        row["start"] = round(task.run_at * 1000)
+    if task.user is not None or task.priority != 0:
+        row |= {"priority": task.priority, "band": band_of(task.user, task.priority)}
+        row |= {"user_name": task.user, "max_running": task.max_running}
+    if task.max_attempts is not None:
+        row["max_attempts"] = task.max_attempts
+    return row
+
+
+def _values(told: Mapping[str, ColumnElement[Any]]) -> dict[str, ColumnElement[Any]]:
+    """Return the columns of a new row."""
+    start = func.coalesce(told["start"], now_ms())
+    absent = {"user_name": "", "priority": 0, "band": 0}
+    kept = {name: told[name] for name in _TOLD if name not in absent}
+    filled = {name: func.coalesce(told[name], literal(value)) for name, value in absent.items()}
+    times = {"run_at": start, "due": start, "fence": now_ms(), "created": now_ms(), "updated": now_ms()}
+    return {**kept, **filled, **times, "nonce": bindparam("nonce", type_=BigInteger)}

@@ -16,6 +16,21 @@ QUEUE_LAYOUT = 2
 USER_BAND = 1000
 """What sets the bands of tasks with a user apart; more than twice any priority."""
 
+_LEASED = ("key", "ready", "fence", "due")
+_SHARED = ("type", "data", "attempts", "last_error")
+CLAIMED_OF_TASK = (
+    *_LEASED,
+    *_SHARED,
+    *("cancel_requested", "run_at", "created", "user_name", "max_running", "priority", "max_attempts"),
+)
+CLAIMED_OF_SCHEDULE = (
+    *_LEASED,
+    *_SHARED,
+    *("cron", "timezone", "delay_ms", "next_time", "last_time", "extra", "paused_from", "paused_until"),
+    *("catch_up", "max_lateness_ms", "alert_after_ms"),
+)
+"""What is read of a row that was just leased, in this order."""
+
 WAITING = "waiting"
 RUNNING = "running"
 FINISHED = "finished"
@@ -45,7 +60,7 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
     table = _leased_table(
         metadata,
         name,
-        SCHEDULES_LAYOUT,
+        {"layout": SCHEDULES_LAYOUT, "claimed": CLAIMED_OF_SCHEDULE},
         Column("cron", ExactText(255), nullable=False),
         Column("timezone", ExactText(255), nullable=False),
         Column("delay_ms", BigInteger, nullable=False),
@@ -141,7 +156,7 @@ def queue_table(metadata: MetaData, name: str) -> Table:
     table = _leased_table(
         metadata,
         name,
-        QUEUE_LAYOUT,
+        {"layout": QUEUE_LAYOUT, "claimed": CLAIMED_OF_TASK},
         Column("run_at", BigInteger, nullable=False),
         Column("due", BigInteger),
         Column("user_name", ExactText(255), nullable=False, server_default=""),
@@ -204,8 +219,10 @@ def has_users(band: int) -> bool:
     return band > USER_BAND // 2
 
 
-def _leased_table(metadata: MetaData, name: str, layout: int, *columns: Column[Any]) -> Table:
-    """Return a table of due rows with leases: everything that leases.py writes, and `columns`; of this `layout`.
+def _leased_table(metadata: MetaData, name: str, info: dict[str, Any], *columns: Column[Any]) -> Table:
+    """Return a table of due rows with leases: everything that leases.py writes, and `columns`.
+
+    `info`: the `layout`, and the columns that are `claimed`, read of a row that was just leased.
 
     Among them is `due`: when the row is due or its lease ends, NULL once it is finished for good. `ready` is what `due`
     was before the last acquire, `claim` which acquire that was, `nonce` which `add` made the row; `holder` is NULL
@@ -230,7 +247,7 @@ def _leased_table(metadata: MetaData, name: str, layout: int, *columns: Column[A
         Column("last_error", LongText),
         Column("created", BigInteger, nullable=False, server_default="0"),
         Column("updated", BigInteger, nullable=False, server_default="0"),
-        info={"layout": layout},
+        info=info,
         mysql_engine="InnoDB",
         mysql_charset="utf8mb4",
     )

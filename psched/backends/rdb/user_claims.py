@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Connection,
+    Row,
     RowMapping,
     Select,
     Table,
@@ -39,7 +40,7 @@ Parameters = dict[str, Any]
 class Claimed(NamedTuple):
     """What was leased, and for which users nobody looked since somebody else was claiming for them."""
 
-    rows: list[RowMapping]
+    rows: list[Row[Any]]
     busy: Collection[str]
 
 
@@ -75,8 +76,8 @@ class UserClaims:
             if keys:
                 connection.execute(self._change, {"users": locked})
         if keys and not self._database.dialect.returning:
-            rows = connection.execute(self._taken, {**parameters, "keys": keys}).mappings().all()
-        by_key = {row["key"]: row for row in rows}
+            rows = connection.execute(self._taken, {**parameters, "keys": keys}).all()
+        by_key = {row.key: row for row in rows}
         return Claimed([by_key[key] for key in keys if key in by_key], shares.keys() - set(locked))
 
     def _choose(
@@ -141,9 +142,9 @@ class UserClaims:
             due = due.where(c.type.in_(bindparam("types", expanding=True)))
         return due.limit(bindparam(f"limit_{number}"))
 
-    def _take(self, connection: Connection, keys: list[str], parameters: Parameters) -> Sequence[RowMapping]:
+    def _take(self, connection: Connection, keys: list[str], parameters: Parameters) -> Sequence[Row[Any]]:
         taken = connection.execute(self._claim, {**parameters, "keys": keys})
-        return taken.mappings().all() if self._database.dialect.returning else []
+        return taken.all() if self._database.dialect.returning else []
 
     def _write_user_statements(self, users: Table) -> None:
         name = users.c.user_name
@@ -164,5 +165,7 @@ class UserClaims:
         self._end = update(self._table).where(*held, c.due <= now_ms()).values(ended)
         statements = LeaseStatements(self._database.dialect, self._table)
         claim = statements.claim(of_keys)
-        self._claim: Any = claim.returning(*c) if self._database.dialect.returning else claim
-        self._taken = select(*c).where(of_keys, c.claim == bindparam("claim_number"), c.status == RUNNING)
+        self._claim: Any = claim.returning(*statements.claimed) if self._database.dialect.returning else claim
+        self._taken = select(*statements.claimed).where(
+            of_keys, c.claim == bindparam("claim_number"), c.status == RUNNING
+        )

@@ -7,7 +7,7 @@ from typing import Any
 
 from psched.payload import decode
 
-_LAST_SECOND = 253_402_300_799
+LAST_SECOND = 253_402_300_799
 """The end of the year 9999 in unix seconds: what a calendar can show."""
 
 
@@ -49,7 +49,7 @@ class Fields:
         """Return a column of `per_second` units to the second in seconds; 0 when no calendar reaches that far."""
         units = self.number(name)
         seconds = units // per_second if units % per_second == 0 else units / per_second
-        if abs(seconds) <= _LAST_SECOND:
+        if abs(seconds) <= LAST_SECOND:
             return seconds
         self._complain(name, "seconds within the year 9999", self._row[name])
         return 0

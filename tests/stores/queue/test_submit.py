@@ -49,6 +49,22 @@ def test_of_many_tasks_only_those_with_new_keys_are_written(bench: QueueBench, s
     assert keys_in(store, type="type2") == [f"key{n}" for n in (0, 1, 2, 4, 6, 7, 8)]
 
 
+def test_thousands_of_tasks_are_written_as_they_were_given(ours: QueueBench) -> None:
+    store = ours.queue()
+    ours.submit(store, ["key0007"])
+    data = {"quotes": "\"'\\ \u2028 %s :x $.y", "text": "ä😀" * 150}
+    tasks = [NewTask(f"key{n:04}", "type1", data, LONG_AGO + n) for n in range(2100)]
+    tasks[3] = NewTask("key0003", "type2", {"large": '"😀' * 200_000}, FAR_OFF, "user '\\😀", 2)
+    assert store.submit(tasks) == ["key0007"]
+    large, middle, last = (row_of(store, f"key{n:04}") for n in (3, 1050, 2099))
+    same = large.data == tasks[3].data
+    assert same, len(large.data["large"])
+    assert (large.due, large.user, large.max_running) == (FAR_OFF, "user '\\😀", 2)
+    assert (middle.data, middle.due, middle.user, middle.max_running) == (data, LONG_AGO + 1050, None, None)
+    assert last.data == data
+    assert len(keys_in(store)) == 2100
+
+
 def test_keys_compare_byte_by_byte(store: TaskStore) -> None:
     keys = ["M", "m", "m ", "ä", "a", "😀", "'; --"]
     assert store.submit([NewTask(key, "type1") for key in keys]) == []

@@ -1,0 +1,85 @@
+"""Reading queue tasks of `rdb`: as they are stored, and as they were just leased. Used in children and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from psched.backends.rdb.tables import CLAIMED_OF_TASK, RUNNING
+from psched.backends.sql.fields import LAST_SECOND, Fields
+from psched.model import Claim, Lease, TaskRow
+from psched.payload import decode, is_compressed, type_from_key
+
+_LAST_MS = LAST_SECOND * 1000
+
+
+def claimed_task(holder: str, row: Sequence[Any]) -> Claim:
+    """Return a task that `holder` has just leased, read with the columns `CLAIMED_OF_TASK`.
+
+    A row that is as psched writes it is read without looking at each column by itself: this is done for every task.
+    """
+    lease = Lease(row[0], row[2], row[3] / 1000, bool(row[8]))
+    task = _plain_task(holder, row)
+    if task is None:
+        values = {"status": RUNNING, "node": holder, "finished_at": None}
+        task = read_task({**dict(zip(CLAIMED_OF_TASK, row, strict=True)), **values})
+    return Claim(task, lease)
+
+
+def _plain_task(holder: str, row: Sequence[Any]) -> TaskRow | None:
+    """Return the task of a row that is as it should be, and not compressed; None for any other."""
+    key, _, _, due, type_, data, attempts, error, cancelled, run_at, created, user, most_running, priority, most = row
+    texts = key.__class__ is type_.__class__ is data.__class__ is user.__class__ is str
+    numbers = attempts.__class__ is run_at.__class__ is created.__class__ is priority.__class__ is int
+    if not (texts and numbers and type_ and data[:1] == "{" and -_LAST_MS <= run_at <= _LAST_MS):
+        return None
+    if not -_LAST_MS <= created <= _LAST_MS:
+        return None
+    try:
+        content = decode(data)
+    except (ValueError, RecursionError):
+        return None
+    return TaskRow(
+        key,
+        type_,
+        content,
+        RUNNING,
+        attempts,
+        error,
+        holder,
+        run_at=run_at / 1000 if run_at % 1000 else run_at // 1000,
+        due=due / 1000 if due % 1000 else due // 1000,
+        created_at=created / 1000 if created % 1000 else created // 1000,
+        user=user or None,
+        max_running=most_running,
+        priority=priority,
+        max_attempts=most,
+        cancel_requested=bool(cancelled),
+    )
+
+
+def read_task(row: Mapping[Any, Any]) -> TaskRow:
+    """Return a stored task; what cannot be used of it is its `problem`."""
+    fields = Fields(row)
+    key = fields.text("key")
+    stored = row["data"]
+    return TaskRow(
+        key=key,
+        type=fields.text("type") or type_from_key(key),
+        data=fields.json("data"),
+        status=fields.text("status"),
+        attempts=fields.number("attempts"),
+        last_error=fields.optional_text("last_error"),
+        node=fields.optional_text("node"),
+        run_at=fields.seconds("run_at", 1000),
+        due=fields.optional_seconds("due", 1000),
+        created_at=fields.optional_seconds("created", 1000),
+        finished_at=fields.optional_seconds("finished_at", 1000),
+        user=fields.text("user_name") or None,
+        max_running=row["max_running"],
+        priority=fields.number("priority"),
+        max_attempts=row["max_attempts"],
+        cancel_requested=bool(row["cancel_requested"]),
+        compression="gzip" if isinstance(stored, str | bytes) and is_compressed(stored) else None,
+        problem=fields.problem,
+    )

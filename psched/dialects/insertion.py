@@ -1,0 +1,149 @@
+"""Writing new rows of one table, one or thousands at a time, in statements whose text is always the same. Any process.
+
+Many rows go as one parameter, a JSON array of objects without the members that are None. They are compiled once and
+handed to the driver as they are: it has next to nothing to do for each row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from sqlalchemy import (
+    Column,
+    ColumnClause,
+    ColumnElement,
+    Connection,
+    FromClause,
+    Insert,
+    String,
+    Table,
+    bindparam,
+    column,
+    insert,
+    literal_column,
+    select,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+from psched.dialects.pairs import Prepared
+
+GivenRow = Mapping[str, str | int | None]
+"""What is given of a new row, by the names of columns."""
+
+Values = Callable[[Mapping[str, ColumnElement[Any]]], Mapping[str, ColumnElement[Any]]]
+"""Makes the columns of a row out of what is given."""
+
+_MOST_ROWS = 2000
+_MOST_CHARACTERS = 500_000
+"""How much one statement takes: MariaDB bounds its length, in which each character may be escaped twice."""
+
+
+class Inserting(Protocol):
+    """What an insertion needs of its database's dialect."""
+
+    def insert_new(self, table: Table) -> Any:
+        """Return an INSERT that leaves rows whose key exists as they are."""
+        ...
+
+    def insert_prepared(self, connection: Connection, ways: Ways, values: Mapping[str, Any]) -> int:
+        """Insert rows whose keys are new and return how many; 0 when that is not known."""
+        ...
+
+
+class Ways(NamedTuple):
+    """An INSERT that fails when a key exists, and one that leaves such rows as they are."""
+
+    strict: Prepared
+    lenient: Prepared
+
+
+class given_rows(FunctionElement[str]):  # noqa: N801 – spelled like the SQL function it stands for
+    """The rows of a parameter that `as_parameter` made, with `fields`: what a dialect compiles in its own way."""
+
+    type = String()
+    inherit_cache = False
+
+    def __init__(self, parameter: ColumnElement[str], fields: Sequence[ColumnClause[Any]]) -> None:
+        super().__init__(parameter)
+        self.fields = fields
+
+
+@compiles(given_rows)
+def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
+    raise NotImplementedError(f"given_rows on {compiler.dialect.name}")
+
+
+class Insertion:
+    """New rows of one table, whose keys are its primary key. Built once."""
+
+    def __init__(self, dialect: Inserting, table: Table, given: Sequence[Column[Any]], values: Values) -> None:
+        """`given`: what is told of each row, which `values` makes its columns of."""
+        self._dialect = dialect
+        self._ways: dict[tuple[str, ...], tuple[Ways, Ways]] = {}
+        single = values({field.name: bindparam(f"new_{field.name}", type_=field.type) for field in given})
+        rows = _rows(given)
+        many = values({field.name: rows.c[f"new_{field.name}"] for field in given})
+        chosen = (
+            select(*many.values()).select_from(rows).where(literal_column("1 = 1"))
+        )  # else SQLite reads ON as a join
+        names = list(many)
+        self._nothing = {f"new_{field.name}": None for field in given}
+        self._single: tuple[Insert, Insert] = (insert(table).values(single), dialect.insert_new(table).values(single))
+        self._many: tuple[Insert, Insert] = (
+            insert(table).from_select(names, chosen),
+            dialect.insert_new(table).from_select(names, chosen),
+        )
+
+    def execute(self, connection: Connection, rows: Sequence[GivenRow], values: Mapping[str, Any]) -> int:
+        """Insert those of `rows` whose keys are new, and return how many; fewer, where that is not known.
+
+        `values`: further parameters. In a transaction of the caller's, unless it is one row.
+        """
+        one, many = self._prepared(connection)
+        done = 0
+        for page in _pages(rows):
+            if len(page) == 1:
+                own = {f"new_{name}": value for name, value in page[0].items()}
+                done += self._dialect.insert_prepared(connection, one, {**self._nothing, **own, **values})
+            else:
+                given = {"new_rows": as_parameter(page)}
+                done += self._dialect.insert_prepared(connection, many, {**given, **values})
+        return done
+
+    def _prepared(self, connection: Connection) -> tuple[Ways, Ways]:
+        """Return the statements for one row and for many, as the connection's driver takes them."""
+        driver = (connection.dialect.name, connection.dialect.driver, connection.dialect.paramstyle)
+        if driver not in self._ways:
+            one = Ways(*(Prepared.of(statement, connection) for statement in self._single))
+            self._ways[driver] = one, Ways(*(Prepared.of(statement, connection) for statement in self._many))
+        return self._ways[driver]
+
+
+def as_parameter(rows: Sequence[GivenRow]) -> str:
+    """Return rows as the parameter of `given_rows`."""
+    told = [{f"new_{name}": value for name, value in row.items() if value is not None} for row in rows]
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+
+
+def _rows(given: Sequence[Column[Any]]) -> FromClause:
+    fields = [column(f"new_{field.name}", field.type) for field in given]
+    return given_rows(bindparam("new_rows", type_=String), fields).table_valued(*fields, name="given")
+
+
+def _pages(rows: Sequence[GivenRow]) -> list[list[GivenRow]]:
+    """Return the rows in their order, as many to a page as one statement takes."""
+    pages: list[list[GivenRow]] = []
+    page: list[GivenRow] = []
+    size = 0
+    for row in rows:
+        length = len(str(row["data"]))
+        if page and (len(page) >= _MOST_ROWS or size + length > _MOST_CHARACTERS):
+            pages.append(page)
+            page, size = [], 0
+        page.append(row)
+        size += length
+    return [*pages, page] if page else pages
