@@ -102,6 +102,15 @@ class RedisTaskStore(RedisLeaseStore):
         """Delete up to `limit` tasks whose retention is over."""
         return int(self._run("purge", limit))
 
+    def _forget(self, keys: Sequence[bytes]) -> None:
+        """Say which rows are none any more, and free the room that they took of their users, whoever those are."""
+        super()._forget(keys)
+        if keys:
+            runs = f"{self._table.prefix}run:"
+            for name in self._server.run(lambda _: self._server.names(self._table.meta, runs)):
+                self._run("free", name.removeprefix(runs.encode()), *keys)
+            self._run("free", "", *keys)
+
     def _act(self, verb: str, arguments: Sequence[Argument], after: bytes | None) -> Sequence[Any]:
         """Run a script on the row of the first argument; raise what the row is like when it is not done.
 

@@ -79,6 +79,11 @@ class RedisServer:
         client: Client = Redis(connection_pool=self.pool_for(key))
         return client.execute_command(*words)
 
+    def names(self, key: str, prefix: str) -> list[bytes]:
+        """Return the keys that begin with `prefix` on the server that has `key`, found a thousand at a time."""
+        client: Client = Redis(connection_pool=self.pool_for(key))
+        return list(client.scan_iter(f"{prefix}*", count=1000))
+
     def client(self) -> Client:
         """Return the redis-py client, made when it is first needed."""
         with self._lock:

@@ -101,7 +101,7 @@ class RedisLeaseStore:
             return rows
 
         found = self._server.run(work)
-        self._report([key for key, row in found if not row])
+        self._forget([key for key, row in found if not row])
         rows = [stored(key, row) for key, row in found if row]
         return [Claim(self._read_row(row), lease_of(row)) for row in rows]
 
@@ -204,13 +204,11 @@ class RedisLeaseStore:
             found += [answer and _refusal(lease, answer) for lease, answer in zip(part, answers, strict=True)]
         return found
 
-    def _report(self, keys: Sequence[bytes]) -> None:
-        """Say which rows were found to be none; the table has forgotten them."""
-        for key in keys:
-            name = f"{self._table.prefix}row:{key.decode(errors='replace')}"
-            log.error(
-                "key=%s cannot be run: %s is no hash, and forgotten; delete it", key.decode(errors="replace"), name
-            )
+    def _forget(self, keys: Sequence[bytes]) -> None:
+        """Say which rows were found to be none, once: the table has forgotten them."""
+        for key in (key.decode(errors="replace") for key in keys):
+            row = f"{self._table.prefix}row:{key}"
+            log.error("key=%s cannot be run: %s is no hash, or gone; delete what is left of it", key, row)
 
 
 def new_number() -> int:

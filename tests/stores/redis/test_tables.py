@@ -14,9 +14,12 @@ from psched.model import NewTask
 from psched.store import ScheduleStore, StoreSettings, TaskStore
 from tests.lab.laboratory import Lab
 from tests.lab.redis import Redis
-from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, eventually, keys_of, soon
 from tests.stores.queue.bench import QueueBench, keys_in
+from tests.stores.redis.consistency import Snapshot
+from tests.stores.redis.test_consistency import AnswerLostError
 from tests.stores.rows import RedisRows
+from tests.stores.traffic import after_each
 
 
 def rows_of(bench: Bench) -> RedisRows:
@@ -101,21 +104,82 @@ def test_a_purged_key_that_comes_again_has_higher_fences_than_ever(tasks: QueueB
 
 SPOILT: list[dict[str, Any]] = [
     {"next_time": "soon"}, {"delay_ms": "later"}, {"next_time": 10**18}, {"data": b"\xff\xfe"}, {"cron": b"\xff"},
-    {"timezone": b"\xff"},
+    {"timezone": b"\xff"}, {"type": None}, {"next_time": None}, {"cron": None},
 ]  # fmt: skip
+HARMLESS: list[dict[str, Any]] = [
+    {"due": "soon"}, {"version": "x"}, {"attempts": "many"}, {"attempts": None}, {"status": None}, {"holder": None},
+]  # fmt: skip
+"""What an acquire writes anew, or the ledger does: such rows are run."""
 
 
-@pytest.mark.parametrize("spoilt", SPOILT, ids=str)
+@pytest.mark.parametrize("spoilt", [*SPOILT, *HARMLESS], ids=str)
 def test_a_spoilt_field_is_a_problem_of_its_row_alone(
     bench: Bench, store: ScheduleStore, spoilt: dict[str, Any]
 ) -> None:
     bench.fill(store, ["bad", "good"], lambda i: LONG_AGO + i)
-    bench.write("bad", **spoilt)
+    spoil(bench, "bad", spoilt)
     claims = {claim.row.key: claim for claim in store.acquire(10, 100)}
     assert claims["good"].row.problem is None
-    assert claims["bad"].row.problem
+    assert bool(claims["bad"].row.problem) == (spoilt in SPOILT)
+    assert store.extend([claims["bad"].lease], 100) != [None]
     store.retry(claims["bad"].lease, 100, claims["bad"].row.problem, soon())
-    assert sorted(bool(row.problem) for row in store.list()) == [False, True]
+    assert sorted(bool(row.problem) for row in store.list()) == [False, spoilt in SPOILT]
+    spoil(bench, "bad", spoilt)
+    assert len(list(store.list())) == 2
+    store.delete("bad")
+    assert [row.key for row in store.list()] == ["good"]
+    assert store.acquire(10, 100) == []
+
+
+def spoil(bench: Bench, key: str, fields: dict[str, Any]) -> None:
+    """Write fields of a row, delete those that are None, and leave all else as it is."""
+    rows = rows_of(bench)
+    for name, value in fields.items():
+        if value is None:
+            rows.client.hdel(f"{rows.prefix}row:{key}", name)
+        else:
+            rows.client.hset(f"{rows.prefix}row:{key}", name, value)
+
+
+def test_an_acquire_without_answer_is_undone_whatever_somebody_has_spoilt(bench: Bench, store: ScheduleStore) -> None:
+    bench.fill(store, ["a", "b"], lambda i: LONG_AGO + i)
+
+    def lose(command: str) -> None:
+        if command.startswith("EVAL"):
+            raise AnswerLostError
+
+    with pytest.raises(AnswerLostError), after_each(lose):
+        store.acquire(10, 100)
+    spoil(bench, "a", {"ready": "soon"})
+    assert sorted(keys_of(store.acquire(10, 100))) == ["a", "b"]
+
+
+def test_what_is_no_row_at_all_is_told_once_and_can_be_deleted(
+    bench: Bench, store: ScheduleStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.fill(store, ["bad", "good"], lambda i: LONG_AGO + i)
+    rows = rows_of(bench)
+    rows.client.delete(f"{rows.prefix}row:bad")
+    rows.client.set(f"{rows.prefix}row:bad", "text")
+    assert [row.key for row in store.list()] == ["good"]
+    for expected in (["good"], []):
+        assert keys_of(store.acquire(10, 100)) == expected
+    assert caplog.text.count(f"key=bad cannot be run: {rows.prefix}row:bad is no hash") == 1
+    assert store.get("bad") is None
+    store.delete("bad")
+    bench.add(store, "bad")
+    assert keys_of(store.acquire(10, 100)) == ["bad"]
+
+
+def test_a_set_that_does_not_know_its_row_is_mended(bench: Bench, store: ScheduleStore) -> None:
+    """Somebody wrote into a hash alone: nothing is taken under another type, and nothing that is leased already."""
+    bench.fill(store, ["typed", "taken"], lambda i: LONG_AGO + i)
+    spoil(bench, "typed", {"type": "other"})
+    spoil(bench, "taken", {"due": FAR_OFF * 1000})
+    assert store.acquire(10, 100, ["type1"]) == []
+    assert keys_of(store.acquire(10, 100, ["other"])) == ["typed"]
+    assert (store.next_due(["type1"]) or 0) > 1000
+    assert store.acquire(10, 100) == []
 
 
 def test_schedules_whose_hash_is_gone_are_forgotten(bench: Bench, store: ScheduleStore) -> None:
@@ -141,6 +205,25 @@ def test_tasks_whose_hash_is_gone_are_forgotten_wherever_they_were(tasks: QueueB
     while queue.next_due(["type1"]) == 0.0 or (queue.next_due() or 0) < 1:
         assert queue.acquire(10, 100) == queue.acquire(10, 100, ["type1"]) == []
     assert queue.give_back(held.row.node or "", [], 10) == len(kept)
+
+
+def test_who_had_a_run_whose_hash_is_gone_has_room_again(
+    tasks: QueueBench, queue: TaskStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks.submit(queue, ["lost", "next"], user="u", max_running=1)
+    tasks.submit(queue, ["other"], user="v", max_running=1)
+    assert sorted(keys_of(queue.acquire(10, 0.1))) == ["lost", "other"]
+    rows = rows_of(tasks)
+    for key in ("lost", "other"):
+        rows.client.delete(f"{rows.prefix}row:{key}")
+    rows.client.set(f"{rows.prefix}row:other", "text")
+    found = eventually(lambda: queue.acquire(10, 100))
+    assert keys_of(found) == ["next"]
+    assert [caplog.text.count(f"key={key} cannot be run") for key in ("lost", "other")] == [1, 1]
+    queue.delete("other")
+    queue.release(found[0].lease, soon())
+    assert not {"run:u", "run:v", "leases:"} & set(Snapshot(rows).sets)
+    assert keys_in(queue) == ["next"]
 
 
 def test_a_type_that_is_named_twice_or_is_empty_takes_nothing_twice(

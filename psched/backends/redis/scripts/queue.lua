@@ -46,6 +46,17 @@ local function park(type, user)
   call('SADD', T .. 'parked:' .. user, type)
 end
 
+-- Gives a user a turn again who may have room, and tells of it.
+local function unpark(user)
+  local parked = call('SMEMBERS', T .. 'parked:' .. user)
+  for _, kind in ipairs(parked) do
+    enter(kind, user)
+  end
+  if #parked > 0 then
+    ring(T, 1)
+  end
+end
+
 local function note(name, key, type, score)
   call('ZADD', T .. name .. ':', score, key)
   call('ZADD', T .. name .. ':' .. type, score, key)
@@ -112,13 +123,7 @@ local function quit(key)
   call('HDEL', row, 'holder')
   drop('leases', key, type)
   call('ZREM', T .. 'run:' .. user, key)
-  local parked = call('SMEMBERS', T .. 'parked:' .. user)
-  for _, kind in ipairs(parked) do
-    enter(kind, user)
-  end
-  if #parked > 0 then
-    ring(T, 1)
-  end
+  unpark(user)
 end
 
 -- Ends the lease of a row, which is to be due then.
@@ -166,7 +171,8 @@ end
 
 -- Removes a row, whatever became of it.
 local function remove(key)
-  local fence = withdraw(key) and call('HGET', row_of(key), 'fence')
+  local is_hash = call('TYPE', row_of(key)).ok == 'hash'
+  local fence = is_hash and withdraw(key) and call('HGET', row_of(key), 'fence')
   call('DEL', row_of(key))  -- before anything that takes memory, of which there may be none left
   call('ZREM', T .. 'keys', key)
   call('ZREM', T .. 'purge', key)

@@ -2,7 +2,7 @@
 -- who has waited longest. A user's weight is his max_running (or 1) divided by how many of his would then run. Half of
 -- the room that a user has is left to other workers, lest one takes all ahead and runs one after another.
 -- ARGV: the most rows, the lease in milliseconds, holder, number of this acquire, spans of earlier ones to be undone
--- (counted), types (counted; -1 for any). Returns rows: key and fields.
+-- (counted), types (counted; -1 for any). Returns rows: key and fields, of what is no row any more none.
 local WINDOW = 64  -- users who are compared, those who have waited longest
 local ROUNDS = 4   -- how many windows are looked at when their users turn out to have no room
 local AHEAD = 200  -- rows moved at once from where they wait to where they stand in line
@@ -15,15 +15,24 @@ if ARGV[place] == '-1' then
   types = {''}
 end
 
--- Returns the keys of a sorted set up to now; those whose rows somebody has deleted or spoilt are dropped from it.
+local strange = {}  -- keys of what is no hash, and of runs whose hashes are gone
+
+-- Returns the keys of a sorted set up to now; those whose rows somebody has deleted or spoilt are dropped from it. But a
+-- run stays there until its user's room is free again, which takes a search (see free.lua).
 local function ripe(set, status)
   local found = call('ZRANGEBYSCORE', set, '-inf', whole(now), 'LIMIT', 0, math.max(AHEAD, limit))
   local keys = {}
   for _, key in ipairs(found) do
-    if call('HGET', row_of(key), 'status') == status then
+    local is = redis.pcall('HGET', row_of(key), 'status')
+    if is == status then
       keys[#keys + 1] = key
     else
-      call('ZREM', set, key)
+      if set == T .. 'leases:' or type(is) == 'table' then
+        strange[#strange + 1] = {key, {}}
+      end
+      if set ~= T .. 'leases:' then
+        call('ZREM', set, key)
+      end
     end
   end
   return keys
@@ -92,7 +101,10 @@ local function look(user)
   if not user.key then
     return
   end
-  local is = call('HMGET', row_of(user.key), 'max_running', 'type', 'status')
+  local is = redis.pcall('HMGET', row_of(user.key), 'max_running', 'type', 'status')
+  if is.err then
+    strange[#strange + 1] = {user.key, {}}
+  end
   if is[3] ~= 'waiting' then  -- somebody has deleted or spoilt the row
     pass(user, user.line.type)
     return look(user)
@@ -200,5 +212,8 @@ for _ = 1, ROUNDS do
   if #rows >= limit or not full then
     break
   end
+end
+for _, row in ipairs(strange) do
+  rows[#rows + 1] = row
 end
 return rows

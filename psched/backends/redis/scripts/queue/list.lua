@@ -6,7 +6,7 @@ local page, bytes, rows = tonumber(ARGV[1]), 0, {}
 local keys = call('ZRANGEBYLEX', T .. 'keys', ARGV[2] == '' and '-' or '(' .. ARGV[2], '+', 'LIMIT', 0, page)
 local last = #keys == page and keys[page] or ''
 for _, key in ipairs(keys) do
-  local is = call('HMGET', row_of(key), 'status', 'type', 'user')
+  local is = redis.pcall('HMGET', row_of(key), 'status', 'type', 'user')
   local wanted = is[1]
   for place = 1, 3 do
     wanted = wanted and (ARGV[place + 2] == '' or ARGV[place + 2] == is[place])
