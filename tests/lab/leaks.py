@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
@@ -37,26 +37,31 @@ class Owned(Protocol):
 
 @dataclass(frozen=True)
 class Holdings:
-    """What the test process holds at one moment."""
+    """What there is at one moment: whose the processes are is asked for only those that come later."""
 
-    processes: set[psutil.Process]
+    pids: set[int]
     threads: set[threading.Thread]
     descriptors: set[tuple[int, str]]
 
     @classmethod
     def now(cls, owned: Owned) -> Holdings:
-        """Look what there is now, but for what the session owns."""
-        pids = owned.processes
+        """Look what there is now, but for the descriptors that the session owns."""
         return cls(
-            processes={process for process in _processes() if process.pid not in pids},
+            pids=set(psutil.pids()),
             threads=set(threading.enumerate()),
             descriptors=set(_opened(owned.descriptors)),
         )
 
-    def since(self, before: Holdings) -> list[str]:
+    def processes_since(self, before: Holdings, owned: Owned) -> set[psutil.Process]:
+        """Return the session's processes that are here and were not there before, but for what the session owns."""
+        ours = {process for pid in self.pids - before.pids for process in _ours(pid)}
+        pids = owned.processes if ours else set()
+        return {process for process in ours if process.pid not in pids}
+
+    def since(self, before: Holdings, owned: Owned) -> list[str]:
         """Return the names of what is here and was not there before."""
         return [
-            *(_name(process) for process in self.processes - before.processes),
+            *(_name(process) for process in self.processes_since(before, owned)),
             *(f"thread {thread.name!r}" for thread in self.threads - before.threads),
             *(f"descriptor {number} → {target}" for number, target in self.descriptors - before.descriptors),
         ]
@@ -65,7 +70,7 @@ class Holdings:
 def left_since(before: Holdings, owned: Owned, patience: float) -> list[str]:
     """Return what is left of what came after `before`, once nothing is or `patience` (seconds) is over."""
     deadline = time.monotonic() + patience
-    while (left := Holdings.now(owned).since(before)) and time.monotonic() < deadline:
+    while (left := Holdings.now(owned).since(before, owned)) and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.01)
     return left
@@ -73,7 +78,7 @@ def left_since(before: Holdings, owned: Owned, patience: float) -> list[str]:
 
 def kill_since(before: Holdings, owned: Owned) -> None:
     """Kill, and reap where they are ours, all processes that came after `before`."""
-    new = Holdings.now(owned).processes - before.processes
+    new = Holdings.now(owned).processes_since(before, owned)
     for process in new:
         try:
             process.kill()
@@ -82,20 +87,20 @@ def kill_since(before: Holdings, owned: Owned) -> None:
     psutil.wait_procs(new, timeout=5)
 
 
-def _processes() -> Iterator[psutil.Process]:
-    yield from psutil.Process().children(recursive=True)
-    mark = os.environ.get(MARK)
-    for process in psutil.process_iter() if mark else ():
-        if _mark_of(process) == mark and process.pid != os.getpid():
+def _ours(pid: int) -> Iterator[psutil.Process]:
+    """Yield the process with this pid if it is the session's: by its mark, or by its ancestry."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        mark = os.environ.get(MARK)
+        if (mark and _mark_of(process) == mark) or any(parent.pid == os.getpid() for parent in process.parents()):
             yield process
 
 
-@lru_cache(maxsize=4096)  # thousands of tests look at the same processes, whose environment never changes
 def _mark_of(process: psutil.Process) -> str | None:
     try:
         return process.environ().get(MARK)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return None  # it ended meanwhile, or is somebody else's
+    except (psutil.ZombieProcess, psutil.AccessDenied):
+        return None  # it has ended, or is somebody else's
 
 
 def _name(process: psutil.Process) -> str:
