@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 from tests.lab.clock import WallClock
+from tests.lab.forked import SOCKET
 from tests.lab.laboratory import Lab
 from tests.lab.leaks import MARK, Holdings, kill_since, left_since
 from tests.lab.mariadb import MariaDB
@@ -54,6 +55,7 @@ def lab() -> Iterator[Lab]:
     """The laboratory: shared servers, started when first asked for, and private ones."""
     with pytest.MonkeyPatch.context() as patch, Lab() as lab:
         patch.setenv(MARK, uuid.uuid4().hex)
+        patch.setenv(SOCKET, str(lab.forks.path))
         yield lab
 
 

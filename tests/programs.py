@@ -14,6 +14,13 @@ sys.path.insert(0, {source!r})
 from {module} import main
 sys.exit(main())
 """
+_FORKED = """\
+#!{interpreter} -IS
+import sys
+sys.path.insert(0, {source!r})
+from tests.lab.forked import main
+sys.exit(main([*{argv!r}, *sys.argv[1:]]))
+"""
 _MODULES = {"psched": "psched.cli.main", "pschedd": "psched.cli.pschedd"}
 
 
@@ -27,7 +34,17 @@ def programs(interpreter: str = sys.executable, source: str = str(ROOT)) -> dict
 
 def install_programs(folder: Path) -> None:
     """Write the programs into a new folder."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for name, text in programs().items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+
+
+def install_forked_programs(folder: Path) -> None:
+    """Write programs into a new folder that let the fork server be them, and `python` too, when it runs a file."""
+    install_programs(folder / "real")
+    argv = {name: [str(folder / "real" / name)] for name in _MODULES}
+    for name, words in {**argv, "python": []}.items():
+        text = _FORKED.format(interpreter=sys.executable, source=str(ROOT), argv=words)
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)

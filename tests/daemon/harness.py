@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ import yaml
 from psched.config import Settings, load
 from psched.holder import holder_name
 from psched.schedules import ScheduleCollection, open_schedules
+from tests.lab import forked
 
 HERE = Path(__file__).parent
 PATIENCE = 15.0
@@ -64,7 +64,7 @@ class Daemon:
         """`config`: keys laid over the defaults above; None removes one. Tables are created; nothing is started."""
         self.folder = folder
         self.environ: dict[str, str] = {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: forked.Process | None = None
         self._settings = dict(_CONFIG)
         shutil.copy(HERE / "application.py", folder / "app.py")
         self.configure(**config)
@@ -129,10 +129,10 @@ class Daemon:
     def start(self, wait: bool = True, options: Mapping[str, Any] | None = None, **popen: Any) -> Self:
         """Start the master, and `wait` until its children are up. `options`: of `worker.Surroundings`."""
         self.forget_ready()
-        command = [sys.executable, str(HERE / "master.py"), str(self.config), json.dumps(options or {})]
+        command = [str(HERE / "master.py"), str(self.config), json.dumps(options or {})]
         environ = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), **self.environ}
         popen = {"stderr": subprocess.PIPE, **popen}
-        self._process = subprocess.Popen(command, env=environ, cwd=self.folder, **popen)
+        self._process = forked.start(command, self.folder, environ, **popen)
         if wait:
             self.wait_until_ready()
         return self
@@ -147,7 +147,7 @@ class Daemon:
         (self.folder / "ready").unlink(missing_ok=True)
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> forked.Process:
         """The master as the test's child."""
         assert self._process is not None, "not started"
         return self._process

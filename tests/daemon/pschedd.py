@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from psched.config import load
 from psched.daemon.pidfile import read_running
 from psched.schedules import ScheduleCollection, open_schedules
 from tests.daemon.harness import wait_for
+from tests.lab import forked
 from tests.programs import install_programs
 
 CONFIG = """\
@@ -59,10 +61,7 @@ class Pschedd:
 
     def __call__(self, action: str, *options: str) -> subprocess.CompletedProcess[str]:
         """Run one command of pschedd's, with the folder above as its working directory."""
-        argv = [str(self.folder / "bin/pschedd"), action, *options]
-        return subprocess.run(
-            argv, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50, check=False
-        )
+        return forked.run([str(self.folder / "bin/pschedd"), action, *options], self.folder, 50)
 
     def add(self, key: str, type: str) -> None:
         """Add a schedule that is due every second, from now on."""
@@ -113,10 +112,10 @@ class Pschedd:
         wait_for(condition, lambda: self.log)
 
     @contextmanager
-    def foreground(self) -> Iterator[subprocess.Popen[bytes]]:
+    def foreground(self) -> Iterator[forked.Process]:
         """Run it in the foreground; killed at the end of the block if it still runs then."""
         argv = [str(self.folder / "bin/pschedd"), "run"]
-        with subprocess.Popen(argv, cwd=self.folder, stdin=subprocess.DEVNULL) as process:
+        with forked.start(argv, self.folder, os.environ, stdin=subprocess.DEVNULL) as process:
             try:
                 yield process
             finally:

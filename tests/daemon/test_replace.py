@@ -19,7 +19,7 @@ Make = Callable[..., Daemon]
 @pytest.fixture
 def detached(make_daemon: Make) -> Daemon:
     """A daemon with a pid file and without a terminal."""
-    return make_daemon(pid_file="psched.pid").start(options={"replace_limit": 3}, start_new_session=True)
+    return make_daemon(pid_file="psched.pid").start(start_new_session=True)
 
 
 def pid_file(daemon: Daemon) -> Path:
@@ -68,7 +68,8 @@ def test_a_new_master_that_cannot_start_leaves_the_old_one(
     end(detached, new)
 
 
-def test_a_new_master_that_is_never_ready_is_given_up_with_its_children(detached: Daemon) -> None:
+def test_a_new_master_that_is_never_ready_is_given_up_with_its_children(make_daemon: Make) -> None:
+    detached = make_daemon(pid_file="psched.pid").start(options={"replace_limit": 3}, start_new_session=True)
     detached.edit_app("VERSION = 1", "time.sleep(60)")
     old = set(detached.workers().values())
     detached.signal(REPLACE_NOW)

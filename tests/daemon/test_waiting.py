@@ -12,7 +12,7 @@ import pytest
 
 from psched.holder import holder_name
 from psched.queue import Queue, open_queue
-from tests.daemon.harness import Daemon
+from tests.daemon.harness import Daemon, wait_for
 from tests.daemon.test_queue import APPLICATION
 from tests.lab.servers import Server
 
@@ -93,7 +93,8 @@ def test_a_worker_that_cannot_be_called_any_more_listens_anew(
 ) -> None:
     see_it_called(*listening, "first")
     with postgresql.admin() as cursor:
-        ended = cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
-        assert ended.rowcount == 2, "one for each section"
+        listeners = "FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+        wait_for(lambda: cursor.execute(f"SELECT pid {listeners}").rowcount == 2)  # one for each section
+        assert cursor.execute(f"SELECT pg_terminate_backend(pid) {listeners}").rowcount == 2
     see_it_called(*listening, "second")
     see_it_called(*listening, "third")

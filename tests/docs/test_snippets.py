@@ -16,7 +16,7 @@ from tests.lab.laboratory import Lab
 from tests.lab.mariadb import MariaDB
 from tests.lab.postgresql import PostgreSQL
 from tests.lab.servers import Server
-from tests.programs import ROOT, install_programs
+from tests.programs import ROOT, install_forked_programs
 
 _DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCKS = [snippet for document in _DOCUMENTS for snippet in snippets(document)]
@@ -78,7 +78,7 @@ def _execute(server: Server, statement: str) -> None:
 
 def _environment(folder: Path) -> dict[str, str]:
     """Return an environment whose first programs are this checkout's psched and pschedd."""
-    install_programs(folder / "bin")
+    install_forked_programs(folder / "bin")
     path = f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(folder)}
 

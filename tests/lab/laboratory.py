@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.lab.clock import WallClock, build_shim
+from tests.lab.forked import Forks
 from tests.lab.identity import own
 from tests.lab.servers import Server
 
@@ -19,11 +20,14 @@ class Lab:
     def __init__(self) -> None:
         self._folder: Path | None = None
         self._shared: dict[type[Server], Server] = {}
+        self.forks = Forks()
 
     def __enter__(self) -> Self:
+        self.forks.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.forks.__exit__(*error)
         for server in self._shared.values():
             server.close()
         if self._folder is not None:
@@ -56,10 +60,10 @@ class Lab:
 
     @property
     def processes(self) -> set[int]:
-        """The pids of the shared servers."""
-        return set().union(*(server.processes for server in self._shared.values()))
+        """The pids of the shared servers, and of the fork server."""
+        return {self.forks.pid}.union(*(server.processes for server in self._shared.values()))
 
     @property
     def descriptors(self) -> set[int]:
-        """The file descriptors kept open for the shared servers."""
-        return set().union(*(server.descriptors for server in self._shared.values()))
+        """The file descriptors kept open for these servers."""
+        return self.forks.descriptors.union(*(server.descriptors for server in self._shared.values()))
