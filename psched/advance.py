@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -65,6 +65,10 @@ class Advance:
         """Store the next occurrence; by the new rule when the schedule was modified during the run."""
         self._advance(claim, until, self._run(claim, FINISHED), None)
 
+    def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
+        """Store the next occurrences of several schedules."""
+        return [self._refusal(claim, until) for claim in claims]
+
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
         """Submit `task` and store the next occurrence: at once where the tables are in one database, else in turn.
 
@@ -118,6 +122,14 @@ class Advance:
         more = ledger.trim(self._keeping.retention, self._keeping.count, _BATCH, self._settled)
         self._trim_at = self._clock() + (0 if more else _TRIMMING)
         return more
+
+    def _refusal(self, claim: Claim, until: float) -> ScheduleError | None:
+        """Finish a claimed run, or return why not."""
+        try:
+            self.finish(claim, until)
+        except ScheduleError as error:
+            return error
+        return None
 
     def _run(self, claim: Claim, outcome: str, detail: str | None = None) -> Entry:
         row = cast("ScheduleRow", claim.row)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from psched.errors import ScheduleError
 from psched.model import Claim, NewTask, Row
 
 
@@ -21,6 +22,10 @@ class Completion(Protocol):
 
     def finish(self, claim: Claim, until: float) -> None:
         """Settle the claimed run as done. Raises PreemptedError, NotFoundError, AlreadyFinishedError."""
+        ...
+
+    def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
+        """Settle claimed runs as done, in few transactions; for each None, or what `finish` would raise."""
         ...
 
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:

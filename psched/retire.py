@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from psched.errors import NotSupportedError
+from psched.errors import NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, Row, TaskRow
 from psched.store import TaskStore
 
@@ -51,6 +51,10 @@ class Retire:
     def finish(self, claim: Claim, until: float) -> None:
         """Retire the task as finished."""
         self._store.retire(claim, FINISHED, None, self._retention, until)
+
+    def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
+        """Retire tasks as finished, together."""
+        return self._store.retire_many(claims, FINISHED, self._retention, until)
 
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
         """Only a schedule feeds the queue; a task may submit others, and finish then."""

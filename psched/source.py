@@ -7,7 +7,6 @@ rows cannot be run, is their `Completion`.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,17 +16,13 @@ from weakref import WeakValueDictionary
 from psched.backoff import Backoff
 from psched.clock import Clock, boottime
 from psched.completion import Completion
-from psched.errors import AlreadyFinishedError, NotFoundError, PreemptedError
+from psched.errors import AlreadyFinishedError, NotFoundError, PreemptedError, ScheduleError
 from psched.model import Claim, NewTask, Row
 from psched.store import LeaseStore
 from psched.task import Task
+from psched.tidying import Tidying
 
 log = logging.getLogger(__name__)
-
-_TIDYING = 1.0
-"""Seconds between two looks at what can be tidied up."""
-_TIDYING_SPAN = 0.05
-"""Seconds that tidying up may keep a poll waiting, give or take a statement."""
 
 _ROUNDS = 50
 """How often one poll acquires anew when nothing of what it got can be run; what is due behind that must not wait."""
@@ -73,8 +68,9 @@ class Source:
         self._lock = threading.Lock()
         self._held: WeakValueDictionary[str, Task] = WeakValueDictionary()
         self._reported: dict[str, str] = {}
-        self._tidied = -math.inf
-        self._tidying_fails = False
+        self._tidying = Tidying(store, completion, clock)
+        self.tidy = self._tidying.tidy
+        """Tidy up now and then. `poll_multi` does so unless it takes `ahead`."""
 
     @property
     def held(self) -> list[Task]:
@@ -137,6 +133,28 @@ class Source:
         self._completion.finish(claim, until)
         return "finished"
 
+    def finish_many(self, tasks: Sequence[Task], until: float) -> list[ScheduleError | None]:
+        """Finish runs together; for each None, or why it could not be. The caller holds each task's lock.
+
+        What the driver raises leaves it unknown what became of them; they may then be finished again.
+        """
+        if len(tasks) == 1:
+            errors = [self._finish_one(tasks[0], until)]
+        else:
+            errors = self._completion.finish_many([task.claim for task in tasks], until)
+        for task, error in zip(tasks, errors, strict=True):
+            if error is None:
+                task.settled_as("finished")
+        self._forget(tasks)
+        return errors
+
+    def _finish_one(self, task: Task, until: float) -> ScheduleError | None:
+        try:
+            self._completion.finish(task.claim, until)
+        except ScheduleError as error:
+            return error
+        return None
+
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> str:
         """Settle the claimed run as done by submitting `task`."""
         self._completion.finish_by(claim, task, until)
@@ -188,13 +206,17 @@ class Source:
 
     def forget(self, task: Task) -> None:
         """Count `task` no longer among the held."""
-        with self._lock:
-            if self._held.get(task.key) is task:
-                del self._held[task.key]
+        self._forget([task])
 
     def give_back(self, holder: str, suspects: Collection[str]) -> int:
         """Give back what a dead holder leased; see `LeaseStore.give_back`."""
         return self.store.give_back(holder, suspects, self.times.backoff.limit)
+
+    def _forget(self, tasks: Sequence[Task]) -> None:
+        with self._lock:
+            for task in tasks:
+                if self._held.get(task.key) is task:
+                    del self._held[task.key]
 
     def _adopt(self, claims: Sequence[Claim], deadline: float, started: bool) -> list[Task]:
         tasks = [Task(claim, self, deadline, started, self._clock) for claim in claims]
@@ -269,20 +291,3 @@ class Source:
         else:
             if outcome != "retried":
                 log.info("key=%s is %s, and was not run", claim.row.key, outcome)
-
-    def tidy(self, idle: bool = False) -> None:
-        """Tidy up now and then, for a moment, more rarely while nothing is run. Whether it works matters to nobody."""
-        now = self._clock()
-        if now < self._tidied + (self._completion.tidying if idle else _TIDYING):
-            return
-        self._tidied = now
-        try:
-            while self._completion.tidy():
-                if self._clock() >= now + _TIDYING_SPAN:
-                    self._tidied = -math.inf
-                    break
-            self._tidying_fails = False
-        except Exception as error:  # noqa: BLE001 – a poll must not fail for what it does besides
-            if not self._tidying_fails and not self.store.is_unavailable(error):
-                log.warning("tidying up fails: %s", error)
-            self._tidying_fails = True

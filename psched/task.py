@@ -39,7 +39,7 @@ class Task:
         self._outcome: str | None = None
         self._started = started
         self._started_at = self._database_time()
-        self._lost = False
+        self._lost = self._concluded = False
         self._data = self._saved = claim.row.data
         self._changing = threading.Lock()
         self._pid = os.getpid()
@@ -50,6 +50,8 @@ class Task:
         """After how many attempts tasks of this type have failed, unless the task says so itself; set by the daemon."""
         self.alive_time: float | None = None
         """For how many seconds each renewal makes its lease last from now on; None: as long as its source's do."""
+        self.finished_later = False
+        """Whether `conclude` leaves it to the daemon, which sets this, to finish the run, together with others."""
 
     def __repr__(self) -> str:
         return f"<Task key={self.key!r} type={self.type!r} scheduled_time={self.scheduled_time}>"
@@ -112,6 +114,11 @@ class Task:
         return self._outcome is not None
 
     @property
+    def concluded(self) -> bool:
+        """Whether `conclude` has left the run to be finished later."""
+        return self._concluded
+
+    @property
     def outcome(self) -> str | None:
         """How this run was settled: `finished`, `retried`, `released`, `failed`, `cancelled`, or None."""
         return self._outcome
@@ -130,6 +137,11 @@ class Task:
     def lease(self) -> Lease:
         """The lease as last written."""
         return self._lease
+
+    @property
+    def claim(self) -> Claim:
+        """The row and the lease as last written, and when the run began."""
+        return Claim(self._row, self._lease, self._started_at if self._started else None)
 
     def begin(self, margin: float = 0) -> bool:
         """Mark the run as begun.
@@ -152,6 +164,17 @@ class Task:
             IdempotentNotFoundError: the row is gone.
         """
         self._settle("finished", lambda claim: self._source.finish(claim, self._deadline))
+
+    def conclude(self) -> None:
+        """Finish the run; under a daemon within moments, together with others, so that it may be run again until then.
+
+        Raises like `finish` when it is finished at once.
+        """
+        self._refuse_elsewhere()
+        if self.finished_later and self._data is self._saved:
+            self._concluded = True
+        else:
+            self.finish()
 
     def finish_by_submitting(self, task: NewTask) -> None:
         """Settle the run as done by submitting `task` to the queue; one that is there already is as good.
@@ -223,6 +246,10 @@ class Task:
         self._lease = lease
         self._deadline = deadline
 
+    def settled_as(self, outcome: str) -> None:
+        """Know how the run was settled. Called like `renewed`."""
+        self._outcome = outcome
+
     def lost(self) -> None:
         """Know that the lease is not ours any more: a run that has not begun does not. Called like `renewed`."""
         self._lost = True
@@ -232,7 +259,7 @@ class Task:
         with self.lock:
             self._refuse_if_settled(wanted)
             self.save(self._deadline)
-            self._outcome = verb(Claim(self._row, self._lease, self._started_at if self._started else None))
+            self._outcome = verb(self.claim)
             self.forget()
 
     def _database_time(self) -> float:

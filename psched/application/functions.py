@@ -45,7 +45,8 @@ class App:
     ) -> Callable[[F], F]:
         """Make the decorated function handle tasks of this type, or of all types in which the expression is found.
 
-        Returning finishes the task (unless `finish` is False, or the function settled it itself); an exception makes it
+        Returning finishes the task (unless `finish` is False, or the function settled it itself), in a daemon together
+        with others, moments later; who needs it finished before that calls `task.finish()`. An exception makes it
         due again `retry_wait` seconds later (None: the configured wait; `{"first": 1, "factor": 2, "limit": 300,
         "jitter": 0.2}`, or some of these: longer each time). A queue task has failed for good after `max_attempts`
         attempts, unless it says so itself (None: as configured). An `async def` function runs on an event loop
@@ -103,12 +104,12 @@ class FunctionHandler(Base):
         self._running = CancellableRun()
 
     def perform(self) -> None:
-        """Call the function, await what it returns if that can be awaited, and finish."""
+        """Call the function, await what it returns if that can be awaited, and conclude."""
         result = self._function(self.task)
         if inspect.isawaitable(result):
             self._running.run(result, self._loops.runner())
         if self._finish and not self.task.settled:
-            self.task.finish()
+            self.task.conclude()
 
     def kill(self, reason: Exception) -> None:
         """Cancel what is awaited; a plain function has to look at `task.stop_reason`."""

@@ -22,9 +22,9 @@ import psutil
 from psched.daemon import pipes
 from psched.daemon.board import Board
 from psched.daemon.exit_codes import FORCED
-from psched.daemon.lane import one_line
 from psched.daemon.runner import give_back, settle_stopped
 from psched.daemon.runs import Runs
+from psched.daemon.wording import one_line
 from psched.errors import CancelRequestedError, ImmediateProcessStopError
 from psched.source import Source
 from psched.task import Task

@@ -15,9 +15,9 @@ from psched.daemon import pipes
 from psched.daemon.boot import DeadChild
 from psched.daemon.child_process import ChildProcess
 from psched.daemon.exit_codes import BOOT_FAILED
-from psched.daemon.lane import one_line
 from psched.daemon.logs import Log
 from psched.daemon.pipes import ChildEnds
+from psched.daemon.wording import one_line
 from psched.daemon.worksites import Worksite, open_sites
 from psched.holder import holder_name
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from psched.clock import Clock, boottime
-from psched.daemon.lane import one_line
 from psched.daemon.runner import Runner, give_back
 from psched.daemon.ticker import Ticker
+from psched.daemon.wording import one_line
 from psched.errors import PreemptedError
 from psched.source import Source
 from psched.task import Task
@@ -21,7 +21,7 @@ _PATIENCE = 1.0
 
 
 class Keeper:
-    """Renews leases before they end, and gives back what was taken ahead but cannot begin soon."""
+    """Renews leases, gives back what cannot begin soon, and settles what has waited for others for too long."""
 
     def __init__(
         self, sources: Sequence[Source], runners: Sequence[Runner], interval: float, clock: Clock = boottime
@@ -38,6 +38,8 @@ class Keeper:
     def tick(self) -> bool:
         """Do what is due now; True while anything is held."""
         self._give_back()
+        for runner in self._runners:
+            runner.settle_overdue()
         for source in self._sources:
             self._renew(source)
         return any(source.held for source in self._sources)

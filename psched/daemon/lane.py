@@ -6,11 +6,12 @@ import logging
 from collections.abc import Sequence
 
 from psched.application import Application
-from psched.backends import is_driver_error
 from psched.clock import Clock, monotonic
 from psched.daemon.ear import Ear
+from psched.daemon.finished import Finished
 from psched.daemon.prefetch import Prefetch
 from psched.daemon.vigil import Vigil
+from psched.daemon.wording import is_refusal, one_line
 from psched.source import Source
 from psched.task import Task
 
@@ -45,6 +46,7 @@ class Lane:
         self.prefetch = prefetch
         self.task_timeout = task_timeout
         self.margin = margin
+        self.finished = Finished(name, source)
         self._vigil = Vigil(poll_interval, clock)
         self._ear = Ear(source.open_bell, self._unheard, clock)
         self._failures = 0
@@ -145,15 +147,3 @@ class Lane:
         level = logging.INFO if self.source.store.is_unavailable(error) else logging.WARNING
         words = "section=%s the database cannot call when there is work: %s; polling every poll_interval instead"
         log.log(level, words, self.name, one_line(error))
-
-
-def is_refusal(error: BaseException) -> bool:
-    """Tell whether a database's driver raised it, so that its words say more than a traceback."""
-    return is_driver_error(error)
-
-
-def one_line(error: BaseException) -> str:
-    """Return what `error` says on one line, without the statement that SQLAlchemy adds."""
-    cause = getattr(error, "orig", None)
-    text = str(error if cause is None else cause).strip()
-    return text.splitlines()[0] if text else type(error).__name__

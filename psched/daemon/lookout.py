@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Sequence
 
 from psched.alarm import Alarms, Overdue
-from psched.daemon.lane import one_line
+from psched.daemon.wording import one_line
 from psched.daemon.worksites import Worksite
 from psched.handlers.program import Program
 

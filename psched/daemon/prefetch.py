@@ -32,12 +32,37 @@ class Prefetch(Protocol):
         """Learn how long one run of this type took."""
         ...
 
+    def expected(self, type: str) -> float | None:
+        """Return how many seconds the next run of this type may take; None: there was none yet."""
+        ...
+
+
+class Durations:
+    """How long the runs of each type have been taking lately."""
+
+    def __init__(self) -> None:
+        self._typical: dict[str, float] = {}
+
+    def expected(self, type: str) -> float | None:
+        """Return the seconds, None when there was no run of this type."""
+        return self._typical.get(type)
+
+    def learn(self, type: str, seconds: float) -> bool:
+        """Learn from one run; True when it was the first of its type that is remembered."""
+        known = self._typical.pop(type, None)
+        self._typical[type] = _learnt(known, seconds)
+        if len(self._typical) > _MOST_TYPES:
+            del self._typical[next(iter(self._typical))]
+        return known is None
+
 
 class FixedPrefetch:
     """`task_prefetch: N`: always the same number."""
 
     def __init__(self, number: int) -> None:
         self._number = number
+        self._durations = Durations()
+        self.expected = self._durations.expected
 
     def limit(self) -> int:
         """Return the configured number."""
@@ -48,7 +73,8 @@ class FixedPrefetch:
         return len(types)
 
     def note(self, type: str, seconds: float) -> None:
-        """A fixed number learns nothing."""
+        """Learn what `expected` tells; the number stays."""
+        self._durations.learn(type, seconds)
 
 
 class AdaptivePrefetch:
@@ -60,7 +86,8 @@ class AdaptivePrefetch:
     """
 
     def __init__(self) -> None:
-        self._typical: dict[str, float] = {}
+        self._durations = Durations()
+        self.expected = self._durations.expected
         self._new: float | None = None
         self._pace = _MOMENT
         self._size = 1
@@ -91,16 +118,14 @@ class AdaptivePrefetch:
             self._size = self._size if self._expected(type) > TOO_LONG else 1
         else:
             self._pace = _learnt(self._pace, seconds)
-        known = self._typical.pop(type, None)
-        if known is None:
+        if self._durations.learn(type, seconds):
             self._new = _learnt(self._new, seconds)
-        self._typical[type] = _learnt(known, seconds)
-        if len(self._typical) > _MOST_TYPES:
-            del self._typical[next(iter(self._typical))]
         self._ran = True
 
     def _expected(self, type_: str) -> float:
-        known = self._typical.get(type_, self._new)
+        known = self._durations.expected(type_)
+        if known is None:
+            known = self._new
         return _MOMENT if known is None else known
 
 

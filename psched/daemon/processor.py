@@ -12,13 +12,14 @@ from psched.daemon import pipes
 from psched.daemon.boot import Boot, DeadChild
 from psched.daemon.departure import Departure
 from psched.daemon.keeper import Keeper
-from psched.daemon.lane import Lane, is_refusal, one_line
+from psched.daemon.lane import Lane
 from psched.daemon.lookout import open_lookouts
 from psched.daemon.prefetch import prefetch_for
 from psched.daemon.runner import Runner, give_back
 from psched.daemon.runs import Runs
 from psched.daemon.stop_order import StopOrder
 from psched.daemon.warden import Warden
+from psched.daemon.wording import is_refusal, one_line
 from psched.daemon.worksites import Worksite, open_sites
 from psched.errors import ConfigError
 

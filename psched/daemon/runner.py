@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from psched.application.decider import account_of, what_next
 from psched.clock import boottime
 from psched.daemon.board import Board
-from psched.daemon.lane import Lane, one_line
+from psched.daemon.finished import Done
+from psched.daemon.lane import Lane
 from psched.daemon.prefetch import TOO_LONG
 from psched.daemon.runs import Run, Runs
 from psched.daemon.stop_order import StopOrder
+from psched.daemon.wording import one_line
 from psched.errors import CancelRequestedError, ImmediateProcessStopError, PreemptedError, ScheduleError
 from psched.source import LOST_ATTEMPTS
 from psched.task import Task
@@ -55,6 +57,8 @@ class Runner:
                 if not any(worked):
                     self._rest()
         finally:
+            for lane in self._lanes:
+                lane.finished.settle()
             all(give_back(task) for task in self._waiting)  # where one fails the others would, too
             for lane in self._lanes:
                 lane.close()
@@ -79,6 +83,11 @@ class Runner:
         run = self.current()
         return 0.0 if run is None else boottime() - run.started
 
+    def settle_overdue(self) -> None:
+        """Settle what has waited too long for others to be settled with. Any thread."""
+        for lane in self._lanes:
+            lane.finished.settle_overdue()
+
     def _serve(self, lane: Lane) -> bool:
         """Run what the lane has now; False when it has nothing."""
         tasks = lane.poll()
@@ -91,8 +100,11 @@ class Runner:
             if len(self._waiting) > 1 and time.monotonic() > planned + TOO_LONG:
                 self._give_back_what_waits(lane)
                 planned = time.monotonic()
-            self._take(lane, self._waiting[0])
+            task = self._waiting[0]
+            lane.finished.make_way(lane.prefetch.expected(task.type))
+            self._take(lane, task)
             self._waiting.popleft()
+        lane.finished.settle()
         return bool(tasks)
 
     def _give_back_what_waits(self, lane: Lane) -> None:
@@ -120,7 +132,8 @@ class Runner:
                 "key=%s type=%s could not be settled: %s; it comes back", task.key, task.type, one_line(error)
             )
         finally:
-            task.forget()
+            if not task.concluded:
+                task.forget()
             lane.prefetch.note(task.type, time.monotonic() - begun)
             self._done()
 
@@ -139,6 +152,7 @@ class Runner:
 
     def _call(self, run: Run) -> None:
         known = True
+        run.task.finished_later = True
         try:
             handler = run.lane.application.handler(run.task)
             known = handler is not None
@@ -180,14 +194,14 @@ class Runner:
             os._exit(0)
 
     def _conclude(self, run: Run) -> None:
-        task = run.task
-        if not task.settled:
+        task, took = run.task, boottime() - run.started
+        if not (task.settled or task.concluded):
             settle_stopped(task)
-        if task.settled:
+        if task.concluded or task.outcome == "finished":
+            run.lane.finished.add(Done(task, took))
+        elif task.settled:
             level = logging.DEBUG if task.outcome == "released" else logging.INFO
-            log.log(
-                level, "key=%s type=%s %s after %.3f s", task.key, task.type, task.outcome, boottime() - run.started
-            )
+            log.log(level, "key=%s type=%s %s after %.3f s", task.key, task.type, task.outcome, took)
 
 
 def settle_stopped(task: Task) -> None:
@@ -207,12 +221,18 @@ def settle_stopped(task: Task) -> None:
 
 
 def give_back(task: Task) -> bool:
-    """Release a task that is not going to begin here; False when that failed, and it stays leased."""
+    """Release a task that is not going to begin here, or finish one whose run is concluded.
+
+    False when that failed, and it stays leased.
+    """
     with task.lock:
         if task.settled:
             return True
         try:
-            task.release()
+            if task.concluded:
+                task.finish()
+            else:
+                task.release()
         except ScheduleError as error:
             log.info("key=%s was not given back: %s", task.key, error)
         except Exception as error:  # noqa: BLE001 – the lease ends by itself, whatever the driver raised

@@ -15,12 +15,13 @@ from psched.application import Application
 from psched.clock import monotonic
 from psched.daemon.board import Board
 from psched.daemon.keeper import Keeper
-from psched.daemon.lane import Lane, is_refusal, one_line
+from psched.daemon.lane import Lane
 from psched.daemon.prefetch import FixedPrefetch
 from psched.daemon.runner import Runner
 from psched.daemon.runs import Runs
 from psched.daemon.stop_order import StopOrder
 from psched.daemon.warden import Warden
+from psched.daemon.wording import is_refusal, one_line
 from psched.errors import ConfigError
 from psched.scheduler import registrations
 from psched.scheduler.arrears import Arrears

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from psched.daemon.lane import one_line
 from psched.daemon.ticker import Ticker
+from psched.daemon.wording import one_line
 from psched.errors import NotFoundError
 from psched.model import Lease, NewTask, TaskRow
 from psched.scheduler.order import INSTANCE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 from app import trace
@@ -26,6 +27,17 @@ def short(task: Task) -> None:
     trace("began", task)
     time.sleep(0.01)
     trace("ended", task)
+
+
+@app.task("mixed")
+def mixed(task: Task) -> None:
+    """Done at once, unless told to stay until stopped, or to die with its process the first time."""
+    trace("ran", task)
+    if task.data.get("stays"):
+        while task.stop_reason is None:
+            time.sleep(0.01)
+    if task.data.get("dies") and task.attempts == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.task("heed", finish=False)

@@ -117,7 +117,7 @@ def test_types_that_never_come_again_do_not_hold_up_a_quick_stream() -> None:
     worker = Worker(dict.fromkeys(names, QUICK))
     worker.work(iter(names), 20)
     assert len(worker.batches[-1]) == 500
-    assert len(worker.prefetch._typical) <= 1000
+    assert len(worker.prefetch._durations._typical) <= 1000
 
 
 @given(

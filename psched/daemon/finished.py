@@ -1,0 +1,134 @@
+"""Runs that went well and are not settled yet, or not logged, which is done together. In children, one per lane.
+
+A transaction costs about as much for a hundred runs as for one. Until it is done nothing says that they ran: when the
+process dies before, they run again, as at-least-once allows. Their leases are kept alive like those of what runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from psched.clock import Clock, boottime
+from psched.daemon.wording import one_line
+from psched.errors import AlreadyFinishedError, PreemptedError, ScheduleError
+from psched.source import Source
+from psched.task import Task
+
+log = logging.getLogger(__name__)
+
+LONGEST = 0.05
+"""Seconds for which a run waits for others to be settled with, give or take a handler."""
+_LAST_MOMENT = 1.0
+"""Runs whose leases end within so many seconds of one another are given up together."""
+
+
+class Done(NamedTuple):
+    """A run that went well, and how many seconds it took."""
+
+    task: Task
+    seconds: float
+
+
+class Finished:
+    """Collects and settles. `add` and `make_way` are for the lane's thread, all else is for any."""
+
+    def __init__(self, section: str, source: Source, clock: Clock = boottime) -> None:
+        self._section = section
+        self._source = source
+        self._clock = clock
+        self._collected: deque[Done] = deque()
+        self._since = math.inf
+
+    def add(self, done: Done) -> None:
+        """Collect a run that is concluded, or finished already and only to be logged."""
+        if not self._collected:
+            self._since = self._clock()
+        self._collected.append(done)
+
+    def make_way(self, seconds: float | None) -> None:
+        """Settle what would wait too long for a run that is expected to take `seconds`; None: nobody knows."""
+        if self._collected and (seconds is None or self._clock() + seconds > self._since + LONGEST):
+            self.settle()
+
+    def settle(self) -> None:
+        """Settle all; while the database does not answer, try until their leases end."""
+        left = self._take()
+        while left:
+            until = min(done.task.deadline for done in left)
+            try:
+                self._settle(left, until)
+                return
+            except Exception as error:  # noqa: BLE001 – no fault of a database ends the work
+                left = self._outlasting(left, until, error)
+
+    def settle_overdue(self) -> None:
+        """Settle what has waited too long, as somebody is busy. What fails is tried again next time, or by `settle`."""
+        if self._clock() <= self._since + LONGEST:
+            return
+        overdue = self._take()
+        try:
+            self._settle(overdue, self._clock())
+        except Exception as error:  # noqa: BLE001 – whatever a driver raises
+            log.debug("section=%s %d runs are not settled yet: %s", self._section, len(overdue), error)
+            self._since = self._clock()
+            self._collected.extendleft(reversed(overdue))
+
+    def _take(self) -> list[Done]:
+        """Take all out, log those that are settled and return the others."""
+        taken = []
+        while self._collected:
+            try:
+                taken.append(self._collected.popleft())
+            except IndexError:  # somebody else was faster
+                break
+        report(self._section, [done for done in taken if done.task.settled])
+        return [done for done in taken if not done.task.settled]
+
+    def _settle(self, runs: Sequence[Done], until: float) -> None:
+        """Settle them, each under its lock, so that no renewal comes between. Raises whatever the driver does."""
+        with ExitStack() as stack:
+            for done in runs:
+                stack.enter_context(done.task.lock)
+            left = [done for done in runs if not done.task.settled]
+            errors = self._source.finish_many([done.task for done in left], until) if left else []
+        report(self._section, [done for done in runs if done.task.settled])
+        for done, error in zip(left, errors, strict=True):
+            if error is not None:
+                _tell(done.task, error)
+
+    def _outlasting(self, left: Sequence[Done], until: float, error: Exception) -> list[Done]:
+        """Return those whose leases go on if the database may answer yet; log what becomes of the others."""
+        passes = self._source.store.is_unavailable(error)
+        going_on = []
+        for done in left:
+            if passes and done.task.deadline > until + _LAST_MOMENT:
+                going_on.append(done)
+                continue
+            task = done.task
+            task.forget()
+            log.error("key=%s type=%s could not be settled: %s; it comes back", task.key, task.type, one_line(error))
+        return going_on
+
+
+def report(section: str, runs: Sequence[Done]) -> None:
+    """Log runs that were finished: a single one, or how many."""
+    if len(runs) == 1 or log.isEnabledFor(logging.DEBUG):
+        level = logging.INFO if len(runs) == 1 else logging.DEBUG
+        for task, seconds in runs:
+            log.log(level, "key=%s type=%s %s after %.3f s", task.key, task.type, task.outcome, seconds)
+    if len(runs) > 1:
+        log.info("section=%s %d runs finished, the last one key=%s", section, len(runs), runs[-1].task.key)
+
+
+def _tell(task: Task, error: ScheduleError) -> None:
+    if isinstance(error, PreemptedError):
+        log.info("key=%s preempted: %s", task.key, error)
+    elif isinstance(error, AlreadyFinishedError):
+        log.debug("key=%s %s", task.key, error)  # by us, and the answer was lost
+    else:
+        log.info("key=%s was not settled: %s", task.key, error)
