@@ -7,16 +7,16 @@ rows cannot be run, is their `Completion`.
 from __future__ import annotations
 
 import logging
-import threading
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakValueDictionary
 
 from psched.backoff import Backoff
 from psched.clock import Clock, boottime
 from psched.completion import Completion
 from psched.errors import AlreadyFinishedError, NotFoundError, PreemptedError, ScheduleError
+from psched.held import Held
 from psched.model import Claim, NewTask, Row
 from psched.store import LeaseStore
 from psched.task import Task
@@ -65,8 +65,7 @@ class Source:
         self.open_bell = store.open_bell
         self._completion = completion
         self._clock = clock
-        self._lock = threading.Lock()
-        self._held: WeakValueDictionary[str, Task] = WeakValueDictionary()
+        self._held = Held()
         self._reported: dict[str, str] = {}
         self._tidying = Tidying(store, completion, clock)
         self.tidy = self._tidying.tidy
@@ -75,8 +74,7 @@ class Source:
     @property
     def held(self) -> list[Task]:
         """The tasks this source acquired that are neither settled, nor lost, nor dropped by whoever polled them."""
-        with self._lock:
-            return list(self._held.values())
+        return self._held.all()
 
     def poll(self, types: Collection[str] | None = None) -> Task | None:
         """Acquire the row that has been due longest, or None when nothing is due."""
@@ -145,7 +143,7 @@ class Source:
         for task, error in zip(tasks, errors, strict=True):
             if error is None:
                 task.settled_as("finished")
-        self._forget(tasks)
+        self._held.remove(tasks)
         return errors
 
     def _finish_one(self, task: Task, until: float) -> ScheduleError | None:
@@ -206,22 +204,16 @@ class Source:
 
     def forget(self, task: Task) -> None:
         """Count `task` no longer among the held."""
-        self._forget([task])
+        self._held.remove((task,))
 
     def give_back(self, holder: str, suspects: Collection[str]) -> int:
         """Give back what a dead holder leased; see `LeaseStore.give_back`."""
         return self.store.give_back(holder, suspects, self.times.backoff.limit)
 
-    def _forget(self, tasks: Sequence[Task]) -> None:
-        with self._lock:
-            for task in tasks:
-                if self._held.get(task.key) is task:
-                    del self._held[task.key]
-
     def _adopt(self, claims: Sequence[Claim], deadline: float, started: bool) -> list[Task]:
-        tasks = [Task(claim, self, deadline, started, self._clock) for claim in claims]
-        with self._lock:
-            self._held.update((task.key, task) for task in tasks)
+        pid = os.getpid()
+        tasks = [Task(claim, self, deadline, started, self._clock, pid) for claim in claims]
+        self._held.add(tasks)
         return tasks
 
     def _extend(self, tasks: list[Task], lease_time: float) -> list[Task]:
@@ -259,7 +251,7 @@ class Source:
         if claim.lease.cancel_requested:
             self._put_off(claim, None)
             return False
-        allowed = self._completion.attempts_allowed(row, None)
+        allowed = self._completion.attempts_allowed(row, None) if row.attempts > 1 else None
         if allowed is not None and row.attempts > allowed:
             self._put_off(claim, LOST_ATTEMPTS)
             return False

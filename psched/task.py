@@ -25,11 +25,17 @@ class Task:
     """
 
     def __init__(
-        self, claim: Claim, source: Settling[Task], deadline: float, started: bool = True, clock: Clock = boottime
+        self,
+        claim: Claim,
+        source: Settling[Task],
+        deadline: float,
+        started: bool = True,
+        clock: Clock = boottime,
+        pid: int | None = None,
     ) -> None:
         """`deadline`: when the lease ends at the latest, on `clock`, counted from before it was asked for.
 
-        `started` is False for a task taken ahead of its run, until `begin`.
+        `started` is False for a task taken ahead of its run, until `begin`. `pid`: this process.
         """
         self._row = claim.row
         self._lease = claim.lease
@@ -38,11 +44,12 @@ class Task:
         self._clock = clock
         self._outcome: str | None = None
         self._started = started
-        self._started_at = self._database_time()
+        self.begun_at = clock() if started else deadline
+        """When the run began, in boottime seconds; of no meaning while `started` is False."""
         self._lost = self._concluded = False
         self._data = self._saved = claim.row.data
         self._changing = threading.Lock()
-        self._pid = os.getpid()
+        self._pid = os.getpid() if pid is None else pid
         self.lock = threading.RLock()
         self.stop_reason: Exception | None = None
         """Why this run was asked to stop (what `kill` was given), or None."""
@@ -89,6 +96,8 @@ class Task:
     @property
     def worn_out(self) -> bool:
         """Whether all attempts that are allowed were begun before this one, and none was settled."""
+        if self._row.attempts <= 1:
+            return False
         allowed = self._source.attempts_allowed(self._row, self.max_attempts)
         return allowed is not None and self._row.attempts > allowed
 
@@ -141,7 +150,10 @@ class Task:
     @property
     def claim(self) -> Claim:
         """The row and the lease as last written, and when the run began."""
-        return Claim(self._row, self._lease, self._started_at if self._started else None)
+        if not self._started:
+            return Claim(self._row, self._lease)
+        # The database's time, as the lease tells it: late by a round trip at the most.
+        return Claim(self._row, self._lease, self._lease.expires_at + self.begun_at - self._deadline)
 
     def begin(self, margin: float = 0) -> bool:
         """Mark the run as begun.
@@ -149,10 +161,10 @@ class Task:
         False when it was given back, its lease was found lost or has less than `margin` seconds left.
         """
         with self.lock:
-            if self.settled or self._lost or self._clock() + margin >= self._deadline:
+            now = self._clock()
+            if self._outcome is not None or self._lost or now + margin >= self._deadline:
                 return False
-            self._started = True
-            self._started_at = self._database_time()
+            self._started, self.begun_at = True, now
             return True
 
     def finish(self) -> None:
@@ -261,10 +273,6 @@ class Task:
             self.save(self._deadline)
             self._outcome = verb(self.claim)
             self.forget()
-
-    def _database_time(self) -> float:
-        """Return the time on the database's clock, as the lease tells it: by a round trip late at the most."""
-        return self._lease.expires_at + self._clock() - self._deadline
 
     def _refuse_elsewhere(self) -> None:
         """Refuse a process that was forked: it has our connection, and perhaps our lock, for good."""

@@ -106,7 +106,7 @@ class FunctionHandler(Base):
     def perform(self) -> None:
         """Call the function, await what it returns if that can be awaited, and conclude."""
         result = self._function(self.task)
-        if inspect.isawaitable(result):
+        if result is not None and inspect.isawaitable(result):
             self._running.run(result, self._loops.runner())
         if self._finish and not self.task.settled:
             self.task.conclude()

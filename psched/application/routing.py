@@ -10,6 +10,9 @@ from typing import Protocol
 from psched.errors import ConfigError
 from psched.task import Task
 
+_MOST_TYPES = 1000
+"""Types whose handlers are remembered."""
+
 Pattern = str | re.Pattern[str]
 """What a route is chosen by: a string is the whole type, an expression is searched in it (as in PerfectQueue)."""
 
@@ -59,6 +62,7 @@ class Application:
     routers: tuple[Router, ...]
     sections: Mapping[str, Application] = field(default_factory=dict)
     types: Collection[str] | None = None
+    _routes: dict[str, HandlerFactory] = field(default_factory=dict, compare=False, repr=False)
 
     def of(self, section: str) -> Application:
         """Return the application that runs the rows of this section."""
@@ -66,16 +70,26 @@ class Application:
 
     def handler(self, task: Task) -> Handler | None:
         """Return a handler for `task`, or None when no router knows its type."""
-        for router in self.routers:
-            factory = router.route(task.type)
-            if factory is not None:
-                return factory(task)
-        return None
+        factory = self._routes.get(task.type)
+        if factory is None:
+            factory = self._find(task.type)
+        return None if factory is None else factory(task)
 
     def close(self) -> None:
         """Let go of what the calling handler thread used, event loops for instance."""
         for router in self.routers:
             router.close()
+
+    def _find(self, type: str) -> HandlerFactory | None:
+        """Ask the routers, and remember what they say of types they know."""
+        for router in self.routers:
+            factory = router.route(type)
+            if factory is not None:
+                if len(self._routes) >= _MOST_TYPES:
+                    self._routes.clear()
+                self._routes[type] = factory
+                return factory
+        return None
 
 
 def matches(pattern: Pattern, type: str) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from psched.clock import Clock, boottime
@@ -44,15 +44,15 @@ class Finished:
         self._collected: deque[Done] = deque()
         self._since = math.inf
 
-    def add(self, done: Done) -> None:
+    def add(self, done: Done, now: float) -> None:
         """Collect a run that is concluded, or finished already and only to be logged."""
         if not self._collected:
-            self._since = self._clock()
+            self._since = now
         self._collected.append(done)
 
-    def make_way(self, seconds: float | None) -> None:
+    def make_way(self, now: float, seconds: float | None) -> None:
         """Settle what would wait too long for a run that is expected to take `seconds`; None: nobody knows."""
-        if self._collected and (seconds is None or self._clock() + seconds > self._since + LONGEST):
+        if self._collected and (seconds is None or now + seconds > self._since + LONGEST):
             self.settle()
 
     def settle(self) -> None:
@@ -86,14 +86,13 @@ class Finished:
                 taken.append(self._collected.popleft())
             except IndexError:  # somebody else was faster
                 break
-        report(self._section, [done for done in taken if done.task.settled])
-        return [done for done in taken if not done.task.settled]
+        settled = [done for done in taken if done.task.settled]
+        report(self._section, settled)
+        return [done for done in taken if not done.task.settled] if settled else taken
 
     def _settle(self, runs: Sequence[Done], until: float) -> None:
         """Settle them, each under its lock, so that no renewal comes between. Raises whatever the driver does."""
-        with ExitStack() as stack:
-            for done in runs:
-                stack.enter_context(done.task.lock)
+        with _locked(runs):
             left = [done for done in runs if not done.task.settled]
             errors = self._source.finish_many([done.task for done in left], until) if left else []
         report(self._section, [done for done in runs if done.task.settled])
@@ -113,6 +112,19 @@ class Finished:
             task.forget()
             log.error("key=%s type=%s could not be settled: %s; it comes back", task.key, task.type, one_line(error))
         return going_on
+
+
+@contextmanager
+def _locked(runs: Sequence[Done]) -> Iterator[None]:
+    locked = []
+    try:
+        for done in runs:
+            done.task.lock.acquire()
+            locked.append(done.task.lock)
+        yield
+    finally:
+        for lock in locked:
+            lock.release()
 
 
 def report(section: str, runs: Sequence[Done]) -> None:

@@ -42,18 +42,20 @@ class Durations:
 
     def __init__(self) -> None:
         self._typical: dict[str, float] = {}
-
-    def expected(self, type: str) -> float | None:
-        """Return the seconds, None when there was no run of this type."""
-        return self._typical.get(type)
+        self.expected: Callable[[str], float | None] = self._typical.get
+        """Returns the seconds, None when there was no run of this type."""
 
     def learn(self, type: str, seconds: float) -> bool:
         """Learn from one run; True when it was the first of its type that is remembered."""
-        known = self._typical.pop(type, None)
-        self._typical[type] = _learnt(known, seconds)
-        if len(self._typical) > _MOST_TYPES:
-            del self._typical[next(iter(self._typical))]
-        return known is None
+        typical = self._typical
+        known = typical.pop(type, None)
+        if known is not None:
+            typical[type] = known + _NEWS * (seconds - known)
+            return False
+        typical[type] = seconds
+        if len(typical) > _MOST_TYPES:
+            del typical[next(iter(typical))]
+        return True
 
 
 class FixedPrefetch:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from psched.application.decider import account_of, what_next
-from psched.clock import boottime
+from psched.clock import Clock, boottime
 from psched.daemon.board import Board
 from psched.daemon.finished import Done
 from psched.daemon.lane import Lane
@@ -37,6 +36,7 @@ class Runner:
         stopping: StopOrder,
         acquired: Callable[[], None],
         done: Callable[[], None],
+        clock: Clock = boottime,
     ) -> None:
         """`acquired` is called when there is something to keep or to watch, `done` after each run."""
         self._cell = cell
@@ -46,6 +46,7 @@ class Runner:
         self._stopping = stopping
         self._acquired = acquired
         self._done = done
+        self._clock = clock
         self._waiting: deque[Task] = deque()
         self._pid = os.getpid()
 
@@ -81,7 +82,7 @@ class Runner:
     def busy_for(self) -> float:
         """Return for how many seconds the present handler has been running; 0 when none is. Any thread."""
         run = self.current()
-        return 0.0 if run is None else boottime() - run.started
+        return 0.0 if run is None else self._clock() - run.started
 
     def settle_overdue(self) -> None:
         """Settle what has waited too long for others to be settled with. Any thread."""
@@ -95,14 +96,14 @@ class Runner:
         if tasks:
             for each in self._lanes:
                 each.turn_away()
-        planned = -math.inf
+        planned, now = -math.inf, self._clock()
         while self._waiting and not self._stopping.is_set():
-            if len(self._waiting) > 1 and time.monotonic() > planned + TOO_LONG:
+            if len(self._waiting) > 1 and now > planned + TOO_LONG:
                 self._give_back_what_waits(lane)
-                planned = time.monotonic()
+                planned = self._clock()
             task = self._waiting[0]
-            lane.finished.make_way(lane.prefetch.expected(task.type))
-            self._take(lane, task)
+            lane.finished.make_way(now, lane.prefetch.expected(task.type))
+            now = self._take(lane, task)
             self._waiting.popleft()
         lane.finished.settle()
         return bool(tasks)
@@ -121,25 +122,29 @@ class Runner:
         for descriptor in self._stopping.wait_for(list(ears), min(lane.pause() for lane in self._lanes)):
             ears[descriptor].hear()
 
-    def _take(self, lane: Lane, task: Task) -> None:
+    def _take(self, lane: Lane, task: Task) -> float:
+        """Run a task and return when it ended. Few steps: handlers may take a millionth of a second."""
         if not task.begin(lane.margin):
-            return
-        begun = time.monotonic()
+            return self._clock()
+        run = Run(task, lane, started=task.begun_at)
         try:
-            self._run(lane, task)
+            self._run(run)
         except Exception as error:
             log.exception(
                 "key=%s type=%s could not be settled: %s; it comes back", task.key, task.type, one_line(error)
             )
         finally:
-            if not task.concluded:
+            now = self._clock()
+            if task.concluded or task.outcome == "finished":
+                lane.finished.add(Done(task, now - run.started), now)
+            else:
                 task.forget()
-            lane.prefetch.note(task.type, time.monotonic() - begun)
+            lane.prefetch.note(task.type, now - run.started)
             self._done()
+        return now
 
-    def _run(self, lane: Lane, task: Task) -> None:
+    def _run(self, run: Run) -> None:
         """Make the handler and run it. Making it is the application's code, too: it may hang, or end the process."""
-        run = Run(task, lane)
         self._board.running(self._cell, run.name)
         self._runs.begin(self._cell, run)
         self._acquired()  # the warden may have found nothing to watch since the poll
@@ -194,13 +199,13 @@ class Runner:
             os._exit(0)
 
     def _conclude(self, run: Run) -> None:
-        task, took = run.task, boottime() - run.started
-        if not (task.settled or task.concluded):
-            settle_stopped(task)
+        task = run.task
         if task.concluded or task.outcome == "finished":
-            run.lane.finished.add(Done(task, took))
-        elif task.settled:
-            level = logging.DEBUG if task.outcome == "released" else logging.INFO
+            return
+        if not task.settled:
+            settle_stopped(task)
+        if task.settled and task.outcome != "finished":
+            level, took = logging.DEBUG if task.outcome == "released" else logging.INFO, self._clock() - run.started
             log.log(level, "key=%s type=%s %s after %.3f s", task.key, task.type, task.outcome, took)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass, field
 
 from psched.application import Handler
 from psched.clock import boottime
@@ -14,21 +13,21 @@ from psched.task import Task
 log = logging.getLogger(__name__)
 
 
-@dataclass(eq=False)
 class Run:
     """One handler at work on one task, from before it is made. Times are boottime seconds."""
 
-    task: Task
-    lane: Lane
-    handler: Handler | None = None
-    started: float = field(default_factory=boottime)
-    told: float | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    __slots__ = ("_lock", "handler", "lane", "name", "started", "task", "told")
 
-    @property
-    def name(self) -> str:
+    def __init__(self, task: Task, lane: Lane, handler: Handler | None = None, started: float | None = None) -> None:
+        """`started`: when it began, now unless given."""
+        self.task = task
+        self.lane = lane
+        self.handler = handler
+        self.started = boottime() if started is None else started
+        self.told: float | None = None
+        self.name = f"{lane.name}:{task.key}"
         """How the board, the process title and the log name this run."""
-        return f"{self.lane.name}:{self.task.key}"
+        self._lock = threading.Lock()
 
     def tell(self, reason: Exception, now: float) -> None:
         """Ask the handler to stop, once, from a thread of its own: its `kill` may take long or never return."""

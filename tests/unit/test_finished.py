@@ -72,7 +72,7 @@ class Child:
         self.stopping = StopOrder()
         self.board = Board(1)
         runs = Runs(1)
-        self.runner = Runner(0, [self.lane], runs, self.board, self.stopping, lambda: None, lambda: None)
+        self.runner = Runner(0, [self.lane], runs, self.board, self.stopping, lambda: None, lambda: None, self.clock)
         self.keeper = Keeper([self.source], [self.runner], interval=2.0, clock=self.clock)
 
     def clock(self) -> float:
