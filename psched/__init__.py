@@ -32,7 +32,7 @@ from psched.errors import (
     TaskError,
 )
 from psched.holder import holder_name
-from psched.model import NewTask, Policy, Rule, ScheduleRow, TaskRow
+from psched.model import NewSchedule, NewTask, Policy, Rule, ScheduleRow, TaskRow
 from psched.queue import Queue, QueuedTask
 from psched.queue import open_queue as _open_queue
 from psched.scheduler import Scheduler, create_scheduler
@@ -51,6 +51,7 @@ __all__ = [
     "IdempotentError",
     "IdempotentNotFoundError",
     "ImmediateProcessStopError",
+    "NewSchedule",
     "NewTask",
     "NotFoundError",
     "NotSupportedError",

@@ -103,6 +103,26 @@ class ScheduleRow(Row):
 
 
 @dataclass(frozen=True, slots=True)
+class NewSchedule:
+    """A schedule to be added. What is None is as `ScheduleCollection.add` has it; `data` is a JSON object.
+
+    `delay` is seconds, `next_time` and `next_run_time` are unix seconds; the rest is its policy.
+    """
+
+    key: str
+    type: str
+    cron: str
+    delay: float = 0
+    timezone: str | None = None
+    next_time: int | None = None
+    next_run_time: float | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    catch_up: str = "all"
+    max_lateness: float | None = None
+    alert_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NewTask:
     """A queue task to be submitted. `run_at`: unix seconds, None for at once. `data` is a JSON object.
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import builtins
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Unpack
 
 from psched import cron
+from psched.adding import NewRows
 from psched.advance import LONG, Advance, Keeping
 from psched.audit import History, Question, Verdict, audit, versions_at
 from psched.backends import open_stores
 from psched.config import Section
 from psched.errors import ConfigError, NotSupportedError
 from psched.ledger import Ledger, LedgerFilter, LedgerRow
-from psched.model import Policy, Rule, ScheduleRow
-from psched.payload import check_key, encode
-from psched.rules import Terms, checked_policy, checked_rule, checked_type, first_match, moved
+from psched.model import NewSchedule, ScheduleRow
+from psched.payload import check_key
+from psched.rules import Terms, checked_rule, checked_type, first_match, moved
 from psched.schedule import Schedule
 from psched.source import LeaseTimes, Source
 from psched.store import ScheduleStore, StoreSettings, TaskStore
@@ -96,19 +99,23 @@ class ScheduleCollection:
             ValueError: the key, the data or the policy cannot be used.
             NotSupportedError: the store keeps no policies.
         """
-        policy = checked_policy(Policy(), terms)
-        if policy != Policy() and self.store.ledger is None:
-            raise NotSupportedError(f"{key!r}: this store knows no policies; type: rdb and redis do")
-        content = {} if data is None else dict(data)
-        encode(content)
-        rule = checked_rule(
-            Rule(cron, self._defaults.timezone if timezone is None else timezone, delay), self._defaults.dialect
-        )
-        start = int(-(-self.store.now() // 1)) if next_time is None else next_time
-        first = first_match(rule, start, self._defaults.dialect)
-        due = first + rule.delay if next_run_time is None else next_run_time
-        self.store.add(check_key(key), checked_type(type), rule, first, due, content, policy)
+        content = {} if data is None else data
+        new = NewSchedule(key, type, cron, delay, timezone, next_time, next_run_time, content, **terms)
+        [row] = self._rows([new])
+        self.store.add(row.key, row.type, row.rule, row.next_time, row.next_run_time, row.data, row.policy)
         return self[key]
+
+    def add_many(self, schedules: Iterable[NewSchedule]) -> builtins.list[str]:
+        """Create many schedules at once, and return the keys that were there before: these are left as they are.
+
+        All are written in one transaction, and each expression is worked out once. Raises ConfigError, ValueError and
+        NotSupportedError like `add`: nothing was written then.
+        """
+        rows = self._rows(schedules)
+        if len({row.key for row in rows}) < len(rows):
+            twice, _ = Counter(row.key for row in rows).most_common(1)[0]
+            raise ValueError(f"the key {twice!r} is given twice")
+        return self.store.add_many(rows) if rows else []
 
     def list(self) -> Iterator[ScheduleRow]:
         """Yield every schedule, ordered by due time."""
@@ -146,6 +153,9 @@ class ScheduleCollection:
         question = Question(since, until, late)
         for key in self.ledger.keys() if keys is None else keys:
             yield audit(self._on_record(key, question), question)
+
+    def _rows(self, schedules: Iterable[NewSchedule]) -> builtins.list[ScheduleRow]:
+        return NewRows(self.store, self._defaults.timezone, self._defaults.dialect).of(schedules)
 
     def _on_record(self, key: str, question: Question) -> History:
         ledger = self.ledger

@@ -170,6 +170,14 @@ class ScheduleStore(LeaseStore, Protocol):
         """Create a schedule. Raises AlreadyExistsError; idempotent when the answer of its own commit was lost."""
         ...
 
+    def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
+        """Create schedules, all in one transaction, and return the keys that existed before: these are left alone.
+
+        What `add` is told counts, and nothing else of the rows. Idempotent like it. Raises ValueError and
+        NotSupportedError before anything is written.
+        """
+        ...
+
     def get(self, key: str) -> ScheduleRow | None:
         """Return the schedule, or None."""
         ...

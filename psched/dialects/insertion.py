@@ -1,7 +1,7 @@
 """Writing new rows of one table, one or thousands at a time, in statements whose text is always the same. Any process.
 
-Many rows go as one parameter, a JSON array of objects without the members that are None. They are compiled once and
-handed to the driver as they are: it has next to nothing to do for each row.
+Many rows go as one parameter, a JSON array of objects. The statements are compiled once and handed to the driver as
+they stand: it has next to nothing to do for each row.
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from psched.dialects.pairs import Prepared
 
-GivenRow = Mapping[str, str | int | None]
-"""What is given of a new row, by the names of columns."""
+GivenRow = Mapping[str, str | int]
+"""What is given of a new row, by the names of columns; what is not is NULL."""
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 Values = Callable[[Mapping[str, ColumnElement[Any]]], Mapping[str, ColumnElement[Any]]]
 """Makes the columns of a row out of what is given."""
 
+_NEW = "new_"
 _MOST_ROWS = 2000
 _MOST_CHARACTERS = 500_000
 """How much one statement takes: MariaDB bounds its length, in which each character may be escaped twice."""
@@ -62,14 +65,17 @@ class Ways(NamedTuple):
 
 
 class given_rows(FunctionElement[str]):  # noqa: N801 – spelled like the SQL function it stands for
-    """The rows of a parameter that `as_parameter` made, with `fields`: what a dialect compiles in its own way."""
+    """The rows of a parameter that `as_parameter` made: what a dialect compiles in its own way.
+
+    A column `new_key` has what is given as `key`, lest the two are mixed up.
+    """
 
     type = String()
     inherit_cache = False
 
     def __init__(self, parameter: ColumnElement[str], fields: Sequence[ColumnClause[Any]]) -> None:
         super().__init__(parameter)
-        self.fields = fields
+        self.fields = [(field.name, field.name.removeprefix(_NEW), field.type) for field in fields]
 
 
 @compiles(given_rows)
@@ -84,14 +90,14 @@ class Insertion:
         """`given`: what is told of each row, which `values` makes its columns of."""
         self._dialect = dialect
         self._ways: dict[tuple[str, ...], tuple[Ways, Ways]] = {}
-        single = values({field.name: bindparam(f"new_{field.name}", type_=field.type) for field in given})
-        rows = _rows(given)
-        many = values({field.name: rows.c[f"new_{field.name}"] for field in given})
+        single = values({field.name: bindparam(_NEW + field.name, type_=field.type) for field in given})
+        rows = rows_in("new_rows", given)
+        many = values({field.name: rows.c[_NEW + field.name] for field in given})
         chosen = (
             select(*many.values()).select_from(rows).where(literal_column("1 = 1"))
         )  # else SQLite reads ON as a join
         names = list(many)
-        self._nothing = {f"new_{field.name}": None for field in given}
+        self._nothing = {_NEW + field.name: None for field in given}
         self._single: tuple[Insert, Insert] = (insert(table).values(single), dialect.insert_new(table).values(single))
         self._many: tuple[Insert, Insert] = (
             insert(table).from_select(names, chosen),
@@ -107,7 +113,7 @@ class Insertion:
         done = 0
         for page in _pages(rows):
             if len(page) == 1:
-                own = {f"new_{name}": value for name, value in page[0].items()}
+                own = {_NEW + name: value for name, value in page[0].items()}
                 done += self._dialect.insert_prepared(connection, one, {**self._nothing, **own, **values})
             else:
                 given = {"new_rows": as_parameter(page)}
@@ -123,15 +129,15 @@ class Insertion:
         return self._ways[driver]
 
 
+def rows_in(name: str, fields: Sequence[Column[Any]]) -> FromClause:
+    """Return what stands in FROM for the rows in the parameter `name`; their columns are `new_key`, …"""
+    told = [column(_NEW + field.name, field.type) for field in fields]
+    return given_rows(bindparam(name, type_=String), told).table_valued(*told, name="given")
+
+
 def as_parameter(rows: Sequence[GivenRow]) -> str:
     """Return rows as the parameter of `given_rows`."""
-    told = [{f"new_{name}": value for name, value in row.items() if value is not None} for row in rows]
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
-
-
-def _rows(given: Sequence[Column[Any]]) -> FromClause:
-    fields = [column(f"new_{field.name}", field.type) for field in given]
-    return given_rows(bindparam("new_rows", type_=String), fields).table_valued(*fields, name="given")
+    return _ENCODER.encode(rows)
 
 
 def _pages(rows: Sequence[GivenRow]) -> list[list[GivenRow]]:

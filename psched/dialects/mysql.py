@@ -70,7 +70,7 @@ def _long_text(element: LongText, compiler: DDLCompiler, **options: Any) -> str:
 @compiles(given_rows, "mysql")
 def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
     types = compiler.dialect.type_compiler_instance
-    fields = (f"{field.name} {types.process(field.type)} PATH '$.{field.name}'" for field in element.fields)
+    fields = (f"{column} {types.process(type_)} PATH '$.{name}'" for column, name, type_ in element.fields)
     return f"JSON_TABLE({compiler.process(element.clauses, **options)}, '$[*]' COLUMNS ({', '.join(fields)}))"
 
 

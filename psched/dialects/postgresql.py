@@ -67,9 +67,10 @@ def _exact_text(element: ExactText, compiler: DDLCompiler, **options: Any) -> st
 @compiles(given_rows, "postgresql")
 def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
     types = compiler.dialect.type_compiler_instance
-    fields = ", ".join(f"{field.name} {types.process(field.type)}" for field in element.fields)
+    columns = ", ".join(f'"{name}" AS {column}' for column, name, _ in element.fields)
+    fields = ", ".join(f'"{name}" {types.process(type_)}' for _, name, type_ in element.fields)
     told = compiler.process(element.clauses, **options)
-    return "".join(("(SELECT * FROM json_to_recordset(CAST(", told, " AS JSON)) AS told (", fields, "))"))
+    return "".join(("(SELECT ", columns, " FROM json_to_recordset(CAST(", told, " AS JSON)) AS told (", fields, "))"))
 
 
 class Dialect(base.Dialect):

@@ -46,7 +46,7 @@ def _given_leases(element: given_leases, compiler: SQLCompiler, **options: Any) 
 
 @compiles(given_rows, "sqlite")
 def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
-    fields = ", ".join(f"json_extract(value, '$.{field.name}') AS {field.name}" for field in element.fields)
+    fields = ", ".join(f"json_extract(value, '$.{name}') AS {column}" for column, name, _ in element.fields)
     return "".join(("(SELECT ", fields, " FROM json_each(", compiler.process(element.clauses, **options), "))"))
 
 

@@ -17,7 +17,7 @@ from psched.model import Claim
 from psched.store import ScheduleStore
 from tests.lab.proxy import Proxy, Trap
 from tests.lab.servers import Server
-from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, eventually, keys_of, soon, unless_away
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, eventually, keys_of, new_row, soon, unless_away
 from tests.stores.traffic import before_each
 
 
@@ -59,6 +59,18 @@ def add_what_exists(scene: Scene) -> Iterator[None]:
     row = scene.near.get(scene.key)
     assert row is not None
     assert row.data == {"theirs": 1}
+
+
+def add_many(scene: Scene) -> Iterator[None]:
+    keys = [f"{scene.key}{part}" for part in ("-a", "-old", "-z")]
+    scene.bench.add(scene.near, keys[1], data={"theirs": 1})
+    yield
+    assert scene.far.add_many([new_row(key, {"mine": 1}) for key in keys]) == [keys[1]]
+    yield
+    rows = [scene.near.get(key) for key in keys]
+    assert [row and row.data for row in rows] == [{"mine": 1}, {"theirs": 1}, {"mine": 1}]
+    ledger = scene.near.ledger
+    assert ledger is None or [len(ledger.changes(key)) for key in keys] == [1, 1, 1]
 
 
 def acquire(scene: Scene) -> Iterator[None]:
@@ -139,7 +151,7 @@ def stands_at(scene: Scene, next_time: int, due: float) -> None:
 
 
 VERBS: list[Verb] = [
-    add, add_what_exists, acquire, extend, settle_after_a_lost_renewal, release, retry, advance,
+    add, add_what_exists, add_many, acquire, extend, settle_after_a_lost_renewal, release, retry, advance,
 ]  # fmt: skip
 LOSSES: list[Callable[[Proxy, bytes], Trap]] = [Proxy.lose_request, Proxy.lose_answer]
 

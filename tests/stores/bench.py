@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from psched.backends import open_stores
 from psched.clock import boottime
 from psched.errors import AlreadyFinishedError, PreemptedError
-from psched.model import Claim, Rule
+from psched.model import Claim, Rule, ScheduleRow
 from psched.store import ScheduleStore, StoreSettings
 from tests.stores.rows import Columns, RedisRows, Rows, SqlRows
 
@@ -149,6 +149,12 @@ class Bench:
         claims = store.acquire(1, alive_time)
         assert [claim.row.key for claim in claims] == [key]
         return claims[0]
+
+
+def new_row(key: str, data: dict[str, Any], due: int = LONG_AGO, **fields: Any) -> ScheduleRow:
+    """Return a schedule as `add_many` takes it."""
+    times = {"next_time": due, "next_run_time": due}
+    return ScheduleRow(key, "type1", data, "waiting", **{"rule": HOURLY, **times, **fields})
 
 
 def soon() -> float:

@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from psched.errors import AlreadyExistsError, NotFoundError, ScheduleError
-from psched.model import Rule, ScheduleRow
+from psched.model import Policy, Rule, ScheduleRow
 from psched.store import ScheduleStore
-from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, soon
+from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, new_row, soon
 from tests.stores.places import on_sql
 
 
@@ -48,6 +48,28 @@ def test_adding_the_very_same_schedule_twice_is_told_too(bench: Bench, store: Sc
     bench.add(store, "key")
     with pytest.raises(AlreadyExistsError):
         bench.add(store, "key")
+
+
+def test_many_are_added_as_they_were_given_and_those_that_exist_are_told(bench: Bench, store: ScheduleStore) -> None:
+    bench.add(store, "key07")
+    before = bench.raw("key07")
+    news = [new_row(f"key{n:02}", {"n": n, "text": '"ä😀\\'}, FAR_OFF + n) for n in range(20)]
+    zone = Rule("*/10 * * * *", "Asia/Tokyo", -30)
+    policy = Policy() if store.ledger is None else Policy("latest", 60, 90)
+    news[3] = new_row("key03", {}, FAR_OFF, rule=zone, next_run_time=FAR_OFF - 30, policy=policy)
+    assert store.add_many(news) == ["key07"]
+    assert bench.raw("key07") == before
+    told = [(row.key, row.type, row.data, row.rule, row.next_time, row.next_run_time, row.policy) for row in news]
+    found = [read(store, row.key) for row in news]
+    rows = [(row.key, row.type, row.data, row.rule, row.next_time, row.next_run_time, row.policy) for row in found]
+    assert [row for row in rows if row[0] != "key07"] == [row for row in told if row[0] != "key07"]
+    assert all(row.settled and row.problem is None for row in found)
+    assert store.add_many(news[:2]) == ["key00", "key01"]
+    if store.ledger is not None:
+        changes = {row.key: store.ledger.changes(row.key) for row in news}
+        assert {(len(entered), entered[0].action) for entered in changes.values()} == {(1, "add")}
+        [change] = changes["key03"]
+        assert (change.rule, change.policy, change.first, change.due) == (zone, policy, FAR_OFF, FAR_OFF - 30)
 
 
 def test_of_many_who_add_one_key_at_once_one_succeeds(bench: Bench) -> None:

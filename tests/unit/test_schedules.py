@@ -18,7 +18,7 @@ from psched.errors import (
     PreemptedError,
     ScheduleError,
 )
-from psched.model import Rule, ScheduleRow
+from psched.model import NewSchedule, Rule, ScheduleRow
 from psched.schedules import Defaults, ScheduleCollection, moved
 from psched.source import LeaseTimes
 from psched.store import StoreSettings
@@ -101,6 +101,40 @@ def test_a_key_is_added_once(schedules: ScheduleCollection) -> None:
     schedules.add("a", "t", cron="0 * * * *")
     with pytest.raises(AlreadyExistsError):
         schedules.add("a", "t", cron="0 * * * *")
+
+
+def test_many_are_added_as_one_by_one(schedules: ScheduleCollection) -> None:
+    schedules.add("old", "t", cron="0 * * * *", next_time=NOON)
+    terms: list[dict[str, Any]] = [
+        {"cron": "5 * * * *", "next_time": NOON},
+        {"cron": "0 9 * * *", "timezone": "Asia/Tokyo", "delay": 30, "next_time": NOON, "data": {"n": 1}},
+        {"cron": "0 9 * * *", "next_time": NOON, "next_run_time": NOON + 7, "catch_up": "latest", "alert_after": 5},
+    ]
+    for number, given in enumerate(terms):
+        schedules.add(f"single{number}", "t", **given)
+    news = [NewSchedule(f"many{number}", "t", **given) for number, given in enumerate(terms)]
+    assert schedules.add_many([NewSchedule("old", "t", "1 * * * *"), *news]) == ["old"]
+    for number in range(len(terms)):
+        single, many = schedules[f"single{number}"].metadata(), schedules[f"many{number}"].metadata()
+        assert replace(single, key="") == replace(many, key="")
+    assert schedules.add_many([]) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [({"cron": "61 * * * *"}, ConfigError), ({"data": {"x": {1}}}, ValueError), ({"key": "a"}, ValueError)],
+)
+def test_of_many_none_is_added_when_one_cannot_be(
+    schedules: ScheduleCollection, fields: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        schedules.add_many(
+            [
+                NewSchedule("a", "t", "0 * * * *"),
+                NewSchedule(**{"key": "b", "type": "t", "cron": "0 * * * *", **fields}),
+            ]
+        )
+    assert list(schedules.list()) == []
 
 
 def test_references_to_nothing_say_so(schedules: ScheduleCollection) -> None:

@@ -5,7 +5,7 @@ Each row is made from the schedule's own row by INSERT … SELECT, in the transa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -27,9 +27,13 @@ from sqlalchemy import (
 from psched.backends.rdb.schedule_rows import entry_columns, optional_milliseconds
 from psched.backends.rdb.tables import milliseconds
 from psched.dialects.base import Dialect, now_ms
+from psched.dialects.insertion import as_parameter, rows_in
 from psched.dialects.pairs import Pair
-from psched.ledger import DELETE, UPGRADE, Entry
+from psched.ledger import ADD, DELETE, UPGRADE, Entry
 from psched.model import ScheduleRow
+
+_PAGE = 2000
+"""Definitions entered by one statement."""
 
 _OF_SCHEDULE = ("key", "fence", "node", "version")
 _OF_ENTRY = (
@@ -65,6 +69,9 @@ class Records:
             for name in ("action", "node", "pending", "reckoning")
         }
         self._change = self._changing(schedules.c.version, given, self._this)
+        new = rows_in("new_rows", [schedules.c.key])
+        ours = (schedules.c.key == new.c.new_key, schedules.c.nonce == bindparam("nonce", type_=schedules.c.nonce.type))
+        self._additions = self._changing(schedules.c.version, given, *ours)
         self._removal = self._changing(schedules.c.version + 1, given, self._this)
         self._settling: dict[Update, Insert | Pair] = {}
 
@@ -81,6 +88,14 @@ class Records:
     def change(self, connection: Connection, key: str, action: str, node: str, pending: int | None) -> None:
         """Enter the definition that now stands in the schedule's row; `pending`: what was next before, milliseconds."""
         self._enter_change(connection, self._change, key, action, node, pending)
+
+    def additions(self, connection: Connection, keys: Sequence[str], nonce: int, node: str) -> None:
+        """Enter the definitions of the schedules with these keys that were just added under `nonce`."""
+        for start in range(0, len(keys), _PAGE):
+            rows = as_parameter([{"key": key} for key in keys[start : start + _PAGE]])
+            values = {"new_rows": rows, "nonce": nonce, "change_action": ADD, "change_node": node}
+            rest = {"change_pending": None, "change_reckoning": self._reckoning}
+            connection.execute(self._additions, {**values, **rest})
 
     def removal(self, connection: Connection, key: str, node: str, pending: int) -> None:
         """Enter that the schedule, whose row is still there, is deleted."""

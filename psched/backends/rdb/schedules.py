@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import builtins
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -16,18 +17,15 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
-    insert,
-    select,
     update,
 )
-from sqlalchemy.exc import DBAPIError
 
 from psched.alarm import Alarms
+from psched.backends.rdb.addition import Addition
 from psched.backends.rdb.alarms import RdbAlarms
-from psched.backends.rdb.leases import Leases, new_number
+from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.records import Records
 from psched.backends.rdb.schedule_rows import (
-    all_columns,
     changed_columns,
     claimed_schedule,
     pause_columns,
@@ -35,23 +33,22 @@ from psched.backends.rdb.schedule_rows import (
     rule_columns,
 )
 from psched.backends.rdb.store import RdbLeaseStore
-from psched.backends.rdb.tables import RUNNING, WAITING, changes_table, ledger_table, milliseconds, schedules_table
+from psched.backends.rdb.tables import RUNNING, changes_table, ledger_table, milliseconds, schedules_table
 from psched.backends.rdb.trimming import TrimmedLedger
 from psched.backends.rdb.waiting import OneOrder
+from psched.backends.sql.adding import Adding
 from psched.backends.sql.pages import Pages
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
-from psched.errors import AlreadyExistsError, IdempotentNotFoundError
-from psched.ledger import ADD, MODIFY, Entry, Ledger
-from psched.model import Claim, Policy, Rule, ScheduleRow
-from psched.payload import encode
+from psched.errors import IdempotentNotFoundError
+from psched.ledger import MODIFY, Entry, Ledger
+from psched.model import Claim, Rule, ScheduleRow
 from psched.store import Also, StoreSettings
 
-_ALL = Policy()
 _RUN = Entry()
 
 
-class RdbScheduleStore(RdbLeaseStore):
+class RdbScheduleStore(Adding, RdbLeaseStore):
     """`ScheduleStore` on a table of our own."""
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
@@ -70,40 +67,13 @@ class RdbScheduleStore(RdbLeaseStore):
             *(self._table, *others),
             upgrading=(self._records.adopting(),),
         )
+        self._addition = Addition(database, self._table, self._records, settings.holder)
         self._pages = Pages(database, self._table, self._table.c.due, self._table.c.key)
         self._write_statements()
 
-    def add(
-        self,
-        key: str,
-        type: str,
-        rule: Rule,
-        next_time: int,
-        next_run_time: float,
-        data: Mapping[str, Any],
-        policy: Policy = _ALL,
-    ) -> None:
-        """Create a schedule. Raises AlreadyExistsError."""
-        row = ScheduleRow(
-            key, type, dict(data), WAITING, rule=rule, next_time=next_time, next_run_time=next_run_time, policy=policy
-        )
-        nonce = new_number()
-        values = {"key": key, "data": encode(row.data), **all_columns(row), "nonce": nonce}
-
-        def work(connection: Connection, uncertain: bool) -> bool:
-            try:
-                with self._database.transaction(connection):
-                    connection.execute(self._insert, values)
-                    self._records.change(connection, key, ADD, self._holder, None)
-            except DBAPIError as error:
-                if not self._database.dialect.is_duplicate_key(error):
-                    raise
-                present = connection.execute(self._nonce, {"lease_key": key}).scalar()
-                return uncertain and present == nonce
-            return True
-
-        if not self._database.run(work):
-            raise AlreadyExistsError(f"a schedule has the key {key!r} already")
+    def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
+        """Create schedules and return the keys that existed before."""
+        return self._addition.add(schedules)
 
     def get(self, key: str) -> ScheduleRow | None:
         """Return the schedule, or None."""
@@ -191,8 +161,6 @@ class RdbScheduleStore(RdbLeaseStore):
     def _write_statements(self) -> None:
         c = self._table.c
         this = c.key == bindparam("lease_key")
-        self._insert = insert(self._table).values(fence=now_ms(), version=now_ms(), created=now_ms(), updated=now_ms())
-        self._nonce = select(c.nonce).where(this)
         self._read = self._leases.statements.read
         self._delete = delete(self._table).where(this)
         then = bindparam("then", type_=BigInteger)

@@ -72,7 +72,10 @@ def columns(task: NewTask) -> dict[str, Any]:
         row["start"] = round(task.run_at * 1000)
     if task.user is not None or task.priority != 0:
         row |= {"priority": task.priority, "band": band_of(task.user, task.priority)}
-        row |= {"user_name": task.user, "max_running": task.max_running}
+    if task.user is not None:
+        row["user_name"] = task.user
+    if task.max_running is not None:
+        row["max_running"] = task.max_running
     if task.max_attempts is not None:
         row["max_attempts"] = task.max_attempts
     return row

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import builtins
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
-from sqlalchemy import Connection, MetaData, RowMapping, bindparam, delete, func, insert, select, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, MetaData, RowMapping, bindparam, delete, func, select, update
 
 from psched.alarm import Alarms
 from psched.backends.rdb_compat.leases import CompatLeases
@@ -18,19 +19,19 @@ from psched.backends.rdb_compat.tables import (
     schedules_table,
     whole_seconds,
 )
+from psched.backends.sql.adding import Adding
 from psched.backends.sql.layout import Layout
 from psched.backends.sql.pages import Pages
 from psched.dialects.database import Database
-from psched.errors import AlreadyExistsError, IdempotentNotFoundError
+from psched.errors import IdempotentNotFoundError
 from psched.ledger import MODIFY, Entry, Ledger
-from psched.model import Claim, Policy, Rule, ScheduleRow
+from psched.model import Claim, Rule, ScheduleRow
 from psched.store import Also
 
-_ALL = Policy()
 _RUN = Entry()
 
 
-class CompatScheduleStore(CompatLeaseStore):
+class CompatScheduleStore(Adding, CompatLeaseStore):
     """`ScheduleStore` on a table that Ruby clients and workers may share."""
 
     ledger: Ledger | None = None
@@ -44,40 +45,17 @@ class CompatScheduleStore(CompatLeaseStore):
         self._pages = Pages(database, self._table, self._table.c.timeout, self._table.c.id)
         self._write_statements()
 
-    def add(
-        self,
-        key: str,
-        type: str,
-        rule: Rule,
-        next_time: int,
-        next_run_time: float,
-        data: Mapping[str, Any],
-        policy: Policy = _ALL,
-    ) -> None:
-        """Create a schedule; the table knows no policies.
+    def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
+        """Create schedules and return the keys that existed before. Raises ValueError."""
+        rows = [_columns(schedule) for schedule in schedules]
 
-        Raises AlreadyExistsError, ValueError for what does not fit into the table.
-        """
-        values = {
-            "id": key,
-            "data": data_column(type, data),
-            **rule_columns(rule),
-            "next_time": whole_seconds("next_time", next_time),
-            "timeout": whole_seconds("next_run_time", next_run_time),
-        }
+        def work(connection: Connection, uncertain: bool) -> builtins.list[str]:
+            insert_one = self._database.dialect.insert_one
+            with nullcontext() if len(rows) == 1 else self._database.transaction(connection):
+                present = [row for row in rows if not insert_one(connection, self._table, row)]
+            return [row["id"] for row in present if not (uncertain and self._is_there(connection, row))]
 
-        def work(connection: Connection, uncertain: bool) -> bool:
-            try:
-                connection.execute(self._insert, values)
-            except DBAPIError as error:
-                if not self._database.dialect.is_duplicate_key(error):
-                    raise
-                row = self._row(connection, key)
-                return uncertain and row is not None and _same(row, values, besides={"timeout"})
-            return True
-
-        if not self._database.run(work):
-            raise AlreadyExistsError(f"a schedule has the key {key!r} already")
+        return self._database.run(work)
 
     def get(self, key: str) -> ScheduleRow | None:
         """Return the schedule, or None."""
@@ -143,10 +121,14 @@ class CompatScheduleStore(CompatLeaseStore):
         row = connection.execute(statement, {"lease_key": key}).mappings().first()
         return row if row is not None and row["id"] == key else None
 
+    def _is_there(self, connection: Connection, wanted: Mapping[str, Any]) -> bool:
+        """Tell whether the row is one that an attempt whose answer was lost may have written."""
+        row = self._row(connection, wanted["id"])
+        return row is not None and _same(row, wanted, besides={"timeout"})
+
     def _write_statements(self) -> None:
         c = self._table.c
         this = c.id == bindparam("lease_key")
-        self._insert = insert(self._table)
         self._read = select(*c).where(this)
         self._update = update(self._table).where(this)
         self._delete = delete(self._table).where(this)
@@ -157,6 +139,17 @@ class CompatScheduleStore(CompatLeaseStore):
             next_time=bindparam("then"),
             timeout=bindparam("then_due"),
         )
+
+
+def _columns(schedule: ScheduleRow) -> dict[str, Any]:
+    """Return the row of a new schedule. Raises ValueError for what does not fit into the table."""
+    return {
+        "id": schedule.key,
+        "data": data_column(schedule.type, schedule.data),
+        **rule_columns(schedule.rule),
+        "next_time": whole_seconds("next_time", schedule.next_time),
+        "timeout": whole_seconds("next_run_time", schedule.next_run_time),
+    }
 
 
 def _changes(seen: ScheduleRow, wanted: ScheduleRow) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from psched.alarm import Alarms
@@ -16,20 +17,20 @@ from psched.backends.redis.ledger import RedisLedger
 from psched.backends.redis.records import entry_words
 from psched.backends.redis.server import Argument, RedisServer
 from psched.backends.redis.store import RedisLeaseStore, new_number
-from psched.errors import AlreadyExistsError, IdempotentNotFoundError
+from psched.backends.sql.adding import Adding
+from psched.errors import IdempotentNotFoundError
 from psched.ledger import MODIFY, Entry, Ledger
-from psched.model import Claim, Policy, Rule, ScheduleRow
+from psched.model import Claim, Rule, ScheduleRow
 from psched.payload import encode
 from psched.store import Also, StoreSettings
 
-_ALL = Policy()
 _RUN = Entry()
 _PAGE = 500
 """Rows read at once."""
 _RUNNING = "running"
 
 
-class RedisScheduleStore(RedisLeaseStore):
+class RedisScheduleStore(Adding, RedisLeaseStore):
     """`ScheduleStore` on a table of Redis."""
 
     def __init__(self, server: RedisServer, table: str, settings: StoreSettings) -> None:
@@ -39,23 +40,14 @@ class RedisScheduleStore(RedisLeaseStore):
         self.ledger: Ledger | None = RedisLedger(self._run)
         self.alarms: Alarms | None = RedisAlarms(self._run)
 
-    def add(
-        self,
-        key: str,
-        type: str,
-        rule: Rule,
-        next_time: int,
-        next_run_time: float,
-        data: Mapping[str, Any],
-        policy: Policy = _ALL,
-    ) -> None:
-        """Create a schedule. Raises AlreadyExistsError."""
-        row = ScheduleRow(
-            key, type, dict(data), "waiting", rule=rule, next_time=next_time, next_run_time=next_run_time, policy=policy
-        )
-        fields = {"data": encode(row.data), **all_columns(row)}
-        if not self._run("add", key, new_number(), self._holder, self._reckoning, *_words(fields)):
-            raise AlreadyExistsError(f"a schedule has the key {key!r} already")
+    def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
+        """Create schedules in one script, and return the keys that existed before."""
+        words: builtins.list[Argument] = []
+        for row in schedules:
+            fields = {"data": encode(row.data), **all_columns(row)}
+            told = [word for name, value in fields.items() if value is not None for word in (name, value)]
+            words += [row.key, len(told), *told]
+        return [key.decode() for key in self._run("add", new_number(), self._holder, self._reckoning, *words)]
 
     def get(self, key: str) -> ScheduleRow | None:
         """Return the schedule, or None."""

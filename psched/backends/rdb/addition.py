@@ -1,0 +1,101 @@
+"""Writing new schedules, and their definitions into the ledger. Used in children and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, Connection, Table, bindparam, func, literal, select
+
+from psched.backends.rdb.leases import new_number
+from psched.backends.rdb.records import Records
+from psched.backends.rdb.schedule_rows import alert_at, policy_columns, rule_columns
+from psched.backends.rdb.tables import milliseconds
+from psched.dialects.base import now_ms
+from psched.dialects.database import Database
+from psched.dialects.insertion import Insertion
+from psched.ledger import ADD
+from psched.model import Policy, ScheduleRow
+from psched.payload import encode
+
+_ALL = Policy()
+_PAGE = 500
+"""Rows looked at by one statement."""
+
+_TOLD = (
+    *("key", "data", "type", "cron", "timezone", "delay_ms", "next_time", "due"),
+    *("catch_up", "max_lateness_ms", "alert_after_ms", "alert_at"),
+)
+
+
+class Addition:
+    """Inserts that leave existing keys alone, and tell which these were."""
+
+    def __init__(self, database: Database, table: Table, records: Records, holder: str) -> None:
+        c = table.c
+        self._database = database
+        self._records = records
+        self._holder = holder
+        self._insertion = Insertion(database.dialect, table, [c[name] for name in _TOLD], _values)
+        self._look = select(c.key, c.nonce).where(c.key.in_(bindparam("keys", expanding=True)))
+
+    def add(self, schedules: Sequence[ScheduleRow]) -> list[str]:
+        """Write new schedules and return the keys that existed; see `ScheduleStore.add_many`."""
+        nonce = new_number()
+        told = [columns(row) for row in schedules]
+        keys = [row.key for row in schedules]
+
+        def work(connection: Connection, uncertain: bool) -> list[str]:
+            if uncertain:
+                present = self._not_ours(connection, keys, nonce)
+                if len(present) < len(keys):  # an attempt whose answer was lost has done it
+                    return present
+            with self._database.transaction(connection):
+                if self._insertion.execute(connection, told, {"nonce": nonce}) == len(keys):
+                    present = []
+                else:
+                    present = self._not_ours(connection, keys, nonce)
+                if len(present) < len(keys):
+                    self._enter(connection, keys, nonce)
+            return present
+
+        return self._database.run(work)
+
+    def _enter(self, connection: Connection, keys: list[str], nonce: int) -> None:
+        """Enter the definitions of those that were written under `nonce`."""
+        if len(keys) == 1:
+            self._records.change(connection, keys[0], ADD, self._holder, None)
+        else:
+            self._records.additions(connection, keys, nonce, self._holder)
+
+    def _not_ours(self, connection: Connection, keys: list[str], nonce: int) -> list[str]:
+        """Return those of `keys` that exist, or not, but are not written under `nonce`."""
+        ours: set[str] = set()
+        for start in range(0, len(keys), _PAGE):
+            found = connection.execute(self._look, {"keys": keys[start : start + _PAGE]})
+            ours.update(key for key, number in found if number == nonce)
+        return [key for key in keys if key not in ours]
+
+
+def columns(row: ScheduleRow) -> dict[str, Any]:
+    """Return what is told of a new schedule; what is not stands for itself."""
+    told = {
+        "key": row.key,
+        "data": encode(row.data),
+        "type": row.type,
+        **rule_columns(row.rule),
+        "next_time": milliseconds(row.next_time),
+        "due": milliseconds(row.next_run_time),
+    }
+    policy = row.policy
+    if policy.catch_up != _ALL.catch_up or policy.max_lateness is not None or policy.alert_after is not None:
+        terms = {**policy_columns(policy), "alert_at": alert_at(row)}
+        told |= {name: value for name, value in terms.items() if value is not None}
+    return told
+
+
+def _values(told: Mapping[str, ColumnElement[Any]]) -> dict[str, ColumnElement[Any]]:
+    """Return the columns of a new row."""
+    now = {name: now_ms() for name in ("fence", "version", "created", "updated")}
+    catch_up = func.coalesce(told["catch_up"], literal(_ALL.catch_up))
+    return {**told, **now, "catch_up": catch_up, "nonce": bindparam("nonce", type_=BigInteger)}
