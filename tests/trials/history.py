@@ -83,12 +83,30 @@ class Every:
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """One entry of the ledger: the occurrence that is settled, and under which fence, where stores have one."""
+
+    key: str
+    occurrence: int
+    fence: int | None
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What psched has on record at the end, and by schedule what its audit has to complain of."""
+
+    entries: Sequence[Recorded]
+    complaints: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
 class History:
     """All of one trial.
 
     `boot`: the true unix time at boottime 0; `calm`: when the last fault was healed; `over`: when the masters were told
     to stop, all that was due when it was calm being done, or patience at its end.
-    `fences`: for each finished task the fence that is stored with it, where a store has one.
+    `fences`: for each finished task the fence that is stored with it, where a store has one. `proof`: None where no
+    ledger is kept.
     """
 
     runs: Sequence[Run]
@@ -99,6 +117,7 @@ class History:
     calm: float
     over: float
     fences: Mapping[str, int] = field(default_factory=dict)
+    proof: Proof | None = None
 
     def by_key(self) -> dict[str, list[Run]]:
         """Return the runs of each key in the order in which they began."""

@@ -28,7 +28,7 @@ from tests.lab.proxy import Proxy
 from tests.lab.redis import Redis
 from tests.lab.servers import Server
 from tests.stores.rows import DRIVERS
-from tests.trials.history import Every
+from tests.trials.history import Every, Proof, Recorded
 from tests.trials.sabotage import TABLES, OnMariaDB, OnPostgreSQL, OnRedis, OnSQLite, Sabotage
 
 STORES: dict[str, type[Server] | None] = {"sqlite": None, "mariadb": MariaDB, "postgresql": PostgreSQL, "redis": Redis}
@@ -196,6 +196,20 @@ class Stage:
             fences = {row["key"]: row["fence"] for row in rows}
         engine.dispose()
         return fences
+
+    def proof(self) -> Proof | None:
+        """Return what is on record of the schedules, and what psched's own audit says of it; None without a ledger."""
+        with next(iter(self.nodes.values())).daemon.schedules() as schedules:
+            store = schedules.store
+            if store.ledger is None:
+                return None
+            entries = [
+                Recorded(row.key, row.scheduled_time, row.fence if store.shows_fence else None)
+                for row in schedules.history()
+            ]
+            since = min(every.first for every in self.schedules.values())
+            verdicts = schedules.audit(since, int(store.now()), keys=self.schedules.keys())
+            return Proof(entries, [(one.key, str(found)) for one in verdicts for found in one.violations])
 
     def _node(self, name: str) -> Node:
         proxy = None if self.server is None else self._stack.enter_context(Proxy(self.server.port))

@@ -15,6 +15,8 @@ from tests.trials.history import (
     Declared,
     Every,
     History,
+    Proof,
+    Recorded,
     Run,
     Submission,
     read_faults,
@@ -45,6 +47,7 @@ def history(*runs: Run, faults: Sequence[Declared] = (ELSEWHERE,), over: float =
 
 
 GOOD = history(R1, R2, R3)
+ENTRIES = [Recorded(run.key, run.occurrence, run.fence) for run in GOOD.runs if run.key == "s"]
 
 
 def accused(trial: History) -> set[str]:
@@ -53,6 +56,7 @@ def accused(trial: History) -> set[str]:
 
 def test_a_good_history_is_not_accused() -> None:
     assert Judge(GOOD, BOUNDS).violations() == []
+    assert Judge(replace(GOOD, proof=Proof(ENTRIES)), BOUNDS).violations() == []
 
 
 BAD = {
@@ -109,6 +113,18 @@ BAD = {
         history(replace(R1, seen=12.0, end=12.0), AGAIN, R2, R3, faults=[FROZEN_A]),
     ),
     "stored with the fence of nobody": (verdict.USURPED, history(R1, R2, R3, t=7)),
+    "on record and not done": (
+        verdict.MISRECORDED,
+        replace(GOOD, proof=Proof([*ENTRIES, Recorded("s", FIRST + 30, 9)])),
+    ),
+    "on record by another's fence": (
+        verdict.MISRECORDED,
+        replace(GOOD, proof=Proof([Recorded("s", FIRST, 2), *ENTRIES[1:]])),
+    ),
+    "on record twice": (verdict.MISRECORDED, replace(GOOD, proof=Proof([*ENTRIES, ENTRIES[0]]))),
+    "finished and not on record": (verdict.MISRECORDED, replace(GOOD, proof=Proof(ENTRIES[1:]))),
+    "not proved by the audit": (verdict.MISRECORDED, replace(GOOD, proof=Proof(ENTRIES, [("s", "missing")]))),
+    "nothing on record": (verdict.VACUOUS, replace(GOOD, proof=Proof([]))),
     "stands still": (verdict.STUCK, history(R1, R2, over=60.0)),
     "never began": (verdict.STUCK, replace(GOOD, schedules={"s": Every(FIRST, 10), "x": Every(FIRST, 10)})),
     "a stranger": (verdict.UNASKED, history(R1, R2, R3, replace(R1, key="x"))),

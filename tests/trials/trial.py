@@ -72,7 +72,7 @@ class Trial:
         over = boottime()
         for node in self.stage.nodes.values():
             node.stop()
-        history = replace(self._history(calm), over=over, fences=self.stage.stored_fences())
+        history = replace(self._history(calm), over=over, fences=self.stage.stored_fences(), proof=self.stage.proof())
         write_faults(self.stage.folder / "faults", self.declared)
         title = f"{self.stage.store} ({self.stage.type}), seed {self.seed}, {len(self.declared)} faults"
         return Outcome(title, history, Judge(history, self.bounds).violations())

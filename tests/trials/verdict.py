@@ -7,6 +7,7 @@ A run counts as alive as long as it gave signs of it, so whoever is accused of a
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
@@ -21,9 +22,10 @@ DISORDERED = "out of order"
 USURPED = "settled by a non-holder"
 STUCK = "never recovered"
 UNASKED = "run though nobody asked"
+MISRECORDED = "on record otherwise than it ran"
 VACUOUS = "vacuous"
 
-KINDS = (LOST, DOUBLED, OVERLAPPED, EARLY, DISORDERED, USURPED, STUCK, UNASKED, VACUOUS)
+KINDS = (LOST, DOUBLED, OVERLAPPED, EARLY, DISORDERED, USURPED, STUCK, UNASKED, MISRECORDED, VACUOUS)
 
 _SAME_MOMENT = 0.05
 """Seconds by which two clocks of one host may seem to differ when both are read."""
@@ -75,6 +77,7 @@ class Judge:
             found += chain(self._repeated(runs), self._usurped(runs))
         found += self._forgotten(by_key)
         found += self._stored(by_key)
+        found += self._misrecorded()
         return found
 
     def pending(self) -> bool:
@@ -213,6 +216,24 @@ class Judge:
                 yield Violation(
                     USURPED, key, f"it was finished with fence {fence}, done by {sorted(map(str, claimed))}"
                 )
+
+    def _misrecorded(self) -> Iterator[Violation]:
+        """The ledger has what handlers did, under their fences, nothing else, and the audit agrees."""
+        proof = self.history.proof
+        if proof is None:
+            return
+        if not proof.entries:
+            yield Violation(VACUOUS, "*", "nothing is on record")
+        runs = [run for run in self.history.runs if run.key in self.history.schedules]
+        done = {(run.key, run.occurrence, run.fence) for run in runs if run.end is not None}
+        recorded = Counter((entry.key, entry.occurrence, entry.fence) for entry in proof.entries)
+        for (key, occurrence, fence), count in recorded.items():
+            if (key, occurrence, fence) not in done or count > 1:
+                yield Violation(MISRECORDED, key, f"{occurrence} under {fence} is on record {count} times, done or not")
+        for run in runs:
+            if run.finished and (run.key, run.occurrence, run.fence) not in recorded:
+                yield Violation(MISRECORDED, run.key, f"{run.occurrence} was finished under {run.fence}: no entry")
+        yield from (Violation(MISRECORDED, key, f"psched audit: {what}") for key, what in proof.complaints)
 
 
 def recoveries(history: History, late: float = 1.0, calm: float = 3.0) -> dict[str, list[float]]:
