@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
-
-import sqlalchemy as sa
+from collections.abc import Iterator
+from typing import Any
 
 from tests.trials.fault import Fault
-from tests.trials.sabotage import TABLES
-from tests.trials.stage import direct_engine
+from tests.trials.raw_tables import raw_tables
 
-ROWS = 1000
+ROWS = 10_000
 """How many are written into each table."""
-AT_A_TIME = 50
-T = TypeVar("T")
+ON_SQLITE = 1000
+"""Fewer, since each of them costs a commit to the disk when it is put off."""
 
 _TEXTS = ["{broken", "[1, 2]", '"text"', "", '{"a": NaN}', "null", "\x01\x02\x7f", "{" * 5000, '{"a": "' + "x" * 10**6]
 BAD: dict[str, list[Any]] = {
@@ -28,53 +25,57 @@ BAD: dict[str, list[Any]] = {
     "run_at": [10**17],
 }
 """By column, what makes a row unfit to be run."""
+BAD_ON_REDIS: dict[str, list[Any]] = {
+    "data": [None, b"\xff\xfe"],
+    "cron": [None, b"\xff"],
+    "timezone": [None],
+    "next_time": [None, "soon"],
+    "delay_ms": ["later"],
+    "type": [None],
+    "run_at": ["now"],
+    "row": ["no hash"],
+}
+"""What else is possible where nothing has a type; None: there is no such field."""
 
 
 class BadRows(Fault):
-    """A thousand rows in each table that cannot be run, each for one of many reasons; somebody deletes them later."""
+    """Ten thousand rows in each table that cannot be run, each for one of many reasons; somebody deletes them later."""
 
     kind = "rows: malformed by the thousand"
     subject = "database"
-    stores = frozenset({"sqlite", "mariadb", "postgresql"})
     excuses = False
 
     def begin(self) -> None:
-        assert self.stage.type == "rdb", "these are rows of rdb"
         self.all_nodes()
-        self.engine = direct_engine(self.stage)
-        for name in TABLES:
-            table = sa.Table(name, sa.MetaData(), autoload_with=self.engine)
-            for rows in batched(list(self._rows(table))):
-                self._do(table.insert(), rows)
+        self.tables = raw_tables(self.stage)
+        for table in self.tables:
+            table.write(list(self._rows(table.columns)))
 
     def heal(self) -> None:
-        for name in TABLES:
-            table = sa.Table(name, sa.MetaData(), autoload_with=self.engine)
-            for numbers in batched(range(ROWS)):
-                self._do(table.delete().where(table.c.key.in_([f"bad-{number}" for number in numbers])))
-        self.engine.dispose()
+        for table in self.tables:
+            table.delete([f"bad-{number}" for number in range(self._count)])
+            table.close()
 
-    def _do(self, statement: sa.Executable, rows: Sequence[dict[str, Any]] = ()) -> None:
-        """Execute in a short transaction, which keeps nobody waiting: locked tables are a fault of their own."""
-        with self.engine.begin() as connection:
-            connection.execute(statement, rows or None)
+    @property
+    def _count(self) -> int:
+        return ON_SQLITE if self.stage.store == "sqlite" else ROWS
 
-    def _rows(self, table: sa.Table) -> Iterator[dict[str, Any]]:
+    def _rows(self, columns: frozenset[str]) -> Iterator[dict[str, Any]]:
         now = int(time.time() * 1000)
         good = {
             "type": "work", "data": "{}", "status": "waiting", "cron": "* * * * *", "timezone": "UTC", "delay_ms": 0,
-            "next_time": now, "run_at": now, "due": now, "band": 0,
+            "next_time": now, "run_at": now, "due": now, "band": 0, "user": "", "priority": 0,
         }  # fmt: skip
-        known = {name: value for name, value in good.items() if name in table.c}
-        reasons = [(name, value) for name in BAD if name in table.c for value in BAD[name]]
-        for number in range(ROWS):
+        known = {name: value for name, value in good.items() if name in columns}
+        reasons = [
+            (name, value)
+            for bad in ([BAD, BAD_ON_REDIS] if self.stage.store == "redis" else [BAD])
+            for name in bad
+            if name in columns
+            for value in bad[name]
+        ]
+        for number in range(self._count):
             column, value = reasons[number % len(reasons)]
             if len(str(value)) > 10**5 and number > len(reasons):
                 value = "{"  # a megabyte is told once
             yield {"key": f"bad-{number}", **known, column: value}
-
-
-def batched(things: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield a few at a time."""
-    for first in range(0, len(things), AT_A_TIME):
-        yield things[first : first + AT_A_TIME]

@@ -102,9 +102,10 @@ class RedisTaskStore(RedisLeaseStore):
         """Delete up to `limit` tasks whose retention is over."""
         return int(self._run("purge", limit))
 
-    def _forget(self, keys: Sequence[bytes]) -> None:
-        """Say which rows are none any more, and free the room that they took of their users, whoever those are."""
-        super()._forget(keys)
+    def _forget(self, strange: Sequence[Sequence[Any]]) -> None:
+        """Say of keys that they have no rows, and free the room that runs took of their users, whoever those are."""
+        super()._forget(strange)
+        keys = [found[0] for found in strange if len(found) > 2]
         if keys:
             runs = f"{self._table.prefix}run:"
             for name in self._server.run(lambda _: self._server.names(self._table.meta, runs)):

@@ -101,8 +101,8 @@ class RedisLeaseStore:
             return rows
 
         found = self._server.run(work)
-        self._forget([key for key, row in found if not row])
-        rows = [stored(key, row) for key, row in found if row]
+        self._forget([strange for strange in found if not strange[1]])
+        rows = [stored(key, row) for key, row, *_ in found if row]
         return [Claim(self._read_row(row), lease_of(row)) for row in rows]
 
     def next_due(self, types: Collection[str] | None = None) -> float | None:
@@ -204,9 +204,9 @@ class RedisLeaseStore:
             found += [answer and _refusal(lease, answer) for lease, answer in zip(part, answers, strict=True)]
         return found
 
-    def _forget(self, keys: Sequence[bytes]) -> None:
-        """Say which rows were found to be none, once: the table has forgotten them."""
-        for key in (key.decode(errors="replace") for key in keys):
+    def _forget(self, strange: Sequence[Answer]) -> None:
+        """Say of keys that were found to have no rows, once: the table has forgotten them."""
+        for key in (found[0].decode(errors="replace") for found in strange):
             row = f"{self._table.prefix}row:{key}"
             log.error("key=%s cannot be run: %s is no hash, or gone; delete what is left of it", key, row)
 

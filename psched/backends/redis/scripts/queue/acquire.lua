@@ -2,7 +2,8 @@
 -- who has waited longest. A user's weight is his max_running (or 1) divided by how many of his would then run. Half of
 -- the room that a user has is left to other workers, lest one takes all ahead and runs one after another.
 -- ARGV: the most rows, the lease in milliseconds, holder, number of this acquire, spans of earlier ones to be undone
--- (counted), types (counted; -1 for any). Returns rows: key and fields, of what is no row any more none.
+-- (counted), types (counted; -1 for any). Returns rows: key and fields, of what is no row any more none, but
+-- `run` if it was running.
 local WINDOW = 64  -- users who are compared, those who have waited longest
 local ROUNDS = 4   -- how many windows are looked at when their users turn out to have no room
 local AHEAD = 200  -- rows moved at once from where they wait to where they stand in line
@@ -27,7 +28,9 @@ local function ripe(set, status)
     if is == status then
       keys[#keys + 1] = key
     else
-      if set == T .. 'leases:' or type(is) == 'table' then
+      if set == T .. 'leases:' then
+        strange[#strange + 1] = {key, {}, 'run'}
+      elseif type(is) == 'table' then
         strange[#strange + 1] = {key, {}}
       end
       if set ~= T .. 'leases:' then

@@ -1,33 +1,57 @@
 -- Leases the rows that have been due longest. ARGV: the most rows, the lease in milliseconds, holder, number of this
 -- acquire, spans of earlier ones to be undone (counted), types (counted; -1 for any). Returns rows: key and fields, of
 -- what is no hash none.
+local AHEAD = 200  -- rows looked at once behind some that turned out to be none
+local ROUNDS = 6   -- how often that is done
+
 local limit, holder, number = tonumber(ARGV[1]), ARGV[3], ARGV[4]
 local ends = now + tonumber(ARGV[2])
 local undone, place = counted(5)
 local types = counted(place)
 undo(holder, undone)
 
-local due = {}
-for _, type in ipairs(ARGV[place] == '-1' and {''} or types) do
-  local found = call('ZRANGEBYSCORE', T .. 'due:' .. type, '-inf', whole(now), 'WITHSCORES', 'LIMIT', 0, limit)
-  for at = 1, #found, 2 do
-    due[#due + 1] = {key = found[at], due = tonumber(found[at + 1]), type = type}
-  end
-end
-if #types > 1 then
-  table.sort(due, function(one, other)
-    if one.due ~= other.due then
-      return one.due < other.due
+-- Returns rows that are due, those of all types that were asked for in one order.
+local function due_rows(most)
+  local due = {}
+  for _, type in ipairs(ARGV[place] == '-1' and {''} or types) do
+    local found = call('ZRANGEBYSCORE', T .. 'due:' .. type, '-inf', whole(now), 'WITHSCORES', 'LIMIT', 0, most)
+    for at = 1, #found, 2 do
+      due[#due + 1] = {key = found[at], due = tonumber(found[at + 1]), type = type}
     end
-    return precedes(one.key, other.key)
-  end)
+  end
+  if #types > 1 then
+    table.sort(due, function(one, other)
+      if one.due ~= other.due then
+        return one.due < other.due
+      end
+      return precedes(one.key, other.key)
+    end)
+  end
+  return due
 end
 
-local rows = {}
-for at = 1, math.min(limit, #due) do
-  local found = take(due[at].key, due[at].type, ends, holder, number)
-  if found then
-    rows[#rows + 1] = {due[at].key, found}
+-- What was taken, or forgotten since it is no row, is due no more: then there may be others.
+local rows, strange, seen, most = {}, {}, {}, limit
+for _ = 1, ROUNDS do
+  local due = due_rows(most)
+  for _, row in ipairs(due) do
+    if #rows == limit then
+      break
+    end
+    local found = not seen[row.key] and take(row.key, row.type, ends, holder, number)
+    seen[row.key] = true
+    if found and #found == 0 then
+      strange[#strange + 1] = {row.key, found}
+    elseif found then
+      rows[#rows + 1] = {row.key, found}
+    end
   end
+  if #rows == limit or #due == 0 then
+    break
+  end
+  most = AHEAD
+end
+for _, row in ipairs(strange) do
+  rows[#rows + 1] = row
 end
 return rows
