@@ -30,10 +30,12 @@ local function line_of(type, user)
   return T .. 'line:' .. #type .. ':' .. type .. ':' .. user
 end
 
--- Puts a user's turn in order with the head of his line.
-local function enter(type, user)
-  local head = call('ZRANGE', line_of(type, user), 0, 0, 'WITHSCORES')
-  call('SREM', T .. 'parked:' .. user, type)
+-- Puts a user's turn in order with the head of his line, which the caller may have read.
+local function enter(type, user, head)
+  head = head or call('ZRANGE', line_of(type, user), 0, 0, 'WITHSCORES')
+  if user ~= '' then  -- who is nobody in particular has no limit
+    call('SREM', T .. 'parked:' .. user, type)
+  end
   if head[1] then
     call('ZADD', T .. 'turn:' .. type, whole(tonumber(head[2]) % SPAN), user)
   else
@@ -73,9 +75,19 @@ local function queue_up(key, type, user, priority, due)
   for _, kind in ipairs({'', type}) do
     local line = line_of(kind, user)
     call('ZADD', line, score, key)
-    if call('ZRANGE', line, 0, 0)[1] == key then
-      enter(kind, user)
+    local head = call('ZRANGE', line, 0, 0, 'WITHSCORES')
+    if head[1] == key then
+      enter(kind, user, head)
     end
+  end
+end
+
+-- Puts a waiting row where it waits.
+local function stand(key, type, user, priority, due)
+  if due > now then
+    note('later', key, type, whole(due))
+  else
+    queue_up(key, type, user, priority, due)
   end
 end
 
@@ -83,11 +95,7 @@ end
 local function wait(key, due)
   local type, user, priority = facts(key)
   call('HSET', row_of(key), 'status', 'waiting', 'due', whole(due), 'updated', whole(now))
-  if due > now then
-    note('later', key, type, whole(due))
-  else
-    queue_up(key, type, user, priority, due)
-  end
+  stand(key, type, user, priority, due)
 end
 
 -- Takes a waiting row out of where it waits.
@@ -104,13 +112,14 @@ end
 -- Writes the lease of a row that waits nowhere any more.
 local function begin(key, ends, holder, number)
   local row = row_of(key)
-  local type, user, _, due = facts(key)
+  local is = call('HMGET', row, 'type', 'user', 'due', 'max_running')
+  local type, user = is[1] or '', is[2] or ''
   grow(row, 'fence', 1)
   grow(row, 'attempts', 1)
-  call('HSET', row, 'status', 'running', 'ready', whole(due), 'due', whole(ends), 'claim', number, 'holder', holder,
-    'node', holder, 'updated', whole(now))
+  call('HSET', row, 'status', 'running', 'ready', whole(tonumber(is[3]) or now), 'due', whole(ends), 'claim', number,
+    'holder', holder, 'node', holder, 'updated', whole(now))
   note('leases', key, type, whole(ends))
-  call('ZADD', T .. 'run:' .. user, tonumber(call('HGET', row, 'max_running')) or '+inf', key)
+  call('ZADD', T .. 'run:' .. user, tonumber(is[4]) or '+inf', key)
   call('SADD', T .. 'held:' .. holder, key)
   return call('HGETALL', row)
 end

@@ -2,7 +2,7 @@
 -- user, max_running (or ''), priority and max_attempts (or ''). Returns the keys that exist, but for those that a call
 -- with this very nonce has written.
 local function submit(first)
-  local nonce, present, news = ARGV[first], {}, 0
+  local nonce, present, news, fence = ARGV[first], {}, 0, nil
   for place = first + 1, #ARGV, 8 do
     local key, row = ARGV[place], row_of(ARGV[place])
     if call('EXISTS', row) == 1 then
@@ -10,18 +10,20 @@ local function submit(first)
         present[#present + 1] = key
       end
     else
+      local type, user, priority = ARGV[place + 1], ARGV[place + 4], ARGV[place + 6]
       local run_at = ARGV[place + 3] == '' and whole(now) or ARGV[place + 3]
-      call('HSET', row, 'type', ARGV[place + 1], 'data', ARGV[place + 2], 'run_at', run_at, 'user', ARGV[place + 4],
-        'priority', ARGV[place + 6], 'nonce', nonce, 'fence', first_fence(T), 'attempts', '0', 'crashes', '0',
-        'cancel_requested', '0', 'created', whole(now))
-      if ARGV[place + 5] ~= '' then
-        call('HSET', row, 'max_running', ARGV[place + 5])
+      fence = fence or first_fence(T)
+      local fields = {'type', type, 'data', ARGV[place + 2], 'run_at', run_at, 'user', user, 'priority', priority,
+        'nonce', nonce, 'fence', fence, 'attempts', '0', 'crashes', '0', 'cancel_requested', '0', 'created', whole(now),
+        'status', 'waiting', 'due', run_at, 'updated', whole(now)}
+      for offset, name in pairs({[5] = 'max_running', [7] = 'max_attempts'}) do
+        if ARGV[place + offset] ~= '' then
+          fields[#fields + 1], fields[#fields + 2] = name, ARGV[place + offset]
+        end
       end
-      if ARGV[place + 7] ~= '' then
-        call('HSET', row, 'max_attempts', ARGV[place + 7])
-      end
+      call('HSET', row, unpack(fields))
       call('ZADD', T .. 'keys', 0, key)
-      wait(key, tonumber(run_at))
+      stand(key, type, user, tonumber(priority), tonumber(run_at))
       news = news + 1
     end
   end

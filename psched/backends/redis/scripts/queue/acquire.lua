@@ -177,7 +177,9 @@ local function share_out(users)
     user.running = user.running + 1
     had[user.name] = (had[user.name] or 0) + 1
     user.most = least(user.most, user.limit)
-    look(user)
+    if #rows < limit then
+      look(user)
+    end
   end
 end
 
