@@ -171,7 +171,8 @@ def fixed(widths: Sequence[int], rows: Iterable[Sequence[str]]) -> Iterator[str]
 def fitted(rows: Iterable[Sequence[str]], width: int, rigid: Sequence[int] = ()) -> Iterator[str]:
     """Yield rows (the first one is the header) in columns that fit `width` cells.
 
-    Columns with a number in `rigid` are never cut; of the others the widest give way, marked by …
+    Columns with a number in `rigid` are never cut; of the others the widest give way, marked by …, the first one last:
+    it is the key, by which a row is named to other commands.
     """
     stream = iter(rows)
     sample = [[printable(text) for text in row] for row in islice(stream, _SAMPLE)]
@@ -196,10 +197,10 @@ def _widths(sample: Sequence[Sequence[str]], width: int, rigid: Sequence[int]) -
     widths = [max(cell_len(text) for text in column) for column in zip(*sample, strict=True)]
     soft = [column for column in range(len(widths)) if column not in rigid]
     while sum(widths) + len(widths) - 1 > width:
-        widest = max(soft, key=lambda column: widths[column])
-        if widths[widest] <= _NARROWEST:
+        wide = [column for column in soft if widths[column] > _NARROWEST]
+        if not wide:
             break
-        widths[widest] -= 1
+        widths[max(wide, key=lambda column: (column > 0, widths[column]))] -= 1
     return widths
 
 

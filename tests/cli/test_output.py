@@ -50,6 +50,12 @@ def test_a_table_fits_the_terminal_in_cells_not_characters(width: int) -> None:
     assert lines[1].endswith("…")
 
 
+def test_the_key_gives_way_last() -> None:
+    rows = [("key", "cron", "data"), ("nightly-payroll-export", "0 2 * * *", "x" * 100)]
+    assert list(fitted(rows, 40))[1] == "nightly-payroll-export 0 2 * *… xxxxxxx…"
+    assert list(fitted(rows, 30))[1] == "nightly-payroll-e… 0 2…  xxxx…"
+
+
 def test_a_table_that_fits_is_not_cut() -> None:
     assert list(fitted([("key", "data"), ("a", "{}")], 80)) == ["key data", "a   {}"]
 
