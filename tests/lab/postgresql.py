@@ -13,7 +13,7 @@ from tests.lab import absent
 from tests.lab.identity import own, run_as_owner
 from tests.lab.servers import HOST, PASSWORD, USER, Server
 
-_SUPERUSER = "postgres"
+SUPERUSER = "postgres"
 _USERS = f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}';\n"
 
 
@@ -25,7 +25,7 @@ class PostgreSQL(Server):
 
     def admin(self, database: str = "postgres") -> psycopg.Connection[tuple[Any, ...]]:
         """Return a connection of the superuser's in autocommit, for use in a `with`."""
-        return self._connect(_SUPERUSER, database)
+        return self._connect(SUPERUSER, database)
 
     def url(self, database: str, port: int | None = None) -> str:
         return f"postgresql://{USER}:{PASSWORD}@{HOST}:{self.port if port is None else port}/{database}"
@@ -65,7 +65,7 @@ class PostgreSQL(Server):
             own(Path(password.name))
             run_as_owner([
                 absent.find("initdb"), "--no-sync", "--encoding=UTF8", "--locale=C", f"--pgdata={data}",
-                f"--username={_SUPERUSER}", f"--pwfile={password.name}", "--auth=scram-sha-256",
+                f"--username={SUPERUSER}", f"--pwfile={password.name}", "--auth=scram-sha-256",
             ])  # fmt: skip
         run_as_owner([absent.find("postgres"), "--single", "-F", "-D", data, "postgres"], _USERS)
 

@@ -65,7 +65,7 @@ class Proxy:
 
     def __init__(self, target: int) -> None:
         self.port = 0
-        self._target = target
+        self.target = target
         self._delay = 0.0
         self._traps: list[Trap] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -100,6 +100,11 @@ class Proxy:
         self._delay = 0.0
         self._run(self._listen)
         self._call(self._passing.set)
+
+    def lead_to(self, target: int) -> None:
+        """Reset all connections, and forward new ones to another loopback port from now on."""
+        self.target = target
+        self.cut()
 
     def cut(self) -> None:
         """Reset all connections, on both sides; new ones are served."""
@@ -166,7 +171,7 @@ class Proxy:
         writers = [client]
         try:
             await self._passing.wait()
-            answers, server = await asyncio.open_connection(HOST, self._target)
+            answers, server = await asyncio.open_connection(HOST, self.target)
             writers.append(server)
             await _Link(self._next_request, reader, client, answers, server, self._passing).run()
         except (OSError, asyncio.CancelledError):  # cut, or the server is gone

@@ -104,6 +104,11 @@ class Server(ABC):
     def set_writable(self) -> None:
         """Take `set_read_only` back."""
 
+    def ways(self) -> Iterator[Server]:
+        """Yield for one client after another the server that it is to use: this one."""
+        while True:
+            yield self
+
     # Life
 
     @property

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from tests.lab.servers import Server
 from tests.trials.fault import Fault
 from tests.trials.sabotage import TABLES
-from tests.trials.stage import SECOND_BY_SECOND, direct_engine
+from tests.trials.stage import ALONE, SECOND_BY_SECOND, direct_engine
 
 _SERVERS = frozenset({"mariadb", "postgresql", "redis"})
 SECONDS = list(SECOND_BY_SECOND)
@@ -165,6 +165,7 @@ class Locked(Fault):
 
     kind = "database: tables locked by a stranger"
     subject = "database"
+    stores = ALONE
     lasts = (5.0, 10.0)
 
     def begin(self) -> None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.trials import child_faults, database_faults, master_faults, network_faults, row_faults
+from tests.trials import child_faults, database_faults, master_faults, network_faults, replica_faults, row_faults
 from tests.trials.fault import Fault
 
 FAULTS: tuple[type[Fault], ...] = (
@@ -39,6 +39,9 @@ FAULTS: tuple[type[Fault], ...] = (
     network_faults.Delay,
     network_faults.LostAnswers,
     row_faults.BadRows,
+    replica_faults.KillMember,
+    replica_faults.FreezeMember,
+    replica_faults.FailOver,
 )
 
 PAUSE = 6.0

@@ -21,8 +21,10 @@ from psched.holder import holder_name
 from psched.queue import Queue, open_queue
 from tests.daemon.harness import Daemon, wait_for
 from tests.lab.clock import WallClock
+from tests.lab.galera import Galera
 from tests.lab.laboratory import Lab
 from tests.lab.mariadb import MariaDB
+from tests.lab.pair import Pair
 from tests.lab.postgresql import PostgreSQL
 from tests.lab.proxy import Proxy
 from tests.lab.redis import Redis
@@ -31,7 +33,16 @@ from tests.stores.rows import DRIVERS
 from tests.trials.history import Every, Proof, Recorded
 from tests.trials.sabotage import TABLES, OnMariaDB, OnPostgreSQL, OnRedis, OnSQLite, Sabotage
 
-STORES: dict[str, type[Server] | None] = {"sqlite": None, "mariadb": MariaDB, "postgresql": PostgreSQL, "redis": Redis}
+STORES: dict[str, type[Server] | None] = {
+    "sqlite": None,
+    "mariadb": MariaDB,
+    "postgresql": PostgreSQL,
+    "redis": Redis,
+    "galera": Galera,
+    "postgresql-pair": Pair,
+}
+ALONE = frozenset({"sqlite", "mariadb", "postgresql", "redis"})
+"""Those that are on one server, or none."""
 ALIVE_TIME = 4.0
 """Seconds a lease lasts in a trial."""
 STOPS_WITHIN = 30.0
@@ -148,8 +159,9 @@ class Stage:
             self.server = None if kind is None else stack.enter_context(self._lab.private(kind))
             self.database = "" if self.server is None else self.server.create_database()
             self.sabotage = self._sabotage()
+            ways = None if self.server is None else self.server.ways()
             for name in self._names:
-                self.nodes[name] = self._node(name)
+                self.nodes[name] = self._node(name, None if ways is None else next(ways))
             self.queue = self._open_queue()
             self.schedules = self._add_schedules()
             self.begin()
@@ -211,8 +223,8 @@ class Stage:
             verdicts = schedules.audit(since, int(store.now()), keys=self.schedules.keys())
             return Proof(entries, [(one.key, str(found)) for one in verdicts for found in one.violations])
 
-    def _node(self, name: str) -> Node:
-        proxy = None if self.server is None else self._stack.enter_context(Proxy(self.server.port))
+    def _node(self, name: str, server: Server | None) -> Node:
+        proxy = None if server is None else self._stack.enter_context(Proxy(server.port))
         clock = self._lab.wall_clock() if sys.platform == "linux" else None
         folder = self.folder / name
         folder.mkdir()
