@@ -7,7 +7,7 @@ they stand: it has next to nothing to do for each row.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import (
@@ -23,6 +23,7 @@ from sqlalchemy import (
     column,
     insert,
     literal_column,
+    null,
     select,
 )
 from sqlalchemy.ext.compiler import compiles
@@ -89,44 +90,54 @@ class Insertion:
     def __init__(self, dialect: Inserting, table: Table, given: Sequence[Column[Any]], values: Values) -> None:
         """`given`: what is told of each row, which `values` makes its columns of."""
         self._dialect = dialect
-        self._ways: dict[tuple[str, ...], tuple[Ways, Ways]] = {}
-        single = values({field.name: bindparam(_NEW + field.name, type_=field.type) for field in given})
-        rows = rows_in("new_rows", given)
-        many = values({field.name: rows.c[_NEW + field.name] for field in given})
-        chosen = (
-            select(*many.values()).select_from(rows).where(literal_column("1 = 1"))
-        )  # else SQLite reads ON as a join
-        names = list(many)
-        self._nothing = {_NEW + field.name: None for field in given}
-        self._single: tuple[Insert, Insert] = (insert(table).values(single), dialect.insert_new(table).values(single))
-        self._many: tuple[Insert, Insert] = (
-            insert(table).from_select(names, chosen),
-            dialect.insert_new(table).from_select(names, chosen),
-        )
+        self._table = table
+        self._given = given
+        self._values = values
+        self._ways: dict[tuple[str, ...], Ways] = {}
 
     def execute(self, connection: Connection, rows: Sequence[GivenRow], values: Mapping[str, Any]) -> int:
         """Insert those of `rows` whose keys are new, and return how many; fewer, where that is not known.
 
         `values`: further parameters. In a transaction of the caller's, unless it is one row.
         """
-        one, many = self._prepared(connection)
         done = 0
         for page in _pages(rows):
             if len(page) == 1:
-                own = {_NEW + name: value for name, value in page[0].items()}
-                done += self._dialect.insert_prepared(connection, one, {**self._nothing, **own, **values})
+                ways, told = self._prepared(connection, *page[0]), {_NEW + name: told for name, told in page[0].items()}
             else:
-                given = {"new_rows": as_parameter(page)}
-                done += self._dialect.insert_prepared(connection, many, {**given, **values})
+                ways, told = self._prepared(connection), {"new_rows": as_parameter(page)}
+            done += self._dialect.insert_prepared(connection, ways, {**told, **values})
         return done
 
-    def _prepared(self, connection: Connection) -> tuple[Ways, Ways]:
-        """Return the statements for one row and for many, as the connection's driver takes them."""
-        driver = (connection.dialect.name, connection.dialect.driver, connection.dialect.paramstyle)
-        if driver not in self._ways:
-            one = Ways(*(Prepared.of(statement, connection) for statement in self._single))
-            self._ways[driver] = one, Ways(*(Prepared.of(statement, connection) for statement in self._many))
-        return self._ways[driver]
+    def _prepared(self, connection: Connection, *told: str) -> Ways:
+        """Return the statements for one row of which that is told, or for many, as the connection's driver takes them.
+
+        Who submits one by one says little of each: so no parameter is sent for the rest.
+        """
+        kind = (connection.dialect.name, connection.dialect.driver, connection.dialect.paramstyle, *told)
+        if kind not in self._ways:
+            statements = self._single(told) if told else self._many()
+            self._ways[kind] = Ways(*(Prepared.of(statement, connection) for statement in statements))
+        return self._ways[kind]
+
+    def _single(self, told: Collection[str]) -> tuple[Insert, Insert]:
+        parameters = {
+            field.name: bindparam(_NEW + field.name, type_=field.type) if field.name in told else null()
+            for field in self._given
+        }
+        values = self._values(parameters)
+        return insert(self._table).values(values), self._dialect.insert_new(self._table).values(values)
+
+    def _many(self) -> tuple[Insert, Insert]:
+        rows = rows_in("new_rows", self._given)
+        values = self._values({field.name: rows.c[_NEW + field.name] for field in self._given})
+        told = select(*values.values()).select_from(rows)
+        chosen = told.where(literal_column("1 = 1"))  # else SQLite takes ON CONFLICT for a join's
+        names = list(values)
+        return (
+            insert(self._table).from_select(names, chosen),
+            self._dialect.insert_new(self._table).from_select(names, chosen),
+        )
 
 
 def rows_in(name: str, fields: Sequence[Column[Any]]) -> FromClause:

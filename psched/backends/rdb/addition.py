@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Table, bindparam, func, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Table, bindparam, func, literal_column, select
 
 from psched.backends.rdb.leases import new_number
 from psched.backends.rdb.records import Records
@@ -97,5 +97,5 @@ def columns(row: ScheduleRow) -> dict[str, Any]:
 def _values(told: Mapping[str, ColumnElement[Any]]) -> dict[str, ColumnElement[Any]]:
     """Return the columns of a new row."""
     now = {name: now_ms() for name in ("fence", "version", "created", "updated")}
-    catch_up = func.coalesce(told["catch_up"], literal(_ALL.catch_up))
+    catch_up = func.coalesce(told["catch_up"], literal_column("'all'"))
     return {**told, **now, "catch_up": catch_up, "nonce": bindparam("nonce", type_=BigInteger)}

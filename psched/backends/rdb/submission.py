@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, bindparam, func, literal, select
+from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, bindparam, func, literal_column, select
 
 from psched.backends.rdb.leases import new_number
 from psched.backends.rdb.tables import band_of
@@ -84,8 +84,8 @@ def columns(task: NewTask) -> dict[str, Any]:
 def _values(told: Mapping[str, ColumnElement[Any]]) -> dict[str, ColumnElement[Any]]:
     """Return the columns of a new row."""
     start = func.coalesce(told["start"], now_ms())
-    absent = {"user_name": "", "priority": 0, "band": 0}
+    absent = {"user_name": "''", "priority": "0", "band": "0"}
     kept = {name: told[name] for name in _TOLD if name not in absent}
-    filled = {name: func.coalesce(told[name], literal(value)) for name, value in absent.items()}
+    filled = {name: func.coalesce(told[name], literal_column(value)) for name, value in absent.items()}
     times = {"run_at": start, "due": start, "fence": now_ms(), "created": now_ms(), "updated": now_ms()}
     return {**kept, **filled, **times, "nonce": bindparam("nonce", type_=BigInteger)}
