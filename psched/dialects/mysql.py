@@ -39,6 +39,7 @@ _LOST = {
     1047, 1180,  # a Galera node outside its cluster; an error during the commit
     1053, 1927,  # shutting down, connection killed
     1158, 1159, 1160, 1161,  # network errors as the server sees them
+    1021, 1026, 1114,  # the disk is full, as the server, a file or a table has it
     1290, 1792, 1836,  # read only: perhaps a primary that was demoted
     2002, 2003, 2006, 2013, 2014, 2055, 4031,  # the client's: not connected, or not any more
 }  # fmt: skip

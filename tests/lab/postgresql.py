@@ -75,6 +75,7 @@ class PostgreSQL(Server):
             "port": self.port,
             "unix_socket_directories": "",
             "max_connections": 200,
+            **({} if self.place is None else {"max_wal_size": "64MB"}),
             "fsync": "on" if self.durable else "off",  # a commit is still written before it is answered
         }
         return [

@@ -45,14 +45,14 @@ class Server(ABC):
     """
 
     name: ClassVar[str]
-    quick_end: ClassVar[int] = signal.SIGKILL
-    """Ends the server at once when nobody needs its data any more."""
+    quick_end: ClassVar[int] = signal.SIGKILL  # when nobody needs its data any more
 
     def __init__(self, *, template: Path | None = None, durable: bool = False) -> None:
         self.port = 0
         self.durable = durable
         self.environment: dict[str, str] = {}
         """Set more variables here before `start` (such as a preloaded library)."""
+        self.place: Path | None = None  # set before `start`: where its folder is made, such as a small disk
         self._template = template
         self._folder: Path | None = None
         self._guardian: subprocess.Popen[bytes] | None = None
@@ -115,7 +115,7 @@ class Server(ABC):
     def folder(self) -> Path:
         """Everything the server has on disk; of the user it runs as."""
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix=f"psched-{self.name.lower()}-"))
+            self._folder = Path(tempfile.mkdtemp(prefix=f"psched-{self.name.lower()}-", dir=self.place))
             own(self._folder)
         return self._folder
 

@@ -6,7 +6,15 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.trials import child_faults, database_faults, master_faults, network_faults, replica_faults, row_faults
+from tests.trials import (
+    child_faults,
+    database_faults,
+    disk_faults,
+    master_faults,
+    network_faults,
+    replica_faults,
+    row_faults,
+)
 from tests.trials.fault import Fault
 
 FAULTS: tuple[type[Fault], ...] = (
@@ -42,6 +50,7 @@ FAULTS: tuple[type[Fault], ...] = (
     replica_faults.KillMember,
     replica_faults.FreezeMember,
     replica_faults.FailOver,
+    disk_faults.DiskFull,
 )
 
 PAUSE = 6.0

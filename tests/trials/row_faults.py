@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.trials.fault import Fault
 from tests.trials.raw_tables import raw_tables
+from tests.trials.stage import ALONE
 
 ROWS = 10_000
 """How many are written into each table."""
@@ -43,6 +44,7 @@ class BadRows(Fault):
 
     kind = "rows: malformed by the thousand"
     subject = "database"
+    stores = ALONE
     excuses = False
 
     def begin(self) -> None:

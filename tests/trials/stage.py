@@ -29,6 +29,7 @@ from tests.lab.postgresql import PostgreSQL
 from tests.lab.proxy import Proxy
 from tests.lab.redis import Redis
 from tests.lab.servers import Server
+from tests.lab.small_disk import SmallDisk
 from tests.stores.rows import DRIVERS
 from tests.trials.history import Every, Proof, Recorded
 from tests.trials.sabotage import TABLES, OnMariaDB, OnPostgreSQL, OnRedis, OnSQLite, Sabotage
@@ -140,13 +141,16 @@ class Stage:
         type_: str | None = None,
         nodes: int = 2,
         schedules: Schedules = SCHEDULES,
+        small_disk: bool = False,
     ) -> None:
+        """`small_disk`: the database is on a disk of its own, `disk`."""
         self.store = store
         self.type = ("redis" if store == "redis" else "rdb") if type_ is None else type_
         self.folder = folder
         self.records = folder / "records"
         self.nodes: dict[str, Node] = {}
         self.server: Server | None = None
+        self.disk = SmallDisk() if small_disk else None
         self._lab = lab
         self._wanted = schedules
         self._names = "abcdefgh"[:nodes]
@@ -155,8 +159,9 @@ class Stage:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             self._stack = stack
-            kind = STORES[self.store]
-            self.server = None if kind is None else stack.enter_context(self._lab.private(kind))
+            if self.disk is not None:
+                stack.enter_context(self.disk)
+            self.server = self._started()
             self.database = "" if self.server is None else self.server.create_database()
             self.sabotage = self._sabotage()
             ways = None if self.server is None else self.server.ways()
@@ -185,8 +190,13 @@ class Stage:
     def url(self, proxy: Proxy | None = None) -> str:
         """Return the URL of the database, through a proxy if given."""
         if self.server is None:
-            return f"sqlite:///{self.folder}/psched.db"
+            return f"sqlite:///{self.file}"
         return self.server.url(self.database, None if proxy is None else proxy.port)
+
+    @property
+    def file(self) -> Path:
+        """SQLite's file."""
+        return (self.folder if self.disk is None else self.disk.path) / "psched.db"
 
     @property
     def key_column(self) -> str:
@@ -250,6 +260,14 @@ class Stage:
                 every[key] = Every(cron.first_time(rule, now + 1, "UTC"), seconds)
         return every
 
+    def _started(self) -> Server | None:
+        kind = STORES[self.store]
+        if kind is None:
+            return None
+        server = self._lab.private(kind)
+        server.place = None if self.disk is None else self.disk.path
+        return self._stack.enter_context(server)
+
     def _sabotage(self) -> Sabotage:
         if isinstance(self.server, MariaDB):
             return OnMariaDB(self.server, self.database)
@@ -257,7 +275,7 @@ class Stage:
             return OnPostgreSQL(self.server, self.database)
         if isinstance(self.server, Redis):
             return OnRedis(self.server)
-        return OnSQLite(self.folder / "psched.db")
+        return OnSQLite(self.file)
 
 
 def direct_engine(stage: Stage) -> sa.Engine:

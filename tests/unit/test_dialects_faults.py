@@ -40,6 +40,7 @@ def wrapped(error: Exception, base: type[Exception]) -> DBAPIError:
         (pymysql.err.OperationalError(2003, "cannot connect"), LOST),
         (pymysql.err.OperationalError(1040, "too many connections"), LOST),
         (pymysql.err.OperationalError(1290, "read-only"), LOST),
+        (pymysql.err.OperationalError(1114, "the table is full"), LOST),
         (pymysql.err.OperationalError(1047, "not in the cluster"), LOST),
         (pymysql.err.OperationalError("packet sequence"), LOST),
         (pymysql.err.InterfaceError(0, ""), LOST),
