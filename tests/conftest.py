@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import uuid
 from collections.abc import Generator, Iterator
@@ -53,6 +54,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
     """The laboratory: shared servers, started when first asked for, and private ones."""
+    gc.freeze()  # what is there now stays: the collector need not look at it after each test
     with pytest.MonkeyPatch.context() as patch, Lab() as lab:
         patch.setenv(MARK, uuid.uuid4().hex)
         patch.setenv(SOCKET, str(lab.forks.path))

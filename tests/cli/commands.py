@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,8 @@ from typing import Any
 import pytest
 
 from psched.cli.main import main
-
-ROOT = Path(__file__).parents[2]
-PROGRAM = "import sys; from psched.cli.main import main; sys.exit(main())"
+from tests.lab import forked
+from tests.programs import ROOT, install_programs
 
 
 @dataclass(frozen=True)
@@ -72,10 +69,11 @@ class Commands:
         assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1), outcome
         return outcome.err.removeprefix("psched: ").rstrip("\n")
 
-    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, **options: Any) -> forked.Process:
         """Start a command as a process, its output buffered as usual."""
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
         environment.pop("PYTHONUNBUFFERED", None)
-        return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *self._group, *arguments], cwd=self.folder, env=environment, **options
-        )
+        programs = self.folder.parent / "programs"
+        if not programs.exists():
+            install_programs(programs)
+        return forked.start([str(programs / "psched"), *self._group, *arguments], self.folder, environment, **options)

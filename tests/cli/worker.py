@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cli.commands import Commands
+from tests.lab import forked
 
 PATIENCE = 20.0
 
 
 @contextmanager
-def running(psched: Commands, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def running(psched: Commands, *arguments: str) -> Iterator[forked.Process]:
     """Run a worker, and wait until it has run something; it must stop gracefully."""
     with psched.start(*arguments, stderr=subprocess.PIPE) as process:
         try:
@@ -27,7 +28,7 @@ def running(psched: Commands, *arguments: str) -> Iterator[subprocess.Popen[byte
             process.kill()
 
 
-def wait_for(file: Path, process: subprocess.Popen[bytes]) -> None:
+def wait_for(file: Path, process: forked.Process) -> None:
     deadline = time.monotonic() + PATIENCE
     while not file.exists():
         assert process.poll() is None and time.monotonic() < deadline, process.stderr and process.stderr.read()

@@ -68,9 +68,9 @@ class Forks:
 class Forked:
     """A program that was forked off: what the tests use of a `subprocess.Popen`."""
 
-    def __init__(self, argv: Sequence[str], connection: socket.socket, *outputs: IO[bytes] | None) -> None:
+    def __init__(self, argv: Sequence[str], connection: socket.socket, *streams: IO[bytes] | None) -> None:
         self.args = list(argv)
-        self.stdout, self.stderr = outputs
+        self.stdin, self.stdout, self.stderr = streams
         self.returncode: int | None = None
         self._connection = connection
         self._told = b""
@@ -80,10 +80,10 @@ class Forked:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self.stdin is not None:
+            self.stdin.close()
         self.wait()
-        for output in (self.stdout, self.stderr):
-            if output is not None:
-                output.close()
+        self._close()
 
     def poll(self) -> int | None:
         """Return its exit code once it has ended."""
@@ -115,6 +115,7 @@ class Forked:
                 living -= {output} if not piece else set()
         self.wait(timeout)
         texts = [b"" if output is None else said[output.fileno()] for output in (self.stdout, self.stderr)]
+        self._close()
         return texts[0], texts[1]
 
     def send_signal(self, number: int) -> None:
@@ -129,6 +130,11 @@ class Forked:
     def kill(self) -> None:
         """SIGKILL."""
         self.send_signal(signal.SIGKILL)
+
+    def _close(self) -> None:
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
 
     def _line(self, timeout: float | None) -> bytes:
         while b"\n" not in self._told:
@@ -151,7 +157,7 @@ def start(argv: Sequence[str], cwd: Path, env: Mapping[str, str], **options: Any
 
     `options`: of `subprocess.Popen`.
     """
-    forkable = options.get("stdin") != subprocess.PIPE and options.keys() <= {
+    forkable = options.keys() <= {
         "stdin",
         "stdout",
         "stderr",
@@ -167,7 +173,7 @@ def start(argv: Sequence[str], cwd: Path, env: Mapping[str, str], **options: Any
         body = json.dumps(wanted).encode()
         socket.send_fds(connection, [len(body).to_bytes(HEADER, "big")], [given for given, _ in standard])
         connection.sendall(body)
-        return Forked(argv, connection, *(ours for _, ours in standard[1:]))
+        return Forked(argv, connection, *(ours for _, ours in standard))
 
 
 def run(argv: Sequence[str], cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:
@@ -202,5 +208,6 @@ def _descriptor(stack: ExitStack, option: Any, number: int) -> tuple[int, IO[byt
     if option != subprocess.PIPE:
         return option if isinstance(option, int) else option.fileno(), None
     reader, writer = os.pipe()
-    stack.callback(os.close, writer)
-    return writer, open(reader, "rb")  # noqa: PTH123 – closed by whoever reads it
+    theirs, ours = (writer, reader) if number else (reader, writer)
+    stack.callback(os.close, theirs)
+    return theirs, open(ours, "rb" if number else "wb")  # noqa: PTH123 – closed by whoever uses it

@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import sqlalchemy as sa
 
@@ -41,6 +41,8 @@ class Bench:
 
     `lease` is a short lease (seconds) that can be waited for; `grain` is the finest step of due times.
     """
+
+    beside: ClassVar[Sequence[str]] = ("ledger", "changes")
 
     type: str
     url: str
@@ -76,8 +78,11 @@ class Bench:
         """The table as it is past psched."""
         if self._rows is None:
             is_redis = self.database == "redis"
-            self._rows = RedisRows(self.url, self.table) if is_redis else SqlRows(self.url, self.table, self.columns)
+            self._rows = RedisRows(self.url, self.table) if is_redis else self._sql_rows()
         return self._rows
+
+    def _sql_rows(self) -> SqlRows:
+        return SqlRows(self.url, self.table, self.columns, () if self.compat else self.beside)
 
     @property
     def sql(self) -> SqlRows:
@@ -85,9 +90,18 @@ class Bench:
         assert isinstance(self.rows, SqlRows), "this is no SQL database"
         return self.rows
 
+    def make(self) -> None:
+        """Make the table."""
+        self.open().create_tables()
+
+    def settle_on(self, rows: SqlRows) -> None:
+        """Be on this table, which is made."""
+        self.url, self.table, self._rows = rows.url, rows.table, rows
+
     @property
     def plain_url(self) -> sa.URL:
         """The URL as SQLAlchemy spells it, with the driver named."""
+        self.sql.as_made = False  # who knows what will be done there
         return self.sql.plain_url
 
     @property
@@ -114,11 +128,13 @@ class Bench:
 
     def connect(self) -> contextlib.AbstractContextManager[sa.Connection]:
         """Return a connection to a SQL database that knows nothing of psched, in one transaction."""
+        self.sql.as_made = False  # who knows what will be done there
         return self.sql.connect()
 
     def execute(self, statement: str, **values: Any) -> int:
         """Execute SQL past the store, `{table}` standing for the table; return how many rows it concerned."""
-        with self.connect() as connection:
+        self.sql.as_made &= statement.startswith(("UPDATE {table}", "DELETE FROM {table}", "SELECT"))
+        with self.sql.connect() as connection:
             done: int = connection.execute(sa.text(statement.format(table=self.table)), values).rowcount
             return done
 

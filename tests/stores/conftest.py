@@ -31,10 +31,16 @@ def bare(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iter
 
 
 @pytest.fixture
-def bench(bare: Bench) -> Bench:
+def new_table(request: pytest.FixtureRequest) -> bool:
+    """Whether the test needs a table that has never held anything: it is marked so."""
+    return request.node.get_closest_marker("new_table") is not None
+
+
+@pytest.fixture
+def bench(bare: Bench, places: Places, new_table: bool) -> Iterator[Bench]:
     """Each kind of store on each database, on an empty table."""
-    bare.open().create_tables()
-    return bare
+    with places.made(bare, new_table):
+        yield bare
 
 
 @pytest.fixture

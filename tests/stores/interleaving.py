@@ -18,7 +18,7 @@ import itertools
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from psched.errors import AlreadyFinishedError, PreemptedError
@@ -117,7 +117,8 @@ class Worker:
 class Simulation:
     """One run: the workers, the table, and what was promised about them."""
 
-    def __init__(self, bench: Bench, seed: int, workers: int = 3, rounds: int = 5) -> None:
+    def __init__(self, bench: Bench, stores: Sequence[ScheduleStore], seed: int, rounds: int = 5) -> None:
+        """Each worker has one of `stores`."""
         self.bench = bench
         self.seed = seed
         self.rng = random.Random(seed)
@@ -128,7 +129,7 @@ class Simulation:
         self.violations: list[str] = []
         self.refusals = 0
         self.workers = [
-            Worker(f"w{n}", bench.open(), self, random.Random(f"{seed}/{n}"), rounds) for n in range(workers)
+            Worker(f"w{n}", store, self, random.Random(f"{seed}/{n}"), rounds) for n, store in enumerate(stores)
         ]
 
     def run(self) -> None:
@@ -143,7 +144,6 @@ class Simulation:
             for thread in threads:
                 thread.join(20)
         for worker in self.workers:
-            worker.store.close()
             if worker.error is not None:
                 raise worker.error
         self._judge()

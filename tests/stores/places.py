@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from tests.lab.postgresql import PostgreSQL
 from tests.lab.redis import Redis
 from tests.lab.servers import Server
 from tests.stores.bench import Bench
+from tests.stores.rows import SqlRows
 
 KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL}
 DATABASES = ["sqlite", *KINDS]
@@ -37,11 +40,29 @@ class Places:
         self._lab = lab
         self._urls: dict[str, str] = {}
         self._numbers = itertools.count()
+        self._kept: dict[tuple[type[Bench], str, str], list[SqlRows]] = {}
 
     def bench(self, type_: str, database: str, folder: Path) -> Bench:
         """Return a bench for a table that does not exist yet; SQLite's file is in `folder`."""
         url = f"sqlite:///{folder}/psched.db" if database == "sqlite" else self._url(database)
         return Bench(type_, url, f"schedules_{next(self._numbers)}")
+
+    @contextlib.contextmanager
+    def made(self, bench: Bench, new: bool) -> Iterator[None]:
+        """Give the bench an empty table: a new one, or one that an earlier test has left as it was made.
+
+        Making one costs more than most tests do. Tests marked `new_table` look at plans: databases remember of a
+        table what its rows were like.
+        """
+        kept = self._kept.setdefault((type(bench), bench.type, bench.database), [])
+        if kept and not new:
+            bench.settle_on(kept.pop())
+            bench.sql.empty()
+        else:
+            bench.make()
+        yield
+        if not new and isinstance(bench.rows, SqlRows) and bench.rows.as_made:
+            kept.append(bench.rows)
 
     def _url(self, database: str) -> str:
         if database not in self._urls:

@@ -14,6 +14,9 @@ import sqlalchemy as sa
 
 DRIVERS = {"sqlite": "sqlite", "mysql": "mysql+pymysql", "postgresql": "postgresql+psycopg"}
 
+MANY = 500
+"""Rows that leave traces in a table when they are deleted."""
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -67,9 +70,14 @@ class Rows(Protocol):
 class SqlRows:
     """A table of a SQL database."""
 
-    def __init__(self, url: str, table: str, columns: Columns) -> None:
+    def __init__(self, url: str, table: str, columns: Columns, beside: Sequence[str] = ()) -> None:
+        """`beside`: the ends of the names of the tables that belong to it."""
+        self.url = url
         self.table = table
+        self.as_made = True
+        """Whether nothing has been done to the table but to its rows."""
         self._columns = columns
+        self._beside = beside
         parsed = sa.make_url(url)
         self.plain_url = parsed.set(drivername=DRIVERS[parsed.get_backend_name()])
         self._engine: sa.Engine | None = None
@@ -79,7 +87,8 @@ class SqlRows:
     def connect(self) -> Iterator[sa.Connection]:
         """Yield a connection that knows nothing of psched, in one transaction."""
         if self._engine is None:
-            self._engine = sa.create_engine(self.plain_url, pool_size=1, pool_pre_ping=True)
+            arguments = {"ssl_disabled": True} if self.plain_url.get_backend_name() == "mysql" else {}
+            self._engine = sa.create_engine(self.plain_url, pool_size=1, pool_pre_ping=True, connect_args=arguments)
         with self._engine.begin() as connection:
             yield connection
 
@@ -96,6 +105,7 @@ class SqlRows:
             assert done.rowcount == 1, f"{key!r} is not there"
 
     def copy(self, keys: Sequence[str], due: Callable[[int], int]) -> None:
+        self.as_made &= len(keys) < MANY
         with self.connect() as connection:
             table = self._reflect(connection)
             template = dict(connection.execute(sa.select(table)).mappings().one())
@@ -132,7 +142,14 @@ class SqlRows:
         with self.connect() as connection:
             connection.execute(table.delete().where(table.c.fence == fence))
 
+    def empty(self) -> None:
+        """Delete all rows, also of the tables beside it."""
+        with self.connect() as connection:
+            for name in (self.table, *(f"{self.table}_{end}" for end in self._beside)):
+                connection.execute(sa.table(name).delete())
+
     def drop(self) -> None:
+        self.as_made = False
         with self.connect() as connection:
             connection.execute(sa.text(f"DROP TABLE {self.table}"))
 

@@ -6,12 +6,12 @@ import collections
 import json
 import os
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 from psched.model import Claim
 from psched.store import ScheduleStore
+from tests.lab import forked
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
 
 CLAIMER = Path(__file__).with_name("claimer.py")
@@ -39,25 +39,26 @@ def test_threads_may_share_one_store(bench: Bench, store: ScheduleStore) -> None
 def test_processes_share_no_row_and_lose_none(bench: Bench, store: ScheduleStore) -> None:
     keys = [f"key{n:03}" for n in range(600)]
     bench.fill(store, keys, lambda i: LONG_AGO + i % 5)
-    command = [sys.executable, str(CLAIMER), bench.type, bench.url, bench.table]
-    env = {**os.environ, "PYTHONPATH": str(CLAIMER.parents[2])}
-    claimers = [
-        subprocess.Popen([*command, f"host/{n}/x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-        for n in range(3)
-    ]
+    claimers = [start_claimer(bench, f"host/{n}/x") for n in range(3)]
     try:
-        assert [claimer.stdout and claimer.stdout.readline() for claimer in claimers] == ["ready\n"] * 3
+        assert [claimer.stdout and claimer.stdout.readline() for claimer in claimers] == [b"ready\n"] * 3
         for claimer in claimers:
             assert claimer.stdin is not None
-            claimer.stdin.write("go\n")
+            claimer.stdin.write(b"go\n")
             claimer.stdin.flush()
         answers = [json.loads(claimer.communicate(timeout=30)[0]) for claimer in claimers]
     finally:
         for claimer in claimers:
-            claimer.kill()
-            claimer.communicate()
+            with claimer:
+                claimer.kill()
     assert collections.Counter(key for answer in answers for key in answer) == collections.Counter(keys)
     assert all(row.next_time == FAR_OFF for row in store.list())
+
+
+def start_claimer(bench: Bench, holder: str) -> forked.Process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    environ = {**os.environ, "PYTHONPATH": str(CLAIMER.parents[2])}
+    return forked.start([str(CLAIMER), bench.type, bench.url, bench.table, holder], Path.cwd(), environ, **pipes)
 
 
 def claim_all(store: ScheduleStore, limit: int, taken: list[Claim]) -> None:

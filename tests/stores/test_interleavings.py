@@ -16,6 +16,7 @@ from psched.backends.redis.scripts import Script
 from tests.stores.bench import Bench
 from tests.stores.interleaving import PromiseBrokenError, Simulation
 
+WORKERS = 3
 SEEDS = 20
 """Enough for each removed guard to be found several times over (see below)."""
 MOST_SEEDS = 200
@@ -24,11 +25,12 @@ MOST_SEEDS = 200
 
 def test_no_order_of_statements_breaks_a_promise(bench: Bench) -> None:
     refusals = 0
+    stores = [bench.open() for _ in range(WORKERS)]
     for seed in range(SEEDS):
-        simulation = Simulation(bench, seed)
+        simulation = Simulation(bench, stores, seed)
         simulation.run()
         refusals += simulation.refusals
-        bench.open().delete(f"seed{seed}")
+        stores[0].delete(f"seed{seed}")
     assert refusals > 0, "nobody was ever late: these seeds prove nothing"
 
 
@@ -48,13 +50,14 @@ def test_a_removed_row_count_check_is_found(bench: Bench, monkeypatch: pytest.Mo
 
 
 def find_violation(bench: Bench) -> bool:
+    stores = [bench.open() for _ in range(WORKERS)]
     for seed in range(MOST_SEEDS):
         try:
-            Simulation(bench, seed).run()
+            Simulation(bench, stores, seed).run()
         except (PromiseBrokenError, AssertionError, sa.exc.IntegrityError):  # the ledger refuses a second end, too
             return True
         finally:
-            bench.open().delete(f"seed{seed}")
+            stores[0].delete(f"seed{seed}")
     return False
 
 

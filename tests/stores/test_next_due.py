@@ -26,9 +26,9 @@ FEW = 4 * BANDS + 10
 
 
 @pytest.fixture(params=PAIRS, ids="-".join)
-def tasks(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[QueueBench]:
+def tasks(request: pytest.FixtureRequest, places: Places, tmp_path: Path, new_table: bool) -> Iterator[QueueBench]:
     """Each kind of queue on each database."""
-    with made_bench(places, *request.param, tmp_path) as bench:
+    with made_bench(places, *request.param, tmp_path, new_table) as bench:
         yield bench
 
 
@@ -100,6 +100,7 @@ def test_a_task_counts_whatever_its_priority_and_user(tasks: QueueBench) -> None
 
 
 @on_sql
+@pytest.mark.new_table
 def test_looking_at_many_schedules_reads_one(bench: Bench, store: ScheduleStore) -> None:
     bench.fill(store, [f"key{n:05}" for n in range(MANY)], lambda i: FAR_OFF + i)
     for types in [None] if bench.compat else [None, ["type1", "other"]]:
@@ -108,6 +109,7 @@ def test_looking_at_many_schedules_reads_one(bench: Bench, store: ScheduleStore)
         see_that_it_is_cheap(watch, 10)
 
 
+@pytest.mark.new_table
 @pytest.mark.parametrize("tasks", SQL_PAIRS, indirect=True, ids="-".join)
 def test_looking_at_many_tasks_reads_next_to_nothing(tasks: QueueBench) -> None:
     store = tasks.queue()

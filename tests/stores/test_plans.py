@@ -5,7 +5,6 @@ The statements are those that really run, seen on their way to the driver and ex
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,16 +14,16 @@ from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
 from tests.stores.places import on_sql
 from tests.stores.statements import Watch, watched
 
-pytestmark = on_sql
+pytestmark = [on_sql, pytest.mark.new_table]
 
-DUE, WAITING = 3000, 9000
+DUE, WAITING = 1500, 4500
 FEW = 400
-"""Rows a call may look at, of 12,000. Generous: what is to be caught reads all that is stored, or all that is due."""
+"""Rows a call may look at, of 6,000. Generous: what is to be caught reads all that is stored, or all that is due."""
 
 
 @pytest.fixture
 def crowd(bench: Bench, store: ScheduleStore) -> ScheduleStore:
-    """A store with a backlog of 3,000 due rows and 9,000 that wait."""
+    """A store with a backlog of 1,500 due rows and 4,500 that wait."""
     stop_analysing(bench)
     keys = [f"key{n:05}" for n in range(DUE + WAITING)]
     bench.fill(store, keys, lambda i: (LONG_AGO if i < DUE else FAR_OFF) + i)
@@ -54,10 +53,10 @@ def test_acquiring_when_nothing_is_due_reads_next_to_nothing(bench: Bench, store
 def test_acquiring_one_type_does_not_read_the_backlog_of_the_others(bench: Bench, crowd: ScheduleStore) -> None:
     if bench.compat:
         return  # it refuses types: see test_acquire
-    bench.write("key02990", type="rare")
+    bench.write("key01490", type="rare")
     analyse(bench)
     with watched(bench) as watch:
-        assert keys_of(crowd.acquire(10, 100, types=["rare"])) == ["key02990"]
+        assert keys_of(crowd.acquire(10, 100, types=["rare"])) == ["key01490"]
     see_that_few_rows_were_read(watch)
 
 
@@ -81,7 +80,7 @@ def add(store: ScheduleStore) -> None:
 
 
 def modify(store: ScheduleStore) -> None:
-    seen = store.get("key05000")
+    seen = store.get("key03000")
     assert seen is not None
     assert store.modify(seen, replace(seen, next_run_time=FAR_OFF + 1))
 
@@ -106,13 +105,11 @@ def give_back(store: ScheduleStore) -> None:
     store.give_back("host/9/none", ["key00001"], 10)
 
 
-@pytest.mark.parametrize("verb", [get, add, modify, delete, extend, settle, give_back])
-def test_no_verb_reads_the_whole_table(
-    bench: Bench, crowd: ScheduleStore, verb: Callable[[ScheduleStore], None]
-) -> None:
-    with watched(bench) as watch:
-        verb(crowd)
-    see_that_few_rows_were_read(watch)
+def test_no_verb_reads_the_whole_table(bench: Bench, crowd: ScheduleStore) -> None:
+    for verb in (get, add, modify, extend, settle, give_back, delete):
+        with watched(bench) as watch:
+            verb(crowd)
+        see_that_few_rows_were_read(watch)
 
 
 def test_listing_reads_a_page_at_a_time_by_the_index(bench: Bench, crowd: ScheduleStore) -> None:

@@ -98,6 +98,7 @@ def test_an_occurrence_that_was_finished_meanwhile_is_not_told_of(
     assert not alarms.claim(overdue, 100)
 
 
+@pytest.mark.new_table
 def test_looking_out_reads_no_more_than_what_is_overdue(bench: Bench, store: ScheduleStore, alarms: Alarms) -> None:
     stop_analysing(bench)
     bench.fill(store, [f"key{n:05}" for n in range(5000)], lambda n: LONG_AGO + n)

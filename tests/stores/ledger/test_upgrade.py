@@ -83,7 +83,7 @@ def make_first_layout(bench: Bench) -> None:
         bench.execute("DROP TABLE {table}")
         bench.execute("DROP TABLE {table}_ledger")
         bench.execute("DROP TABLE {table}_changes")
-        bench.execute("DELETE FROM psched_meta")
+        bench.execute("DELETE FROM psched_meta WHERE table_name = :name", name=bench.table)
     with bench.connect() as connection:
         metadata.create_all(connection)
         connection.execute(table.insert(), ROW)

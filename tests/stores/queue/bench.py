@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from psched.backends import open_stores
 from psched.model import Claim, NewTask, TaskRow
@@ -17,6 +17,8 @@ from tests.stores.bench import LONG_AGO, Bench
 class QueueBench(Bench):
     """One kind of queue on one database with one fresh table. `execute`, `raw` and `write` look past the store."""
 
+    beside: ClassVar[Sequence[str]] = ("users",)
+
     _queues: list[TaskStore] = field(default_factory=list)
     _names: Iterator[int] = field(default_factory=itertools.count)
 
@@ -27,6 +29,10 @@ class QueueBench(Bench):
         assert store is not None
         self._queues.append(store)
         return store
+
+    def make(self) -> None:
+        """Make the table."""
+        self.queue().create_tables()
 
     def close(self) -> None:
         """Close all that was opened here."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,28 +18,27 @@ def open_bench(places: Places, type_: str, database: str, folder: Path) -> Queue
     return QueueBench(place.type, place.url, place.table.replace("schedules", "queue"))
 
 
-@contextmanager
-def made_bench(places: Places, type_: str, database: str, folder: Path) -> Iterator[QueueBench]:
-    """Open a bench whose tables are made, and close it at the end."""
-    bench = open_bench(places, type_, database, folder)
-    try:
-        bench.queue().create_tables()
+@contextlib.contextmanager
+def made_bench(
+    places: Places, type_: str, database: str, folder: Path, new_table: bool = False
+) -> Iterator[QueueBench]:
+    """Open a bench on an empty table, and close it at the end."""
+    with contextlib.closing(open_bench(places, type_, database, folder)) as bench, places.made(bench, new_table):
         yield bench
-    finally:
-        bench.close()
 
 
 @pytest.fixture(params=PAIRS, ids="-".join)
-def bench(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[QueueBench]:
+def bench(request: pytest.FixtureRequest, places: Places, tmp_path: Path, new_table: bool) -> Iterator[QueueBench]:
     """Each kind of queue on each database."""
-    with made_bench(places, *request.param, tmp_path) as bench:
+    with made_bench(places, *request.param, tmp_path, new_table) as bench:
         yield bench
 
 
 @pytest.fixture(params=[*DATABASES, "redis"])
-def ours(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[QueueBench]:
+def ours(request: pytest.FixtureRequest, places: Places, tmp_path: Path, new_table: bool) -> Iterator[QueueBench]:
     """Each queue that is psched's own: `rdb` on each database, and `redis`."""
-    with made_bench(places, "redis" if request.param == "redis" else "rdb", request.param, tmp_path) as bench:
+    type_ = "redis" if request.param == "redis" else "rdb"
+    with made_bench(places, type_, request.param, tmp_path, new_table) as bench:
         yield bench
 
 

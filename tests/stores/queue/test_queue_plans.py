@@ -60,6 +60,7 @@ def test_taking_tasks_without_user_reads_what_it_takes(crowd: QueueBench, store:
         see_that_few_rows_were_read(watch, FEW)
 
 
+@pytest.mark.new_table
 @pytest.mark.parametrize("ours", DATABASES, indirect=True)
 def test_a_queue_without_users_and_priorities_is_claimed_by_one_statement(ours: QueueBench) -> None:
     store = ours.queue()
