@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from psched.backends.sql.fields import Fields
@@ -34,8 +35,10 @@ _NUMBERS = frozenset(
 def stored(key: str | bytes, found: Sequence[bytes]) -> dict[str, Any]:
     """Return a row from its key and the fields and values of its hash; what is not there is None."""
     row: dict[str, Any] = defaultdict(_nothing)
-    names = (name.decode(errors="replace") for name in found[::2])
-    row.update((name, _value(name, value)) for name, value in zip(names, found[1::2], strict=True))
+    for place in range(0, len(found), 2):
+        name, is_number = _field(found[place])
+        value = found[place + 1]
+        row[name] = _number(value) if is_number else _text(value)
     row["key"] = _text(key) if isinstance(key, bytes) else key
     return row
 
@@ -67,13 +70,18 @@ def _nothing() -> None:
     return None
 
 
-def _value(name: str, value: bytes) -> Any:
-    if name in _NUMBERS:
-        try:
-            return int(value)
-        except ValueError:
-            pass
-    return _text(value)
+@lru_cache(maxsize=256)  # there are few, and each row has them
+def _field(stored_name: bytes) -> tuple[str, bool]:
+    """Return a field's name, and whether it is a number."""
+    name = stored_name.decode(errors="replace")
+    return name, name in _NUMBERS
+
+
+def _number(value: bytes) -> Any:
+    try:
+        return int(value)
+    except ValueError:
+        return _text(value)
 
 
 def _text(value: bytes) -> str | bytes:
