@@ -11,8 +11,8 @@ from typing import Any, cast
 from psched import cron
 from psched.clock import Clock, boottime
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
-from psched.ledger import ENQUEUED, FINISHED, RUN_NOW, Entry
-from psched.model import Claim, NewTask, Row, ScheduleRow
+from psched.ledger import ENQUEUED, FINISHED, RUN_NOW, Entry, Step
+from psched.model import Claim, NewTask, Row, Rule, ScheduleRow
 from psched.rules import passed_over
 from psched.store import Also, ScheduleStore, TaskStore
 
@@ -66,8 +66,16 @@ class Advance:
         self._advance(claim, until, self._run(claim, FINISHED), None)
 
     def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
-        """Store the next occurrences of several schedules."""
-        return [self._refusal(claim, until) for claim in claims]
+        """Store the next occurrences of several schedules, together; one by one where rules were changed meanwhile."""
+        try:
+            steps = [self._step(claim, self._run(claim, FINISHED)) for claim in claims]
+        except ConfigError:  # one of them comes to its end, which is no matter of the others
+            return [self._refusal(claim, until) for claim in claims]
+        answers = self._store.advance_many(steps, until)
+        return [
+            self._refusal(claim, until) if isinstance(answer, Rule) else answer
+            for claim, answer in zip(claims, answers, strict=True)
+        ]
 
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
         """Submit `task` and store the next occurrence: at once where the tables are in one database, else in turn.
@@ -129,6 +137,8 @@ class Advance:
             self.finish(claim, until)
         except ScheduleError as error:
             return error
+        except ConfigError as error:
+            return ScheduleError(f"{claim.row.key!r}: {error}")
         return None
 
     def _run(self, claim: Claim, outcome: str, detail: str | None = None) -> Entry:
@@ -139,17 +149,21 @@ class Advance:
 
     def _advance(self, claim: Claim, until: float, entry: Entry, also: Also | None) -> None:
         row = cast("ScheduleRow", claim.row)
-        self._settled = row.key
         for _ in range(_TRIES):
-            rule = row.rule
-            settled = row.next_time if entry.last is None else entry.last
-            next_time = cron.next_time(rule.cron, settled, rule.timezone, self._dialect)
-            due = next_time + rule.delay
-            changed = self._store.advance(replace(claim, row=row), next_time, due, until, also, entry)
+            step = self._step(replace(claim, row=row), entry)
+            changed = self._store.advance(step.claim, step.next_time, step.next_run_time, until, also, entry)
             if changed is None:
                 return
             row = replace(row, rule=changed)
         raise ScheduleError(f"{row.key!r}: its rule changes faster than its run can be finished")
+
+    def _step(self, claim: Claim, entry: Entry) -> Step:
+        """Compute what comes after the claimed occurrence, by the rule it was claimed with."""
+        row = cast("ScheduleRow", claim.row)
+        self._settled = row.key
+        settled = row.next_time if entry.last is None else entry.last
+        next_time = cron.next_time(row.rule.cron, settled, row.rule.timezone, self._dialect)
+        return Step(claim, next_time, next_time + row.rule.delay, entry)
 
     def problem(self, row: Row) -> str | None:
         """Say what is wrong with the stored rule, or None."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from psched.model import Policy, Rule
+from psched.model import Claim, Policy, Rule
 
 FINISHED = "finished"
 ENQUEUED = "enqueued"
@@ -44,6 +44,15 @@ class Entry:
     started: float | None = None
     last: int | None = None
     count: int | None = 1
+
+
+class Step(NamedTuple):
+    """What `ScheduleStore.advance_many` is told of one occurrence; see `advance`. Unix seconds."""
+
+    claim: Claim
+    next_time: int
+    next_run_time: float
+    entry: Entry = Entry()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,3 +177,12 @@ class Claim:
     row: Row
     lease: Lease
     started: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """Which queue tasks to list; None does not matter."""
+
+    status: str | None = None
+    type: str | None = None
+    user: str | None = None

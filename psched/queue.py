@@ -11,12 +11,12 @@ from psched.backends import open_stores
 from psched.clock import boottime
 from psched.config import Section
 from psched.errors import AlreadyExistsError, ConfigError, NotFoundError
-from psched.model import NewTask, TaskRow
+from psched.model import NewTask, TaskFilter, TaskRow
 from psched.payload import check_key, encode
 from psched.retire import Retire
 from psched.schedules import checked_type
 from psched.source import LeaseTimes, Source
-from psched.store import StoreSettings, TaskFilter, TaskStore
+from psched.store import StoreSettings, TaskStore
 from psched.task import Task
 
 PRIORITIES = range(-100, 101)

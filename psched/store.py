@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, Protocol
 from psched.alarm import Alarms
 from psched.bell import Bell as Bell  # noqa: PLC0414 – whoever knows stores knows their bells
 from psched.errors import ScheduleError
-from psched.ledger import MODIFY, Entry, Ledger
-from psched.model import Claim, Lease, NewTask, Policy, Rule, ScheduleRow, TaskRow
+from psched.ledger import MODIFY, Entry, Ledger, Step
+from psched.model import Claim, Lease, NewTask, Policy, Rule, ScheduleRow, TaskFilter, TaskRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,6 @@ class Finding(NamedTuple):
     subject: str
     ok: bool
     message: str
-
-
-@dataclass(frozen=True, slots=True)
-class TaskFilter:
-    """Which queue tasks to list; None does not matter."""
-
-    status: str | None = None
-    type: str | None = None
-    user: str | None = None
 
 
 class LeaseStore(Protocol):
@@ -218,6 +209,10 @@ class ScheduleStore(LeaseStore, Protocol):
         """
         ...
 
+    def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[Rule | ScheduleError | None]:
+        """Do for each what `advance` does, some hundreds in one transaction; return what it returns or would raise."""
+        ...
+
 
 class TaskStore(LeaseStore, Protocol):
     """Rows that are run once: created by `submit`, finished by `retire`, their keys kept for a while afterwards."""
@@ -252,10 +247,9 @@ class TaskStore(LeaseStore, Protocol):
     def retire_many(
         self, claims: Sequence[Claim], status: str, retention: float | None, until: float
     ) -> builtins.list[ScheduleError | None]:
-        """End claimed runs for good as `status`, some hundreds in one transaction.
+        """End claimed runs for good as `status`, some hundreds in one transaction, whatever becomes of others.
 
-        Returns for each None when that is done, be it by an earlier call under its lease whose answer was lost, else
-        the error that `retire` would raise: of the others nothing is changed by that.
+        Returns for each None when that is done, be it by an earlier call, else the error that `retire` would raise.
         """
         ...
 

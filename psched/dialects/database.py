@@ -21,6 +21,7 @@ from sqlalchemy.sql.elements import TextClause
 
 from psched.clock import Clock, boottime
 from psched.dialects.base import Dialect, Fault, Timeouts
+from psched.dialects.given import Compiled
 from psched.dialects.pairs import Pair
 from psched.errors import ConfigError, NotSupportedError
 from psched.store import Bell
@@ -128,8 +129,7 @@ class Database:
             yield
             connection.exec_driver_sql("COMMIT")
         except DBAPIError as error:
-            if self.fault(error) is not Fault.LOST:
-                connection.exec_driver_sql("ROLLBACK")
+            self._roll_back(connection, error)
             raise
 
     def execute_with(
@@ -146,6 +146,21 @@ class Database:
             done = connection.execute(statement, values).rowcount == 1
             if done:
                 also(connection)
+        return done
+
+    def execute_all(
+        self, connection: Connection, count: int, change: Compiled, then: Compiled, values: Mapping[str, Any]
+    ) -> bool:
+        """Change `count` rows and do what follows, in one transaction; False, and nothing is done, when it is fewer."""
+        connection.exec_driver_sql(self.dialect.begin)
+        try:
+            done = change.execute(connection, values) == count
+            if done:
+                then.execute(connection, values)
+            connection.exec_driver_sql("COMMIT" if done else "ROLLBACK")
+        except DBAPIError as error:
+            self._roll_back(connection, error)
+            raise
         return done
 
     def execute_pair(
@@ -237,6 +252,10 @@ class Database:
     def close(self) -> None:
         """Close the pooled connections; idempotent."""
         self._engine.dispose()
+
+    def _roll_back(self, connection: Connection, error: DBAPIError) -> None:
+        if self.fault(error) is not Fault.LOST:
+            connection.exec_driver_sql("ROLLBACK")
 
     def _attempt(self, work: Work[T], uncertain: bool) -> T:
         with self._engine.connect() as connection:

@@ -1,32 +1,43 @@
-"""Many leases in one parameter, to be joined with a table: one statement text however many there are. Any process.
-
-Each dialect compiles `given_leases` in its own way, as it does `now_ms`.
-"""
+"""Changing many rows by one statement, which is told of them in one parameter, and so always the same. Any process."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from sqlalchemy import BigInteger, FromClause, String, bindparam, column
-from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy import Connection, FromClause, Insert, String, Update, bindparam, column
 
-from psched.model import Lease
+from psched.dialects.insertion import given_rows
+from psched.dialects.pairs import Prepared
 
-
-class given_leases(FunctionElement[str]):  # noqa: N801 – spelled like the SQL function it stands for
-    """The rows of a parameter that `as_parameter` made: `key` and `fence`."""
-
-    type = String()
-    inherit_cache = True
+PREFIX = "given_"
+"""Begins the name of each column that is given, so that none is a word of SQL."""
 
 
-def leases_in(name: str) -> FromClause:
-    """Return what stands in FROM for the leases in the parameter `name`, with the columns `key` and `fence`."""
-    rows = given_leases(bindparam(name, type_=String))
-    return rows.table_valued(column("key", String), column("fence", BigInteger), name="given")
+def given(parameter: str, types: Mapping[str, Any]) -> FromClause:
+    """Return what stands in FROM for the rows in `parameter`, with a column `given_<name>` for each of `types`."""
+    fields = [column(f"{PREFIX}{name}", type_) for name, type_ in types.items()]
+    return given_rows(bindparam(parameter, type_=String), fields).table_valued(*fields, name="given")
 
 
-def as_parameter(leases: Iterable[Lease]) -> str:
-    """Return `leases` as such a parameter."""
-    return json.dumps([(lease.key, lease.fence) for lease in leases], ensure_ascii=False)
+def as_parameter(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows of text, whole numbers and None as such a parameter."""
+    told = [{f"{PREFIX}{name}": value for name, value in row.items() if value is not None} for row in rows]
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+
+
+class Compiled:
+    """A statement that is compiled once, for one table on one database."""
+
+    def __init__(self, statement: Update | Insert) -> None:
+        self._statement = statement
+        self._prepared: Prepared | None = None
+
+    def execute(self, connection: Connection, values: Mapping[str, Any]) -> int:
+        """Execute it and return how many rows it changed."""
+        if self._prepared is None:
+            self._prepared = Prepared.of(self._statement, connection)
+        prepared = self._prepared
+        changed: int = connection.exec_driver_sql(prepared.text, prepared.parameters(values)).rowcount
+        return changed

@@ -20,7 +20,6 @@ from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 
 from psched.dialects import base
 from psched.dialects.base import ExactText, Fault, LongText, now_ms
-from psched.dialects.given import given_leases
 from psched.dialects.insertion import Ways, given_rows
 from psched.dialects.pairs import Prepared
 from psched.errors import ConfigError
@@ -57,12 +56,6 @@ def _exact_text(element: ExactText, compiler: DDLCompiler, **options: Any) -> st
     return f"VARCHAR({element.length}) CHARACTER SET utf8mb4 COLLATE {collation}"
 
 
-@compiles(given_leases, "mysql")
-def _given_leases(element: given_leases, compiler: SQLCompiler, **options: Any) -> str:
-    key = compiler.dialect.type_compiler_instance.process(ExactText(255))  # another collation would keep the index out
-    return _GIVEN.replace("TEXT", key).replace("?", compiler.process(element.clauses, **options))
-
-
 @compiles(LongText, "mysql")
 def _long_text(element: LongText, compiler: DDLCompiler, **options: Any) -> str:
     return "LONGTEXT"
@@ -74,8 +67,6 @@ def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> s
     fields = (f"{column} {types.process(type_)} PATH '$.{name}'" for column, name, type_ in element.fields)
     return f"JSON_TABLE({compiler.process(element.clauses, **options)}, '$[*]' COLUMNS ({', '.join(fields)}))"
 
-
-_GIVEN = "JSON_TABLE(?, '$[*]' COLUMNS (`key` TEXT PATH '$[0]', fence BIGINT PATH '$[1]'))"
 
 _BEGIN = (
     "BEGIN NOT ATOMIC DECLARE done INT; DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;"

@@ -19,7 +19,6 @@ from sqlalchemy.sql.selectable import Select
 
 from psched.dialects import base
 from psched.dialects.base import ExactText, Fault, now_ms
-from psched.dialects.given import given_leases
 from psched.dialects.insertion import given_rows
 from psched.dialects.listening import Connections, ListenBell, create_triggers, has_triggers
 from psched.errors import ConfigError
@@ -38,11 +37,6 @@ _TURNED_AWAY = ("password authentication failed", "no pg_hba.conf entry", '" doe
 
 _VERIFY = {"full": "verify-full", "ca": "verify-ca", "none": "require"}
 
-_GIVEN = (
-    "(SELECT lease ->> 0 AS key, CAST(lease ->> 1 AS BIGINT) AS fence"
-    " FROM json_array_elements(CAST(? AS JSON)) AS lease)"
-)
-
 _DETERMINISTIC = text(
     "SELECT l.collisdeterministic FROM pg_attribute a JOIN pg_collation l ON l.oid = a.attcollation"
     " WHERE a.attrelid = to_regclass(:table) AND a.attname = :column"
@@ -52,11 +46,6 @@ _DETERMINISTIC = text(
 @compiles(now_ms, "postgresql")
 def _now_ms(element: now_ms, compiler: SQLCompiler, **options: Any) -> str:
     return "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT)"
-
-
-@compiles(given_leases, "postgresql")
-def _given_leases(element: given_leases, compiler: SQLCompiler, **options: Any) -> str:
-    return _GIVEN.replace("?", compiler.process(element.clauses, **options))
 
 
 @compiles(ExactText, "postgresql")

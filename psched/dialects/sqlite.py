@@ -21,7 +21,6 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from psched.dialects import base
 from psched.dialects.base import Fault, now_ms
-from psched.dialects.given import given_leases
 from psched.dialects.insertion import given_rows
 from psched.errors import ConfigError
 
@@ -30,18 +29,10 @@ _NO_STORAGE = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
 _DUPLICATE = {sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE}
 
 
-_GIVEN = "(SELECT json_extract(value, '$[0]') AS key, json_extract(value, '$[1]') AS fence FROM json_each(?))"
-
-
 @compiles(now_ms, "sqlite")
 def _now_ms(element: now_ms, compiler: SQLCompiler, **options: Any) -> str:
     # SQLite keeps the time in whole milliseconds; rounding takes back what the day fraction lost.
     return "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
-
-
-@compiles(given_leases, "sqlite")
-def _given_leases(element: given_leases, compiler: SQLCompiler, **options: Any) -> str:
-    return _GIVEN.replace("?", compiler.process(element.clauses, **options))
 
 
 @compiles(given_rows, "sqlite")

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from psched.errors import ConfigError, IdempotentError, NotFoundError, ScheduleError
-from psched.model import Rule
+from psched.model import Rule, TaskFilter
 from psched.queue import checked_task
 from psched.scheduler.engine import Engine, Work, names_of
 from psched.scheduler.handlers import Function, check_function, current
@@ -20,7 +20,6 @@ from psched.scheduler.order import check_seconds, checked_name, order
 from psched.scheduler.place import Opened, Place, place_of
 from psched.scheduler.registrations import Registration
 from psched.schedules import checked_rule
-from psched.store import TaskFilter
 from psched.task import Task
 
 F = TypeVar("F", bound=Function)

@@ -15,9 +15,9 @@ from typing import Any
 from psched.daemon.ticker import Ticker
 from psched.daemon.wording import one_line
 from psched.errors import NotFoundError
-from psched.model import Lease, NewTask, TaskRow
+from psched.model import Lease, NewTask, TaskFilter, TaskRow
 from psched.scheduler.order import INSTANCE
-from psched.store import TaskFilter, TaskStore
+from psched.store import TaskStore
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from psched.errors import AlreadyFinishedError, PreemptedError
-from psched.model import Claim, NewTask, TaskRow
-from psched.store import TaskFilter, TaskStore
+from psched.model import Claim, NewTask, TaskFilter, TaskRow
+from psched.store import TaskStore
 from tests.compat.original_queue import COLUMNS, OriginalQueue
 from tests.stores.bench import FAR_OFF, LONG_AGO, keys_of, soon
 from tests.stores.places import DATABASES, Places

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from psched.errors import AlreadyExistsError, NotFoundError
+from psched.ledger import LedgerFilter, Step
 from psched.model import Claim
 from psched.store import ScheduleStore
 from tests.lab.proxy import Proxy, Trap
@@ -144,6 +145,16 @@ def advance(scene: Scene) -> Iterator[None]:
     assert scene.bench.take(scene.near, scene.key).row.scheduled_time == LONG_AGO + 60
 
 
+def advance_many(scene: Scene) -> Iterator[None]:
+    claim = scene.take()
+    yield
+    assert scene.far.advance_many([Step(claim, LONG_AGO + 60, LONG_AGO + 60)], soon()) == [None]
+    yield
+    stands_at(scene, LONG_AGO + 60, LONG_AGO + 60)
+    if scene.near.ledger is not None:
+        assert len(list(scene.near.ledger.rows(LedgerFilter(key=scene.key)))) == 1
+
+
 def stands_at(scene: Scene, next_time: int, due: float) -> None:
     row = scene.near.get(scene.key)
     assert row is not None
@@ -152,6 +163,7 @@ def stands_at(scene: Scene, next_time: int, due: float) -> None:
 
 VERBS: list[Verb] = [
     add, add_what_exists, add_many, acquire, extend, settle_after_a_lost_renewal, release, retry, advance,
+    advance_many,
 ]  # fmt: skip
 LOSSES: list[Callable[[Proxy, bytes], Trap]] = [Proxy.lose_request, Proxy.lose_answer]
 

@@ -15,8 +15,8 @@ from redis.exceptions import RedisError
 
 from psched.clock import boottime
 from psched.errors import ScheduleError
-from psched.model import Claim
-from psched.store import ScheduleStore, TaskFilter
+from psched.model import Claim, TaskFilter
+from psched.store import ScheduleStore
 from tests.lab.laboratory import Lab
 from tests.lab.proxy import Proxy
 from tests.lab.redis import Redis

@@ -14,10 +14,9 @@ from typing import Any, Self, TypeVar
 import psutil
 
 from psched import Scheduler, create_scheduler
-from psched.model import TaskRow
+from psched.model import TaskFilter, TaskRow
 from psched.scheduler.order import INSTANCE
 from psched.scheduler.place import Opened, place_of
-from psched.store import TaskFilter
 from tests.daemon.harness import PATIENCE, is_alive, read_lines, wait_for
 from tests.programs import ROOT
 

@@ -31,9 +31,8 @@ from psched.backends.rdb.waiting import ManyBands
 from psched.backends.sql.pages import pages_by_key
 from psched.dialects.database import Database
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, ScheduleError
-from psched.model import Claim, NewTask, TaskRow
+from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import compress_to_text, encode
-from psched.store import TaskFilter
 
 
 class RdbTaskStore(RdbLeaseStore):

@@ -27,6 +27,7 @@ from sqlalchemy import (
 from psched.backends.rdb.schedule_rows import entry_columns, optional_milliseconds
 from psched.backends.rdb.tables import milliseconds
 from psched.dialects.base import Dialect, now_ms
+from psched.dialects.given import PREFIX, Compiled
 from psched.dialects.insertion import as_parameter, rows_in
 from psched.dialects.pairs import Pair
 from psched.ledger import ADD, DELETE, UPGRADE, Entry
@@ -39,6 +40,7 @@ _OF_SCHEDULE = ("key", "fence", "node", "version")
 _OF_ENTRY = (
     *("scheduled_time", "outcome", "detail", "last_time", "occurrences", "previous", "attempts", "trouble", "error"),
 )
+_GIVEN = (*_OF_ENTRY, "reckoning", "started")
 _OF_DEFINITION = (
     *("key", "version", "type", "cron", "timezone", "delay_ms", "catch_up", "max_lateness_ms", "alert_after_ms", "due"),
 )
@@ -79,11 +81,16 @@ class Records:
         """Return what settles an occurrence by `settle` and enters it."""
         if settle not in self._settling:
             self._settling[settle] = self._in_one(settle) if self._nested else Pair(settle, self._entry)
-        return Settling(self._settling[settle], self._values(row, entry))
+        return Settling(self._settling[settle], self._parameters(row, entry))
+
+    def entering_given(self, rows: FromClause) -> Compiled:
+        """Return what enters all that has just been settled by the given `rows`, which have what `values` returns."""
+        values = {name: rows.c[f"{PREFIX}{name}"] for name in _GIVEN}
+        return Compiled(self._entry_of(self._schedules, values, self._schedules.c.key == rows.c.given_key))
 
     def passing(self, connection: Connection, row: ScheduleRow, entry: Entry) -> None:
         """Enter what became of the occurrence in `row`, passed over by a change that has just been written."""
-        connection.execute(self._passed, {"lease_key": row.key, **self._values(row, entry)})
+        connection.execute(self._passed, {"lease_key": row.key, **self._parameters(row, entry)})
 
     def change(self, connection: Connection, key: str, action: str, node: str, pending: int | None) -> None:
         """Enter the definition that now stands in the schedule's row; `pending`: what was next before, milliseconds."""
@@ -117,13 +124,17 @@ class Records:
         settled = settle.returning(*(self._schedules.c[name] for name in _OF_SCHEDULE)).cte("settled")
         return self._entering(settled).execution_options(preserve_rowcount=True)
 
-    def _values(self, row: ScheduleRow, entry: Entry) -> dict[str, Any]:
+    def values(self, row: ScheduleRow, entry: Entry) -> dict[str, Any]:
+        """Return what is known of an entry before it is made, by its columns."""
         return {
-            **{f"entry_{name}": value for name, value in entry_columns(row, entry).items()},
-            "entry_scheduled_time": milliseconds(row.next_time),
-            "entry_started": optional_milliseconds(entry.started),
-            "entry_reckoning": self._reckoning,
+            **entry_columns(row, entry),
+            "scheduled_time": milliseconds(row.next_time),
+            "started": optional_milliseconds(entry.started),
+            "reckoning": self._reckoning,
         }
+
+    def _parameters(self, row: ScheduleRow, entry: Entry) -> dict[str, Any]:
+        return {f"entry_{name}": value for name, value in self.values(row, entry).items()}
 
     def _enter_change(
         self, connection: Connection, statement: Insert, key: str, action: str, node: str, pending: int | None
@@ -139,16 +150,23 @@ class Records:
 
     def _entering(self, source: FromClause, *conditions: ColumnElement[bool], age: int = 0) -> Insert:
         """Return the INSERT of an entry under the version that the schedule's row had `age` changes ago."""
-        c = self._ledger.c
-        given = (*_OF_ENTRY, "reckoning")
-        values = [bindparam(f"entry_{name}", type_=c[name].type) for name in given]
-        began = bindparam(
-            "entry_started", type_=c.started.type
-        )  # known up to a round trip, which a run may be shorter than
+        types = self._ledger.c
+        values = {name: bindparam(f"entry_{name}", type_=types[name].type) for name in _GIVEN}
+        return self._entry_of(source, values, *conditions, age=age)
+
+    def _entry_of(
+        self,
+        source: FromClause,
+        values: Mapping[str, ColumnElement[Any]],
+        *conditions: ColumnElement[bool],
+        age: int = 0,
+    ) -> Insert:
+        began = values["started"]  # known up to a round trip, which a run may be shorter than
         started = case((began > now_ms(), now_ms()), else_=began)
         *names, version = (source.c[name] for name in _OF_SCHEDULE)
-        chosen = select(*names, version - age if age else version, *values, started, now_ms()).where(*conditions)
-        return insert(self._ledger).from_select([*_OF_SCHEDULE, *given, "started", "ended"], chosen)
+        known = [value for name, value in values.items() if name != "started"]
+        chosen = select(*names, version - age if age else version, *known, started, now_ms()).where(*conditions)
+        return insert(self._ledger).from_select([*_OF_SCHEDULE, *values, "ended"], chosen)
 
     def _changing(
         self, version: ColumnElement[int], given: Mapping[str, Any], *conditions: ColumnElement[bool]

@@ -21,7 +21,9 @@ from sqlalchemy import (
 )
 
 from psched.alarm import Alarms
+from psched.backends.each import advanced
 from psched.backends.rdb.addition import Addition
+from psched.backends.rdb.advancing import Advancing
 from psched.backends.rdb.alarms import RdbAlarms
 from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.records import Records
@@ -40,12 +42,14 @@ from psched.backends.sql.adding import Adding
 from psched.backends.sql.pages import Pages
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
-from psched.errors import IdempotentNotFoundError
-from psched.ledger import MODIFY, Entry, Ledger
+from psched.errors import IdempotentNotFoundError, ScheduleError
+from psched.ledger import MODIFY, Entry, Ledger, Step
 from psched.model import Claim, Rule, ScheduleRow
 from psched.store import Also, StoreSettings
 
 _RUN = Entry()
+_BATCH = 500
+"""Schedules advanced by one transaction, to keep it short."""
 
 
 class RdbScheduleStore(Adding, RdbLeaseStore):
@@ -70,6 +74,7 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
         self._addition = Addition(database, self._table, self._records, settings.holder)
         self._pages = Pages(database, self._table, self._table.c.due, self._table.c.key)
         self._write_statements()
+        self._advancing = Advancing(database, self._table, self._leases, self._records)
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         """Create schedules and return the keys that existed before."""
@@ -143,6 +148,15 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
         }
         stored = self._leases.settle(claim.lease, settling.statement, values, until, also)
         return None if stored is None else read_schedule(stored).rule
+
+    def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[Rule | ScheduleError | None]:
+        """Advance schedules in as few transactions as possible, and by themselves where not all are as they were."""
+        found: builtins.list[Rule | ScheduleError | None] = []
+        for start in range(0, len(steps), _BATCH):
+            part = steps[start : start + _BATCH]
+            done, uncertain = self._advancing.advance(part, until)
+            found += [None if done else advanced(self, step, until, uncertain) for step in part]
+        return found
 
     def _row(self, connection: Connection, statement: Select[Any], key: str) -> RowMapping | None:
         return connection.execute(statement, {"lease_key": key}).mappings().first()

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    FromClause,
     Select,
     Table,
     Update,
@@ -21,11 +22,14 @@ from sqlalchemy import (
 )
 
 from psched.backends.rdb.tables import RUNNING, WAITING
-from psched.dialects.base import Dialect, now_ms
-from psched.dialects.given import leases_in
+from psched.dialects.base import Dialect, ExactText, now_ms
+from psched.dialects.given import Compiled, given
 
 _LONGEST_BACKOFF = 30
 """Doublings of the wait after crashes: beyond that a shift would overflow, and any cap is reached."""
+
+GIVEN_LEASE = {"key": ExactText(255), "fence": BigInteger()}
+"""What is given of a lease, where many are ended at once."""
 
 
 def after(name: str) -> ColumnElement[int]:
@@ -69,11 +73,15 @@ class LeaseStatements:
         """Return the UPDATE that ends the lease :lease_key, :lease_fence and writes `values`, if `conditions` hold."""
         return update(self._table).where(*self.under_lease, *conditions).values({**self._ended, **values})
 
-    def settling_many(self, **values: Any) -> Update:
-        """Return the UPDATE that ends the leases in :leases (see `given.py`) and writes `values` into their rows."""
-        c, given = self._table.c, leases_in("leases")
-        ours = (c.key == given.c.key, c.fence == given.c.fence, c.status == RUNNING)
-        return update(self._table).where(*ours).values({**self._ended, **values})
+    def settling_many(self, **values: Any) -> Compiled:
+        """Return the UPDATE that ends all leases given as :leases, their keys and fences, and writes `values`."""
+        return self.settling_given(given("leases", GIVEN_LEASE), **values)
+
+    def settling_given(self, rows: FromClause, *conditions: ColumnElement[bool], **values: Any) -> Compiled:
+        """Return the UPDATE that ends the leases given by `rows` and writes `values`, where `conditions` hold."""
+        c = self._table.c
+        ours = (c.key == rows.c.given_key, c.fence == rows.c.given_fence, c.status == RUNNING)
+        return Compiled(update(self._table).where(*ours, *conditions).values({**self._ended, **values}))
 
     def due(self, type_count: int | None, locked: bool) -> Select[Any]:
         """Return the keys that are due, earliest first, at most :limit; of the types :type_0, :type_1, … if limited.

@@ -18,9 +18,8 @@ from psched.backends.sql.pages import pages_by_key
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, NotSupportedError, ScheduleError
-from psched.model import Claim, NewTask, TaskRow
+from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import compress
-from psched.store import TaskFilter
 
 
 class CompatTaskStore(CompatLeaseStore):

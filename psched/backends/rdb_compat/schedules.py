@@ -10,6 +10,7 @@ from typing import Any, cast
 from sqlalchemy import Connection, MetaData, RowMapping, bindparam, delete, func, select, update
 
 from psched.alarm import Alarms
+from psched.backends.each import advanced
 from psched.backends.rdb_compat.leases import CompatLeases
 from psched.backends.rdb_compat.store import CompatLeaseStore
 from psched.backends.rdb_compat.tables import (
@@ -23,8 +24,8 @@ from psched.backends.sql.adding import Adding
 from psched.backends.sql.layout import Layout
 from psched.backends.sql.pages import Pages
 from psched.dialects.database import Database
-from psched.errors import IdempotentNotFoundError
-from psched.ledger import MODIFY, Entry, Ledger
+from psched.errors import IdempotentNotFoundError, ScheduleError
+from psched.ledger import MODIFY, Entry, Ledger, Step
 from psched.model import Claim, Rule, ScheduleRow
 from psched.store import Also
 
@@ -114,6 +115,10 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
         values = {**seen, "then": outcome["next_time"], "then_due": outcome["timeout"]}
         stored = self._leases.settle(claim.lease, self._advance, values, until, outcome, also)
         return None if stored is None else read_schedule(stored).rule
+
+    def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[Rule | ScheduleError | None]:
+        """Advance schedules, one by one."""
+        return [advanced(self, step, until) for step in steps]
 
     def _row(self, connection: Connection, key: str, locked: bool = False) -> RowMapping | None:
         """Return the row of this very key: in the originals' collation `a` finds `A` too."""

@@ -14,9 +14,8 @@ from psched.backends.redis.server import Argument, RedisServer
 from psched.backends.redis.store import RedisLeaseStore, new_number, storable
 from psched.backends.sql.fields import Fields
 from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError, ScheduleError
-from psched.model import Claim, NewTask, TaskRow
+from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import compress_to_text, encode, is_compressed, type_from_key
-from psched.store import TaskFilter
 
 _PAGE = 500
 """Rows looked at by one script."""

@@ -16,10 +16,10 @@ from psched.backends.redis.layout import Table
 from psched.backends.redis.ledger import RedisLedger
 from psched.backends.redis.records import entry_words
 from psched.backends.redis.server import Argument, RedisServer
-from psched.backends.redis.store import RedisLeaseStore, new_number
+from psched.backends.redis.store import Answer, RedisLeaseStore, new_number, refusal
 from psched.backends.sql.adding import Adding
-from psched.errors import IdempotentNotFoundError
-from psched.ledger import MODIFY, Entry, Ledger
+from psched.errors import IdempotentNotFoundError, ScheduleError
+from psched.ledger import MODIFY, Entry, Ledger, Step
 from psched.model import Claim, Rule, ScheduleRow
 from psched.payload import encode
 from psched.store import Also, StoreSettings
@@ -94,27 +94,53 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
         entry: Entry = _RUN,
     ) -> Rule | None:
         """Finish the claimed occurrence; return the stored rule instead when it is not the claim's any more."""
-        row = cast("ScheduleRow", claim.row)
-        given = [
-            *_words(rule_columns(row.rule))[1::2],
-            milliseconds(next_time),
-            milliseconds(next_run_time),
-            milliseconds(row.next_time if entry.last is None else entry.last),
-            milliseconds(row.next_time),
-            "" if entry.started is None else milliseconds(entry.started),
-            *entry_words(row, entry, self._reckoning),
-        ]
+        given = self._step(Step(claim, next_time, next_run_time, entry))
         handover = None if also is None else Handover(self._server)
         if also is not None:
             also(handover)
         wanted = handover if handover is not None and handover.tables else None
         answer = self._settle(claim.lease, "advance", given, until, wanted)
-        return None if answer is None else read_row(stored(row.key, answer[1])).rule
+        return None if answer is None else read_row(stored(claim.row.key, answer[1])).rule
+
+    def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[Rule | ScheduleError | None]:
+        """Advance schedules, some hundreds in one script."""
+        found: builtins.list[Rule | ScheduleError | None] = []
+        for start in range(0, len(steps), _PAGE):
+            part = steps[start : start + _PAGE]
+            words = [word for step in part for word in (*_lease(step), *self._step(step))]
+            answers = self._answers("together", words, until)
+            found += [_advanced(step, answer) for step, answer in zip(part, answers, strict=True)]
+        return found
+
+    def _step(self, step: Step) -> builtins.list[Argument]:
+        """Return what the script that advances takes of an occurrence, but for its lease."""
+        row, entry = cast("ScheduleRow", step.claim.row), step.entry
+        return [
+            *_words(rule_columns(row.rule))[1::2],
+            milliseconds(step.next_time),
+            milliseconds(step.next_run_time),
+            milliseconds(row.next_time if entry.last is None else entry.last),
+            milliseconds(row.next_time),
+            "" if entry.started is None else milliseconds(entry.started),
+            *entry_words(row, entry, self._reckoning),
+        ]
 
 
 def read_row(row: Mapping[str, Any]) -> ScheduleRow:
     """Return a stored schedule, which may be older than policies; what cannot be used of it is its `problem`."""
     return read_schedule(ChainMap({"catch_up": "all"}, cast("dict[str, Any]", row)) if row["catch_up"] is None else row)
+
+
+def _lease(step: Step) -> tuple[Argument, Argument]:
+    return step.claim.lease.key, step.claim.lease.fence
+
+
+def _advanced(step: Step, answer: Answer | None) -> Rule | ScheduleError | None:
+    """Return what an answer of the script that advances means."""
+    if answer is None:
+        return None
+    refused = refusal(step.claim.lease, answer)
+    return read_row(stored(step.claim.row.key, answer[1])).rule if refused is None else refused
 
 
 def _words(fields: Mapping[str, Any]) -> list[Argument]:

@@ -14,6 +14,7 @@ _COMPOSED = {
     **{f"schedules/{verb}": (*_RECORDED, f"schedules/{verb}") for verb in _WITH_LEDGER},
     "schedules/adopt": ("rows", "schedules/upgrading", "schedules", "ledger", "schedules/adopt"),
     "schedules/advance": (*_RECORDED, "schedules/advance", "schedules/alone"),
+    "schedules/together": (*_RECORDED, "schedules/advance", "schedules/together"),
     "queue/submit": ("rows", "queue", "submission", "queue/submit"),
     "queue/hand_over": (*_RECORDED, "schedules/advance", "queue", "submission", "queue/hand_over"),
 }

@@ -184,13 +184,18 @@ class RedisLeaseStore:
         given = [lease.key, lease.fence, *arguments, *more]
 
         def work(uncertain: bool) -> Answer | None:
-            answer: Answer = self._server.call(script, [self._table.meta, *tables], given)
-            settled_before = answer[0] == b"settled" or b"entered" in answer[3:]
-            done = answer[0] == b"done" or (uncertain and settled_before)
-            return None if done else answer
+            return _unless_done(self._server.call(script, [self._table.meta, *tables], given), uncertain)
 
         answer = self._server.run(work, until)
         return None if answer is None else _still_ours(lease, answer)
+
+    def _answers(self, verb: str, arguments: Sequence[Argument], until: float) -> list[Answer | None]:
+        """Run a script that settles many; for each None when it is done, else its answer."""
+
+        def work(uncertain: bool) -> list[Answer | None]:
+            return [_unless_done(answer, uncertain) for answer in self._call(verb, *arguments)]
+
+        return self._server.run(work, until)
 
     def _settle_many(
         self, leases: Sequence[Lease], verb: str, arguments: Sequence[Argument], until: float
@@ -201,7 +206,7 @@ class RedisLeaseStore:
             part = leases[start : start + _BATCH]
             pairs = [word for lease in part for word in (lease.key, lease.fence)]
             answers = self._run(verb, *arguments, *pairs, until=until)
-            found += [answer and _refusal(lease, answer) for lease, answer in zip(part, answers, strict=True)]
+            found += [answer and refusal(lease, answer) for lease, answer in zip(part, answers, strict=True)]
         return found
 
     def _forget(self, strange: Sequence[Answer]) -> None:
@@ -235,15 +240,21 @@ def _renewed(lease: Lease, answer: Answer | None) -> Lease | None:
     return None if answer is None else Lease(lease.key, lease.fence, int(answer[0]) / 1000, answer[1] == b"1")
 
 
+def _unless_done(answer: Answer, uncertain: bool) -> Answer | None:
+    """Return the answer of a script that settles; None when that is done, perhaps by an `uncertain` attempt before."""
+    settled_before = answer[0] == b"settled" or b"entered" in answer[3:]
+    return None if answer[0] == b"done" or (uncertain and settled_before) else answer
+
+
 def _still_ours(lease: Lease, answer: Answer) -> Answer:
     """Return `answer` when the row is under `lease`; raise what happened to it otherwise."""
-    refusal = _refusal(lease, answer)
-    if refusal is not None:
-        raise refusal
+    refused = refusal(lease, answer)
+    if refused is not None:
+        raise refused
     return answer
 
 
-def _refusal(lease: Lease, answer: Answer) -> ScheduleError | None:
+def refusal(lease: Lease, answer: Answer) -> ScheduleError | None:
     """Return what happened to a row that is not under `lease`; None when it is."""
     word = answer[0]
     if word == b"gone":

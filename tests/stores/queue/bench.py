@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from psched.backends import open_stores
-from psched.model import Claim, NewTask, TaskRow
-from psched.store import StoreSettings, TaskFilter, TaskStore
+from psched.model import Claim, NewTask, TaskFilter, TaskRow
+from psched.store import StoreSettings, TaskStore
 from tests.stores.bench import LONG_AGO, Bench
 
 

@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from psched.errors import NotSupportedError
-from psched.model import NewTask
-from psched.store import TaskFilter, TaskStore
+from psched.model import NewTask, TaskFilter
+from psched.store import TaskStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, keys_of, soon
 from tests.stores.places import SQL_PAIRS
 from tests.stores.queue.bench import QueueBench, keys_in, row_of

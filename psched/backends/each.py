@@ -1,0 +1,19 @@
+"""Doing for many what a store does for one, where they cannot be done together. Used in children and clients."""
+
+from __future__ import annotations
+
+from psched.errors import AlreadyFinishedError, ScheduleError
+from psched.ledger import Step
+from psched.model import Rule
+from psched.store import ScheduleStore
+
+
+def advanced(store: ScheduleStore, step: Step, until: float, uncertain: bool = False) -> Rule | ScheduleError | None:
+    """Advance one schedule and return what comes of it, or why it cannot be. Raises what the driver does.
+
+    `uncertain`: it may have been advanced by an attempt whose answer was lost.
+    """
+    try:
+        return store.advance(step.claim, step.next_time, step.next_run_time, until, entry=step.entry)
+    except ScheduleError as error:
+        return None if uncertain and isinstance(error, AlreadyFinishedError) else error

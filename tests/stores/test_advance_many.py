@@ -1,0 +1,121 @@
+"""Advancing many schedules at once: each as if alone, whatever becomes of the others, and each is on record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from psched.errors import AlreadyFinishedError, NotFoundError, PreemptedError
+from psched.ledger import SKIPPED, Entry, LedgerFilter, Step
+from psched.model import Claim, Policy, Rule
+from psched.store import ScheduleStore
+from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, soon
+
+KEYS = ["a", "b 'quoted' \\", "c ÄÖ 😀", "d"]
+
+
+def taken(bench: Bench, store: ScheduleStore, keys: list[str]) -> list[Claim]:
+    for key in keys:
+        bench.add(store, key)
+    claims = store.acquire(len(keys), 100)
+    assert sorted(claim.row.key for claim in claims) == sorted(keys)
+    return claims
+
+
+def steps_of(claims: list[Claim]) -> list[Step]:
+    return [Step(claim, FAR_OFF + n, FAR_OFF + n) for n, claim in enumerate(claims)]
+
+
+def times(store: ScheduleStore, key: str) -> tuple[int, float, bool]:
+    row = store.get(key)
+    assert row is not None
+    return row.next_time, row.next_run_time, row.settled
+
+
+def entries(store: ScheduleStore) -> list[tuple[str, int, str]]:
+    if store.ledger is None:
+        return []
+    return sorted((row.key, row.scheduled_time, row.outcome) for row in store.ledger.rows(LedgerFilter()))
+
+
+def test_all_are_advanced_and_recorded(bench: Bench, store: ScheduleStore) -> None:
+    steps = steps_of(taken(bench, store, KEYS))
+    assert store.advance_many(steps, soon()) == [None] * 4
+    for step in steps:
+        assert times(store, step.claim.row.key) == (step.next_time, step.next_run_time, True)
+    if store.ledger is not None:
+        assert entries(store) == [(key, LONG_AGO, "finished") for key in KEYS]
+    assert store.advance_many([], soon()) == []
+
+
+def test_what_is_advanced_with_others_is_stored_and_recorded_as_what_is_advanced_alone(
+    bench: Bench, store: ScheduleStore
+) -> None:
+    policy = Policy(alert_after=60) if store.alarms is not None else Policy()
+    for key in ("alone", "one", "two"):
+        store.add(key, "t", HOURLY, LONG_AGO, LONG_AGO, {}, policy)
+    for claim in store.acquire(3, 100):
+        store.retry(claim.lease, 0, "it broke", soon())
+    claims = {claim.row.key: replace(claim, started=LONG_AGO) for claim in store.acquire(3, 100)}
+    entry = Entry(SKIPPED, "late", LONG_AGO, LONG_AGO + 7200, 3)
+    store.advance(claims["alone"], FAR_OFF, FAR_OFF + 30, soon(), entry=entry)
+    steps = [Step(claims[key], FAR_OFF, FAR_OFF + 30, entry) for key in ("one", "two")]
+    assert store.advance_many(steps, soon()) == [None, None]
+    alone, one = bench.raw("alone"), bench.raw("one")
+    assert alone is not None
+    assert one is not None
+    differ = {name for name in alone if alone[name] != one.get(name)}
+    assert differ <= {"key", "id", "nonce", "claim", "created", "updated", "fence", "ready", "version"}
+    if store.ledger is not None:
+        rows = {row.key: row for row in store.ledger.rows(LedgerFilter())}
+        assert rows["one"] == replace(
+            rows["alone"], key="one", ended=rows["one"].ended, fence=rows["one"].fence, version=rows["one"].version
+        )
+        assert rows["one"].error == "it broke"
+
+
+def test_each_is_told_what_became_of_it_and_the_others_are_advanced(
+    bench: Bench, store: ScheduleStore, other: ScheduleStore
+) -> None:
+    claims = taken(bench, store, ["a", "changed", "deleted", "m", "settled", "stale", "z"])
+    lost = {claim.row.key: claim for claim in claims}
+    seen = other.get("changed")
+    assert seen is not None
+    new = Rule("*/5 * * * *", "UTC", 7)
+    assert other.modify(seen, replace(seen, rule=new))
+    other.delete("deleted")
+    (step,) = [step for step in steps_of(claims) if step.claim.row.key == "settled"]
+    store.advance(step.claim, step.next_time, step.next_run_time, soon())
+    stale = lost["stale"]
+    claims[claims.index(stale)] = replace(stale, lease=replace(stale.lease, fence=stale.lease.fence - 1))
+    before = {key: bench.raw(key) for key in ("changed", "settled", "stale")}
+    steps = steps_of(claims)
+    found = dict(zip((claim.row.key for claim in claims), store.advance_many(steps, soon()), strict=True))
+    assert [key for key, answer in found.items() if answer is None] == ["a", "m", "z"]
+    assert found["changed"] == new
+    assert isinstance(found["deleted"], NotFoundError)
+    assert isinstance(found["settled"], AlreadyFinishedError)
+    assert isinstance(found["stale"], PreemptedError)
+    assert {key: bench.raw(key) for key in before} == before
+    assert [times(store, key)[2] for key in ("a", "m", "z")] == [True] * 3
+    if store.ledger is not None:
+        assert [key for key, _, _ in entries(store)] == ["a", "m", "settled", "z"]
+
+
+@pytest.mark.parametrize("reason", ["cron", "timezone", "delay", "fence"])
+def test_one_that_is_not_as_it_was_is_enough_to_look_at_each(bench: Bench, store: ScheduleStore, reason: str) -> None:
+    first, second = taken(bench, store, ["a", "b"])
+    if reason == "fence":
+        first = replace(first, lease=replace(first.lease, fence=first.lease.fence - 1))
+    else:
+        other = {"cron": "5 * * * *", "timezone": "Asia/Tokyo", "delay": 7}
+        seen = store.get("a")
+        assert seen is not None
+        assert store.modify(seen, replace(seen, rule=replace(seen.rule, **{reason: other[reason]})))  # type: ignore[arg-type]
+    before = bench.raw("a")
+    refused, done = store.advance_many(steps_of([first, second]), soon())
+    assert isinstance(refused, PreemptedError if reason == "fence" else Rule)
+    assert done is None
+    assert bench.raw("a") == before
+    assert store.ledger is None or [key for key, _, _ in entries(store)] == ["b"]
