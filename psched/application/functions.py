@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from psched.application.base import Base
@@ -66,7 +67,7 @@ class App:
         def register(function: F) -> F:
             self._check(pattern, function)
             self._names[pattern] = _name(function)
-            self._routes[pattern] = lambda task: FunctionHandler(task, function, self._loops, policy)
+            self._routes[pattern] = partial(FunctionHandler, function=function, loops=self._loops, policy=policy)
             return function
 
         return register
@@ -101,19 +102,35 @@ class FunctionHandler(Base):
         self._function = function
         self._loops = loops
         self._finish = policy.finish
-        self._running = CancellableRun()
+        self._running: CancellableRun | None = None
+        self._killed = False
+
+    def run(self) -> None:
+        """Perform; a function has nothing before or after it."""
+        try:
+            self.perform()
+        except Exception as error:  # noqa: BLE001 – what the function raises is for the decider to judge
+            self.decide("unexpected_error_raised", error=error)
 
     def perform(self) -> None:
         """Call the function, await what it returns if that can be awaited, and conclude."""
         result = self._function(self.task)
         if result is not None and inspect.isawaitable(result):
-            self._running.run(result, self._loops.runner())
+            self._await(result)
         if self._finish and not self.task.settled:
             self.task.conclude()
 
     def kill(self, reason: Exception) -> None:
         """Cancel what is awaited; a plain function has to look at `task.stop_reason`."""
-        self._running.cancel()
+        self._killed = True
+        if self._running is not None:
+            self._running.cancel()
+
+    def _await(self, result: Awaitable[object]) -> None:
+        self._running = CancellableRun()
+        if self._killed:  # whichever of the two threads comes second sees what the other has written
+            self._running.cancel()
+        self._running.run(result, self._loops.runner())
 
 
 def _checked_wait(pattern: Pattern, wait: float | Mapping[str, Any] | Backoff | None) -> float | Backoff | None:

@@ -95,10 +95,10 @@ class Finished:
         with _locked(runs):
             left = [done for done in runs if not done.task.settled]
             errors = self._source.finish_many([done.task for done in left], until) if left else []
-        report(self._section, [done for done in runs if done.task.settled])
-        for done, error in zip(left, errors, strict=True):
-            if error is not None:
-                _tell(done.task, error)
+        refused = [(done.task, error) for done, error in zip(left, errors, strict=True) if error is not None]
+        report(self._section, [done for done in runs if done.task.settled] if refused else runs)
+        for task, error in refused:
+            _tell(task, error)
 
     def _outlasting(self, left: Sequence[Done], until: float, error: Exception) -> list[Done]:
         """Return those whose leases go on if the database may answer yet; log what becomes of the others."""
