@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import psched
-from psched.model import NewTask
+from psched.model import NewSchedule, NewTask
 from psched.queue import Queue
 from tests.bench.floors import FLOORS
 from tests.bench.loops import Floor, Loop, inserting, inserting_many, rate
@@ -81,14 +81,30 @@ def insert(bulk: bool, place: Place, scale: Scale) -> Mapping[str, float]:
     return {"tasks/s": rate(floor, _loop(bulk, scale))}
 
 
+def add_many_schedules(place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return how many schedules one client adds per second in one call."""
+    count = scale.count(_BULK)
+    with Worker(place).schedules() as schedules:
+        begun = time.monotonic()
+        present = schedules.add_many(NewSchedule(f"schedule-{n:07}", "late", _expression(n)) for n in range(count))
+        if present:
+            raise RuntimeError(f"{len(present)} schedules were there before")
+        return {"schedules/s": count / (time.monotonic() - begun)}
+
+
+def _expression(number: int) -> str:
+    """Return one of a hundred expressions."""
+    minute, hour = number % 50, number // 50 % (_EXPRESSIONS // 50)
+    return f"{minute} {hour} * * *"
+
+
 def add_schedules(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how many schedules one client adds per second, of a hundred different expressions."""
+    """Return how many schedules one client adds per second, one by one."""
     count = scale.count(_SCHEDULES)
     with Worker(place).schedules() as schedules:
         begun = time.monotonic()
         for number in range(count):
-            minute, hour = number % 50, number // 50 % (_EXPRESSIONS // 50)
-            schedules.add(f"schedule-{number:07}", "late", cron=f"{minute} {hour} * * *")
+            schedules.add(f"schedule-{number:07}", "late", cron=_expression(number))
             if time.monotonic() > begun + scale.seconds(_SECONDS):
                 count = number + 1
                 break
@@ -109,5 +125,12 @@ WORKLOADS = (
             Contender("floor", partial(insert, True), setting="executemany, in one transaction; Redis: 1,000 a script"),
         ),
     ),
-    Workload("add", "schedules added, 100 expressions", (Contender("psched", add_schedules, setting="one by one"),)),
+    Workload(
+        "add",
+        "schedules added, 100 expressions",
+        (
+            Contender("psched", add_many_schedules, setting="add_many"),
+            Contender("psched, one by one", add_schedules, setting="add"),
+        ),
+    ),
 )
