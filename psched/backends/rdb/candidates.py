@@ -134,11 +134,9 @@ class Candidates:
         self._running = union_all(running.group_by(c.user_name), has_row)
 
 
-def least_of(one: int | None, other: int | None) -> int | None:
-    """Return the smaller of two limits; None is none."""
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
+def least_of(one: object, other: object) -> int | None:
+    """Return the smaller of two limits; None is none, and so is what somebody has spoilt."""
+    return min((limit for limit in (one, other) if isinstance(limit, int)), default=None)
 
 
 def _room(candidates: Iterable[Candidate], enough: int) -> int:

@@ -11,6 +11,8 @@ from psched.model import Claim, Lease, TaskRow
 from psched.payload import decode, is_compressed, type_from_key
 
 _LAST_MS = LAST_SECOND * 1000
+_LIMITS = {int, type(None)}
+"""What limits are of."""
 
 
 def claimed_task(holder: str, row: Sequence[Any]) -> Claim:
@@ -33,7 +35,7 @@ def _plain_task(holder: str, row: Sequence[Any]) -> TaskRow | None:
     numbers = attempts.__class__ is run_at.__class__ is created.__class__ is priority.__class__ is int
     if not (texts and numbers and type_ and data[:1] == "{" and -_LAST_MS <= run_at <= _LAST_MS):
         return None
-    if not -_LAST_MS <= created <= _LAST_MS:
+    if not -_LAST_MS <= created <= _LAST_MS or {most.__class__, most_running.__class__} - _LIMITS:
         return None
     try:
         content = decode(data)
@@ -76,9 +78,9 @@ def read_task(row: Mapping[Any, Any]) -> TaskRow:
         created_at=fields.optional_seconds("created", 1000),
         finished_at=fields.optional_seconds("finished_at", 1000),
         user=fields.text("user_name") or None,
-        max_running=row["max_running"],
+        max_running=fields.optional_number("max_running"),
         priority=fields.number("priority"),
-        max_attempts=row["max_attempts"],
+        max_attempts=fields.optional_number("max_attempts"),
         cancel_requested=bool(row["cancel_requested"]),
         compression="gzip" if isinstance(stored, str | bytes) and is_compressed(stored) else None,
         problem=fields.problem,

@@ -73,7 +73,8 @@ class CompatQueueLeases(CompatLeases):
         keys = []
         for row in connection.execute(self._candidates, values).mappings():
             resource, most = row["resource"], row["max_running"]
-            if resource is not None and most is not None and row["running"] + running[resource] >= most:
+            is_limited = resource is not None and isinstance(most, int)  # SQLite keeps whatever somebody writes
+            if is_limited and row["running"] + running[resource] >= most:
                 continue
             running[resource] += 1
             keys.append(row["id"])

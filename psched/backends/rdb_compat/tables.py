@@ -95,7 +95,7 @@ def read_task(row: Mapping[Any, Any]) -> TaskRow:
         due=None if created is None else timeout,
         created_at=created or None,
         user=fields.optional_text("resource"),
-        max_running=row["max_running"],
+        max_running=fields.optional_number("max_running"),
         cancel_requested=created == 0,
         compression="gzip" if is_compressed(_raw(row["data"])) else None,
         problem=fields.problem,

@@ -45,6 +45,10 @@ class Fields:
         self._complain(name, "an integer", value)
         return 0
 
+    def optional_number(self, name: str) -> int | None:
+        """Return an integer column that may be NULL."""
+        return None if self._row[name] is None else self.number(name)
+
     def seconds(self, name: str, per_second: int = 1) -> float:
         """Return a column of `per_second` units to the second in seconds; 0 when no calendar reaches that far."""
         units = self.number(name)

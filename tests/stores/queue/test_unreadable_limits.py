@@ -1,0 +1,43 @@
+"""Limits that are no numbers, where a database stores such: a problem of their row, never of its neighbours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from psched.model import TaskFilter
+from psched.retire import Retire
+from psched.source import LeaseTimes, Source
+from tests.stores.bench import soon
+from tests.stores.places import Places
+from tests.stores.queue.bench import QueueBench
+from tests.stores.queue.conftest import made_bench
+
+SPOILT = [
+    *(("rdb", "sqlite", column) for column in ("max_attempts", "max_running")),
+    *(("redis", "redis", column) for column in ("max_attempts", "max_running")),
+    ("rdb_compat", "sqlite", "max_running"),
+]
+
+
+def see_that_the_neighbour_runs(bench: QueueBench) -> None:
+    store = bench.queue()
+    source = Source(store, Retire(store, 100, max_attempts=5), LeaseTimes(60, 300, 15))
+    tasks = source.poll_multi(10)
+    assert [task.key for task in tasks] == ["good"]
+    assert [row.key for row in store.list(TaskFilter()) if row.problem] == ["bad"]
+    assert source.finish_many(tasks, soon()) == [None]
+
+
+@pytest.mark.parametrize(("type_", "database", "column"), SPOILT)
+def test_a_limit_that_is_no_number_stops_no_other_task(
+    places: Places, tmp_path: Path, type_: str, database: str, column: str
+) -> None:
+    with made_bench(places, type_, database, tmp_path) as bench:
+        store = bench.queue()
+        bench.submit(store, ["bad", "good"], user="one")
+        bench.write("bad", **{column: "many"})
+        if not bench.compat:
+            bench.write("bad", attempts=2)
+        see_that_the_neighbour_runs(bench)
