@@ -60,23 +60,18 @@ class Finished:
         left = self._take()
         while left:
             until = min(done.task.deadline for done in left)
-            try:
-                self._settle(left, until)
-                return
-            except Exception as error:  # noqa: BLE001 – no fault of a database ends the work
-                left = self._outlasting(left, until, error)
+            left = [done for done, error in self._try(left, until) if self._outlasts(done, until, error)]
 
     def settle_overdue(self) -> None:
         """Settle what has waited too long, as somebody is busy. What fails is tried again next time, or by `settle`."""
         if self._clock() <= self._since + LONGEST:
             return
-        overdue = self._take()
-        try:
-            self._settle(overdue, self._clock())
-        except Exception as error:  # noqa: BLE001 – whatever a driver raises
-            log.debug("section=%s %d runs are not settled yet: %s", self._section, len(overdue), error)
+        unsettled = self._try(self._take(), self._clock())
+        if unsettled:
+            error = unsettled[0][1]
+            log.debug("section=%s %d runs are not settled yet: %s", self._section, len(unsettled), error)
             self._since = self._clock()
-            self._collected.extendleft(reversed(overdue))
+            self._collected.extendleft(done for done, _ in reversed(unsettled))
 
     def _take(self) -> list[Done]:
         """Take all out, log those that are settled and return the others."""
@@ -100,18 +95,27 @@ class Finished:
         for task, error in refused:
             _tell(task, error)
 
-    def _outlasting(self, left: Sequence[Done], until: float, error: Exception) -> list[Done]:
-        """Return those whose leases go on if the database may answer yet; log what becomes of the others."""
-        passes = self._source.store.is_unavailable(error)
-        going_on = []
-        for done in left:
-            if passes and done.task.deadline > until + _LAST_MOMENT:
-                going_on.append(done)
-                continue
-            task = done.task
-            task.forget()
-            log.error("key=%s type=%s could not be settled: %s; it comes back", task.key, task.type, one_line(error))
-        return going_on
+    def _try(self, runs: Sequence[Done], until: float) -> list[tuple[Done, Exception]]:
+        """Settle them, each by itself if they cannot be settled together for another reason than an outage.
+
+        Returns those that an outage kept from it.
+        """
+        try:
+            self._settle(runs, until)
+        except Exception as error:  # noqa: BLE001 – no fault of a database ends the work
+            if self._source.store.is_unavailable(error):
+                return [(done, error) for done in runs]
+            if len(runs) > 1:  # what somebody has spoilt of one harms no other
+                return [left for done in runs for left in self._try([done], until)]
+            _give_up(runs[0].task, error)
+        return []
+
+    def _outlasts(self, done: Done, until: float, error: Exception) -> bool:
+        """Tell whether its lease goes on, as the database may answer yet; give it up otherwise."""
+        if done.task.deadline > until + _LAST_MOMENT:
+            return True
+        _give_up(done.task, error)
+        return False
 
 
 @contextmanager
@@ -135,6 +139,11 @@ def report(section: str, runs: Sequence[Done]) -> None:
             log.log(level, "key=%s type=%s %s after %.3f s", task.key, task.type, task.outcome, seconds)
     if len(runs) > 1:
         log.info("section=%s %d runs finished, the last one key=%s", section, len(runs), runs[-1].task.key)
+
+
+def _give_up(task: Task, error: Exception) -> None:
+    task.forget()
+    log.error("key=%s type=%s could not be settled: %s; it comes back", task.key, task.type, one_line(error))
 
 
 def _tell(task: Task, error: ScheduleError) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy.exc import OperationalError
@@ -255,6 +255,39 @@ def test_a_database_that_stays_away_is_waited_for_until_the_leases_end(
         f"key=quick.{n} type=quick could not be settled: away; it comes back" for n in (1, 2)
     ]
     assert child.source.held == []
+
+
+def refuse_to_finish(store: TaskStore, key: str) -> None:
+    """Let the database refuse to finish this task, whatever else the statement finishes."""
+    statement = (
+        "CREATE TRIGGER refusing BEFORE UPDATE ON psched_queue"
+        f" WHEN NEW.status = 'finished' AND NEW.key = '{key}' BEGIN SELECT RAISE(ABORT, 'refused'); END"
+    )
+    cast("Any", store)._database.run(lambda connection, _: connection.exec_driver_sql(statement))
+
+
+def test_what_cannot_be_finished_keeps_no_other_from_it(child: Child, caplog: pytest.LogCaptureFixture) -> None:
+    refuse_to_finish(child.store, "quick.2")
+    child.serve("quick.1", "quick.2", "quick.3")
+    assert finished(child) == ["quick.1", "quick.3"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "key=quick.2 type=quick could not be settled: refused; it comes back"
+    ]
+    assert child.source.held == []
+
+
+def test_the_keeper_lets_nobody_wait_for_what_cannot_be_finished(child: Child) -> None:
+    seen: list[list[str]] = []
+    refuse_to_finish(child.store, "quick.1")
+
+    @child.app.task("stays")
+    def stays(task: Task) -> None:
+        child.time += LONGEST * 2
+        child.keeper.tick()
+        seen.append(finished(child))
+
+    child.serve("quick.1", "quick.2", "stays.3")
+    assert seen == [["quick.2"]]
 
 
 def test_changed_data_is_not_left_to_be_written_later(child: Child) -> None:
