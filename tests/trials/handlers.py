@@ -24,7 +24,10 @@ _RECORDS = os.open(FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
 
 
 class Work(Base):
-    """Works for as long as its data says, giving signs of life, and finishes; heeds no `kill` if it is `stubborn`."""
+    """Works for as long as its data says, giving signs of life, and finishes, or leaves that for later, `together`.
+
+    It heeds no `kill` if it is `stubborn`.
+    """
 
     def run(self) -> None:
         self.id = uuid.uuid4().hex
@@ -45,7 +48,10 @@ class Work(Base):
                 raise self.task.stop_reason
 
     def settle(self) -> None:
-        """Finish, and record what came of it."""
+        """Finish, and record what came of it; nobody is told what comes of those that are finished together."""
+        if self.task.data.get("together"):
+            self.task.conclude()
+            return
         try:
             self.task.finish()
         except Exception as error:

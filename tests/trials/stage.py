@@ -63,7 +63,9 @@ _CONFIG: dict[str, Any] = {
 }
 Schedules = Mapping[str, tuple[int, dict[str, Any]]]
 """By key, every how many seconds it fires and what its data is."""
-SECOND_BY_SECOND: Schedules = {f"second-{number}": (1, {"seconds": number / 40}) for number in range(6)}
+SECOND_BY_SECOND: Schedules = {
+    f"second-{number}": (1, {"seconds": number / 40, "together": number % 2 == 0}) for number in range(6)
+}
 SCHEDULES: Schedules = {
     **SECOND_BY_SECOND,
     "long": (15, {"seconds": 5.0}),

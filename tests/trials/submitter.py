@@ -81,7 +81,7 @@ class Submitter:
     def _data(self) -> dict[str, Any]:
         """Now and then one that outlasts its lease; the rest are short."""
         seconds = self._longest if self._rng.random() < 0.005 else self._rng.uniform(0, 0.1)
-        return {"seconds": seconds, "stubborn": self._rng.random() < 0.5}
+        return {"seconds": seconds, "stubborn": self._rng.random() < 0.5, "together": self._rng.random() < 0.5}
 
     def _run_at(self) -> int:
         return int(time.time()) + self._rng.choice([0, 0, 0, 1, 3])
