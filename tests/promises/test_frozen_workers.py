@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +19,7 @@ import yaml
 
 from psched.model import ScheduleRow
 from tests.daemon.harness import is_alive, wait_for
+from tests.lab import forked
 from tests.lab.proxy import Proxy
 from tests.promises.cluster import Cluster
 from tests.promises.conftest import ON_SERVERS, SERVERS_AND_STORES, MakeCluster
@@ -34,10 +34,8 @@ class Client:
 
     def __init__(self, config: Path) -> None:
         environ = {**os.environ, "PYTHONPATH": str(CLIENT.parents[2])}
-        command = [sys.executable, str(CLIENT), str(config)]
-        self.process = subprocess.Popen(
-            command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = forked.start([str(CLIENT), str(config)], Path.cwd(), environ, **pipes)
 
     def answer(self) -> Any:
         """Return what it prints next."""
@@ -47,7 +45,8 @@ class Client:
     def step(self) -> None:
         """Let it do its next step."""
         assert self.process.stdin is not None
-        self.process.stdin.write("\n")
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
 
     def done(self) -> Any:
         """Let it do its next step, and return what it prints of it."""

@@ -15,23 +15,23 @@ from tests.stores.queue.conftest import open_bench
 from tests.stores.statements import Watch, watched
 
 FEW = 400
-"""Rows a call may look at, of some 9,000."""
+"""Rows a call may look at, of some 4,500."""
 WINDOW = 700
 """The same where users are served, of whose rows some 200 are looked at."""
 
 
 @pytest.fixture(scope="module", params=DATABASES)
 def crowd(request: pytest.FixtureRequest, places: Places, tmp_path_factory: pytest.TempPathFactory) -> QueueBench:
-    """A queue with 3,000 finished rows of a minute ago, 3,000 delayed ones of as many users, and two backlogs."""
+    """A queue with 1,500 finished rows of a minute ago, 1,500 delayed ones of as many users, and two backlogs."""
     bench = open_bench(places, "rdb", request.param, tmp_path_factory.mktemp("queue"))
     store = bench.queue()
     store.create_tables()
-    store.submit([NewTask(f"done{n:04}", "t", user=f"user{n:04}") for n in range(3000)])
+    store.submit([NewTask(f"done{n:04}", "t", user=f"user{n:04}") for n in range(1500)])
     bench.execute(
         "UPDATE {table} SET status = 'finished', due = NULL, band = NULL, finished_at = updated,"
         " purge_at = updated + 300000"
     )
-    store.submit([NewTask(f"later{n:04}", "t", user=f"user{n:04}", run_at=FAR_OFF + n) for n in range(3000)])
+    store.submit([NewTask(f"later{n:04}", "t", user=f"user{n:04}", run_at=FAR_OFF + n) for n in range(1500)])
     bench.close()  # tests shall leave no connection behind: they connect anew
     return bench
 
@@ -86,7 +86,7 @@ def test_one_behind_a_backlog_is_found_without_reading_it(crowd: QueueBench, sto
     for _ in range(3):
         store.acquire(1, 100)  # leaves no room for the backlog's user
     found: list[str] = []
-    for _ in range(150):  # the delayed rows' 3,000 users are looked at in turn
+    for _ in range(75):  # the delayed rows' 1,500 users are looked at in turn
         with watched(crowd) as watch:
             found += keys_of(store.acquire(10, 100))
         see_that_few_rows_were_read(watch, WINDOW)
@@ -133,10 +133,10 @@ def test_no_verb_reads_the_whole_table(crowd: QueueBench, store: TaskStore, verb
 
 
 def fill(bench: QueueBench, store: TaskStore, user: str | None, analysed: bool) -> None:
-    """Add 3,000 due rows."""
+    """Add 1,500 due rows."""
     limit = None if user is None else 3
     store.submit(
-        [NewTask(f"backlog{n:04}", "backlog", run_at=LONG_AGO + n, user=user, max_running=limit) for n in range(3000)]
+        [NewTask(f"backlog{n:04}", "backlog", run_at=LONG_AGO + n, user=user, max_running=limit) for n in range(1500)]
     )
     if analysed:
         bench.execute(
