@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tests.lab import absent
 from tests.lab.mariadb import MariaDB
-from tests.lab.servers import HOST, Server, free_port
+from tests.lab.ports import HOST, free_port
+from tests.lab.servers import Server
 
 SIZE = 3
 _TIMES = "evs.keepalive_period=PT0.5S;evs.suspect_timeout=PT2S;evs.install_timeout=PT4S;evs.inactive_timeout=PT6S"

@@ -13,7 +13,8 @@ from pymysql.cursors import Cursor
 
 from tests.lab import absent
 from tests.lab.identity import own, run_as_owner
-from tests.lab.servers import HOST, PASSWORD, USER, Server
+from tests.lab.ports import HOST
+from tests.lab.servers import PASSWORD, USER, Server
 
 _SMALL = ["--innodb-log-file-size=16M", "--innodb-buffer-pool-size=32M", "--aria-pagecache-buffer-size=8M"]
 _USERS = f"""

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from tests.lab import absent
 from tests.lab.identity import run_as_owner
+from tests.lab.ports import HOST
 from tests.lab.postgresql import SUPERUSER, PostgreSQL
-from tests.lab.servers import HOST, PASSWORD, Server
+from tests.lab.servers import PASSWORD, Server
 
 _SETTINGS = {
     "wal_level": "replica",

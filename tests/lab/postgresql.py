@@ -11,7 +11,8 @@ import psycopg
 
 from tests.lab import absent
 from tests.lab.identity import own, run_as_owner
-from tests.lab.servers import HOST, PASSWORD, USER, Server
+from tests.lab.ports import HOST
+from tests.lab.servers import PASSWORD, USER, Server
 
 SUPERUSER = "postgres"
 _USERS = f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}';\n"

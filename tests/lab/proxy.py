@@ -13,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Self, TypeVar
 
-from tests.lab.servers import HOST, free_port
+from tests.lab.ports import HOST, free_port
 
 Result = TypeVar("Result")
 

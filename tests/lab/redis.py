@@ -9,7 +9,8 @@ from typing import Any
 
 from tests.lab import absent
 from tests.lab.identity import own
-from tests.lab.servers import HOST, PASSWORD, Server, free_port
+from tests.lab.ports import HOST, free_port
+from tests.lab.servers import PASSWORD, Server
 
 
 class Redis(Server):

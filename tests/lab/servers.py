@@ -6,10 +6,8 @@ Each server process runs under a guardian (guardian.py), so it ends with the tes
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,8 +21,8 @@ from typing import ClassVar, Self
 import psutil
 
 from tests.lab.identity import ordinary_user, own
+from tests.lab.ports import free_port, is_free
 
-HOST = "127.0.0.1"
 USER = "psched"
 PASSWORD = "secret"
 
@@ -32,8 +30,6 @@ _GUARDIAN = Path(__file__).with_name("guardian.py")
 _START_LIMIT = 30.0
 _STOP_LIMIT = 20.0
 _ENDED = (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE)
-_PORTS = range(20_000, 32_000)
-"""Below the ephemeral ports: while a server is down, no outgoing connection can take its port."""
 
 
 class Server(ABC):
@@ -163,7 +159,7 @@ class Server(ABC):
             self._provide_data()
         if self.port == 0:
             self.port = free_port()
-        elif not _is_free(self.port):
+        elif not is_free(self.port):
             raise RuntimeError(f"{self.name} cannot start: somebody else listens on its port {self.port}")
         command = self._command()
         try:
@@ -291,15 +287,3 @@ def _wait(condition: Callable[[], bool]) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"the server's processes do not obey within {_STOP_LIMIT} s")
         time.sleep(0.005)
-
-
-def free_port() -> int:
-    """Return a loopback port that nobody listens on."""
-    while not _is_free(port := random.choice(_PORTS)):
-        pass
-    return port
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) != 0

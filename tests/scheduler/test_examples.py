@@ -18,7 +18,8 @@ import psutil
 import pytest
 
 from tests.daemon.harness import wait_for
-from tests.lab.servers import HOST, Server, free_port
+from tests.lab.ports import HOST, free_port
+from tests.lab.servers import Server
 from tests.programs import ROOT
 
 EXAMPLES = ROOT / "docs" / "examples"

@@ -13,9 +13,10 @@ import pymysql
 import redis
 
 from tests.lab.mariadb import MariaDB
+from tests.lab.ports import HOST
 from tests.lab.postgresql import PostgreSQL
 from tests.lab.redis import Redis
-from tests.lab.servers import HOST, USER
+from tests.lab.servers import USER
 
 TABLES = ("psched_schedules", "psched_queue")
 

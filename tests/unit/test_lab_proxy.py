@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
+from tests.lab.ports import HOST
 from tests.lab.proxy import Proxy
-from tests.lab.servers import HOST, Server
+from tests.lab.servers import Server
 from tests.lab.sql import connect
 
 

@@ -14,8 +14,9 @@ from psched.backends import open_stores
 from psched.errors import ConfigError
 from psched.store import ScheduleStore, StoreSettings
 from tests.lab.laboratory import Lab
+from tests.lab.ports import free_port
 from tests.lab.redis import Redis
-from tests.lab.servers import PASSWORD, free_port
+from tests.lab.servers import PASSWORD
 
 pytestmark = pytest.mark.needs("openssl")
 

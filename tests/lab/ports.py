@@ -1,0 +1,24 @@
+"""Loopback ports for private servers. In the test process."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+HOST = "127.0.0.1"
+
+_PORTS = range(20_000, 32_000)
+"""Below the ephemeral ports: while a server is down, no outgoing connection can take its port."""
+
+
+def free_port() -> int:
+    """Return a loopback port that nobody listens on."""
+    while not is_free(port := random.choice(_PORTS)):
+        pass
+    return port
+
+
+def is_free(port: int) -> bool:
+    """Tell whether nobody listens on a loopback port."""
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) != 0
