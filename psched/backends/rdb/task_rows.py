@@ -12,7 +12,8 @@ from psched.payload import decode, is_compressed, type_from_key
 
 _LAST_MS = LAST_SECOND * 1000
 _LIMITS = {int, type(None)}
-"""What limits are of."""
+_ERRORS = {str, type(None)}
+"""What limits and errors are of."""
 
 
 def claimed_task(holder: str, row: Sequence[Any]) -> Claim:
@@ -35,7 +36,8 @@ def _plain_task(holder: str, row: Sequence[Any]) -> TaskRow | None:
     numbers = attempts.__class__ is run_at.__class__ is created.__class__ is priority.__class__ is int
     if not (texts and numbers and type_ and data[:1] == "{" and -_LAST_MS <= run_at <= _LAST_MS):
         return None
-    if not -_LAST_MS <= created <= _LAST_MS or {most.__class__, most_running.__class__} - _LIMITS:
+    optional = most.__class__ in _LIMITS and most_running.__class__ in _LIMITS and error.__class__ in _ERRORS
+    if not (optional and -_LAST_MS <= created <= _LAST_MS):
         return None
     try:
         content = decode(data)

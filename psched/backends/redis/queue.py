@@ -5,17 +5,18 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
-from psched.backends.redis.fields import common, lease_of, stored
+from psched.backends.redis.fields import lease_of, stored
 from psched.backends.redis.handover import Handover
 from psched.backends.redis.layout import Table
 from psched.backends.redis.server import Argument, RedisServer
 from psched.backends.redis.store import RedisLeaseStore, new_number, storable
-from psched.backends.sql.fields import Fields
+from psched.backends.redis.task_rows import claimed_task, read_task
 from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
-from psched.payload import compress_to_text, encode, is_compressed, type_from_key
+from psched.payload import compress_to_text, encode
 
 _PAGE = 500
 """Rows looked at by one script."""
@@ -28,7 +29,7 @@ class RedisTaskStore(RedisLeaseStore):
 
     def __init__(self, server: RedisServer, table: str, holder: str) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
-        super().__init__(server, Table(server, table, "queue"), holder, read_task)
+        super().__init__(server, Table(server, table, "queue"), holder, partial(claimed_task, holder))
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
         """Create tasks in one script, and return the keys that existed before.
@@ -125,30 +126,6 @@ class RedisTaskStore(RedisLeaseStore):
         if not done:
             raise _refusal(str(arguments[0]), answer[0])
         return answer
-
-
-def read_task(row: Mapping[str, Any]) -> TaskRow:
-    """Return a stored task; what cannot be used of it is its `problem`."""
-    fields = Fields(row)
-    key = fields.text("key")
-    packed = row["data"]
-    shared = common(fields)
-    return TaskRow(
-        key=key,
-        type=fields.text("type") or type_from_key(key),
-        run_at=fields.seconds("run_at", 1000),
-        due=fields.optional_seconds("due", 1000),
-        created_at=fields.optional_seconds("created", 1000),
-        finished_at=fields.optional_seconds("finished_at", 1000),
-        user=fields.text("user") or None,
-        max_running=fields.optional_number("max_running"),
-        priority=fields.number("priority"),
-        max_attempts=fields.optional_number("max_attempts"),
-        cancel_requested=bool(row["cancel_requested"]),
-        compression="gzip" if isinstance(packed, str | bytes) and is_compressed(packed) else None,
-        **shared,
-        problem=fields.problem,
-    )
 
 
 def _words(task: NewTask) -> Sequence[Argument]:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from psched.alarm import Alarms
 from psched.backends.rdb.schedule_rows import all_columns, changed_columns, pause_columns, read_schedule, rule_columns
 from psched.backends.redis.alarms import RedisAlarms
-from psched.backends.redis.fields import milliseconds, stored
+from psched.backends.redis.fields import lease_of, milliseconds, stored
 from psched.backends.redis.handover import Handover
 from psched.backends.redis.layout import Table
 from psched.backends.redis.ledger import RedisLedger
@@ -35,7 +35,7 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
 
     def __init__(self, server: RedisServer, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
-        super().__init__(server, Table(server, table, "schedules"), settings.holder, read_row)
+        super().__init__(server, Table(server, table, "schedules"), settings.holder, claimed_schedule)
         self._reckoning = settings.reckoning
         self.ledger: Ledger | None = RedisLedger(self._run)
         self.alarms: Alarms | None = RedisAlarms(self._run)
@@ -124,6 +124,12 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
             "" if entry.started is None else milliseconds(entry.started),
             *entry_words(row, entry, self._reckoning),
         ]
+
+
+def claimed_schedule(key: bytes, found: Sequence[bytes]) -> Claim:
+    """Return a schedule that was just leased, from its key and the fields and values of its hash."""
+    row = stored(key, found)
+    return Claim(read_row(row), lease_of(row))
 
 
 def read_row(row: Mapping[str, Any]) -> ScheduleRow:

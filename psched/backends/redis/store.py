@@ -10,7 +10,7 @@ from typing import Any
 
 from psched.backends.redis.bell import WakeList
 from psched.backends.redis.faults import passes
-from psched.backends.redis.fields import lease_of, stored
+from psched.backends.redis.fields import stored
 from psched.backends.redis.handover import HAND_OVER, Handover
 from psched.backends.redis.layout import Table
 from psched.backends.redis.numbers import Numbers
@@ -18,7 +18,7 @@ from psched.backends.redis.scripts import Scripts
 from psched.backends.redis.server import Argument, RedisServer
 from psched.clock import boottime
 from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError, ScheduleError
-from psched.model import Claim, Lease, Row
+from psched.model import Claim, Lease
 from psched.store import Bell, Finding
 
 log = logging.getLogger(__name__)
@@ -36,19 +36,19 @@ Answer = Sequence[Any]
 
 
 class RedisLeaseStore:
-    """Due rows with leases in one table; `read` makes of a stored row what the engine knows."""
+    """Due rows with leases in one table; `claimed` makes of one that was just leased what the engine knows."""
 
     shows_fence = True
     knows_holders = True
 
     def __init__(
-        self, server: RedisServer, table: Table, holder: str, read: Callable[[Mapping[str, Any]], Row]
+        self, server: RedisServer, table: Table, holder: str, claimed: Callable[[bytes, Sequence[Any]], Claim]
     ) -> None:
         """Connects to nothing yet."""
         self._server = server
         self._table = table
         self._holder = holder
-        self._read_row = read
+        self._claimed = claimed
         self._scripts = Scripts(table.kind)
         self._numbers = Numbers()
 
@@ -102,8 +102,7 @@ class RedisLeaseStore:
 
         found = self._server.run(work)
         self._forget([strange for strange in found if not strange[1]])
-        rows = [stored(key, row) for key, row, *_ in found if row]
-        return [Claim(self._read_row(row), lease_of(row)) for row in rows]
+        return [self._claimed(key, row) for key, row, *_ in found if row]
 
     def next_due(self, types: Collection[str] | None = None) -> float | None:
         """Return the seconds until something is due, 0.0 when it is; None when nothing is stored."""

@@ -121,7 +121,6 @@ local function begin(key, ends, holder, number)
   note('leases', key, type, whole(ends))
   call('ZADD', T .. 'run:' .. user, tonumber(is[4]) or '+inf', key)
   call('SADD', T .. 'held:' .. holder, key)
-  return call('HGETALL', row)
 end
 
 -- Ends the lease of a row, which then waits nowhere. Whoever of its user was parked has a turn again, which is told.

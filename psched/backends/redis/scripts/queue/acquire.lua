@@ -8,6 +8,9 @@ local WINDOW = 64  -- users who are compared, those who have waited longest
 local ROUNDS = 4   -- how many windows are looked at when their users turn out to have no room
 local AHEAD = 200  -- rows moved at once from where they wait to where they stand in line
 
+local CLAIMED = {'type', 'data', 'attempts', 'last_error', 'cancel_requested', 'run_at', 'created', 'user', 'max_running',
+  'priority', 'max_attempts', 'fence', 'due'}
+
 local limit, holder, number = tonumber(ARGV[1]), ARGV[3], ARGV[4]
 local ends = now + tonumber(ARGV[2])
 local undone, place = counted(5)
@@ -172,7 +175,8 @@ local function share_out(users)
     if not user then
       return
     end
-    rows[#rows + 1] = {user.key, begin(user.key, ends, holder, number)}
+    begin(user.key, ends, holder, number)
+    rows[#rows + 1] = {user.key, call('HMGET', row_of(user.key), unpack(CLAIMED))}
     pass(user, user.type)
     user.running = user.running + 1
     had[user.name] = (had[user.name] or 0) + 1

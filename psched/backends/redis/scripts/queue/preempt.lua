@@ -11,4 +11,5 @@ if is[1] ~= 'waiting' and is[1] ~= 'running' then
 end
 withdraw(key)
 call('HSET', row, 'due', whole(now))
-return {'done', begin(key, now + tonumber(ARGV[2]), ARGV[3], ARGV[4])}
+begin(key, now + tonumber(ARGV[2]), ARGV[3], ARGV[4])
+return {'done', call('HGETALL', row)}
