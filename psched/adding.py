@@ -64,6 +64,6 @@ class NewRows:
             return _ALL
         terms: Terms = {"catch_up": new.catch_up, "max_lateness": new.max_lateness, "alert_after": new.alert_after}
         policy = checked_policy(_ALL, terms)
-        if self._store.ledger is None:
+        if not self._store.keeps_policies:
             raise NotSupportedError(f"{new.key!r}: this store knows no policies; type: rdb and redis do")
         return policy

@@ -89,7 +89,7 @@ class Schedule:
         if data is not None:
             encode(dict(data))
         if terms:
-            self._refuse_without_ledger("policies")
+            self._refuse_without_policies("policies")
         self._compare_and_set(MODIFY, lambda seen: (change(seen), None))
 
     def pause(self) -> None:
@@ -97,7 +97,7 @@ class Schedule:
 
         Nothing happens when it is paused. Raises NotFoundError, NotSupportedError.
         """
-        self._refuse_without_ledger("pauses")
+        self._refuse_without_policies("pauses")
         self._compare_and_set(PAUSE, lambda seen: (paused(seen, self._store.now()), None))
 
     def resume(self) -> None:
@@ -105,7 +105,7 @@ class Schedule:
 
         Nothing happens when it is not paused. Raises NotFoundError, NotSupportedError.
         """
-        self._refuse_without_ledger("pauses")
+        self._refuse_without_policies("pauses")
         self._compare_and_set(RESUME, lambda seen: resumed(seen, self._store.now(), self._dialect))
 
     def run_now(self) -> None:
@@ -114,11 +114,11 @@ class Schedule:
         An occurrence that has come runs now. Otherwise it is an extra one, whose `scheduled_time` is now; the regular
         ones stay where they are. Raises NotFoundError, NotSupportedError, and ScheduleError while a run is in progress.
         """
-        self._refuse_without_ledger("extra runs")
+        self._refuse_without_policies("extra runs")
         self._compare_and_set(RUN_NOW, lambda seen: (run_now(seen, self._store.now()), None))
 
-    def _refuse_without_ledger(self, what: str) -> None:
-        if self._store.ledger is None:
+    def _refuse_without_policies(self, what: str) -> None:
+        if not self._store.keeps_policies:
             raise NotSupportedError(f"{self.key!r}: this store knows no {what}; type: rdb and redis do")
 
     def _compare_and_set(self, action: str, change: Callable[[ScheduleRow], tuple[ScheduleRow, Entry | None]]) -> None:

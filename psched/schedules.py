@@ -126,7 +126,9 @@ class ScheduleCollection:
         """What is on record. Raises NotSupportedError where the store keeps no ledger."""
         ledger = self.store.ledger
         if ledger is None:
-            raise NotSupportedError("this store keeps no ledger of what ran; type: rdb and redis do")
+            raise NotSupportedError(
+                "this store keeps no ledger of what ran; type: rdb and redis do, rdb_compat with `ledger:`"
+            )
         return ledger
 
     def history(
@@ -202,7 +204,9 @@ def open_schedules(section: Section, holder: str, prefetch_time: float | None = 
     `prefetch_time`: seconds a lease lasts on what a daemon took ahead (default: `alive_time`).
     """
     reckoning = f"{section.cron_dialect} {cron.tz_database()}"
-    settings = StoreSettings(section.url, holder, schedules=section.table, tls=section.tls, reckoning=reckoning)
+    settings = StoreSettings(
+        section.url, holder, schedules=section.table, tls=section.tls, reckoning=reckoning, ledger=section.ledger
+    )
     store = open_stores(section.type, settings).schedules
     if store is None:
         raise ConfigError(f"the store type {section.type!r} keeps no schedules")

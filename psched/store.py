@@ -32,7 +32,8 @@ class StoreSettings:
     `holder` names one incarnation of one process (`host/pid/random`, at most 255 characters) and is written with each
     lease, so that a successor can give back what a dead process held. `tls` has the keys ca, cert, key and verify.
     `connections`: how many a store keeps open at the most while they are not used, for as many threads of its process.
-    `reckoning` says how times are computed here (cron dialect, tz database), for the ledger.
+    `reckoning` says how times are computed here (cron dialect, tz database), for the ledger. `ledger` names that of a
+    store that keeps one only on request.
     """
 
     url: str
@@ -42,6 +43,7 @@ class StoreSettings:
     tls: Mapping[str, Any] = field(default_factory=dict)
     reckoning: str = ""
     connections: int = 1
+    ledger: str | None = None
 
 
 class Finding(NamedTuple):
@@ -140,7 +142,9 @@ class ScheduleStore(LeaseStore, Protocol):
     """Rows that come again: created by `add`, finished by `advance` to the next occurrence."""
 
     ledger: Ledger | None
-    """What is on record of them; None where nothing is. Such a store has neither policies nor pauses."""
+    """What is on record of them; None where nothing is."""
+    keeps_policies: bool
+    """Whether it has policies and pauses, which need a ledger, and extra runs."""
     alarms: Alarms | None
     """Which of them are overdue; None where nobody watches."""
 

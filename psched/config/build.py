@@ -196,6 +196,8 @@ def cross_faults(settings: Settings, given: Mapping[str, Any]) -> list[str]:
             faults += _lease_faults(settings, section, name, given)
             faults += [] if (fault := type_fault(section.type, section.url)) is None else [f"{name}: {fault}"]
     one, other = settings.schedules, settings.queue
+    if one is not None and one.ledger is not None and one.type in ("rdb", "redis"):
+        faults.append(f"ledger: type {one.type} keeps one by itself; the key is for rdb_compat")
     if one is not None and other is not None and (one.url, one.table) == (other.url, other.table):
         faults.append(f"queue.table: schedules and queue cannot share the table {one.table!r}; name another one")
     return faults

@@ -153,6 +153,11 @@ def table(value: Any) -> str:
     return value
 
 
+def table_or_none(value: Any) -> str | None:
+    """Accept what `table` does, or none."""
+    return None if value in (None, "none") else table(value)
+
+
 def store(value: Any) -> str:
     """Accept the name of a store: one of psched's, or somebody else's package."""
     try:

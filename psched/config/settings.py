@@ -62,6 +62,7 @@ class Section(_Loading):
     alive_time: Positive = 300.0
     retry_wait: Annotated[float | Backoff, PlainValidator(checks.wait)] = 300.0
     retention_time: NotNegative = 300.0
+    ledger: Annotated[str | None, PlainValidator(checks.table_or_none)] = None
     ledger_retention: NotNegative = 400 * 86400.0
     ledger_count: Annotated[int, PlainValidator(checks.count(1))] = 100_000
     on_late: Annotated[tuple[str, ...], PlainValidator(checks.hook)] = ()

@@ -55,6 +55,8 @@ _BATCH = 500
 class RdbScheduleStore(Adding, RdbLeaseStore):
     """`ScheduleStore` on a table of our own."""
 
+    keeps_policies = True
+
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self._table = schedules_table(MetaData(), table)

@@ -13,7 +13,7 @@ def open_stores(settings: StoreSettings) -> Stores:
     stores = Stores()
     if settings.schedules is not None:
         database = open_database(settings.url, settings.tls)
-        stores = stores._replace(schedules=CompatScheduleStore(database, settings.schedules))
+        stores = stores._replace(schedules=CompatScheduleStore(database, settings.schedules, settings))
     if settings.queue is not None:
         stores = stores._replace(queue=CompatTaskStore(open_database(settings.url, settings.tls), settings.queue))
     return stores

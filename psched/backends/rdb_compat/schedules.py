@@ -11,7 +11,11 @@ from sqlalchemy import Connection, MetaData, RowMapping, bindparam, delete, func
 
 from psched.alarm import Alarms
 from psched.backends.each import advanced
+from psched.backends.rdb.tables import changes_table, ledger_table, versions_table
+from psched.backends.rdb.trimming import TrimmedLedger
+from psched.backends.rdb.versions import VersionedLayout
 from psched.backends.rdb_compat.leases import CompatLeases
+from psched.backends.rdb_compat.records import CompatRecords
 from psched.backends.rdb_compat.store import CompatLeaseStore
 from psched.backends.rdb_compat.tables import (
     data_column,
@@ -27,24 +31,47 @@ from psched.dialects.database import Database
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.ledger import MODIFY, Entry, Ledger, Step
 from psched.model import Claim, Rule, ScheduleRow
-from psched.store import Also
+from psched.store import Also, StoreSettings
 
 _RUN = Entry()
+_LEDGER_LAYOUT = 1
+"""The version of the ledger's tables beside a table of the originals."""
 
 
 class CompatScheduleStore(Adding, CompatLeaseStore):
     """`ScheduleStore` on a table that Ruby clients and workers may share."""
 
-    ledger: Ledger | None = None
+    keeps_policies = False
     alarms: Alarms | None = None
 
-    def __init__(self, database: Database, table: str) -> None:
+    def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
+        self.ledger: Ledger | None = None
+        self._records: CompatRecords | None = None
+        self._others: VersionedLayout | None = None
+        if settings.ledger is not None:
+            others = ledger_table(MetaData(), settings.ledger), changes_table(MetaData(), settings.ledger)
+            others[0].info["layout"] = _LEDGER_LAYOUT
+            self.ledger = TrimmedLedger(database, *others)
+            self._records = CompatRecords(*others, settings.holder, settings.reckoning)
+            self._others = VersionedLayout(database, versions_table(MetaData()), *others)
         self._table = schedules_table(MetaData(), table)
         leases = CompatLeases(database, self._table, self._table.c.next_time)
         super().__init__(database, Layout(database, self._table, "id", "PerfectSched"), leases, read_schedule)
         self._pages = Pages(database, self._table, self._table.c.timeout, self._table.c.id)
         self._write_statements()
+
+    def create_tables(self) -> None:
+        """Create what is missing, also of the ledger if there is to be one."""
+        super().create_tables()
+        if self._others is not None:
+            self._others.create()
+
+    def check_tables(self) -> None:
+        """Raise ConfigError naming the remedy when a table cannot be used as it is."""
+        super().check_tables()
+        if self._others is not None:
+            self._others.check()
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         """Create schedules and return the keys that existed before. Raises ValueError."""
@@ -52,8 +79,13 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
 
         def work(connection: Connection, uncertain: bool) -> builtins.list[str]:
             insert_one = self._database.dialect.insert_one
-            with nullcontext() if len(rows) == 1 else self._database.transaction(connection):
+            single = len(rows) == 1 and self._records is None
+            with nullcontext() if single else self._database.transaction(connection):
                 present = [row for row in rows if not insert_one(connection, self._table, row)]
+                if self._records is not None:
+                    keys = {row["id"] for row in present}
+                    for schedule in (schedule for schedule in schedules if schedule.key not in keys):
+                        self._records.added(connection, schedule)
             return [row["id"] for row in present if not (uncertain and self._is_there(connection, row))]
 
         return self._database.run(work)
@@ -81,6 +113,8 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
                 if not _as_seen(read_schedule(row), seen, "data" in changes):
                     return uncertain and _same(row, changes)
                 connection.execute(self._update.values(changes), {"lease_key": seen.key})
+                if self._records is not None:
+                    self._records.modified(connection, seen, wanted)
             return True
 
         return self._database.run(work)
@@ -89,9 +123,13 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
         """Delete the schedule, leased or not. Raises IdempotentNotFoundError."""
 
         def work(connection: Connection, uncertain: bool) -> bool:
-            if self._row(connection, key) is None:
-                return uncertain
-            return connection.execute(self._delete, {"lease_key": key}).rowcount == 1 or uncertain
+            with self._database.transaction(connection):
+                row = self._row(connection, key, locked=True)
+                if row is None:
+                    return uncertain
+                if self._records is not None:
+                    self._records.deleted(connection, read_schedule(row))
+                return connection.execute(self._delete, {"lease_key": key}).rowcount == 1 or uncertain
 
         if not self._database.run(work):
             raise IdempotentNotFoundError(f"no schedule has the key {key!r}")
@@ -113,12 +151,26 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
         }
         seen = {"seen_cron": rule.cron, "seen_timezone": rule.timezone, "seen_delay": rule.delay}
         values = {**seen, "then": outcome["next_time"], "then_due": outcome["timeout"]}
-        stored = self._leases.settle(claim.lease, self._advance, values, until, outcome, also)
+        further = self._with_entry(claim, entry, also)
+        stored = self._leases.settle(claim.lease, self._advance, values, until, outcome, further)
         return None if stored is None else read_schedule(stored).rule
 
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[Rule | ScheduleError | None]:
         """Advance schedules, one by one."""
         return [advanced(self, step, until) for step in steps]
+
+    def _with_entry(self, claim: Claim, entry: Entry, also: Also | None) -> Also | None:
+        """Return what is to be done with the end of a run."""
+        records = self._records
+        if records is None:
+            return also
+
+        def work(connection: Connection) -> None:
+            records.settled(connection, claim, entry)
+            if also is not None:
+                also(connection)
+
+        return work
 
     def _row(self, connection: Connection, key: str, locked: bool = False) -> RowMapping | None:
         """Return the row of this very key: in the originals' collation `a` finds `A` too."""

@@ -33,6 +33,8 @@ _RUNNING = "running"
 class RedisScheduleStore(Adding, RedisLeaseStore):
     """`ScheduleStore` on a table of Redis."""
 
+    keeps_policies = True
+
     def __init__(self, server: RedisServer, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         super().__init__(server, Table(server, table, "schedules"), settings.holder, claimed_schedule)

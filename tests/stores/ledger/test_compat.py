@@ -1,0 +1,126 @@
+"""A ledger beside the originals' table, where one is configured: what psched does is on record, and can be proved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from psched.backends import open_stores
+from psched.config import load
+from psched.errors import ConfigError, NotSupportedError
+from psched.ledger import LedgerFilter
+from psched.model import Rule
+from psched.schedules import Defaults, ScheduleCollection, open_schedules
+from psched.source import LeaseTimes
+from psched.store import ScheduleStore, StoreSettings
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
+from tests.stores.places import KINDS, Places
+
+HOUR = 3600
+
+
+@pytest.fixture(params=["sqlite", *KINDS])
+def bare(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Bench]:
+    """A table of the originals on each database, not made yet."""
+    bench = places.bench("rdb_compat", request.param, tmp_path)
+    try:
+        yield bench
+    finally:
+        bench.close()
+
+
+@pytest.fixture
+def store(bare: Bench) -> Iterator[ScheduleStore]:
+    """It, with a ledger."""
+    settings = StoreSettings(bare.url, "host/1/h", bare.table, reckoning="perfectsched 2026a", ledger=bare.table)
+    store = open_stores("rdb_compat", settings).schedules
+    assert store is not None
+    with pytest.raises(ConfigError, match="psched init"):
+        store.check_tables()
+    store.create_tables()
+    store.create_tables()
+    store.check_tables()
+    yield store
+    store.close()
+
+
+def test_what_ran_of_it_is_proved(store: ScheduleStore) -> None:
+    schedules = ScheduleCollection(store, LeaseTimes(300, 300, 15), Defaults("UTC"))
+    begin = int(store.now()) // HOUR * HOUR - 3 * HOUR
+    schedules.add("key", "t", cron="0 * * * *", next_time=begin)
+    schedules.add("key2", "t", cron="0 0 1 1 *")
+    for n in range(2):
+        [task] = schedules.source.poll_multi(5, ahead=n > 0)  # a shorter lease, that ends before the last one
+        assert task.scheduled_time == begin + n * HOUR
+        task.finish()
+    schedules["key"].modify(cron="30 * * * *", data={"n": 1})
+    [task] = schedules.poll_multi(1)
+    task.finish()
+    schedules["key"].delete()
+    found = [(row.scheduled_time, row.previous, row.attempts, row.node) for row in schedules.history("key")]
+    times = [begin, begin + HOUR, begin + 2 * HOUR]
+    assert found == [(time, before, 1, "host/1/h") for time, before in zip(times, [None, *times], strict=False)]
+    [verdict] = schedules.audit(begin, times[-1], keys=["key"])
+    assert (verdict.violations, verdict.ran) == ([], 3)
+    assert list(schedules.ledger.keys()) == ["key", "key2"]
+    actions = [change.action for change in schedules.ledger.changes("key")]
+    assert actions == ["add", "modify", "delete"]
+    assert not schedules.ledger.trim(1e9, 100, 10, "key")
+
+
+def test_what_ruby_adds_and_changes_is_entered_when_psched_comes_to_it(bare: Bench, store: ScheduleStore) -> None:
+    columns, values = "id, timeout, next_time, cron, delay, data", "'key', :due, :due, '0 * * * *', 0, :data"
+    bare.execute(f"INSERT INTO {{table}} ({columns}) VALUES ({values})", due=LONG_AGO, data=b'{"type": "t"}')
+    store.advance(bare.take(store, "key"), LONG_AGO + HOUR, LONG_AGO + HOUR, soon())
+    bare.execute("UPDATE {table} SET cron = '5 * * * *'")
+    store.advance(bare.take(store, "key"), FAR_OFF, FAR_OFF, soon())
+    assert store.ledger is not None
+    changes = store.ledger.changes("key")
+    assert [(change.action, change.node, change.rule.cron) for change in changes] == [
+        ("upgrade", None, "0 * * * *"),
+        ("modify", None, "5 * * * *"),
+    ]
+    assert [row.version for row in store.ledger.rows(LedgerFilter("key"))] == [change.version for change in changes]
+
+
+def test_an_end_and_its_entry_are_one(bare: Bench, store: ScheduleStore) -> None:
+    bare.add(store, "key")
+    claim = bare.take(store, "key")
+
+    def fail(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("SELECT nothing FROM nowhere")
+
+    before = bare.raw("key")
+    with pytest.raises(Exception, match="nowhere"):
+        store.advance(claim, FAR_OFF, FAR_OFF, soon(), fail)
+    assert bare.raw("key") == before
+    assert store.ledger is not None
+    assert list(store.ledger.rows(LedgerFilter())) == []
+    wrong = replace(claim, row=replace(claim.row, rule=Rule("7 * * * *", "UTC")))  # type: ignore[call-arg]
+    assert store.advance(wrong, FAR_OFF, FAR_OFF, soon()) is not None
+    assert list(store.ledger.rows(LedgerFilter())) == []
+    store.advance(claim, FAR_OFF, FAR_OFF, soon())
+    assert [row.scheduled_time for row in store.ledger.rows(LedgerFilter())] == [LONG_AGO]
+
+
+def test_it_has_neither_policies_nor_pauses(tmp_path: Path) -> None:
+    config = tmp_path / "psched.yml"
+    config.write_text("development:\n  type: rdb_compat\n  url: sqlite:///x.db\n  ledger: proof\n")
+    section = load(config, "development").schedules
+    assert section is not None
+    with open_schedules(section, "host/1/h") as schedules:
+        schedules.store.create_tables()
+        with pytest.raises(NotSupportedError, match="policies; type: rdb"):
+            schedules.add("key", "t", cron="* * * * *", catch_up="latest")
+        schedules.add("key", "t", cron="* * * * *")
+        for refused in (schedules["key"].pause, schedules["key"].run_now):
+            with pytest.raises(NotSupportedError, match="type: rdb and redis do"):
+                refused()
+        assert len(schedules.ledger.changes("key")) == 1
+    config.write_text("development:\n  type: rdb\n  url: sqlite:///x.db\n  ledger: proof\n")
+    with pytest.raises(ConfigError, match="keeps one by itself"):
+        load(config, "development")
