@@ -136,6 +136,8 @@ class Source:
 
         What the driver raises leaves it unknown what became of them; they may then be finished again.
         """
+        for task in tasks:
+            self._save_late(task, until)
         if len(tasks) == 1:
             errors = [self._finish_one(tasks[0], until)]
         else:
@@ -152,6 +154,13 @@ class Source:
         except ScheduleError as error:
             return error
         return None
+
+    def _save_late(self, task: Task, until: float) -> None:
+        """Write data that was changed since the run was concluded, by a thread of its handler for instance."""
+        try:
+            task.save(until)
+        except (PreemptedError, NotFoundError, AlreadyFinishedError) as error:
+            log.info("key=%s its data was not written: %s", task.key, error)
 
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> str:
         """Settle the claimed run as done by submitting `task`."""

@@ -305,6 +305,17 @@ def test_changed_data_is_not_left_to_be_written_later(child: Child) -> None:
     assert row.data == {"n": 7}
 
 
+def test_data_that_a_thread_of_a_handler_changes_later_is_written_all_the_same(child: Child) -> None:
+    first: list[Task] = []
+    child.app.task("leaves")(first.append)
+    child.app.task("writes")(lambda task: first[0].update_data({"n": 7}))
+    child.serve("leaves.1", "writes.2")
+    row = child.store.get("leaves.1")
+    assert row is not None
+    assert (row.status, row.data) == ("finished", {"n": 7})
+    assert child.ending.parts == [2]
+
+
 def test_without_a_daemon_a_function_finishes_at_once(child: Child) -> None:
     child.store.submit([NewTask("quick.1", "quick")])
     task = child.source.poll()
