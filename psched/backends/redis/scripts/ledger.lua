@@ -77,6 +77,13 @@ local function entered(key, occurrence, fence)
   end
 end
 
+-- Fails before anything is written where nothing can be watched: a row that has moved on, its run not ended, would be run
+-- before its time.
+local function see_that_it_can_be_watched()
+  call('ZCARD', T .. 'alert')
+  call('ZCARD', T .. 'told')
+end
+
 -- Watches over a row from the time in its `alert_at` on, if there is one.
 local function watch(key)
   local is = call('HMGET', row_of(key), 'alert_at', 'alerted', 'next_time')

@@ -19,12 +19,15 @@ local function advance(first)
   if is[1] ~= ARGV[first + 2] or is[2] ~= ARGV[first + 3] or is[3] ~= ARGV[first + 4] then
     return {'changed', call('HGETALL', row)}
   end
+  local after = tonumber(is[7])
+  if after or is[6] then
+    see_that_it_can_be_watched()
+  end
   insist(row)
   local version = tonumber(is[5]) or version_of(key)
   enter(key, ARGV[first + 8], fence, version, is[4], ARGV[first + 9], ARGV[first + 10], ARGV[first + 11])
   call('HDEL', row, 'last_error', 'alert_at')
   call('HSET', row, 'next_time', ARGV[first + 5], 'last_time', ARGV[first + 7], 'attempts', '0', 'crashes', '0')
-  local after = tonumber(is[7])
   if after and not (is[8] and not is[9]) then
     call('HSET', row, 'alert_at', whole(ARGV[first + 5] + is[3] + after))
   end

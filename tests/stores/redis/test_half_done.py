@@ -1,0 +1,40 @@
+"""What a script cannot do as a whole, as somebody has spoilt a key, it does not do at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from redis.exceptions import ResponseError
+
+from psched.ledger import LedgerFilter
+from psched.model import Policy
+from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, soon
+from tests.stores.places import Places
+from tests.stores.rows import RedisRows
+
+
+@pytest.mark.parametrize("name", ["alert", "told", "entries:key", "settled:0"])
+def test_a_run_that_cannot_be_ended_leaves_its_schedule_as_it_is(places: Places, tmp_path: Path, name: str) -> None:
+    bench = places.bench("redis", "redis", tmp_path)
+    try:
+        store = bench.open()
+        store.create_tables()
+        store.add("key", "type1", HOURLY, LONG_AGO, LONG_AGO, {}, Policy(alert_after=60))
+        claim = store.acquire(1, 100)[0]
+        rows = bench.rows
+        assert isinstance(rows, RedisRows)
+        spoilt = f"{rows.prefix}{name}"
+        kept = rows.client.zrange(spoilt, 0, -1, withscores=True)
+        rows.client.set(spoilt, "spoilt")
+        before = bench.raw("key")
+        with pytest.raises(ResponseError):
+            store.advance(claim, FAR_OFF, FAR_OFF, soon())
+        assert bench.raw("key") == before
+        rows.client.delete(spoilt)
+        if kept:
+            rows.client.zadd(spoilt, dict(kept))
+        assert store.advance(claim, FAR_OFF, FAR_OFF, soon()) is None
+        assert [entry.scheduled_time for entry in store.ledger.rows(LedgerFilter())] == [LONG_AGO]
+    finally:
+        bench.close()
