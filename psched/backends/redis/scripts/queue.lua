@@ -69,9 +69,14 @@ local function drop(name, key, type)
   return call('ZREM', T .. name .. ':', key)
 end
 
+-- Returns a row's place in the order of its lines.
+local function place_in_line(priority, due)
+  return whole((100 - priority) * SPAN + math.min(math.max(due, 0), SPAN - 1))
+end
+
 -- Lets a waiting row stand in line.
 local function queue_up(key, type, user, priority, due)
-  local score = whole((100 - priority) * SPAN + math.min(math.max(due, 0), SPAN - 1))
+  local score = place_in_line(priority, due)
   for _, kind in ipairs({'', type}) do
     local line = line_of(kind, user)
     call('ZADD', line, score, key)

@@ -1,7 +1,51 @@
+-- Submitting tasks. What goes into one sorted set goes there together, as many rows have their sets in common.
+
+local AT_ONCE = 2000  -- arguments of one command; Lua takes some thousands
+
+local function collect(sets, name, score, key)
+  local set = sets[name] or {}
+  set[#set + 1], set[#set + 2] = score, key
+  if #set >= AT_ONCE then
+    call('ZADD', name, unpack(set))
+    set = {}
+  end
+  sets[name] = set
+end
+
+-- Puts a new row where it waits.
+local function wait_with_others(sets, lines, key, type, user, priority, due)
+  collect(sets, T .. 'keys', 0, key)
+  for _, kind in ipairs({'', type}) do
+    if due > now then
+      collect(sets, T .. 'later:' .. kind, whole(due), key)
+    else
+      local line = line_of(kind, user)
+      collect(sets, line, place_in_line(priority, due), key)
+      lines[line] = {kind = kind, user = user}
+    end
+  end
+end
+
+-- Adds what was collected, and lets users take their turns whose lines begin with a new row.
+local function settle_down(sets, lines, fresh)
+  for name, set in pairs(sets) do
+    if #set > 0 then
+      call('ZADD', name, unpack(set))
+    end
+  end
+  for name, line in pairs(lines) do
+    local head = call('ZRANGE', name, 0, 0, 'WITHSCORES')
+    if fresh[head[1]] then
+      enter(line.kind, line.user, head)
+    end
+  end
+end
+
 -- Creates the rows that stand in ARGV from `first` on: a nonce, then for each row key, type, data, run_at ('' for now),
 -- user, max_running (or ''), priority and max_attempts (or ''). Returns the keys that exist, but for those that a call
 -- with this very nonce has written.
 local function submit(first)
+  local sets, lines, fresh = {}, {}, {}
   local nonce, present, news, fence = ARGV[first], {}, 0, nil
   for place = first + 1, #ARGV, 8 do
     local key, row = ARGV[place], row_of(ARGV[place])
@@ -22,11 +66,12 @@ local function submit(first)
         end
       end
       call('HSET', row, unpack(fields))
-      call('ZADD', T .. 'keys', 0, key)
-      stand(key, type, user, tonumber(priority), tonumber(run_at))
+      wait_with_others(sets, lines, key, type, user, tonumber(priority), tonumber(run_at))
+      fresh[key] = true
       news = news + 1
     end
   end
+  settle_down(sets, lines, fresh)
   ring(T, news)
   return present
 end
