@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Table, bindparam, insert, select
 
+from psched.backends.rdb.leases import storable
 from psched.backends.rdb.schedule_rows import entry_columns, optional_milliseconds, policy_columns, rule_columns
 from psched.backends.rdb.tables import milliseconds
 from psched.dialects.base import now_ms
@@ -92,7 +93,7 @@ class CompatRecords:
             "changed": now,
             "action": action,
             "node": node,
-            "type": row.type,
+            "type": _entered(row.type),
             **rule_columns(row.rule),
             **policy_columns(Policy()),
             "pending": optional_milliseconds(pending),
@@ -109,3 +110,8 @@ class CompatRecords:
     def _now(self, connection: Connection) -> int:
         now: int = connection.execute(select(now_ms())).scalar_one()
         return now
+
+
+def _entered(type_: str) -> str:
+    """Return a type as the ledger can have it: in the originals' tables it may be any text."""
+    return str(storable(type_[:255]))

@@ -31,7 +31,7 @@ from psched.dialects.database import Database
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.ledger import MODIFY, Entry, Ledger, Step
 from psched.model import Claim, Rule, ScheduleRow
-from psched.store import Also, StoreSettings
+from psched.store import Also, Finding, StoreSettings
 
 _RUN = Entry()
 _LEDGER_LAYOUT = 1
@@ -72,6 +72,13 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
         super().check_tables()
         if self._others is not None:
             self._others.check()
+
+    def diagnose(self) -> Iterator[Finding]:
+        """Yield what `psched doctor` shows, also of the ledger if there is to be one."""
+        yield from super().diagnose()
+        if self._others is not None:
+            problem = self._others.problem()
+            yield Finding("ledger", problem is None, "its tables are there" if problem is None else problem)
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         """Create schedules and return the keys that existed before. Raises ValueError."""

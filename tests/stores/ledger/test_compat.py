@@ -41,9 +41,12 @@ def store(bare: Bench) -> Iterator[ScheduleStore]:
     assert store is not None
     with pytest.raises(ConfigError, match="psched init"):
         store.check_tables()
+    bare.open().create_tables()
+    assert [finding.subject for finding in store.diagnose() if not finding.ok] == ["ledger"]
     store.create_tables()
     store.create_tables()
     store.check_tables()
+    assert [finding for finding in store.diagnose() if not finding.ok] == []
     yield store
     store.close()
 
@@ -85,6 +88,19 @@ def test_what_ruby_adds_and_changes_is_entered_when_psched_comes_to_it(bare: Ben
         ("modify", None, "5 * * * *"),
     ]
     assert [row.version for row in store.ledger.rows(LedgerFilter("key"))] == [change.version for change in changes]
+
+
+@pytest.mark.parametrize("type_", ["t" * 256, "a\\u0000b", "\\ud800"])
+def test_a_type_that_the_ledger_cannot_have_keeps_nobody_from_running(
+    bare: Bench, store: ScheduleStore, type_: str
+) -> None:
+    columns, values = "id, timeout, next_time, cron, delay, data", "'key', :due, :due, '0 * * * *', 0, :data"
+    data = f'{{"type": "{type_}"}}'.encode()
+    bare.execute(f"INSERT INTO {{table}} ({columns}) VALUES ({values})", due=LONG_AGO, data=data)
+    assert store.advance(bare.take(store, "key"), FAR_OFF, FAR_OFF, soon()) is None
+    store.delete("key")
+    assert store.ledger is not None
+    assert [change.action for change in store.ledger.changes("key")] == ["upgrade", "delete"]
 
 
 def test_an_end_and_its_entry_are_one(bare: Bench, store: ScheduleStore) -> None:
