@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
+import redis
 
 from psched.model import NewTask
 from tests.lab.sql import connect
@@ -21,7 +22,7 @@ LIMIT = 3
 SECTIONS: dict[str, Any] = {"schedules": {}, "queue": {}}
 
 
-@pytest.mark.parametrize("cluster_on", ["sqlite-rdb", "mariadb-rdb", "postgresql-rdb"], indirect=True)
+@pytest.mark.parametrize("cluster_on", ["sqlite-rdb", "mariadb-rdb", "postgresql-rdb", "redis-redis"], indirect=True)
 def test_of_500_tasks_of_one_user_three_run_at_a_time_and_another_user_is_not_kept_waiting(
     cluster_on: MakeCluster,
 ) -> None:
@@ -83,6 +84,9 @@ def submit(cluster: Cluster, user: str, count: int, held: Collection[str] = ()) 
 
 def count_leased(cluster: Cluster) -> int:
     """Return how many of the first user's tasks are leased, at one moment: the queue's own list has several pages."""
+    if cluster.config["type"] == "redis":
+        with redis.Redis.from_url(cluster.config["url"]) as client:
+            return int(client.zcard("{psched}:psched_queue:run:many"))
     with connect(cluster.config["url"]) as connection:
         counted = "SELECT COUNT(*) FROM psched_queue WHERE user_name = 'many' AND status = 'running'"
         return int(connection.exec_driver_sql(counted).scalar_one())

@@ -21,6 +21,8 @@ from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 from tests.stores.places import KINDS, Places
 
 HOUR = 3600
+on_sqlite = pytest.mark.parametrize("bare", ["sqlite"], indirect=True)
+"""For what databases do not differ by."""
 
 
 @pytest.fixture(params=["sqlite", *KINDS])
@@ -75,6 +77,7 @@ def test_what_ran_of_it_is_proved(store: ScheduleStore) -> None:
     assert not schedules.ledger.trim(1e9, 100, 10, "key")
 
 
+@on_sqlite
 def test_what_ruby_adds_and_changes_is_entered_when_psched_comes_to_it(bare: Bench, store: ScheduleStore) -> None:
     columns, values = "id, timeout, next_time, cron, delay, data", "'key', :due, :due, '0 * * * *', 0, :data"
     bare.execute(f"INSERT INTO {{table}} ({columns}) VALUES ({values})", due=LONG_AGO, data=b'{"type": "t"}')
@@ -103,6 +106,7 @@ def test_a_type_that_the_ledger_cannot_have_keeps_nobody_from_running(
     assert [change.action for change in store.ledger.changes("key")] == ["upgrade", "delete"]
 
 
+@on_sqlite
 def test_an_end_and_its_entry_are_one(bare: Bench, store: ScheduleStore) -> None:
     bare.add(store, "key")
     claim = bare.take(store, "key")
