@@ -135,11 +135,12 @@ class Runner:
             )
         finally:
             now = self._clock()
+            took = now - run.started
             if task.concluded or task.outcome == "finished":
-                lane.finished.add(Done(task, now - run.started), now)
+                lane.finished.add(Done(task, took), now)
             else:
                 task.forget()
-            lane.prefetch.note(task.type, now - run.started)
+            lane.prefetch.note(task.type, took)
             self._done()
         return now
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, FromClause, Insert, String, Update, bindparam, column
@@ -21,10 +21,12 @@ def given(parameter: str, types: Mapping[str, Any]) -> FromClause:
     return given_rows(bindparam(parameter, type_=String), fields).table_valued(*fields, name="given")
 
 
-def as_parameter(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return rows of text, whole numbers and None as such a parameter."""
-    told = [{f"{PREFIX}{name}": value for name, value in row.items() if value is not None} for row in rows]
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+def as_parameter(rows: Sequence[Mapping[str, str | int]]) -> str:
+    """Return rows as such a parameter: text and whole numbers by the names of columns; what is missing is NULL."""
+    return _ENCODER.encode(rows)
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class Compiled:

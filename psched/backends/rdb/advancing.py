@@ -50,7 +50,7 @@ class Advancing:
 
         Returns whether they were advanced, and whether they may have been by an attempt whose answer was lost.
         """
-        values = {"steps": as_parameter(self._row(step) for step in steps)}
+        values = {"steps": as_parameter([self._row(step) for step in steps])}
 
         def work(connection: Connection, uncertain: bool) -> tuple[bool, bool]:
             done = self._database.execute_all(connection, len(steps), self._advance, self._enter, values)
@@ -60,7 +60,7 @@ class Advancing:
 
     def _row(self, step: Step) -> dict[str, Any]:
         row = cast("ScheduleRow", step.claim.row)
-        return {
+        known = {
             **rule_columns(row.rule),
             **self._records.values(row, step.entry),
             "key": row.key,
@@ -69,6 +69,7 @@ class Advancing:
             "following_due": milliseconds(step.next_run_time),
             "settled": milliseconds(row.next_time if step.entry.last is None else step.entry.last),
         }
+        return {f"{PREFIX}{name}": value for name, value in known.items() if value is not None}
 
     def _advancing(self, leases: Leases, rows: FromClause) -> Compiled:
         c, g = self._table.c, rows.c

@@ -102,12 +102,14 @@ class Leases:
     def settle(
         self,
         lease: Lease,
-        statement: Update | Insert | Pair,
+        statement: Update | Insert | Pair | Compiled,
         values: Mapping[str, Any],
         until: float,
         also: Also | None = None,
     ) -> RowMapping | None:
         """Execute `statement`, one of `LeaseStatements.settling` or made of one, and `also` in one transaction.
+
+        Not `also` with one that is compiled.
 
         Returns None when it is done, and the row when the lease is ours but another condition of the statement does
         not hold. Raises PreemptedError, IdempotentNotFoundError, IdempotentAlreadyFinishedError.
@@ -148,8 +150,14 @@ class Leases:
         return count
 
     def _execute(
-        self, connection: Connection, statement: Update | Insert | Pair, values: Mapping[str, Any], also: Also | None
+        self,
+        connection: Connection,
+        statement: Update | Insert | Pair | Compiled,
+        values: Mapping[str, Any],
+        also: Also | None,
     ) -> bool:
+        if isinstance(statement, Compiled):
+            return statement.execute(connection, values) == 1
         if isinstance(statement, Pair):
             return self._database.execute_pair(connection, statement, values, also)
         return self._database.execute_with(connection, statement, values, also)
@@ -158,7 +166,7 @@ class Leases:
         self, leases: Sequence[Lease], statement: Compiled, values: Mapping[str, Any], connection: Connection, _: bool
     ) -> dict[str, RowMapping] | None:
         """Settle all at once; unless that was all of them, return their rows as they are now."""
-        given = as_parameter({"key": lease.key, "fence": lease.fence} for lease in leases)
+        given = as_parameter([{"given_key": lease.key, "given_fence": lease.fence} for lease in leases])
         if statement.execute(connection, {"leases": given, **values}) == len(leases):
             return None
         rows = connection.execute(self.statements.fences, {"keys": [lease.key for lease in leases]}).mappings()

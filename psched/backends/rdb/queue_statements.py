@@ -9,6 +9,7 @@ from sqlalchemy import BigInteger, Table, Update, bindparam, case, delete, func,
 from psched.backends.rdb.statements import LeaseStatements, after
 from psched.backends.rdb.tables import CANCELLED, FAILED, FINISHED, RUNNING, USER_BAND, WAITING
 from psched.dialects.base import now_ms
+from psched.dialects.given import Compiled
 
 
 class QueueStatements:
@@ -20,7 +21,9 @@ class QueueStatements:
         of_keys = c.key.in_(bindparam("keys", expanding=True))
         kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
         made = bindparam("attempts_made", type_=c.attempts.type)
-        self.retire = leases.settling(status=bindparam("outcome"), last_error=kept, attempts=made, **self._retired())
+        self.retire = Compiled(
+            leases.settling(status=bindparam("outcome"), last_error=kept, attempts=made, **self._retired())
+        )
         self.retire_many = leases.settling_many(status=bindparam("outcome"), **self._retired())
         self.update_data = update(table).where(*leases.under_lease).values(data=bindparam("content"), updated=now_ms())
         self.cancel = self._of_one(WAITING).values(status=CANCELLED, cancel_requested=1, **self._retired())
