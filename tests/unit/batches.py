@@ -1,0 +1,98 @@
+"""The parts of a child around one handler thread on a queue, for tests of finishing together. In the test process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from sqlalchemy.exc import OperationalError
+
+from psched.application import App, Application
+from psched.backends import open_stores
+from psched.daemon.board import Board
+from psched.daemon.keeper import Keeper
+from psched.daemon.lane import Lane
+from psched.daemon.prefetch import FixedPrefetch
+from psched.daemon.runner import Runner
+from psched.daemon.runs import Runs
+from psched.daemon.stop_order import StopOrder
+from psched.errors import ScheduleError
+from psched.model import Claim, NewTask
+from psched.retire import Retire
+from psched.source import LeaseTimes, Source
+from psched.store import StoreSettings, TaskStore
+from tests.stores.queue.bench import keys_in
+
+ALIVE, SHORT = 60.0, 15.0
+
+
+class AwayError(OperationalError):
+    """A database that does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__("UPDATE", {}, OSError("away"))
+        self.connection_invalidated = True
+
+
+class Counting(Retire):
+    """Counts in how large parts runs are finished; does `before` each, which may raise."""
+
+    def __init__(self, store: TaskStore) -> None:
+        super().__init__(store, retention=100, max_attempts=None)
+        self.parts: list[int] = []
+        self.before: Callable[[], None] = lambda: None
+
+    def finish(self, claim: Claim, until: float) -> None:
+        self.before()
+        super().finish(claim, until)
+        self.parts.append(1)
+
+    def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
+        self.before()
+        errors = super().finish_many(claims, until)
+        self.parts.append(len(claims))
+        return errors
+
+
+class Child:
+    """The parts of a child around one handler thread on a queue, with a clock of the test's own."""
+
+    def __init__(self, store: TaskStore) -> None:
+        self.store = store
+        self.time = 1000.0
+        self.ending = Counting(store)
+        self.app = App()
+        self.source = Source(store, self.ending, LeaseTimes(ALIVE, 300, SHORT), self.clock)
+        self.lane = Lane("queue", self.source, Application((self.app,)), FixedPrefetch(10), 1.0, None, 3.0)
+        self.lane.finished._clock = self.clock
+        self.stopping = StopOrder()
+        self.board = Board(1)
+        runs = Runs(1)
+        self.runner = Runner(0, [self.lane], runs, self.board, self.stopping, lambda: None, lambda: None, self.clock)
+        self.keeper = Keeper([self.source], [self.runner], interval=2.0, clock=self.clock)
+
+    def clock(self) -> float:
+        return self.time
+
+    def serve(self, *keys: str, known: bool = True) -> None:
+        """Submit tasks of the type before the dot, and run what is due; `known`: such were run before."""
+        for key in keys if known else ():
+            self.lane.prefetch.note(key.partition(".")[0], 0.0)
+        self.store.submit([NewTask(key, key.partition(".")[0], run_at=n) for n, key in enumerate(keys, 1)])
+        self.runner._serve(self.lane)
+
+
+@contextmanager
+def opened_child() -> Iterator[Child]:
+    """Open a child on an empty queue in memory, with handlers for `quick`."""
+    store = open_stores("rdb", StoreSettings("sqlite://", "host/test/1", queue="psched_queue")).queue
+    assert store is not None
+    store.create_tables()
+    child = Child(store)
+    child.app.task("quick")(lambda task: None)
+    yield child
+    store.close()
+
+
+def finished(child: Child) -> list[str]:
+    return keys_in(child.store, status="finished")
