@@ -251,10 +251,7 @@ class TaskStore(LeaseStore, Protocol):
     def retire_many(
         self, claims: Sequence[Claim], status: str, retention: float | None, until: float
     ) -> builtins.list[ScheduleError | None]:
-        """End claimed runs for good as `status`, some hundreds in one transaction, whatever becomes of others.
-
-        Returns for each None when that is done, be it by an earlier call, else the error that `retire` would raise.
-        """
+        """End runs as `status`, by hundreds: for each None, also if an earlier call had, or what `retire` would raise."""
         ...
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
