@@ -12,6 +12,8 @@ from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 from psched.store import Finding
 
+_NOW = select(now_ms())
+
 
 class SqlStore:
     """A store in one table of one database."""
@@ -35,7 +37,7 @@ class SqlStore:
 
     def now(self) -> float:
         """Return the database's clock in unix seconds, to the millisecond."""
-        milliseconds: int = self._database.run(lambda connection, _: connection.execute(select(now_ms())).scalar_one())
+        milliseconds: int = self._database.run(lambda connection, _: connection.execute(_NOW).scalar_one())
         return milliseconds / 1000
 
     def is_unavailable(self, error: Exception) -> bool:
