@@ -251,7 +251,7 @@ class TaskStore(LeaseStore, Protocol):
     def retire_many(
         self, claims: Sequence[Claim], status: str, retention: float | None, until: float
     ) -> builtins.list[ScheduleError | None]:
-        """End runs as `status`, by hundreds: for each None, also if an earlier call had, or what `retire` would raise."""
+        """End runs as `status`, by hundreds: for each None, also if an earlier call had, or what `retire` raises."""
         ...
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
