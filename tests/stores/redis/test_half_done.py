@@ -8,9 +8,10 @@ import pytest
 from redis.exceptions import ResponseError
 
 from psched.ledger import LedgerFilter
-from psched.model import Policy
+from psched.model import NewTask, Policy, TaskFilter
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, soon
 from tests.stores.places import Places
+from tests.stores.queue.conftest import made_bench
 from tests.stores.rows import RedisRows
 
 
@@ -38,3 +39,19 @@ def test_a_run_that_cannot_be_ended_leaves_its_schedule_as_it_is(places: Places,
         assert [entry.scheduled_time for entry in store.ledger.rows(LedgerFilter())] == [LONG_AGO]
     finally:
         bench.close()
+
+
+@pytest.mark.parametrize("name", ["keys", "line:1:t:bob", "turn:t", "parked:bob", "later:t"])
+def test_tasks_that_cannot_wait_are_not_there(places: Places, tmp_path: Path, name: str) -> None:
+    with made_bench(places, "redis", "redis", tmp_path) as bench:
+        queue, rows = bench.queue(), bench.rows
+        assert isinstance(rows, RedisRows)
+        later = FAR_OFF if name.startswith("later") else LONG_AGO
+        tasks = [NewTask("bob's", "t", user="bob", run_at=later), NewTask("other", "t2")]
+        rows.client.set(f"{rows.prefix}{name}", "spoilt")
+        with pytest.raises(ResponseError):
+            queue.submit(tasks)
+        assert [queue.get(task.key) for task in tasks] == [None, None]
+        rows.client.delete(f"{rows.prefix}{name}")
+        assert queue.submit(tasks) == []
+        assert [row.key for row in queue.list(TaskFilter())] == ["bob's", "other"]

@@ -41,6 +41,25 @@ local function settle_down(sets, lines, fresh)
   end
 end
 
+-- Fails before anything is written where new rows (from `first` on, see below) cannot wait, as somebody has spoilt a key: a
+-- row that waits nowhere would never be run.
+local function see_that_they_can_wait(first)
+  local seen = {}
+  call('ZCARD', T .. 'keys')
+  for place = first + 1, #ARGV, 8 do
+    local type, user, is_due = ARGV[place + 1], ARGV[place + 4], (tonumber(ARGV[place + 3]) or now) <= now
+    local sort = line_of(type, user) .. (is_due and ':due' or ':later')
+    if not seen[sort] then
+      seen[sort] = true
+      for _, kind in ipairs({'', type}) do
+        call('ZCARD', is_due and line_of(kind, user) or T .. 'later:' .. kind)
+        call('ZCARD', T .. 'turn:' .. kind)
+      end
+      call('SCARD', T .. 'parked:' .. user)
+    end
+  end
+end
+
 -- Creates the rows that stand in ARGV from `first` on: a nonce, then for each row key, type, data, run_at ('' for now),
 -- user, max_running (or ''), priority and max_attempts (or ''). Returns the keys that exist, but for those that a call
 -- with this very nonce has written.
