@@ -36,6 +36,7 @@ def test_a_run_that_cannot_be_ended_leaves_its_schedule_as_it_is(places: Places,
         if kept:
             rows.client.zadd(spoilt, dict(kept))
         assert store.advance(claim, FAR_OFF, FAR_OFF, soon()) is None
+        assert store.ledger is not None
         assert [entry.scheduled_time for entry in store.ledger.rows(LedgerFilter())] == [LONG_AGO]
     finally:
         bench.close()
