@@ -126,8 +126,8 @@ class Dialect(base.Dialect):
         return _state(error) == "42P01"
 
     def is_already_there(self, error: DBAPIError) -> bool:
-        """Tell whether it exists; two that create it at once meet in the catalogue's unique index."""
-        return _state(error) in ("42P07", "42701", "23505")
+        """Tell whether it exists; two that create it at once meet in the catalogue, also at the type of its rows."""
+        return _state(error) in ("42P07", "42701", "42710", "23505")
 
     def among(self, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
         """Return a condition that selects `keys` once; a plain IN may be scanned again, and lock far more rows."""
