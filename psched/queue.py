@@ -86,7 +86,7 @@ class Queue:
         All are written in one transaction: the caller's, if `connection` is given as for `submit`. Raises ValueError,
         NotSupportedError: nothing was written.
         """
-        checked = [_storable(task) for task in tasks]
+        checked = [storable_task(task) for task in tasks]
         if len({task.key for task in checked}) < len(checked):
             twice, _ = Counter(task.key for task in checked).most_common(1)[0]
             raise ValueError(f"the key {twice!r} is given twice")
@@ -176,10 +176,10 @@ class QueuedTask:
 def checked_task(task: NewTask) -> NewTask:
     """Return `task`, or raise ValueError that says which of its fields cannot be stored, and why."""
     encode(dict(task.data))
-    return _storable(task)
+    return storable_task(task)
 
 
-def _storable(task: NewTask) -> NewTask:
+def storable_task(task: NewTask) -> NewTask:
     """Return `task`, of which all but the data was checked: the store refuses what it cannot encode."""
     check_key(task.key)
     checked_type(task.type)

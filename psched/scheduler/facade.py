@@ -7,13 +7,13 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from psched.errors import ConfigError, IdempotentError, NotFoundError, ScheduleError
 from psched.model import Rule, TaskFilter
-from psched.queue import checked_task
+from psched.queue import storable_task
 from psched.scheduler.engine import Engine, Work, names_of
 from psched.scheduler.handlers import Function, check_function, current
 from psched.scheduler.order import check_seconds, checked_name, order
@@ -156,7 +156,7 @@ class Scheduler:
         key = f"push:{secrets.token_hex(16)}"
         with self._using() as opened:
             run_at = opened.queue.now() + delay if delay > 0 else None
-            opened.queue.submit([checked_task(wanted.task(key, checked_name(name), run_at))])
+            opened.queue.submit([storable_task(wanted.task(key, checked_name(name), run_at))])
             if run_at is None:
                 opened.chime.ring()
         return key
@@ -223,11 +223,13 @@ class Scheduler:
     @contextmanager
     def _using(self) -> Iterator[Opened]:
         """Lend the stores to the calling thread: a `stop` meanwhile does not close them under its hands."""
-        with ExitStack() as stack:
-            with self._here():
-                opened = self._opened()
-                stack.enter_context(opened.use())
+        with self._here():
+            opened = self._opened()
+            opened.borrow()
+        try:
             yield opened
+        finally:
+            opened.give_back()
 
     def _opened(self) -> Opened:
         """Return the running engine's stores, or some for what needs no start, their tables made."""

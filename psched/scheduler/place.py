@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,15 +100,14 @@ class Opened:
         """Tell whether `error` means that the database is away, and will pass by itself."""
         return self.queue.is_unavailable(error)
 
-    @contextmanager
-    def use(self) -> Iterator[None]:
-        """Let nobody close the connections amid this: who ends last, closes them."""
+    def borrow(self) -> None:
+        """Let nobody close the connections before `give_back`."""
         self.loans.begin()
-        try:
-            yield
-        finally:
-            if self.loans.end():
-                self._close()
+
+    def give_back(self) -> None:
+        """Need the connections no more: who is last closes them, if they are to be closed."""
+        if self.loans.end():
+            self._close()
 
     def close(self) -> None:
         """Close every connection, now or when nobody uses them any more; idempotent."""

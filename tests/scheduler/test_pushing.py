@@ -45,9 +45,11 @@ def test_what_is_pushed_while_another_thread_starts_and_stops_is_accepted_and_ru
 def test_stores_that_are_in_use_are_closed_by_who_ends_last(redis_site: Site) -> None:
     opened = redis_site.scheduler()._place.open()
     opened.make_tables()
-    with opened.use():
-        with opened.use():
-            opened.close()
-        assert opened.queue.now() > 0, "it still works"
-        assert opened.loans.call_in() is False, "somebody uses it"
+    opened.borrow()
+    opened.borrow()
+    opened.close()
+    opened.give_back()
+    assert opened.queue.now() > 0, "it still works"
+    assert opened.loans.call_in() is False, "somebody uses it"
+    opened.give_back()
     assert opened.loans.call_in() is True
