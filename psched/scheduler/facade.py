@@ -7,7 +7,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
@@ -189,9 +189,9 @@ class Scheduler:
     def stop(self, timeout: float | None = None) -> bool:
         """Take no more tasks, and wait for running handlers, at most `timeout` seconds; False when that was too short.
 
-        What runs then goes on in its thread, and its lease is kept: another `stop` waits for it again. Afterwards it
-        can be started again. Does nothing when it is not running. A database that does not answer meanwhile holds
-        nobody up. Raises ScheduleError when a handler calls it, which it would wait for.
+        What runs then goes on in its thread, its lease kept, and another `stop` waits for it again. A database that does
+        not answer holds nobody up. Does nothing when it is not running; can be started again. Raises ScheduleError when
+        a handler calls it, which it would wait for.
         """
         with self._here():
             if any(engine is not None and engine.runs_here() for engine in (self._engine, self._ending)):
@@ -216,9 +216,11 @@ class Scheduler:
         """
         with self._using() as opened:
             for row in opened.schedules.list():
-                _delete(opened.schedules.store.delete, row.key)
+                with suppress(IdempotentError):  # it is gone already
+                    opened.schedules.store.delete(row.key)
             for task in opened.queue.list(TaskFilter()):
-                _delete(opened.queue.delete, task.key)
+                with suppress(IdempotentError):
+                    opened.queue.delete(task.key)
 
     @contextmanager
     def _using(self) -> Iterator[Opened]:
@@ -291,11 +293,3 @@ def create_scheduler(
     if type(concurrency) is not int or not 1 <= concurrency <= 1000:
         raise ValueError(f"concurrency must be a number of threads from 1 to 1000, got {concurrency!r}")
     return Scheduler(place, poll_interval, concurrency)
-
-
-def _delete(delete: Callable[[str], None], key: str) -> None:
-    """Delete a row; one that is gone already is as good."""
-    try:
-        delete(key)
-    except IdempotentError:
-        return
