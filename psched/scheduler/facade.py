@@ -189,9 +189,9 @@ class Scheduler:
     def stop(self, timeout: float | None = None) -> bool:
         """Take no more tasks, and wait for running handlers, at most `timeout` seconds; False when that was too short.
 
-        What runs then goes on in its thread, its lease kept, and another `stop` waits for it again. A database that does
-        not answer holds nobody up. Does nothing when it is not running; can be started again. Raises ScheduleError when
-        a handler calls it, which it would wait for.
+        What runs then goes on in its thread, its lease kept, and another `stop` waits for it again. A database that is
+        away holds nobody up. Does nothing when it is not running; can be started again. Raises ScheduleError when a
+        handler calls it, which it would wait for.
         """
         with self._here():
             if any(engine is not None and engine.runs_here() for engine in (self._engine, self._ending)):
