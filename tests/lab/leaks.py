@@ -99,8 +99,8 @@ def _ours(pid: int) -> Iterator[psutil.Process]:
 def _mark_of(process: psutil.Process) -> str | None:
     try:
         return process.environ().get(MARK)
-    except (psutil.ZombieProcess, psutil.AccessDenied):
-        return None  # it has ended, or is somebody else's
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None  # it has just ended, and may be ours for all that; or it is somebody else's
 
 
 def _name(process: psutil.Process) -> str:
