@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, FromClause, Insert, String, Update, bindparam, column
@@ -16,17 +15,12 @@ PREFIX = "given_"
 
 
 def given(parameter: str, types: Mapping[str, Any]) -> FromClause:
-    """Return what stands in FROM for the rows in `parameter`, with a column `given_<name>` for each of `types`."""
+    """Return what stands in FROM for the rows in `parameter`, with a column `given_<name>` for each of `types`.
+
+    The parameter is made by `insertion.as_parameter`.
+    """
     fields = [column(f"{PREFIX}{name}", type_) for name, type_ in types.items()]
     return given_rows(bindparam(parameter, type_=String), fields).table_valued(*fields, name="given")
-
-
-def as_parameter(rows: Sequence[Mapping[str, str | int]]) -> str:
-    """Return rows as such a parameter: text and whole numbers by the names of columns; what is missing is NULL."""
-    return _ENCODER.encode(rows)
-
-
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class Compiled:

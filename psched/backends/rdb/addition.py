@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Table, bindparam, func, literal_column, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Table, bindparam, func, literal_column
 
 from psched.backends.rdb.leases import new_number
+from psched.backends.rdb.nonces import Nonces
 from psched.backends.rdb.records import Records
 from psched.backends.rdb.schedule_rows import alert_at, policy_columns, rule_columns
 from psched.backends.rdb.tables import milliseconds
@@ -19,8 +20,6 @@ from psched.model import Policy, ScheduleRow
 from psched.payload import encode
 
 _ALL = Policy()
-_PAGE = 500
-"""Rows looked at by one statement."""
 
 _TOLD = (
     *("key", "data", "type", "cron", "timezone", "delay_ms", "next_time", "due"),
@@ -37,7 +36,7 @@ class Addition:
         self._records = records
         self._holder = holder
         self._insertion = Insertion(database.dialect, table, [c[name] for name in _TOLD], _values)
-        self._look = select(c.key, c.nonce).where(c.key.in_(bindparam("keys", expanding=True)))
+        self._nonces = Nonces(table)
 
     def add(self, schedules: Sequence[ScheduleRow]) -> list[str]:
         """Write new schedules and return the keys that existed; see `ScheduleStore.add_many`."""
@@ -47,14 +46,14 @@ class Addition:
 
         def work(connection: Connection, uncertain: bool) -> list[str]:
             if uncertain:
-                present = self._not_ours(connection, keys, nonce)
+                present = self._nonces.others(connection, keys, nonce)
                 if len(present) < len(keys):  # an attempt whose answer was lost has done it
                     return present
             with self._database.transaction(connection):
                 if self._insertion.execute(connection, told, {"nonce": nonce}) == len(keys):
                     present = []
                 else:
-                    present = self._not_ours(connection, keys, nonce)
+                    present = self._nonces.others(connection, keys, nonce)
                 if len(present) < len(keys):
                     self._enter(connection, keys, nonce)
             return present
@@ -67,14 +66,6 @@ class Addition:
             self._records.change(connection, keys[0], ADD, self._holder, None)
         else:
             self._records.additions(connection, keys, nonce, self._holder)
-
-    def _not_ours(self, connection: Connection, keys: list[str], nonce: int) -> list[str]:
-        """Return those of `keys` that exist, or not, but are not written under `nonce`."""
-        ours: set[str] = set()
-        for start in range(0, len(keys), _PAGE):
-            found = connection.execute(self._look, {"keys": keys[start : start + _PAGE]})
-            ours.update(key for key, number in found if number == nonce)
-        return [key for key in keys if key not in ours]
 
 
 def columns(row: ScheduleRow) -> dict[str, Any]:

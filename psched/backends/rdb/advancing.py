@@ -17,7 +17,8 @@ from psched.backends.rdb.statements import GIVEN_LEASE
 from psched.backends.rdb.tables import milliseconds
 from psched.dialects.base import ExactText, LongText
 from psched.dialects.database import Database
-from psched.dialects.given import PREFIX, Compiled, as_parameter, given
+from psched.dialects.given import PREFIX, Compiled, given
+from psched.dialects.insertion import as_parameter
 from psched.ledger import Step
 from psched.model import ScheduleRow
 

@@ -19,7 +19,8 @@ from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import RUNNING
 from psched.clock import boottime
 from psched.dialects.database import Database
-from psched.dialects.given import Compiled, as_parameter
+from psched.dialects.given import Compiled
+from psched.dialects.insertion import as_parameter
 from psched.dialects.pairs import Pair
 from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError, ScheduleError
 from psched.model import Lease

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, bindparam, func, literal_column, select
+from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, bindparam, func, literal_column
 
 from psched.backends.rdb.leases import new_number
+from psched.backends.rdb.nonces import Nonces
 from psched.backends.rdb.tables import band_of
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
@@ -16,9 +17,6 @@ from psched.model import NewTask
 from psched.payload import compress_to_text, encode
 
 _TOLD = ("key", "type", "data", "user_name", "max_running", "priority", "band", "max_attempts")
-
-_PAGE = 500
-"""Rows looked at by one statement."""
 
 
 class Submission:
@@ -29,7 +27,7 @@ class Submission:
         self._database = database
         told = [c[name] for name in _TOLD]
         self._insertion = Insertion(database.dialect, table, [*told, Column("start", BigInteger)], _values)
-        self._look = select(c.key, c.nonce).where(c.key.in_(bindparam("keys", expanding=True)))
+        self._nonces = Nonces(table)
 
     def submit(self, tasks: Sequence[NewTask], connection: Any) -> list[str]:
         """Write `tasks` and return the keys that existed; see `TaskStore.submit`."""
@@ -49,15 +47,7 @@ class Submission:
     def _write(self, connection: Connection, rows: list[dict[str, Any]], nonce: int) -> list[str]:
         if self._insertion.execute(connection, rows, {"nonce": nonce}) == len(rows):
             return []
-        return self._not_ours(connection, [row["key"] for row in rows], nonce)
-
-    def _not_ours(self, connection: Connection, keys: list[str], nonce: int) -> list[str]:
-        """Return those of `keys` that are not written by us, now or by an attempt whose answer was lost."""
-        ours: set[str] = set()
-        for start in range(0, len(keys), _PAGE):
-            found = connection.execute(self._look, {"keys": keys[start : start + _PAGE]})
-            ours.update(key for key, number in found if number == nonce)
-        return [key for key in keys if key not in ours]
+        return self._nonces.others(connection, [row["key"] for row in rows], nonce)
 
 
 def columns(task: NewTask) -> dict[str, Any]:
