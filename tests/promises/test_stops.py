@@ -18,7 +18,8 @@ def test_term_lets_a_run_finish_and_quit_gives_it_to_the_next_poll_of_another(cl
     cluster.wait_for_run("finishing")
     quitting = cluster.master("quit").start()
     released = cluster.add("released", "program")
-    cluster.wait_for_run("released")
+    first = cluster.wait_for_run("released")
+    cluster.wait_for(lambda: cluster.lines("sign", "released") or None)
     cluster.master("other").start()
     terminated.signal(signal.SIGTERM)
     terminated.wait_for_log("stopping when the running tasks are done")
@@ -31,7 +32,6 @@ def test_term_lets_a_run_finish_and_quit_gives_it_to_the_next_poll_of_another(cl
     cluster.wait_for_end("finishing")
     assert (terminated.end(), quitting.end()) == (0, 0)
     cluster.stop()
-    first = cluster.runs("released")[0]
     cluster.deaths[first.pid] = max(line["at"] for line in cluster.lines("sign", "released"))
     assert cluster.judge({"finishing": [finishing], "released": [released]}) == []
     assert len(cluster.runs("finishing")) == 1
