@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+
+CHOSEN = "PSCHED_TEST_SERVERS"
+"""The environment variable that names a folder of programs to be taken instead of those that are installed."""
 
 NOT_RUN = "NOT RUN: "
 """How the reason of such a test begins."""
@@ -71,12 +75,20 @@ def not_run(reason: str) -> NoReturn:
 
 
 def find(*names: str) -> Path:
-    """Return where the first of these programs that is installed is, else end the test as NOT RUN."""
-    for name in names:
-        if path := _locate(name):
-            return path
+    """Return where the first of these programs is, a chosen one before all installed, else end the test as NOT RUN."""
+    for locate in (chosen, _locate):
+        for name in names:
+            if path := locate(name):
+                return path
     package = PACKAGES.get(names[0])
     not_run(f"{package.what}: {names[0]} not found{package.remedy}" if package else f"{names[0]} not found")
+
+
+def chosen(name: str) -> Path | None:
+    """Return where this program is in the folder that PSCHED_TEST_SERVERS names; None when it is not there."""
+    folder = os.environ.get(CHOSEN)
+    path = Path(folder, name).absolute() if folder else None
+    return path if path is not None and path.is_file() else None
 
 
 def lacking() -> list[str]:

@@ -1,4 +1,4 @@
-"""A private MariaDB. In the test process."""
+"""A private MariaDB, or the MySQL that was chosen in its place (`tests/lab/absent.py`). In the test process."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from typing import Any
 import pymysql
 from pymysql.cursors import Cursor
 
-from tests.lab import absent
+from tests.lab import absent, mysql
 from tests.lab.identity import own, run_as_owner
 from tests.lab.ports import HOST
 from tests.lab.servers import PASSWORD, USER, Server
 
 _SMALL = ["--innodb-log-file-size=16M", "--innodb-buffer-pool-size=32M", "--aria-pagecache-buffer-size=8M"]
 _USERS = f"""
-FLUSH PRIVILEGES;
-CREATE OR REPLACE USER root@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';
+CREATE USER root@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';
 GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;
 CREATE USER {USER}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';
 GRANT ALL ON `psched\\_%`.* TO {USER}@'127.0.0.1';
 """
 """psched's user owns its databases and has no privilege beyond, so that read_only binds it."""
+_BEFORE_USERS = "FLUSH PRIVILEGES;\nDROP USER IF EXISTS root@'127.0.0.1';\n"
+"""mariadb-install-db makes that user, and lets privileges alone until they are flushed."""
 
 
 class MariaDB(Server):
@@ -74,10 +75,16 @@ class MariaDB(Server):
         self._connect(USER).close()
 
     def _install(self, data: Path) -> None:
+        if mysql.is_chosen():
+            mysql.install(data, _USERS)
+        else:
+            self._install_mariadb(data)
+
+    def _install_mariadb(self, data: Path) -> None:
         program = absent.find("mariadb-install-db", "mysql_install_db")
         # servers remove each other's files from a temporary folder that they share
         with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".sql") as users:
-            users.write(_USERS)
+            users.write(_BEFORE_USERS + _USERS)
             users.flush()
             own(Path(users.name))
             own(Path(folder))
@@ -93,5 +100,5 @@ class MariaDB(Server):
             str(absent.find("mariadbd", "mysqld")), "--no-defaults", f"--datadir={self.data}",
             f"--bind-address={HOST}", f"--port={self.port}", f"--socket={self.folder}/s",
             f"--pid-file={self.folder}/pid", f"--tmpdir={self.folder}", "--skip-name-resolve", "--skip-log-bin",
-            "--max-connections=400", *_SMALL, *([] if self.durable else quick),
+            "--max-connections=400", *(mysql.SMALL if mysql.is_chosen() else _SMALL), *([] if self.durable else quick),
         ]  # fmt: skip
