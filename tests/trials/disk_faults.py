@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import sys
+import time
 
+from psched.clock import boottime
+from tests.lab.servers import Server
 from tests.trials.fault import Fault
 from tests.trials.stage import ALONE
+
+_UNDECIDED = 30.0
+"""Seconds in which a server has either come to itself again or ended."""
 
 
 class DiskFull(Fault):
@@ -28,7 +34,20 @@ class DiskFull(Fault):
     def heal(self) -> None:
         self.disk.free()
         server = self.stage.server
-        if server is not None and len(server.processes) == 1:  # its guardian
+        if server is not None and not self._comes_to_itself(server):
             print(f"{server.name} has died of its full disk", file=sys.stderr)
             server.kill()
             server.start()
+
+    def _comes_to_itself(self, server: Server) -> bool:
+        """Wait until the server writes again, or has ended: one that dies of a full disk does so only after a while."""
+        deadline = boottime() + _UNDECIDED
+        while len(server.processes) > 1:  # its guardian is one
+            try:
+                self.stage.sabotage.write()
+                return True
+            except Exception:
+                if boottime() > deadline:
+                    raise
+            time.sleep(0.2)
+        return False

@@ -19,6 +19,7 @@ class MasterFault(Fault):
 
     def begin(self) -> None:
         self.node = self.some_node()
+        self.node.wait_until_there()  # one that was just started cannot be told anything yet
         self.strike(self.node)
 
     def strike(self, node: Node) -> None:

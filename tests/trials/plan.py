@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from psched.clock import Clock, boottime
 from tests.trials import (
     child_faults,
     database_faults,
@@ -75,6 +76,24 @@ class Step:
 
     def __str__(self) -> str:
         return f"{self.at:6.1f} s for {self.lasts:4.1f} s  {self.fault.kind}"
+
+
+class Pace:
+    """The time of a plan. When the laboratory is held up, the plan waits, lest its steps run into one another."""
+
+    def __init__(self, longest: float, clock: Clock = boottime) -> None:
+        """`longest`: seconds that pass at the most between two looks."""
+        self._longest = longest
+        self._clock = clock
+        self._looked = clock()
+        self._now = 0.0
+
+    def now(self) -> float:
+        """Return the seconds since the plan's beginning."""
+        looked = self._clock()
+        self._now += min(looked - self._looked, self._longest)
+        self._looked = looked
+        return self._now
 
 
 def plan(seed: int, seconds: float, faults: Sequence[type[Fault]], pause: float = PAUSE) -> list[Step]:

@@ -36,6 +36,10 @@ class Sabotage(Protocol):
         """Hold locks on all tables, as a stranger's migration or backup may."""
         ...
 
+    def write(self) -> None:
+        """Change something and undo it; raises the driver's error when that cannot be done."""
+        ...
+
 
 class OnMariaDB:
     """A MariaDB server."""
@@ -70,6 +74,11 @@ class OnMariaDB:
         with self._server.admin() as cursor:
             cursor.execute(f"ALTER USER {USER}@'{HOST}' WITH MAX_USER_CONNECTIONS {connections}")
 
+    def write(self) -> None:
+        with self._server.admin(self._database) as cursor:
+            cursor.execute("CREATE TABLE psched_written (n INTEGER)")
+            cursor.execute("DROP TABLE psched_written")
+
 
 class OnPostgreSQL:
     """A PostgreSQL server."""
@@ -101,6 +110,11 @@ class OnPostgreSQL:
         with self._server.admin() as connection:
             connection.execute(f"ALTER ROLE {USER} CONNECTION LIMIT {connections}")
 
+    def write(self) -> None:
+        with self._server.admin(self._database) as connection:
+            connection.execute("CREATE TABLE psched_written (n INTEGER)")
+            connection.execute("DROP TABLE psched_written")
+
 
 class OnRedis:
     """A Redis server."""
@@ -131,6 +145,10 @@ class OnRedis:
         finally:
             self._server.command("CLIENT", "UNPAUSE")
 
+    def write(self) -> None:
+        self._server.command("SET", "psched_written", "1")
+        self._server.command("DEL", "psched_written")
+
 
 class OnSQLite:
     """A SQLite file: it has no sessions and no limit of connections."""
@@ -152,3 +170,8 @@ class OnSQLite:
             connection.execute("BEGIN EXCLUSIVE")
             yield
             connection.execute("ROLLBACK")
+
+    def write(self) -> None:
+        with contextlib.closing(sqlite3.connect(self._file, isolation_level=None, timeout=20)) as connection:
+            connection.execute("CREATE TABLE psched_written (n INTEGER)")
+            connection.execute("DROP TABLE psched_written")

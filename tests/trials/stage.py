@@ -47,6 +47,8 @@ ALONE = frozenset({"sqlite", "mariadb", "postgresql", "redis"})
 ALIVE_TIME = 4.0
 """Seconds a lease lasts in a trial."""
 STOPS_WITHIN = 30.0
+STARTS_WITHIN = 120.0
+"""No promise of psched's: a machine that has much else to do may take so long to start all of a trial."""
 
 _CONFIG: dict[str, Any] = {
     "app": "handlers:Handlers",
@@ -118,6 +120,10 @@ class Node:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
+    def wait_until_there(self) -> None:
+        """Wait until there is a master."""
+        wait_for(lambda: self.pid is not None, self.daemon.explain, STARTS_WITHIN)
+
     def wait_until_gone(self) -> None:
         """Wait until a master that was told to stop has ended."""
         wait_for(lambda: self.pid is None, self.daemon.explain, STOPS_WITHIN)
@@ -187,7 +193,7 @@ class Stage:
         for node in self.nodes.values():
             node.start()
         for node in self.nodes.values():
-            node.daemon.wait_until_ready()
+            node.daemon.wait_for((node.daemon.folder / "ready").exists, STARTS_WITHIN)
 
     def url(self, proxy: Proxy | None = None) -> str:
         """Return the URL of the database, through a proxy if given."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trials.plan import FAULTS, PAUSE, Step, plan
+from tests.trials.plan import FAULTS, PAUSE, Pace, Step, plan
 
 seeds = st.integers(0, 10**6)
 LONG = 1200.0
@@ -51,6 +51,12 @@ def test_every_fault_is_healed_in_time(seed: int, seconds: float) -> None:
 
 def test_faults_have_names_of_their_own() -> None:
     assert len({fault.kind for fault in FAULTS}) == len(FAULTS)
+
+
+def test_a_plan_waits_for_a_laboratory_that_is_held_up() -> None:
+    looks = iter([100.0, 100.2, 130.2, 130.3])
+    pace = Pace(0.5, lambda: next(looks))
+    assert [round(pace.now(), 1) for _ in range(3)] == [0.2, 0.7, 0.8]
 
 
 def at_once(one: Step, other: Step) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from psched.clock import boottime
 from tests.trials.fault import Fault
 from tests.trials.history import Declared, History, read_runs, read_submissions, write_faults
-from tests.trials.plan import Step
+from tests.trials.plan import Pace, Step
 from tests.trials.stage import Stage
 from tests.trials.submitter import Submitter
 from tests.trials.verdict import Bounds, Judge, Violation, recoveries
@@ -90,11 +90,11 @@ class Trial:
 
     def _strike(self, submitter: Submitter) -> None:
         """Begin and heal all faults in their time."""
-        start = boottime()
+        pace = Pace(2 * TICK)
         waiting, active = sorted(self.steps, key=lambda step: step.at), dict[Fault, float]()
         try:
             while waiting or active:
-                now = boottime() - start
+                now = pace.now()
                 self._heal([fault for fault, until in active.items() if until <= now], active)
                 while waiting and waiting[0].at <= now:
                     step = waiting.pop(0)
