@@ -140,7 +140,7 @@ def test_a_child_is_not_blamed_for_the_time_its_master_stood_still(make_daemon: 
 
 
 def test_one_early_death_is_replaced_at_once_and_the_next_ones_no_faster_than_the_limit(make_daemon: Make) -> None:
-    daemon = make_daemon(child_fork_frequency_limit=1).start()
+    daemon = make_daemon(child_fork_frequency_limit=4).start()
     first = daemon.worker()
     first.kill()
     daemon.wait_for_log("was killed by SIGKILL; replacing it")

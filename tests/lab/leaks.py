@@ -53,10 +53,13 @@ class Holdings:
         )
 
     def processes_since(self, before: Holdings, owned: Owned) -> set[psutil.Process]:
-        """Return the session's processes that are here and were not there before, but for what the session owns."""
+        """Return the session's processes that are here and were not there before, but for what the session owns.
+
+        What ended meanwhile is nobody's any more: a server's session may, before it is asked whose it is.
+        """
         ours = {process for pid in self.pids - before.pids for process in _ours(pid)}
         pids = owned.processes if ours else set()
-        return {process for process in ours if process.pid not in pids}
+        return {process for process in ours if process.pid not in pids and process.is_running()}
 
     def since(self, before: Holdings, owned: Owned) -> list[str]:
         """Return the names of what is here and was not there before."""

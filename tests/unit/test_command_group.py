@@ -122,7 +122,7 @@ STUBBORN = "trap 'echo >termed' TERM; echo $$ >pids; while :; do sleep 0.1; done
     ("data", "sign"),
     [
         ({"shell": True, "command": "sleep 60 & echo $! $$ >pids; wait"}, "pids"),
-        ({"shell": True, "command": STUBBORN, "timeout": 0.5}, "termed"),
+        ({"shell": True, "command": STUBBORN, "timeout": 2}, "termed"),
     ],
     ids=["running", "being ended"],
 )
