@@ -48,7 +48,7 @@ class Watch:
 
     def _before_mysql(self, cursor: Any, statement: str, parameters: Any) -> None:
         probe = cursor.connection.cursor()
-        probe.execute(f"EXPLAIN {statement}", parameters)
+        probe.execute(f"EXPLAIN FORMAT=TRADITIONAL {statement}", parameters)
         names = [column[0] for column in probe.description]
         for row in probe.fetchall():
             step = dict(zip(names, row, strict=True))
