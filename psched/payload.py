@@ -37,12 +37,25 @@ def encode(data: object) -> str:
         return "{}"
     try:
         text = _ENCODER.encode(data)
+        _check_names(data)
         size = len(text) if text.isascii() else len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"data cannot be stored as JSON: {error}") from error
     if size > MAX_DATA_BYTES:
         raise ValueError(f"data has {size} bytes as JSON, at most {MAX_DATA_BYTES} can be stored")
     return text
+
+
+def _check_names(data: Any, *path: Any) -> None:
+    """Raise TypeError for a name that is no text: JSON's writer would make it one, `1` as `"1"`."""
+    is_object = isinstance(data, dict)
+    for name in data if is_object else ():
+        if not isinstance(name, str):
+            where = "data" + "".join(f"[{step!r}]" for step in path)
+            raise TypeError(f"the name {name!r} in {where} is no text; it would be read again as another one")
+    for name, value in data.items() if is_object else enumerate(data):
+        if isinstance(value, _NESTED):
+            _check_names(value, *path, name)
 
 
 def compress(text: str) -> bytes:
@@ -87,6 +100,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
 
 
+_NESTED = (dict, list, tuple)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 """Made once: for small data that takes longer than using them."""

@@ -50,6 +50,8 @@ def test_data_is_compact_and_escapes_no_more_than_it_must() -> None:
         ({"x": {1, 2}}, "cannot be stored as JSON: .*set is not JSON serializable"),
         ({"x": b"bytes"}, "cannot be stored as JSON: .*bytes is not JSON serializable"),
         ({("a", "b"): 1}, "cannot be stored as JSON: keys must be str"),
+        ({1: "one"}, "cannot be stored as JSON: the name 1 in data is no text"),
+        ({"a": [{}, {"b": {None: 1}}]}, r"the name None in data\['a'\]\[1\]\['b'\] is no text"),
         ({"x": "\ud800"}, "cannot be stored as JSON: .*surrogates not allowed"),
         (nested(100_000), "cannot be stored as JSON: maximum recursion depth"),
     ],
