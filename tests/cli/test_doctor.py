@@ -8,6 +8,7 @@ import pytest
 
 from psched.cli.doctor import clock_finding
 from tests.cli.commands import Commands, Outcome
+from tests.lab.servers import Server
 
 APP = "import psched\napp = psched.App()\n@app.task('t')\ndef handle(task): ...\n"
 
@@ -58,6 +59,33 @@ def test_a_database_that_is_away_is_told_without_its_password(fresh: Commands) -
     assert not ok
     assert "127.0.0.1:1/psched is not available" in message
     assert "s3cret" not in outcome.out
+
+
+def test_a_database_that_cannot_be_written_is_told(fresh: Commands, mariadb: Server) -> None:
+    with mariadb.database() as url:
+        fresh.use(url)
+        fresh.ok("init")
+        assert findings(fresh.ok("doctor", "--json"))["writing"] == (True, "psched_schedules can be written")
+        mariadb.set_read_only()
+        try:
+            outcome = fresh("doctor", "--json")
+        finally:
+            mariadb.set_writable()
+    ok, message = findings(outcome)["writing"]
+    assert (outcome.code, ok) == (1, False)
+    assert "read-only" in message
+
+
+def test_a_replica_of_redis_is_told(fresh: Commands, redis: Server) -> None:
+    with redis.database() as url:
+        fresh.configure(f"development: {{type: redis, url: '{url}'}}")
+        fresh.ok("init")
+        redis.set_read_only()
+        try:
+            outcome = fresh("doctor", "--json")
+        finally:
+            redis.set_writable()
+    assert not findings(outcome)["writing"][0]
 
 
 class Clock:

@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from psched.backends.redis.faults import passes
 from psched.backends.redis.scripts import Scripts
 from psched.backends.redis.server import RedisServer
-from psched.backends.sql.layout import checked_name
+from psched.backends.sql.layout import checked_name, unwritable
 from psched.errors import ConfigError
 from psched.store import Finding
 
@@ -117,9 +117,18 @@ class Table:
         server = self._info("server")
         mode = "cluster" if self._info("cluster").get("cluster_enabled") else str(server.get("redis_mode", "?"))
         yield Finding("server", True, f"Redis {server.get('redis_version', '?')}, {mode}; its scripts work")
+        yield self._writing()
         warning = self._eviction()
         yield Finding("eviction", warning is None, "no key is ever evicted" if warning is None else warning)
         yield self._persistence()
+
+    def _writing(self) -> Finding:
+        """Delete a field that is not there: who may not write is told all the same."""
+        try:
+            self._server.call_on(self.meta, "HDEL", self.meta, "")
+        except ResponseError as error:
+            return unwritable(self.name, error)
+        return Finding("writing", True, f"{self.name} can be written")
 
     def _eviction(self) -> str | None:
         policy = self._info("memory").get("maxmemory_policy")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlalchemy import Connection, Index, Table, inspect
+from sqlalchemy import Connection, Index, Table, false, inspect, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from psched.dialects.base import Fault
 from psched.dialects.database import Database
 from psched.errors import ConfigError
 from psched.store import Finding
@@ -128,9 +129,31 @@ class Layout:
     def _findings(self, connection: Connection) -> Iterator[Finding]:
         dialect = self._database.dialect
         yield Finding("server", True, dialect.version(connection))
+        yield self._writing(connection)
         missing = [str(index.name) for index in self._missing_indexes(connection)]
         yield Finding(
             "indexes", not missing, f"missing index {', '.join(missing)}: run psched init" if missing else "all there"
         )
         problem = dialect.key_problem(connection, self._table.name, self._key)
         yield Finding("keys", problem is None, "compare byte by byte" if problem is None else problem)
+
+    def _writing(self, connection: Connection) -> Finding:
+        """Write no row: who may not write is told all the same."""
+        key = self._table.c[self._key]
+        try:
+            connection.execute(update(self._table).where(false()).values({key: key}))
+        except DBAPIError as error:
+            if error.connection_invalidated or self._database.fault(error) is Fault.CONFLICT:
+                raise
+            return unwritable(self._table.name, error.orig)
+        return Finding("writing", True, f"{self._table.name} can be written")
+
+
+def unwritable(table: str, error: object) -> Finding:
+    """Return what `psched doctor` shows of a table that refuses to be written, as `error` says."""
+    return Finding(
+        "writing",
+        False,
+        f"{table} cannot be written, and workers wait until it can: {error}; "
+        "is this a standby, read-only, or does the user lack the right?",
+    )
