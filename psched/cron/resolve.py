@@ -1,9 +1,10 @@
 """From wall times to instants: what happens to a schedule when clocks are put forward or back. Used wherever cron is.
 
-Every expression means one fixed set of instants, and a next time is the least element past a given one; nothing is
-remembered between calls. A *once* expression (the dialect decides) maps each matching wall time to one instant: to its
-first pass, or to the end of the gap it falls in, unless the gap is 3 h or longer, as Debian's cron(8) does. Any other
-consists of all instants whose wall time matches: none in a gap, two when the wall time comes twice.
+Every expression means one fixed set of instants, and a next time is the least element past a given one: the same
+question always has the same answer, and the latest answers are remembered. A *once* expression (the dialect decides)
+maps each matching wall time to one instant: to its first pass, or to the end of the gap it falls in, unless the gap is
+3 h or longer, as Debian's cron(8) does. Any other consists of all instants whose wall time matches: none in a gap, two
+when the wall time comes twice.
 
 Two facts about the tz database are relied on, and a test holds them: no zone puts its clock back by more than a day,
 and between two changes of one zone lie more than two days.
@@ -12,6 +13,7 @@ and between two changes of one zone lie more than two days.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from psched.cron.expression import parse
@@ -29,6 +31,9 @@ _SETTLED = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp())
 """No zone's rules change after this, so dates and clock changes repeat every 400 years."""
 _CYCLE = 400 * 365 * DAY + 97 * DAY
 
+_REMEMBERED = 4096
+"""Answers of each kind. Schedules that are due together tend to ask with the same words."""
+
 
 def next_time(cron: str, after: int, timezone: str, dialect: str = "vixie") -> int:
     """Return the first match strictly after `after`, both in unix seconds.
@@ -37,8 +42,7 @@ def next_time(cron: str, after: int, timezone: str, dialect: str = "vixie") -> i
         ConfigError: the expression, zone or dialect cannot be used (`validate` says the same), or the answer lies past
             the year 9999. An `after` before the year 1 counts as the beginning of the year 1.
     """
-    expression = parse(cron, dialect)
-    found = following(expression, load_zone(timezone), after, LATEST)
+    found = _next(cron, after, timezone, dialect)
     if found is None:
         raise ConfigError(f"cron {cron!r}: no match after {after} and before the year 10000; give an earlier time")
     return found
@@ -71,12 +75,21 @@ def validate(cron: str, timezone: str, dialect: str = "vixie") -> None:
         ConfigError: the expression, the zone or the dialect is wrong, or there is no such date, or all its times fall
             in the hours that the zone's clock changes skip. One line that names the thing and the remedy.
     """
-    expression = parse(cron, dialect)
-    if following(expression, load_zone(timezone), _SETTLED, _SETTLED + _CYCLE) is None:
+    if not _has_matches(cron, timezone, dialect):
         raise ConfigError(
             f"cron {cron!r} never runs in {timezone}: its only times are those skipped when the clock is put forward; "
             "choose another hour"
         )
+
+
+@lru_cache(_REMEMBERED)
+def _next(cron: str, after: int, timezone: str, dialect: str) -> int | None:
+    return following(parse(cron, dialect), load_zone(timezone), after, LATEST)
+
+
+@lru_cache(_REMEMBERED)
+def _has_matches(cron: str, timezone: str, dialect: str) -> bool:
+    return following(parse(cron, dialect), load_zone(timezone), _SETTLED, _SETTLED + _CYCLE) is not None
 
 
 def following(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:

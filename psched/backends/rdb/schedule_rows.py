@@ -2,27 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from sqlalchemy import Row
 
 from psched.backends.rdb.leases import storable
 from psched.backends.rdb.tables import CLAIMED_OF_SCHEDULE, RUNNING, WAITING, milliseconds
-from psched.backends.sql.fields import Fields
+from psched.backends.sql.fields import LAST_SECOND, Fields
 from psched.ledger import PAUSED, SKIPPED, Entry
 from psched.model import CATCH_UP, Claim, Lease, Policy, Rule, ScheduleRow
-from psched.payload import encode, type_from_key
+from psched.payload import decode, encode, type_from_key
 
 _ERROR_TAIL = 2000
 """Characters kept of an error: the row of the schedule itself has more of it."""
 
+_LAST_MS = LAST_SECOND * 1000
+_ERRORS = {str, type(None)}
+_NOT_APART = [None, None, None]
+"""What stands in `extra`, `paused_from` and `paused_until` of most rows."""
+_POLICIES = {catch_up: Policy(catch_up) for catch_up in CATCH_UP}
+"""The policies without bounds."""
 
-def claimed_schedule(holder: str, row: Row[Any]) -> Claim:
-    """Return a schedule that `holder` has just leased, read with the columns `CLAIMED_OF_SCHEDULE`."""
-    values = dict(zip(CLAIMED_OF_SCHEDULE, row, strict=True))
-    lease = Lease(values["key"], values["fence"], values["due"] / 1000)
-    return Claim(read_schedule({**values, "status": RUNNING, "node": holder}), lease)
+
+def claimed_schedule(holder: str, row: Sequence[Any]) -> Claim:
+    """Return a schedule that `holder` has just leased, read with the columns `CLAIMED_OF_SCHEDULE`.
+
+    A row that is as psched writes most of them is read without looking at each column by itself.
+    """
+    schedule = _plain_schedule(holder, row)
+    if schedule is None:
+        values = {"status": RUNNING, "node": holder}
+        schedule = read_schedule({**dict(zip(CLAIMED_OF_SCHEDULE, row, strict=True)), **values})
+    return Claim(schedule, Lease(row[0], row[2], row[3] / 1000))
+
+
+def _plain_schedule(holder: str, row: Sequence[Any]) -> ScheduleRow | None:
+    """Return the schedule of a row that is as it should be, never paused nor run besides; None for any other."""
+    key, _, _, due, type_, data, attempts, error, cron, timezone, delay, time, last, *rest = row
+    *apart, catch_up, lateness, alert = rest
+    texts = key.__class__ is type_.__class__ is data.__class__ is cron.__class__ is timezone.__class__ is str
+    numbers = attempts.__class__ is delay.__class__ is time.__class__ is int
+    if not (texts and numbers and type_ and apart == _NOT_APART and catch_up in CATCH_UP):
+        return None
+    times = 0 <= time <= _LAST_MS and (last is None or (last.__class__ is int and 0 <= last <= _LAST_MS))
+    bounds = lateness is None and alert is None and 0 <= delay <= _LAST_MS
+    if not (times and bounds and error.__class__ in _ERRORS):
+        return None
+    try:
+        content = decode(data)
+    except (ValueError, RecursionError):
+        return None
+    return ScheduleRow(
+        key,
+        type_,
+        content,
+        RUNNING,
+        attempts,
+        error,
+        holder,
+        rule=Rule(cron, timezone, delay / 1000 if delay % 1000 else delay // 1000),
+        next_time=time // 1000,
+        next_run_time=due / 1000 if due % 1000 else due // 1000,
+        settled=False,
+        policy=_POLICIES[catch_up],
+        previous=None if last is None else last // 1000,
+    )
 
 
 def read_schedule(row: Mapping[Any, Any]) -> ScheduleRow:

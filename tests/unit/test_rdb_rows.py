@@ -1,0 +1,71 @@
+"""Reading rows of `rdb` that were just leased: the short way and the thorough one agree, whatever stands in them."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from psched.backends.rdb.schedule_rows import claimed_schedule, read_schedule
+from psched.backends.rdb.tables import CLAIMED_OF_SCHEDULE, CLAIMED_OF_TASK, RUNNING
+from psched.backends.rdb.task_rows import claimed_task, read_task
+
+Values = dict[str, list[Any]]
+
+_MOMENTS = [1_700_000_000_123, -1_500, 10**18]
+_LEASED: Values = {
+    "key": ["k"],
+    "ready": [1_700_000_000_000],
+    "fence": [3],
+    "due": [1_700_000_015_000, 1_700_000_015_500],
+    "type": ["t", "", b"t", None],
+    "data": ['{"a": 1}', "[1]", '{"a": NaN}', "", b"{}", None],
+    "attempts": [1, 7, "1"],
+    "last_error": [None, "it fails", b"it fails"],
+}
+_SCHEDULE: Values = {
+    **_LEASED,
+    "cron": ["* * * * *", None],
+    "timezone": ["UTC", None],
+    "delay_ms": [0, 1_500, -1_000, 10**20, "1"],
+    "next_time": [1_700_000_000_000, *_MOMENTS, None],
+    "last_time": [None, 1_699_999_940_000, *_MOMENTS, "x"],
+    "extra": [None, 1_700_000_000_000],
+    "paused_from": [None, *_MOMENTS],
+    "paused_until": [None, *_MOMENTS],
+    "catch_up": ["all", "none", "never", None],
+    "max_lateness_ms": [None, 500],
+    "alert_after_ms": [None, 500],
+}
+_TASK: Values = {
+    **_LEASED,
+    "cancel_requested": [0, 1],
+    "run_at": [1_700_000_000_000, *_MOMENTS, None],
+    "created": [1_700_000_000_000, *_MOMENTS, None],
+    "user_name": ["", "me", None],
+    "max_running": [None, 2, "2"],
+    "priority": [0, 5, None],
+    "max_attempts": [None, 2, "2"],
+}
+
+
+def _rows(values: Values) -> list[dict[str, Any]]:
+    """Return rows that differ from a plain one in at most two columns."""
+    plain = {name: some[0] for name, some in values.items()}
+    pairs = product(values, values)
+    return [{**plain, a: x, b: y} for a, b in pairs for x, y in product(values[a], values[b])]
+
+
+@pytest.mark.parametrize(
+    ("columns", "values", "claimed", "read"),
+    [
+        (CLAIMED_OF_SCHEDULE, _SCHEDULE, claimed_schedule, read_schedule),
+        (CLAIMED_OF_TASK, _TASK, claimed_task, read_task),
+    ],
+    ids=["schedule", "task"],
+)
+def test_a_row_is_the_same_leased_as_listed(columns: tuple[str, ...], values: Values, claimed: Any, read: Any) -> None:
+    for row in _rows(values):
+        listed = read({**row, "status": RUNNING, "node": "me", "finished_at": None})
+        assert repr(claimed("me", tuple(row[name] for name in columns)).row) == repr(listed), row
