@@ -167,7 +167,8 @@ class Dialect:
         """Tell whether a table, column or index that was to be created exists, perhaps since this very moment."""
         raise NotImplementedError
 
-    def among(self, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
+    @classmethod
+    def among(cls, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
         """Return the condition that `column` is among `keys`, which are selected (and locked) once."""
         return column.in_(keys)
 
@@ -178,7 +179,8 @@ class Dialect:
         """
         return None
 
-    def insert_new(self, table: Table) -> Any:
+    @classmethod
+    def insert_new(cls, table: Table) -> Any:
         """Return an INSERT that leaves rows whose key exists as they are, without an error."""
         raise NotImplementedError
 

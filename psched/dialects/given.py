@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, FromClause, Insert, String, Update, bindparam, column
 
 from psched.dialects.insertion import given_rows
-from psched.dialects.pairs import Prepared
+from psched.dialects.pairs import Texts
 
 PREFIX = "given_"
 """Begins the name of each column that is given, so that none is a word of SQL."""
@@ -24,16 +24,13 @@ def given(parameter: str, types: Mapping[str, Any]) -> FromClause:
 
 
 class Compiled:
-    """A statement that is compiled once, for one table on one database."""
+    """A statement that is compiled once for each kind of connection."""
 
     def __init__(self, statement: Update | Insert) -> None:
-        self._statement = statement
-        self._prepared: Prepared | None = None
+        self._texts = Texts(statement)
 
     def execute(self, connection: Connection, values: Mapping[str, Any]) -> int:
         """Execute it and return how many rows it changed."""
-        if self._prepared is None:
-            self._prepared = Prepared.of(self._statement, connection)
-        prepared = self._prepared
+        (prepared,) = self._texts.of(connection)
         changed: int = connection.exec_driver_sql(prepared.text, prepared.parameters(values)).rowcount
         return changed

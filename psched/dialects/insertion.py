@@ -30,7 +30,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-from psched.dialects.pairs import Prepared
+from psched.dialects.pairs import Prepared, kind_of
 
 GivenRow = Mapping[str, str | int]
 """What is given of a new row, by the names of columns; what is not is NULL."""
@@ -49,7 +49,8 @@ _MOST_CHARACTERS = 500_000
 class Inserting(Protocol):
     """What an insertion needs of its database's dialect."""
 
-    def insert_new(self, table: Table) -> Any:
+    @classmethod
+    def insert_new(cls, table: Table) -> Any:
         """Return an INSERT that leaves rows whose key exists as they are."""
         ...
 
@@ -87,15 +88,17 @@ def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> s
 class Insertion:
     """New rows of one table, whose keys are its primary key. Built once."""
 
-    def __init__(self, dialect: Inserting, table: Table, given: Sequence[Column[Any]], values: Values) -> None:
+    def __init__(self, dialect: type[Inserting], table: Table, given: Sequence[Column[Any]], values: Values) -> None:
         """`given`: what is told of each row, which `values` makes its columns of."""
         self._dialect = dialect
         self._table = table
         self._given = given
         self._values = values
-        self._ways: dict[tuple[str, ...], Ways] = {}
+        self._ways: dict[tuple[object, ...], Ways] = {}
 
-    def execute(self, connection: Connection, rows: Sequence[GivenRow], values: Mapping[str, Any]) -> int:
+    def execute(
+        self, dialect: Inserting, connection: Connection, rows: Sequence[GivenRow], values: Mapping[str, Any]
+    ) -> int:
         """Insert those of `rows` whose keys are new, and return how many; fewer, where that is not known.
 
         `values`: further parameters. In a transaction of the caller's, unless it is one row.
@@ -106,7 +109,7 @@ class Insertion:
                 ways, told = self._prepared(connection, *page[0]), {_NEW + name: told for name, told in page[0].items()}
             else:
                 ways, told = self._prepared(connection), {"new_rows": as_parameter(page)}
-            done += self._dialect.insert_prepared(connection, ways, {**told, **values})
+            done += dialect.insert_prepared(connection, ways, {**told, **values})
         return done
 
     def _prepared(self, connection: Connection, *told: str) -> Ways:
@@ -114,7 +117,7 @@ class Insertion:
 
         Who submits one by one says little of each: so no parameter is sent for the rest.
         """
-        kind = (connection.dialect.name, connection.dialect.driver, connection.dialect.paramstyle, *told)
+        kind = (*kind_of(connection), *told)
         if kind not in self._ways:
             statements = self._single(told) if told else self._many()
             self._ways[kind] = Ways(*(Prepared.of(statement, connection) for statement in statements))

@@ -142,7 +142,8 @@ class Dialect(base.Dialect):
         text = "".join((_BEGIN, first.text, _THEN, second.text, _END))
         return Prepared(text, None, {**first.own, **second.own})
 
-    def insert_new(self, table: Table) -> Any:
+    @classmethod
+    def insert_new(cls, table: Table) -> Any:
         """Return an INSERT that leaves rows whose key exists as they are; INSERT IGNORE would cut values to fit."""
         key = next(iter(table.primary_key))
         return insert(table).on_duplicate_key_update({key.name: key})

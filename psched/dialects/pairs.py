@@ -37,16 +37,35 @@ class Prepared:
         return everything if self.places is None else tuple([everything[name] for name in self.places])
 
 
+def kind_of(connection: Connection) -> tuple[object, ...]:
+    """Return what a statement's text depends on, besides the statement."""
+    dialect = connection.dialect
+    is_mariadb = getattr(dialect, "is_mariadb", False)
+    return dialect.name, dialect.driver, dialect.paramstyle, is_mariadb, dialect.server_version_info
+
+
+class Texts:
+    """Statements that are compiled once for each kind of connection. Safe to use from several threads."""
+
+    def __init__(self, *statements: Update | Insert) -> None:
+        self._statements = statements
+        self._prepared: dict[tuple[object, ...], tuple[Prepared, ...]] = {}
+
+    def of(self, connection: Connection) -> tuple[Prepared, ...]:
+        """Return the statements as the driver takes them."""
+        kind = kind_of(connection)
+        if kind not in self._prepared:
+            self._prepared[kind] = tuple([Prepared.of(statement, connection) for statement in self._statements])
+        return self._prepared[kind]
+
+
 class Pair:
-    """A row is changed by `first`; if it was there, `second` is done. Built once, for one table on one database."""
+    """A row is changed by `first`; if it was there, `second` is done. Built once for a table."""
 
     def __init__(self, first: Update, second: Insert) -> None:
-        self._first = first
-        self._second = second
-        self._prepared: tuple[Prepared, Prepared] | None = None
+        self._texts = Texts(first, second)
 
     def prepared(self, connection: Connection) -> tuple[Prepared, Prepared]:
         """Return both as the driver takes them."""
-        if self._prepared is None:
-            self._prepared = Prepared.of(self._first, connection), Prepared.of(self._second, connection)
-        return self._prepared
+        first, second = self._texts.of(connection)
+        return first, second

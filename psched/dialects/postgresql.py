@@ -129,11 +129,13 @@ class Dialect(base.Dialect):
         """Tell whether it exists; two that create it at once meet in the catalogue, also at the type of its rows."""
         return _state(error) in ("42P07", "42701", "42710", "23505")
 
-    def among(self, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
+    @classmethod
+    def among(cls, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
         """Return a condition that selects `keys` once; a plain IN may be scanned again, and lock far more rows."""
         return column == any_(func.array(keys.scalar_subquery(), type_=ARRAY(column.type)))
 
-    def insert_new(self, table: Table) -> Any:
+    @classmethod
+    def insert_new(cls, table: Table) -> Any:
         """Return an INSERT that leaves rows whose key exists as they are."""
         return insert(table).on_conflict_do_nothing()
 

@@ -92,7 +92,8 @@ class Dialect(base.Dialect):
         """Tell whether a table, column or index exists."""
         return "already exists" in str(error.orig) or "duplicate column name" in str(error.orig)
 
-    def insert_new(self, table: Table) -> Any:
+    @classmethod
+    def insert_new(cls, table: Table) -> Any:
         """Return an INSERT that leaves rows whose key exists as they are."""
         return insert(table).on_conflict_do_nothing()
 

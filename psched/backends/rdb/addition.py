@@ -12,9 +12,10 @@ from psched.backends.rdb.nonces import Nonces
 from psched.backends.rdb.records import Records
 from psched.backends.rdb.schedule_rows import alert_at, policy_columns, rule_columns
 from psched.backends.rdb.tables import milliseconds
-from psched.dialects.base import now_ms
+from psched.dialects.base import Dialect, now_ms
 from psched.dialects.database import Database
 from psched.dialects.insertion import Insertion
+from psched.dialects.once import once
 from psched.ledger import ADD
 from psched.model import Policy, ScheduleRow
 from psched.payload import encode
@@ -31,11 +32,14 @@ class Addition:
     """Inserts that leave existing keys alone, and tell which these were."""
 
     def __init__(self, database: Database, table: Table, records: Records, holder: str) -> None:
-        c = table.c
         self._database = database
         self._records = records
         self._holder = holder
-        self._insertion = Insertion(database.dialect, table, [c[name] for name in _TOLD], _values)
+        self._write_statements(type(database.dialect), table)
+
+    @once
+    def _write_statements(self, dialect: type[Dialect], table: Table) -> None:
+        self._insertion = Insertion(dialect, table, [table.c[name] for name in _TOLD], _values)
         self._nonces = Nonces(table)
 
     def add(self, schedules: Sequence[ScheduleRow]) -> list[str]:
@@ -50,7 +54,7 @@ class Addition:
                 if len(present) < len(keys):  # an attempt whose answer was lost has done it
                     return present
             with self._database.transaction(connection):
-                if self._insertion.execute(connection, told, {"nonce": nonce}) == len(keys):
+                if self._insertion.execute(self._database.dialect, connection, told, {"nonce": nonce}) == len(keys):
                     present = []
                 else:
                     present = self._nonces.others(connection, keys, nonce)

@@ -13,12 +13,13 @@ from sqlalchemy import BigInteger, Connection, FromClause, Table, case
 from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.records import Records
 from psched.backends.rdb.schedule_rows import rule_columns
-from psched.backends.rdb.statements import GIVEN_LEASE
+from psched.backends.rdb.statements import GIVEN_LEASE, LeaseStatements
 from psched.backends.rdb.tables import milliseconds
 from psched.dialects.base import ExactText, LongText
 from psched.dialects.database import Database
 from psched.dialects.given import PREFIX, Compiled, given
 from psched.dialects.insertion import as_parameter
+from psched.dialects.once import once
 from psched.ledger import Step
 from psched.model import ScheduleRow
 
@@ -40,10 +41,13 @@ class Advancing:
 
     def __init__(self, database: Database, table: Table, leases: Leases, records: Records) -> None:
         self._database = database
-        self._table = table
         self._records = records
+        self._write_statements(table, leases.statements, records)
+
+    @once
+    def _write_statements(self, table: Table, statements: LeaseStatements, records: Records) -> None:
         rows = given("steps", _GIVEN)
-        self._advance = self._advancing(leases, rows)
+        self._advance = _advancing(table, statements, rows)
         self._enter = records.entering_given(rows)
 
     def advance(self, steps: Sequence[Step], until: float) -> tuple[bool, bool]:
@@ -72,17 +76,18 @@ class Advancing:
         }
         return {f"{PREFIX}{name}": value for name, value in known.items() if value is not None}
 
-    def _advancing(self, leases: Leases, rows: FromClause) -> Compiled:
-        c, g = self._table.c, rows.c
-        paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
-        return leases.statements.settling_given(
-            rows,
-            *(c[name] == g[f"{PREFIX}{name}"] for name in ("cron", "timezone", "delay_ms")),
-            next_time=g.given_following,
-            due=g.given_following_due,
-            last_time=g.given_settled,
-            alert_at=case((paused, None), else_=g.given_following + c.delay_ms + c.alert_after_ms),
-            attempts=0,
-            crashes=0,
-            last_error=None,
-        )
+
+def _advancing(table: Table, statements: LeaseStatements, rows: FromClause) -> Compiled:
+    c, g = table.c, rows.c
+    paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
+    return statements.settling_given(
+        rows,
+        *(c[name] == g[f"{PREFIX}{name}"] for name in ("cron", "timezone", "delay_ms")),
+        next_time=g.given_following,
+        due=g.given_following_due,
+        last_time=g.given_settled,
+        alert_at=case((paused, None), else_=g.given_following + c.delay_ms + c.alert_after_ms),
+        attempts=0,
+        crashes=0,
+        last_error=None,
+    )

@@ -12,6 +12,7 @@ from psched.backends.rdb.tables import milliseconds
 from psched.backends.sql.fields import Fields
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
+from psched.dialects.once import once
 
 
 class RdbAlarms:
@@ -19,6 +20,10 @@ class RdbAlarms:
 
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
+        self._write_statements(table)
+
+    @once
+    def _write_statements(self, table: Table) -> None:
         c = table.c
         is_late = c.alert_at <= now_ms()
         is_untold = or_(c.alerted.is_(None), c.alerted != c.next_time)

@@ -9,6 +9,7 @@ from sqlalchemy import BindParameter, Connection, RowMapping, Table, bindparam, 
 from psched.backends.rdb.shares import NOBODY, Candidate
 from psched.backends.rdb.tables import RUNNING, has_user
 from psched.dialects.base import Dialect, now_ms
+from psched.dialects.once import once
 
 _WINDOW = 100
 """How many of the rows that are due longest are looked at to see which users wait."""
@@ -28,13 +29,10 @@ Heads = Mapping[str, RowMapping]
 class Candidates:
     """The users of one queue who wait. Safe to use from several threads."""
 
-    def __init__(self, dialect: Dialect, table: Table, users: Table) -> None:
-        self._table = table
-        self._users = users
-        self._make = dialect.insert_new(users)
+    def __init__(self, dialect: type[Dialect], table: Table, users: Table) -> None:
         self._place = NOBODY
         self._strolls = False
-        self._write_statements()
+        self._write_statements(dialect, table, users)
 
     def waiting(
         self, connection: Connection, bands: Sequence[int], types: Sequence[str], enough: int
@@ -115,22 +113,24 @@ class Candidates:
         self._place = place
         return found
 
-    def _write_statements(self) -> None:
-        c = self._table.c
+    @once
+    def _write_statements(self, dialect: type[Dialect], table: Table, users: Table) -> None:
+        c = table.c
+        self._make = dialect.insert_new(users)
         in_band = c.band == bindparam("of_band")
         some_types = c.type.in_(bindparam("types", expanding=True))
         head = select(c.user_name, c.due, c.max_running)
         due = head.where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(bindparam("limit"))
         self._window = {False: due, True: due.where(some_types)}
-        of_users = (in_band, has_user(self._table))
+        of_users = (in_band, has_user(table))
         further = head.add_columns(now_ms().label("now")).where(*of_users, c.user_name > bindparam("user"))
         self._next = further.order_by(c.user_name, c.due, c.key).limit(1)
         held = (c.holder > "", c.status == RUNNING, c.due > now_ms())
         some: BindParameter[str] = bindparam("users", expanding=True)
         self._running_open = select(func.count()).where(c.user_name == NOBODY, *held)
-        held_of_some = (c.user_name.in_(some), has_user(self._table), *held)
+        held_of_some = (c.user_name.in_(some), has_user(table), *held)
         running = select(c.user_name, func.count(), func.min(c.max_running)).where(*held_of_some)
-        has_row = select(self._users.c.user_name, literal(_HAS_ROW), null()).where(self._users.c.user_name.in_(some))
+        has_row = select(users.c.user_name, literal(_HAS_ROW), null()).where(users.c.user_name.in_(some))
         self._running = union_all(running.group_by(c.user_name), has_row)
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, Select, Table, Update, bindparam, select
 from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import RUNNING
 from psched.dialects.base import Dialect
+from psched.dialects.once import once, shared
 
 Parameters = dict[str, Any]
 
@@ -27,9 +28,9 @@ class Claiming(Protocol):
         ...
 
 
-def claiming_by(dialect: Dialect, table: Table, statements: LeaseStatements) -> Claiming:
+def claiming_by(dialect: type[Dialect], table: Table, statements: LeaseStatements) -> Claiming:
     """Return the way of claiming that suits the database."""
-    return OneStatement(dialect, table, statements) if dialect.returning else ThreeSteps(table, statements)
+    return shared(OneStatement, dialect, table, statements) if dialect.returning else ThreeSteps(table, statements)
 
 
 def type_parameters(types: Collection[str] | None) -> Parameters:
@@ -48,7 +49,7 @@ def earliest_first(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
 class OneStatement:
     """UPDATE … RETURNING of keys that are selected, and locked where there are row locks, in the same statement."""
 
-    def __init__(self, dialect: Dialect, table: Table, statements: LeaseStatements) -> None:
+    def __init__(self, dialect: type[Dialect], table: Table, statements: LeaseStatements) -> None:
         self._dialect = dialect
         self._table = table
         self._statements = statements
@@ -78,6 +79,11 @@ class ThreeSteps:
     WIDEST = 16
 
     def __init__(self, table: Table, statements: LeaseStatements) -> None:
+        self._write_statements(table, statements)
+        self._windows = 1
+
+    @once
+    def _write_statements(self, table: Table, statements: LeaseStatements) -> None:
         c = table.c
         self._statements = statements
         self._take: Update = statements.claim(c.key.in_(bindparam("keys", expanding=True)))
@@ -87,7 +93,6 @@ class ThreeSteps:
             c.status == RUNNING,
         )
         self._by_types: dict[int | None, Select[Any]] = {}
-        self._windows = 1
 
     def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[Row[Any]]:
         """Lease up to :limit due rows; none only when none is due, or others were faster every time."""

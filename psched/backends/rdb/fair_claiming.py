@@ -19,8 +19,9 @@ from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import USER_BAND, has_users
 from psched.backends.rdb.user_claims import UserClaims
 from psched.clock import Clock, monotonic
-from psched.dialects.base import now_ms
+from psched.dialects.base import Dialect, now_ms
 from psched.dialects.database import Database
+from psched.dialects.once import once
 
 _FRESH = 1.0
 """Seconds for which the bands that were found are taken for all there are, while they give enough."""
@@ -35,16 +36,14 @@ class FairClaiming:
     """The way of claiming of a queue. Safe to use from several threads."""
 
     def __init__(self, database: Database, table: Table, users: Table, clock: Clock = monotonic) -> None:
-        c = table.c
-        in_band = c.band == bindparam("of_band")
-        self._open = claiming_by(database.dialect, table, LeaseStatements(database.dialect, table, in_band))
-        self._candidates = Candidates(database.dialect, table, users)
+        dialect = type(database.dialect)
+        self._write_statements(dialect, table)
+        self._open = claiming_by(dialect, table, self._in_band)
+        self._candidates = Candidates(dialect, table, users)
         self._users = UserClaims(database, table, users)
         self._clock = clock
         self._bands: tuple[int, ...] = ()
         self._look_at = clock()
-        self._next = select(func.max(c.band)).where(c.band < bindparam("above"))
-        self._head = select(c.due).where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(1)
 
     def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[Row[Any]]:
         """Lease up to :limit due rows."""
@@ -55,6 +54,14 @@ class FairClaiming:
         if missing and fresh and set(found := self._look(connection)) > set(known):
             rows += self._take(connection, found, {**parameters, "limit": missing}, type_count)
         return rows
+
+    @once
+    def _write_statements(self, dialect: type[Dialect], table: Table) -> None:
+        c = table.c
+        in_band = c.band == bindparam("of_band")
+        self._in_band = LeaseStatements(dialect, table, in_band)
+        self._next = select(func.max(c.band)).where(c.band < bindparam("above"))
+        self._head = select(c.due).where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(1)
 
     def _look(self, connection: Connection) -> tuple[int, ...]:
         """Find out which bands there are, the highest first."""

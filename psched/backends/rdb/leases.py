@@ -21,6 +21,7 @@ from psched.clock import boottime
 from psched.dialects.database import Database
 from psched.dialects.given import Compiled
 from psched.dialects.insertion import as_parameter
+from psched.dialects.once import shared
 from psched.dialects.pairs import Pair
 from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError, ScheduleError
 from psched.model import Lease
@@ -38,10 +39,11 @@ class Leases:
 
     def __init__(self, database: Database, table: Table, holder: str, claiming: Claiming | None = None) -> None:
         """`claiming`: how due rows are chosen and leased; by default the earliest."""
-        self.statements = LeaseStatements(database.dialect, table)
+        dialect = type(database.dialect)
+        self.statements = shared(LeaseStatements, dialect, table)
         self._database = database
         self._holder = holder
-        self._claiming = claiming_by(database.dialect, table, self.statements) if claiming is None else claiming
+        self._claiming = claiming_by(dialect, table, self.statements) if claiming is None else claiming
         self._lock = threading.Lock()
         self._unanswered: dict[int, float] = {}
 

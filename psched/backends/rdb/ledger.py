@@ -15,6 +15,7 @@ from psched.backends.rdb.schedule_rows import optional_whole, read_policy, read_
 from psched.backends.rdb.tables import milliseconds
 from psched.backends.sql.fields import Fields
 from psched.dialects.database import Database
+from psched.dialects.once import once
 from psched.ledger import Change, LedgerFilter, LedgerRow
 
 _PAGE = 500
@@ -26,8 +27,11 @@ class RdbLedger:
 
     def __init__(self, database: Database, ledger: Table, changes: Table) -> None:
         self._database = database
+        self._write_questions(ledger, changes)
+
+    @once
+    def _write_questions(self, ledger: Table, changes: Table) -> None:
         self._ledger = ledger
-        self._changes = changes
         c = changes.c
         self._of_key = select(*c).where(c.key == bindparam("of_key")).order_by(c.version)
         self._next_key = select(c.key).where(c.key > bindparam("after_key")).order_by(c.key).limit(1)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from sqlalchemy import Connection, MetaData, RowMapping, Update, select
+from sqlalchemy import Connection, RowMapping, Update, select
 from sqlalchemy.schema import DropIndex
 
 from psched.backends.rdb.fair_claiming import FairClaiming
@@ -30,6 +30,7 @@ from psched.backends.rdb.task_rows import claimed_task, read_task
 from psched.backends.rdb.waiting import ManyBands
 from psched.backends.sql.pages import pages_by_key
 from psched.dialects.database import Database
+from psched.dialects.once import shared, table_named
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import compress_to_text, encode
@@ -40,8 +41,7 @@ class RdbTaskStore(RdbLeaseStore):
 
     def __init__(self, database: Database, table: str, holder: str) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
-        metadata = MetaData()
-        self._table, users = queue_table(metadata, table), users_table(metadata, table)
+        self._table, users = table_named(queue_table, table), table_named(users_table, table)
         leases = Leases(database, self._table, holder, FairClaiming(database, self._table, users))
         due_times = ManyBands(database, self._table)
         narrowed = indexes_of_users(self._table) if database.dialect.partial_indexes else []
@@ -51,7 +51,7 @@ class RdbTaskStore(RdbLeaseStore):
         self._joint = JointAcquire(super().acquire)
         self._holder = holder
         self._submission = Submission(database, self._table)
-        self._statements = QueueStatements(leases.statements, self._table, users)
+        self._statements = shared(QueueStatements, leases.statements, self._table, users)
 
     def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> builtins.list[Claim]:
         """Lease up to `limit` due rows, by turns between users; threads that ask at once are served together."""

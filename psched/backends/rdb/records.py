@@ -54,9 +54,9 @@ class Settling(NamedTuple):
 
 
 class Records:
-    """The statements that enter rows, built once per table."""
+    """The statements that enter rows, built once per table (`dialects.once.shared`)."""
 
-    def __init__(self, dialect: Dialect, schedules: Table, ledger: Table, changes: Table, reckoning: str) -> None:
+    def __init__(self, dialect: type[Dialect], schedules: Table, ledger: Table, changes: Table, reckoning: str) -> None:
         """`reckoning`: the cron dialect and the version of the tz database, as this process computes times."""
         self._nested = dialect.nested_writes
         self._schedules = schedules

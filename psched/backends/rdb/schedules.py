@@ -10,9 +10,9 @@ from typing import Any, cast
 from sqlalchemy import (
     BigInteger,
     Connection,
-    MetaData,
     RowMapping,
     Select,
+    Table,
     Update,
     bindparam,
     case,
@@ -34,6 +34,7 @@ from psched.backends.rdb.schedule_rows import (
     read_schedule,
     rule_columns,
 )
+from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.store import RdbLeaseStore
 from psched.backends.rdb.tables import RUNNING, changes_table, ledger_table, milliseconds, schedules_table
 from psched.backends.rdb.trimming import TrimmedLedger
@@ -42,6 +43,7 @@ from psched.backends.sql.adding import Adding
 from psched.backends.sql.pages import Pages
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
+from psched.dialects.once import once, shared, table_named
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.ledger import MODIFY, Entry, Ledger, Step
 from psched.model import Claim, Rule, ScheduleRow
@@ -59,10 +61,10 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
-        self._table = schedules_table(MetaData(), table)
+        self._table = table_named(schedules_table, table)
         self._holder = settings.holder
-        others = ledger_table(MetaData(), table), changes_table(MetaData(), table)
-        self._records = Records(database.dialect, self._table, *others, settings.reckoning)
+        others = table_named(ledger_table, table), table_named(changes_table, table)
+        self._records = shared(Records, type(database.dialect), self._table, *others, settings.reckoning)
         self.ledger: Ledger | None = TrimmedLedger(database, *others)
         self.alarms: Alarms | None = RdbAlarms(database, self._table)
         super().__init__(
@@ -75,7 +77,7 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
         )
         self._addition = Addition(database, self._table, self._records, settings.holder)
         self._pages = Pages(database, self._table, self._table.c.due, self._table.c.key)
-        self._write_statements()
+        self._write_statements(self._table, self._leases.statements)
         self._advancing = Advancing(database, self._table, self._leases, self._records)
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
@@ -174,14 +176,15 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
             c.key == seen.key, c.status == seen.status, c.next_time == milliseconds(seen.next_time), *same
         )
 
-    def _write_statements(self) -> None:
-        c = self._table.c
+    @once
+    def _write_statements(self, table: Table, statements: LeaseStatements) -> None:
+        c = table.c
         this = c.key == bindparam("lease_key")
-        self._read = self._leases.statements.read
-        self._delete = delete(self._table).where(this)
+        self._read = statements.read
+        self._delete = delete(table).where(this)
         then = bindparam("then", type_=BigInteger)
         paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
-        self._advance = self._leases.statements.settling(
+        self._advance = statements.settling(
             *(c[name] == bindparam(f"seen_{name}") for name in ("cron", "timezone", "delay_ms")),
             next_time=then,
             due=bindparam("then_due"),

@@ -44,7 +44,7 @@ class LeaseStatements:
     (`due`, `crashes`) comes before it is written.
     """
 
-    def __init__(self, dialect: Dialect, table: Table, *scope: ColumnElement[bool]) -> None:
+    def __init__(self, dialect: type[Dialect], table: Table, *scope: ColumnElement[bool]) -> None:
         """`scope`: conditions that limit what is due, in the order of an index that goes on with due and key."""
         self._dialect = dialect
         self._table = table

@@ -13,8 +13,13 @@ from psched.backends.rdb.versions import VersionedLayout
 from psched.backends.rdb.waiting import DueTimes
 from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
+from psched.dialects.once import shared
 from psched.model import Claim, Lease
 from psched.store import Bell, Finding
+
+
+def _versions() -> Table:
+    return versions_table(MetaData())
 
 
 class RdbLeaseStore(SqlStore):
@@ -36,7 +41,7 @@ class RdbLeaseStore(SqlStore):
 
         `upgrading` fills the columns and tables that an older layout lacks.
         """
-        versions = versions_table(MetaData())
+        versions = shared(_versions)
         super().__init__(database, VersionedLayout(database, versions, *tables, upgrading=upgrading))
         self._rows = tables[0]
         self._leases = leases

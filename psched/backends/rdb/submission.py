@@ -10,9 +10,10 @@ from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, bin
 from psched.backends.rdb.leases import new_number
 from psched.backends.rdb.nonces import Nonces
 from psched.backends.rdb.tables import band_of
-from psched.dialects.base import now_ms
+from psched.dialects.base import Dialect, now_ms
 from psched.dialects.database import Database
 from psched.dialects.insertion import Insertion
+from psched.dialects.once import once
 from psched.model import NewTask
 from psched.payload import compress_to_text, encode
 
@@ -23,10 +24,13 @@ class Submission:
     """Inserts that leave existing keys alone, and tell which these were."""
 
     def __init__(self, database: Database, table: Table) -> None:
-        c = table.c
         self._database = database
-        told = [c[name] for name in _TOLD]
-        self._insertion = Insertion(database.dialect, table, [*told, Column("start", BigInteger)], _values)
+        self._write_statements(type(database.dialect), table)
+
+    @once
+    def _write_statements(self, dialect: type[Dialect], table: Table) -> None:
+        told = [table.c[name] for name in _TOLD]
+        self._insertion = Insertion(dialect, table, [*told, Column("start", BigInteger)], _values)
         self._nonces = Nonces(table)
 
     def submit(self, tasks: Sequence[NewTask], connection: Any) -> list[str]:
@@ -45,7 +49,7 @@ class Submission:
         return self._database.run(work)
 
     def _write(self, connection: Connection, rows: list[dict[str, Any]], nonce: int) -> list[str]:
-        if self._insertion.execute(connection, rows, {"nonce": nonce}) == len(rows):
+        if self._insertion.execute(self._database.dialect, connection, rows, {"nonce": nonce}) == len(rows):
             return []
         return self._nonces.others(connection, [row["key"] for row in rows], nonce)
 

@@ -10,6 +10,7 @@ from sqlalchemy import BigInteger, Column, Connection, Select, Table, bindparam,
 from psched.backends.rdb.ledger import RdbLedger
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
+from psched.dialects.once import once
 from psched.ledger import DELETE
 
 _OLDEST = now_ms() - bindparam("age", type_=BigInteger)
@@ -22,6 +23,11 @@ class TrimmedLedger(RdbLedger):
 
     def __init__(self, database: Database, ledger: Table, changes: Table) -> None:
         super().__init__(database, ledger, changes)
+        self._write_statements(ledger, changes)
+        self._after = chr(random.randrange(0x20, 0x7F))  # not every process begins with the same key
+
+    @once
+    def _write_statements(self, ledger: Table, changes: Table) -> None:
         c, change = ledger.c, changes.c
         of_key, old = c.key == bindparam("of_key"), (c.trouble == bindparam("trouble")) & (c.ended < _OLDEST)
         self._old = _nth(c.ended, (c.ended, c.key, c.scheduled_time, c.fence)).where(old)
@@ -34,7 +40,6 @@ class TrimmedLedger(RdbLedger):
         self._superseded = delete(changes).where(this, change.version < bindparam("of_version"))
         gone = change.action == DELETE
         self._deleted = delete(changes).where(this, change.version == bindparam("of_version"), gone)
-        self._after = chr(random.randrange(0x20, 0x7F))  # not every process begins with the same key
 
     def trim(self, retention: float, count: int, limit: int, key: str | None) -> bool:
         """Delete about `limit` entries that are too old, and of `key` those before its last `count`."""

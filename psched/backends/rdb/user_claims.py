@@ -31,8 +31,9 @@ from sqlalchemy import (
 from psched.backends.rdb.candidates import least_of
 from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import RUNNING, WAITING, has_user
-from psched.dialects.base import now_ms
+from psched.dialects.base import Dialect, now_ms
 from psched.dialects.database import Database
+from psched.dialects.once import once, shared
 
 Parameters = dict[str, Any]
 
@@ -49,10 +50,8 @@ class UserClaims:
 
     def __init__(self, database: Database, table: Table, users: Table) -> None:
         self._database = database
-        self._table = table
-        self._dues: dict[tuple[int, bool], Select[Any]] = {}
         self._write_user_statements(users)
-        self._write_statements()
+        self._write_statements(type(database.dialect), table)
 
     def claim(
         self,
@@ -146,6 +145,7 @@ class UserClaims:
         taken = connection.execute(self._claim, {**parameters, "keys": keys})
         return taken.all() if self._database.dialect.returning else []
 
+    @once
     def _write_user_statements(self, users: Table) -> None:
         name = users.c.user_name
         of_users = name.in_(bindparam("users", expanding=True))
@@ -153,19 +153,22 @@ class UserClaims:
         self._lock_free = self._lock.with_for_update(skip_locked=True)
         self._change: Update = update(users).where(of_users).values(version=users.c.version + 1)
 
-    def _write_statements(self) -> None:
-        c = self._table.c
+    @once
+    def _write_statements(self, dialect: type[Dialect], table: Table) -> None:
+        c = table.c
+        self._table = table
+        self._dues: dict[tuple[int, bool], Select[Any]] = {}
         of_keys = c.key.in_(bindparam("keys", expanding=True))
-        of_users = (has_user(self._table), c.user_name.in_(bindparam("users", expanding=True)))
+        of_users = (has_user(table), c.user_name.in_(bindparam("users", expanding=True)))
         held = (*of_users, c.holder > "", c.status == RUNNING)
         is_over = func.sum(case((c.due <= now_ms(), 1), else_=0))
         counted = (func.count().label("running"), func.min(c.max_running).label("most"), is_over.label("ended"))
         self._held = select(c.user_name, *counted).where(*held).group_by(c.user_name)
         ended = {"status": WAITING, "holder": None, "fence": c.fence + 1, "updated": now_ms()}
-        self._end = update(self._table).where(*held, c.due <= now_ms()).values(ended)
-        statements = LeaseStatements(self._database.dialect, self._table)
+        self._end = update(table).where(*held, c.due <= now_ms()).values(ended)
+        statements = shared(LeaseStatements, dialect, table)
         claim = statements.claim(of_keys)
-        self._claim: Any = claim.returning(*statements.claimed) if self._database.dialect.returning else claim
+        self._claim: Any = claim.returning(*statements.claimed) if dialect.returning else claim
         self._taken = select(*statements.claimed).where(
             of_keys, c.claim == bindparam("claim_number"), c.status == RUNNING
         )

@@ -17,6 +17,7 @@ from psched.backends.rdb.claiming import type_parameters
 from psched.backends.rdb.tables import USER_BAND
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
+from psched.dialects.once import once
 
 _ABOVE_ALL = 2 * USER_BAND
 _BELOW_ALL = -2 * USER_BAND
@@ -35,6 +36,10 @@ class OneOrder:
 
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
+        self._look_at(table)
+
+    @once
+    def _look_at(self, table: Table) -> None:
         self._table = table
         self._by_types: dict[int | None, Select[Any]] = {}
 
@@ -85,8 +90,12 @@ class ManyBands:
 
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
-        self._table = table
         self._known: dict[str | None, tuple[int, ...]] = {}
+        self._look_at(table)
+
+    @once
+    def _look_at(self, table: Table) -> None:
+        self._table = table
         self._by_shape: dict[tuple[int, ...], Select[Any]] = {}
 
     def next_due(self, types: Collection[str] | None) -> float | None:

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Connection, RowMapping, Select, Table, bindparam, or_, select
 
 from psched.dialects.database import Database
+from psched.dialects.once import once
 
 _PAGE = 500
 """Rows read at once."""
@@ -22,6 +23,10 @@ class Pages:
 
     def __init__(self, database: Database, table: Table, due: Column[Any], key: Column[Any]) -> None:
         self._database = database
+        self._write_statements(table, due, key)
+
+    @once
+    def _write_statements(self, table: Table, due: Column[Any], key: Column[Any]) -> None:
         self._key = key.name
         self._first = select(due.label("due"), key.label("key")).order_by(due, key).limit(_PAGE)
         # The range stands by itself, since MariaDB uses an index for it, but not for (due, key) > (…, …).
