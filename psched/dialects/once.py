@@ -21,9 +21,9 @@ P = ParamSpec("P")
 
 
 @lru_cache(_KEPT)
-def table_named(make: Callable[[MetaData, str], Table], name: str) -> Table:
-    """Return the table that `make` makes, the same for every store."""
-    return make(MetaData(), name)
+def table_named(make: Callable[..., Table], name: str, *options: object) -> Table:
+    """Return the table that `make(metadata, name, *options)` makes, the same for every store."""
+    return make(MetaData(), name, *options)
 
 
 def shared(make: Callable[P, T], *parts: P.args, **named: P.kwargs) -> T:

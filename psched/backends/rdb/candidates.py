@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import BindParameter, Connection, RowMapping, Table, bindparam, func, literal, null, select, union_all
 
+from psched.backends.rdb.indexes import has_user, of_users
 from psched.backends.rdb.shares import NOBODY, Candidate
-from psched.backends.rdb.tables import RUNNING, has_user
+from psched.backends.rdb.tables import RUNNING
 from psched.dialects.base import Dialect, now_ms
 from psched.dialects.once import once
 
@@ -122,13 +123,14 @@ class Candidates:
         head = select(c.user_name, c.due, c.max_running)
         due = head.where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(bindparam("limit"))
         self._window = {False: due, True: due.where(some_types)}
-        of_users = (in_band, has_user(table))
-        further = head.add_columns(now_ms().label("now")).where(*of_users, c.user_name > bindparam("user"))
-        self._next = further.order_by(c.user_name, c.due, c.key).limit(1)
-        held = (c.holder > "", c.status == RUNNING, c.due > now_ms())
+        found = of_users(table)
+        beyond = (found.band == bindparam("of_band"), has_user(table), c.user_name > bindparam("user"))
+        further = head.add_columns(now_ms().label("now")).where(*beyond)
+        self._next = further.order_by(c.user_name, found.due, c.key).limit(1)
+        runs = (c.status == RUNNING, c.due > now_ms())
         some: BindParameter[str] = bindparam("users", expanding=True)
-        self._running_open = select(func.count()).where(c.user_name == NOBODY, *held)
-        held_of_some = (c.user_name.in_(some), has_user(table), *held)
+        self._running_open = select(func.count()).where(c.user_name == NOBODY, c.holder > "", *runs)
+        held_of_some = (c.user_name.in_(some), has_user(table), found.holder > "", *runs)
         running = select(c.user_name, func.count(), func.min(c.max_running)).where(*held_of_some)
         has_row = select(users.c.user_name, literal(_HAS_ROW), null()).where(users.c.user_name.in_(some))
         self._running = union_all(running.group_by(c.user_name), has_row)

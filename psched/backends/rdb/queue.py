@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, cast
 
 from sqlalchemy import Connection, RowMapping, Update, select
-from sqlalchemy.schema import DropIndex
 
 from psched.backends.rdb.fair_claiming import FairClaiming
+from psched.backends.rdb.indexes import outdated_indexes
 from psched.backends.rdb.joint import JointAcquire
 from psched.backends.rdb.leases import Leases, lease_of, new_number, storable
 from psched.backends.rdb.queue_statements import QueueStatements
@@ -22,7 +22,6 @@ from psched.backends.rdb.tables import (
     FINISHED,
     RUNNING,
     WAITING,
-    indexes_of_users,
     queue_table,
     users_table,
 )
@@ -41,13 +40,12 @@ class RdbTaskStore(RdbLeaseStore):
 
     def __init__(self, database: Database, table: str, holder: str) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
-        self._table, users = table_named(queue_table, table), table_named(users_table, table)
+        self._table = table_named(queue_table, table, database.dialect.partial_indexes)
+        users = table_named(users_table, table)
         leases = Leases(database, self._table, holder, FairClaiming(database, self._table, users))
         due_times = ManyBands(database, self._table)
-        narrowed = indexes_of_users(self._table) if database.dialect.partial_indexes else []
-        upgrading = [DropIndex(index, if_exists=True) for index in narrowed]  # then they are missing, and made anew
-        claimed = partial(claimed_task, holder)
-        super().__init__(database, leases, due_times, claimed, self._table, users, upgrading=upgrading)
+        claimed, outdated = partial(claimed_task, holder), shared(outdated_indexes, self._table)
+        super().__init__(database, leases, due_times, claimed, self._table, users, outdated=outdated)
         self._joint = JointAcquire(super().acquire)
         self._holder = holder
         self._submission = Submission(database, self._table)

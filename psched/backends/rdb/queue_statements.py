@@ -34,9 +34,8 @@ class QueueStatements:
         self.preempt = self._preempting()
         self.revive = self._reviving()
         self.delete = delete(table).where(of_keys)
-        self.over = (
-            select(c.key, c.user_name).where(c.purge_at <= now_ms()).order_by(c.purge_at).limit(bindparam("limit"))
-        )
+        kept_too_long = (c.holder.is_(None), c.purge_at <= now_ms())
+        self.over = select(c.key, c.user_name).where(*kept_too_long).order_by(c.purge_at).limit(bindparam("limit"))
         self.purge = self.delete.where(c.purge_at <= now_ms())
         self.forget_users = delete(users).where(users.c.user_name.in_(bindparam("users", expanding=True)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Executable, MetaData, Row, Table
+from sqlalchemy import Executable, Index, MetaData, Row, Table
 
 from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.tables import versions_table
@@ -36,13 +36,15 @@ class RdbLeaseStore(SqlStore):
         claimed: Callable[[Row[Any]], Claim],
         *tables: Table,
         upgrading: Sequence[Executable] = (),
+        outdated: Sequence[Index] = (),
     ) -> None:
         """Connects to nothing yet. `tables`: the one of the rows, and what else belongs to it.
 
-        `upgrading` fills the columns and tables that an older layout lacks.
+        `upgrading` fills the columns and tables that an older layout lacks, whose `outdated` indexes are dropped.
         """
         versions = shared(_versions)
-        super().__init__(database, VersionedLayout(database, versions, *tables, upgrading=upgrading))
+        layout = VersionedLayout(database, versions, *tables, upgrading=upgrading, outdated=outdated)
+        super().__init__(database, layout)
         self._rows = tables[0]
         self._leases = leases
         self._due_times = due_times

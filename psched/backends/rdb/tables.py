@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, ColumnElement, Index, Integer, MetaData, String, Table, literal_column
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table
 
+from psched.backends.rdb.indexes import index_all, index_holders, index_some
 from psched.backends.sql.layout import checked_name
 from psched.dialects.base import ExactText, LongText
 
 SCHEDULES_LAYOUT = 2
 QUEUE_LAYOUT = 2
-"""The versions of these tables; kept per table in `psched_meta`, so that older code refuses what it does not know."""
+UNFILTERED_QUEUE_LAYOUT = 3
+"""The versions of these tables; kept per table in `psched_meta`, so that older code refuses what it does not know.
+
+The last one is a queue's where an index cannot leave rows out.
+"""
 
 USER_BAND = 1000
 """What sets the bands of tasks with a user apart; more than twice any priority."""
@@ -82,6 +87,7 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
     watched = c.alert_at.is_not(None)
     Index(f"{name}_due", c.due, c.key)
     Index(f"{name}_type_due", c.type, c.due, c.key)
+    index_holders(table)
     Index(f"{name}_alert", c.alert_at, c.key, postgresql_where=watched, sqlite_where=watched)
     return table
 
@@ -145,18 +151,20 @@ def changes_table(metadata: MetaData, schedules: str) -> Table:
     )
 
 
-def queue_table(metadata: MetaData, name: str) -> Table:
+def queue_table(metadata: MetaData, name: str, partial_indexes: bool) -> Table:
     """Return the table of queue tasks. Raises ConfigError for a name that is no plain identifier.
 
     `band` (see `band_of`) is NULL once a task is retired, as is `due`; `purge_at` is NULL until then. `user_name` is
-    empty for a task without user. The indexes, in turn: what is due in a band; what is due of one user in a band; how
-    many tasks of a user are running; what is due of a type; whose retention is over. Where a database can have indexes
-    of some rows only, tasks without user are in no index of users: each index costs each task several writes.
+    empty for a task without user. The indexes serve these questions: what is due in a band; what is due of one user in
+    a band; how many tasks of a user are running; what is due of a type; whose retention is over; who holds what.
+
+    Each index that has a task costs it several writes. `partial_indexes`: tasks without user can be left out of those
+    of users. Else these have columns of their own (`OfUsers`), which stay as they are for such a task whatever it does.
     """
     table = _leased_table(
         metadata,
         name,
-        {"layout": QUEUE_LAYOUT, "claimed": CLAIMED_OF_TASK},
+        {"layout": QUEUE_LAYOUT if partial_indexes else UNFILTERED_QUEUE_LAYOUT, "claimed": CLAIMED_OF_TASK},
         Column("run_at", BigInteger, nullable=False),
         Column("due", BigInteger),
         Column("user_name", ExactText(255), nullable=False, server_default=""),
@@ -169,25 +177,11 @@ def queue_table(metadata: MetaData, name: str) -> Table:
         Column("purge_at", BigInteger),
     )
     c = table.c
-    in_band, retired = c.band.is_not(None), c.purge_at.is_not(None)
-    waits, runs = in_band & has_user(table), c.holder.is_not(None) & has_user(table)
+    in_band = c.band.is_not(None)
     Index(f"{name}_due", c.band, c.due, c.key, postgresql_where=in_band, sqlite_where=in_band)
-    Index(f"{name}_user_due", c.band, c.user_name, c.due, c.key, postgresql_where=waits, sqlite_where=waits)
-    Index(f"{name}_user_run", c.user_name, c.holder, postgresql_where=runs, sqlite_where=runs)
     Index(f"{name}_type_due", c.type, c.band, c.due, c.key, postgresql_where=in_band, sqlite_where=in_band)
-    Index(f"{name}_purge", c.purge_at, postgresql_where=retired, sqlite_where=retired)
+    (index_some if partial_indexes else index_all)(table)
     return table
-
-
-def indexes_of_users(queue: Table) -> list[Index]:
-    """Return those indexes which had all rows in layout 1."""
-    names = (f"{queue.name}_user_due", f"{queue.name}_user_run")
-    return [index for index in queue.indexes if index.name in names]
-
-
-def has_user(queue: Table) -> ColumnElement[bool]:
-    """Return the condition that a row is in the indexes of users; a parameter would not show that it is."""
-    return queue.c.user_name > literal_column("''")
 
 
 def users_table(metadata: MetaData, queue: str) -> Table:
@@ -228,7 +222,7 @@ def _leased_table(metadata: MetaData, name: str, info: dict[str, Any], *columns:
     was before the last acquire, `claim` which acquire that was, `nonce` which `add` made the row; `holder` is NULL
     unless it is leased.
     """
-    table = Table(
+    return Table(
         checked_name(name),
         metadata,
         Column("key", ExactText(255), primary_key=True),
@@ -251,6 +245,3 @@ def _leased_table(metadata: MetaData, name: str, info: dict[str, Any], *columns:
         mysql_engine="InnoDB",
         mysql_charset="utf8mb4",
     )
-    held = table.c.holder.is_not(None)
-    Index(f"{name}_holder", table.c.holder, postgresql_where=held, sqlite_where=held)
-    return table

@@ -29,8 +29,9 @@ from sqlalchemy import (
 )
 
 from psched.backends.rdb.candidates import least_of
+from psched.backends.rdb.indexes import has_user, of_users
 from psched.backends.rdb.statements import LeaseStatements
-from psched.backends.rdb.tables import RUNNING, WAITING, has_user
+from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.dialects.base import Dialect, now_ms
 from psched.dialects.database import Database
 from psched.dialects.once import once, shared
@@ -133,10 +134,10 @@ class UserClaims:
         return select(union_all(*numbered).subquery())
 
     def _due_of_one(self, number: int, limited: bool) -> Select[Any]:
-        c = self._table.c
+        c, users = self._table.c, of_users(self._table)
         user = (has_user(self._table), c.user_name == bindparam(f"user_{number}"))
-        of_user = (c.band == bindparam(f"band_{number}"), *user)
-        due = select(c.key, c.due, c.max_running).where(*of_user, c.due <= now_ms()).order_by(c.due, c.key)
+        of_user = (users.band == bindparam(f"band_{number}"), *user)
+        due = select(c.key, c.due, c.max_running).where(*of_user, users.due <= now_ms()).order_by(users.due, c.key)
         if limited:
             due = due.where(c.type.in_(bindparam("types", expanding=True)))
         return due.limit(bindparam(f"limit_{number}"))
@@ -159,8 +160,8 @@ class UserClaims:
         self._table = table
         self._dues: dict[tuple[int, bool], Select[Any]] = {}
         of_keys = c.key.in_(bindparam("keys", expanding=True))
-        of_users = (has_user(table), c.user_name.in_(bindparam("users", expanding=True)))
-        held = (*of_users, c.holder > "", c.status == RUNNING)
+        of_some = (has_user(table), c.user_name.in_(bindparam("users", expanding=True)))
+        held = (*of_some, of_users(table).holder > "", c.status == RUNNING)
         is_over = func.sum(case((c.due <= now_ms(), 1), else_=0))
         counted = (func.count().label("running"), func.min(c.max_running).label("most"), is_over.label("ended"))
         self._held = select(c.user_name, *counted).where(*held).group_by(c.user_name)

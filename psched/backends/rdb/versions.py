@@ -15,11 +15,18 @@ class VersionedLayout(Layout):
     """A table whose layout version is kept in another one, `versions`, and what tables belong to it."""
 
     def __init__(
-        self, database: Database, versions: Table, table: Table, *others: Table, upgrading: Sequence[Executable] = ()
+        self,
+        database: Database,
+        versions: Table,
+        table: Table,
+        *others: Table,
+        upgrading: Sequence[Executable] = (),
+        outdated: Sequence[Index] = (),
     ) -> None:
         """The table's `info` has its `layout`, the version of `others` too.
 
-        `upgrading` is executed when an older table has got its new columns, and perhaps again.
+        When an older table has got its new columns `upgrading` is executed, and its `outdated` indexes are dropped;
+        perhaps again. What it lacks then is made.
         """
         super().__init__(database, table, "key", "psched's rdb store")
         self._versions = versions
@@ -27,6 +34,7 @@ class VersionedLayout(Layout):
         self._current: int = table.info["layout"]
         self._version = select(versions.c.layout).where(versions.c.table_name == table.name)
         self._upgrading = upgrading
+        self._outdated = outdated
 
     def _create(self, connection: Connection) -> str | None:
         for table in (self._versions, *self._others):
@@ -44,6 +52,8 @@ class VersionedLayout(Layout):
         add_missing_columns(connection, self._table)
         for statement in self._upgrading:
             connection.execute(statement)
+        for index in self._outdated:
+            self._database.dialect.drop_index(connection, index)
 
     def _remember(self, connection: Connection) -> None:
         with self._database.transaction(connection):

@@ -1,0 +1,67 @@
+"""The indexes of who holds what and of a queue's users, where an index can leave rows out and where it cannot.
+
+Children and clients.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import Column, ColumnElement, Computed, Index, MetaData, Table, literal_column
+
+from psched.dialects.base import ExactText
+
+
+class OfUsers(NamedTuple):
+    """What indexes have of tasks with a user; NULL for those without, unless an index can leave these out."""
+
+    band: ColumnElement[Any]
+    due: ColumnElement[Any]
+    holder: ColumnElement[Any]
+
+
+def of_users(queue: Table) -> OfUsers:
+    """Return the columns by which tasks with a user are found."""
+    c = queue.c
+    return OfUsers(c.user_band, c.user_due, c.user_holder) if "user_due" in c else OfUsers(c.band, c.due, c.holder)
+
+
+def outdated_indexes(queue: Table) -> list[Index]:
+    """Return those indexes, by their names, which had more rows in older layouts, or other columns."""
+    of_all = [] if "user_due" not in queue.c else ["purge", "holder"]
+    former = Table(queue.name, MetaData(), Column("key", ExactText(255)))
+    return [Index(f"{queue.name}_{name}", former.c.key) for name in ("user_due", "user_run", *of_all)]
+
+
+def has_user(queue: Table) -> ColumnElement[bool]:
+    """Return the condition that a row is in the indexes of users; a parameter would not show that it is."""
+    return queue.c.user_name > literal_column("''")
+
+
+def index_some(queue: Table) -> None:
+    """Add the indexes that leave out what they are not asked for."""
+    c, name = queue.c, queue.name
+    retired = c.purge_at.is_not(None)
+    waits, runs = c.band.is_not(None) & has_user(queue), c.holder.is_not(None) & has_user(queue)
+    Index(f"{name}_user_due", c.band, c.user_name, c.due, c.key, postgresql_where=waits, sqlite_where=waits)
+    Index(f"{name}_user_run", c.user_name, c.holder, postgresql_where=runs, sqlite_where=runs)
+    Index(f"{name}_purge", c.purge_at, postgresql_where=retired, sqlite_where=retired)
+    index_holders(queue)
+
+
+def index_all(queue: Table) -> None:
+    """Add the columns of `OfUsers` and the indexes: those of users, and one of what is held or kept."""
+    name = queue.name
+    for column in (queue.c.band, queue.c.due, queue.c.holder):
+        made = Computed(f"CASE WHEN user_name > '' THEN {column.name} END", persisted=True)
+        queue.append_column(Column(f"user_{column.name}", column.type, made))
+    c, users = queue.c, of_users(queue)
+    Index(f"{name}_of_user_due", users.band, c.user_name, users.due, c.key)
+    Index(f"{name}_of_user_run", c.user_name, users.holder)
+    Index(f"{name}_held", c.holder, c.purge_at)
+
+
+def index_holders(table: Table) -> None:
+    """Add the index of who holds what."""
+    held = table.c.holder.is_not(None)
+    Index(f"{table.name}_holder", table.c.holder, postgresql_where=held, sqlite_where=held)
