@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from psched.application import ApplicationSpec
 from psched.config import Settings
 from psched.daemon.board import Board
+from psched.daemon.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,8 @@ class Boot:
     """One incarnation of the child in a slot.
 
     `holder` names it on its leases and is never used twice. `dead` are predecessors whose leases it is to give back.
-    `board` is its own: the master reads there what it runs, also after its death.
+    `board` is its own: the master reads there what it runs, also after its death. `watch` is that of all children of
+    its generation; None when each looks for itself.
     """
 
     slot: int
@@ -31,3 +33,4 @@ class Boot:
     holder: str
     dead: tuple[DeadChild, ...]
     board: Board
+    watch: Watch | None

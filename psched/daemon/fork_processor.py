@@ -20,6 +20,7 @@ from psched.daemon.forked import Forked
 from psched.daemon.logs import Log
 from psched.daemon.nursery import Nursery
 from psched.daemon.plan import Plan
+from psched.daemon.watch import Watch
 from psched.holder import holder_name
 
 log = logging.getLogger(__name__)
@@ -34,11 +35,22 @@ class ForkProcessor:
     """A slot. At any time it has at most one child, and each child has a board of its own."""
 
     def __init__(
-        self, number: int, plan: Plan, nursery: Nursery, estate: Estate, log_file: Log, is_fatal: Callable[[str], bool]
+        self,
+        number: int,
+        plan: Plan,
+        watch: Watch | None,
+        nursery: Nursery,
+        estate: Estate,
+        log_file: Log,
+        is_fatal: Callable[[str], bool],
     ) -> None:
-        """`is_fatal` is asked, with the reason, when a child could not begin: whether that ends everything."""
+        """`watch`: the one of the plan's children.
+
+        `is_fatal` is asked, with the reason, when a child could not begin: whether that ends everything.
+        """
         self.number = number
         self.plan = plan
+        self._watch = watch
         self.was_ready = False
         """Whether any child of it has ever begun to work."""
         self._nursery = nursery
@@ -88,12 +100,12 @@ class ForkProcessor:
         if self._handle is not None:
             self._handle.hear(now)
 
-    def replace(self, plan: Plan, immediate: bool, now: float) -> None:
+    def replace(self, plan: Plan, watch: Watch | None, immediate: bool, now: float) -> None:
         """Go on by another plan: the child ends, after its task unless `immediate`, and the next one is born into it.
 
         The slot stays one slot: a task that runs goes on occupying it, so no more run at a time than are configured.
         """
-        self.plan = plan
+        self.plan, self._watch = plan, watch
         self._retired = False
         self._fork_at = -math.inf
         self._failures = 0
@@ -119,6 +131,7 @@ class ForkProcessor:
             holder_name(f"w{self.number}"),
             self._estate.claim(),
             Board(self.plan.cells),
+            self._watch,
         )
         try:
             child = self._nursery.fork(f"worker {self.number}", partial(child_process.work, boot, self._log_file))

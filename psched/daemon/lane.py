@@ -11,6 +11,7 @@ from psched.daemon.ear import Ear
 from psched.daemon.finished import Finished
 from psched.daemon.prefetch import Prefetch
 from psched.daemon.vigil import Vigil
+from psched.daemon.watch import Alone
 from psched.daemon.wording import is_refusal, one_line
 from psched.source import Source
 from psched.task import Task
@@ -25,7 +26,8 @@ class Lane:
     """Polls one source for the handlers of one application, and survives whatever the database does.
 
     Every handler thread has its own lane over the shared source, since each polls at its own pace. Having found
-    nothing it asks when something will be due, and comes back then; until then a poll is that question alone.
+    nothing it asks when something will be due, and comes back then; until then a poll is that question alone, which
+    one child asks for all.
     """
 
     def __init__(
@@ -46,43 +48,66 @@ class Lane:
         self.prefetch = prefetch
         self.task_timeout = task_timeout
         self.margin = margin
+        self.seat = Alone()
+        """Its place among the siblings that share a watch, should there be any."""
         self.finished = Finished(name, source)
         self._vigil = Vigil(poll_interval, clock)
+        self._more = 0
         self._ear = Ear(source.open_bell, self._unheard, clock)
         self._failures = 0
+        self._standing_by = False
         self._complaint: str | None = None
 
     def pause(self) -> float:
-        """Return the seconds until the next poll; 0 when it is time."""
-        return self._vigil.pause()
+        """Return the seconds until `poll` has something to do; 0 when it is time."""
+        return min(self._vigil.pause(), self.seat.pause())
 
     @property
-    def descriptor(self) -> int | None:
-        """What is readable when there may be something new, for `hear`; None when nobody is listened to."""
-        return self._ear.descriptor
+    def descriptors(self) -> Sequence[int]:
+        """What is readable when there may be something new, for `hear`: of the store's, and of a sibling's call."""
+        return [each for each in (self._ear.descriptor, self.seat.descriptor) if each is not None]
+
+    def expect(self) -> None:
+        """Poll at once: there is something."""
+        self._vigil.ring()
 
     def hear(self) -> None:
-        """Find out whether somebody says that there is something; the next poll is then due."""
+        """Find out whether somebody says that there is something, or is to be looked for; the next poll is then due."""
         if self._ear.hears():
             self._vigil.ring()
+        call = self.seat.heard()
+        if call is not None and call.work:
+            self._vigil.ring()
+        elif call is not None:
+            self._vigil.look_now()
 
     def settle(self) -> None:
         """Get ready to rest: if nobody is listened to who could be, poll again, since that begins to listen."""
-        if self._ear.can_listen and not self._failures:
+        if self._failures or (self._standing_by and self.seat.taken):
+            return
+        if self._ear.can_listen or not self.seat.taken:
             self._vigil.look_now()
 
     def turn_away(self) -> None:
         """Listen to nobody while there is something to run here or in another lane; others are to hear it."""
         if self._ear.cover():
             self._vigil.deafen()
+        self.seat.leave(self._more)
+        self._more = 0
 
     def close(self) -> None:
         """Listen to nobody any more, for good. The source stays open."""
+        self.seat.leave()
         self._ear.close()
 
     def poll(self) -> Sequence[Task]:
         """Take what is due, nothing when it is not yet time or the database does not answer."""
         if self.pause() > 0:
+            return ()
+        if self._vigil.pause() > 0:
+            self.seat.keep()
+            return ()
+        if not self._vigil.expects and self._stands_by():
             return ()
         try:
             tasks = self._look()
@@ -98,7 +123,7 @@ class Lane:
         What became due between the two is not missed: what is asked for and still not to be had is for others.
         """
         tasks: Sequence[Task] = () if self._vigil.looks_first else self._take()
-        if not tasks and self._is_due():
+        if not tasks and not self._stands_by() and self._is_due():
             tasks = self._take()
             if not tasks:
                 self._is_due()
@@ -107,13 +132,27 @@ class Lane:
     def _take(self) -> Sequence[Task]:
         if self._vigil.working:
             self.source.tidy()
-        tasks = self.source.poll_multi(self.prefetch.limit(), self.application.types, ahead=True)
+        limit = self.prefetch.limit()
+        tasks = self.source.poll_multi(limit, self.application.types, ahead=True)
         if tasks:
             self._vigil.worked()
+            self._standing_by = False
+            self._more = len(tasks) if len(tasks) >= limit else 0
         return tasks
+
+    def _stands_by(self) -> bool:
+        """Rest while a sibling keeps watch, if one does."""
+        seconds = self.seat.stand_by()
+        self._standing_by = seconds is not None
+        if seconds is None:
+            return False
+        self._ear.cover()
+        self._vigil.stand_by(seconds)
+        return True
 
     def _is_due(self) -> bool:
         """Ask when something is due, and rest until then; False when it is not yet."""
+        self.seat.keep()
         self.source.tidy(idle=True)
         self._ear.listen(self._vigil.longest * 1.2)
         wait = self.source.store.next_due(self.application.types)
@@ -122,6 +161,7 @@ class Lane:
 
     def _failed(self, error: Exception) -> None:
         """Log a failing poll once for as long as it fails the same way, and come back less and less often."""
+        self.seat.leave()
         self._failures += 1
         self._vigil.fail(min(2 ** (self._failures - 1), _LONGEST_PAUSE))
         complaint = one_line(error)

@@ -28,6 +28,12 @@ class Plan:
         return self.settings.processors if self.settings.processor_type == "thread" else 1
 
     @property
+    def sections(self) -> tuple[str, ...]:
+        """The names of the sections that are served."""
+        named = {"schedules": self.settings.schedules, "queue": self.settings.queue}
+        return tuple(name for name, section in named.items() if section is not None)
+
+    @property
     def limits(self) -> Limits:
         """What the children's lives are bounded by."""
         settings = self.settings

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 
 from psched.application import Application
-from psched.config import Settings
 from psched.daemon import pipes
 from psched.daemon.boot import Boot, DeadChild
 from psched.daemon.departure import Departure
@@ -19,6 +18,7 @@ from psched.daemon.runner import Runner, give_back
 from psched.daemon.runs import Runs
 from psched.daemon.stop_order import StopOrder
 from psched.daemon.warden import Warden
+from psched.daemon.watch import Seat
 from psched.daemon.wording import is_refusal, one_line
 from psched.daemon.worksites import Worksite, open_sites
 from psched.errors import ConfigError
@@ -41,6 +41,7 @@ class Processor:
         sources = [site.source for site in self._sites]
         self._departure = Departure(sources, self._runs, boot.board, say)
         self._warden = Warden(self._runs, settings.child_kill_interval, self._departure.leave)
+        self._lanes: list[Lane] = []
         self._runners = [self._runner(cell, application) for cell in range(cells)]
         interval = min(site.section.task_heartbeat_interval for site in self._sites)
         self._lookouts = open_lookouts(self._sites, boot.slot)
@@ -73,7 +74,8 @@ class Processor:
         return ", ".join(names) or None
 
     def _runner(self, cell: int, application: Application) -> Runner:
-        lanes = [open_lane(site, application, self._boot.settings) for site in self._sites]
+        lanes = [open_lane(site, application, self._boot) for site in self._sites]
+        self._lanes += lanes
         return Runner(cell, lanes, self._runs, self._boot.board, self._stopping, self._acquired, self._done)
 
     def _acquired(self) -> None:
@@ -114,6 +116,8 @@ class Processor:
                 pause = min(pause * 2, 5.0)
         if self._boot.dead and not self._stopping.is_set():
             self._say(pipes.GAVE_BACK)
+            for lane in self._lanes:
+                lane.expect()
 
     def _gave_back(self, dead: DeadChild) -> bool:
         try:
@@ -155,11 +159,11 @@ class Processor:
         self._warden.ticker.close()
 
 
-def open_lane(site: Worksite, application: Application, settings: Settings) -> Lane:
+def open_lane(site: Worksite, application: Application, boot: Boot) -> Lane:
     """Return a lane of its own for one handler thread."""
-    section = site.section
+    section, settings = site.section, boot.settings
     margin = min(settings.child_kill_interval + 1.0, section.alive_time / 4)
-    return Lane(
+    lane = Lane(
         site.name,
         site.source,
         application.of(site.name),
@@ -168,6 +172,9 @@ def open_lane(site: Worksite, application: Application, settings: Settings) -> L
         section.task_timeout,
         margin,
     )
+    if boot.watch is not None:
+        lane.seat = Seat(boot.watch, boot.slot, site.name, section.poll_interval)
+    return lane
 
 
 def build(boot: Boot, application: Application, say: Callable[[str], None]) -> Processor:

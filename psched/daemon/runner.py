@@ -118,7 +118,7 @@ class Runner:
         """Wait until a lane is to be polled: its time has come, or somebody calls."""
         for lane in self._lanes:
             lane.settle()
-        ears = {lane.descriptor: lane for lane in self._lanes if lane.descriptor is not None}
+        ears = {descriptor: lane for lane in self._lanes for descriptor in lane.descriptors}
         for descriptor in self._stopping.wait_for(list(ears), min(lane.pause() for lane in self._lanes)):
             ears[descriptor].hear()
 

@@ -27,6 +27,7 @@ from psched.daemon.signals import REPLACE_NOW, name_of
 from psched.daemon.succession import Succession
 from psched.daemon.terminal import Terminal
 from psched.daemon.voice import Voice
+from psched.daemon.watch import Watch, open_watch
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class Supervisor:
     _slots: dict[int, ForkProcessor] = field(default_factory=dict)
     _estate: Estate = field(default_factory=Estate)
     _executor: Executor = field(init=False)
+    _watch: Watch | None = None
     _was_up: bool = False
     _stopping: bool = False
     _interrupted: bool = False
@@ -58,6 +60,7 @@ class Supervisor:
     def begin(self) -> None:
         """Make the slots; the first `tick` forks their children."""
         self.succession.begin()
+        self._open_watch()
         self._resize(self.clock())
 
     @property
@@ -182,8 +185,9 @@ class Supervisor:
         immediate = self.restart.immediate
         log.info("restarting %s", "now" if immediate else "each worker after its task")
         self.plan = plan
+        self._open_watch()
         for slot in self._slots.values():
-            slot.replace(plan, immediate, now)
+            slot.replace(plan, self._watch, immediate, now)
         self._resize(now, immediate)
 
     def _resize(self, now: float, immediate: bool = False) -> None:
@@ -194,8 +198,14 @@ class Supervisor:
         for number in wanted:
             if number not in self._slots:
                 self._slots[number] = ForkProcessor(
-                    number, self.plan, self.nursery, self._estate, self.log_file, self._ends_the_start
+                    number, self.plan, self._watch, self.nursery, self._estate, self.log_file, self._ends_the_start
                 )
+
+    def _open_watch(self) -> None:
+        """Make the watch of this plan's children; those of the one before have theirs."""
+        if self._watch is not None:
+            self._watch.close()
+        self._watch = open_watch(self.plan.slots, self.plan.sections)
 
     def _ends_the_start(self, reason: str) -> bool:
         """End a start in which nothing ever worked; later on a slot just tries again."""

@@ -66,6 +66,19 @@ class Vigil:
         self.looks_first = not self._awaited or self._in_vain > 0
         self._next = self._looked + min(rest, until_due)
 
+    @property
+    def expects(self) -> bool:
+        """Whether something says that there is something: the last look, the due time it found, or a ring."""
+        return self.working or self._awaited
+
+    def stand_by(self, seconds: float) -> None:
+        """Somebody else looks in our place for so long."""
+        self._in_vain += self._awaited
+        self.working = self._awaited = False
+        self.looks_first = True
+        self._looked = self._clock()
+        self._next = self._looked + seconds
+
     def fail(self, intervals: float) -> None:
         """The database did not answer: try again after so many intervals."""
         self._looked = self._clock()

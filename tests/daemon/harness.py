@@ -195,9 +195,11 @@ class Daemon:
         lines = read_lines(file)
         return [line for line in lines if event in (None, line["event"]) and key in (None, line["key"])]
 
-    def wait_for_trace(self, event: str, key: str | None = None, count: int = 1) -> dict[str, Any]:
+    def wait_for_trace(
+        self, event: str, key: str | None = None, count: int = 1, within: float = PATIENCE
+    ) -> dict[str, Any]:
         """Wait for the `count`-th trace of this event and return it."""
-        return self.wait_for(lambda: dict(enumerate(self.traces(event, key))).get(count - 1))
+        return self.wait_for(lambda: dict(enumerate(self.traces(event, key))).get(count - 1), within)
 
     def go(self, key: str) -> None:
         """Let the handler `wait` of this schedule end."""

@@ -1,0 +1,219 @@
+"""One looks for work in the place of all: who of a master's idle children keeps watch over a section. In children.
+
+A child that finds nothing says until when it answers for the watch, in memory that the master made before it forked;
+its siblings rest until then, and look themselves when it has not said so anew: a keeper that is killed or frozen is
+missed for less than two intervals. Who is about to run something calls a sibling to the watch, and more of them when
+there was as much as it could take. No lock is needed: two who look at once do no harm, and the later one steps down.
+Times are monotonic seconds, which all processes of a host share.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from psched.clock import Clock, monotonic
+
+_CELL = struct.Struct("d")
+"""0: has something to do, or is not there. Positive: keeps watch, and has said so until then. Negative: rests until
+then, and may be called."""
+_TERM = 1.8
+_RENEWAL = 1.15
+"""For how many intervals a keeper answers after it was last heard of, and after how many it says so anew. It looks a
+little sooner than that where nobody calls it, and then need not wake for it."""
+_TURNS = 0.2
+"""Within how many intervals after that its siblings wake one after another, so that the first takes the watch."""
+_WATCH = 1
+_WORK = 1 << 32
+"""What a call is for. They add up in an eventfd, and may be told apart when several came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What siblings want: `work`: there is more than they can run; else nobody keeps watch."""
+
+    work: bool
+
+
+class Alone:
+    """The seat of one who has no siblings, and so keeps watch by himself."""
+
+    @property
+    def taken(self) -> bool:
+        """Whether it keeps watch, or rests and may be called."""
+        return True
+
+    @property
+    def descriptor(self) -> int | None:
+        """What is readable when a sibling calls; None without siblings."""
+        return None
+
+    def pause(self) -> float:
+        """Return the seconds until `keep` is due again; infinite for who does not keep watch."""
+        return math.inf
+
+    def stand_by(self) -> float | None:
+        """Leave the watch to a sibling who keeps it: the seconds to rest then. None when it is to be kept here."""
+        return None
+
+    def keep(self) -> None:
+        """Answer for the watch from now on. Call when `pause` says so; and look now if it was not kept before."""
+
+    def leave(self, taken: int = 0) -> None:
+        """Neither keep watch nor be called, there being something to run; a sibling is called to the watch.
+
+        `taken`: how many tasks were taken when there may be more; others are called for them.
+        """
+
+    def heard(self) -> Call | None:
+        """Return what siblings have called for since the last time, or None. Never waits."""
+        return None
+
+
+class Seat(Alone):
+    """One lane's place among the same lanes of its siblings."""
+
+    def __init__(self, watch: Watch, slot: int, section: str, interval: float, clock: Clock = monotonic) -> None:
+        """`interval`: the section's `poll_interval`. In the child; nothing is kept yet."""
+        self._watch = watch
+        self._own, self._row = watch.place(slot, section)
+        self._interval = interval
+        self._clock = clock
+        self._renewal = math.inf
+        self._turn = interval * _TURNS * (self._own - self._row.start) / len(self._row)
+        self.leave()  # whoever sat here before is dead
+
+    @property
+    def taken(self) -> bool:
+        """Whether it keeps watch, or rests and may be called."""
+        return self._watch.read(self._own) != 0
+
+    @property
+    def descriptor(self) -> int | None:
+        """What is readable when a sibling calls."""
+        return self._watch.descriptor(self._own)
+
+    def pause(self) -> float:
+        """Return the seconds until `keep` is due again; infinite for who does not keep watch."""
+        return max(0.0, self._renewal - self._clock())
+
+    def stand_by(self) -> float | None:
+        """Leave the watch to a sibling. Of two keepers the one in the lower seat stays."""
+        now = self._clock()
+        rivals = [seat for seat in self._row if seat < self._own or (self._keeps_no_watch and seat != self._own)]
+        terms = [term for seat in rivals if (term := self._term(seat, now)) > 0]
+        if not terms:
+            return None
+        until = max(terms) + self._turn
+        self._renewal = math.inf
+        self._watch.write(self._own, -until)
+        return until - now
+
+    def keep(self) -> None:
+        """Answer for the watch from now on; calls from before are answered by looking."""
+        if self._keeps_no_watch:
+            self._watch.take(self._own)
+        now = self._clock()
+        self._renewal = now + self._interval * _RENEWAL
+        self._watch.write(self._own, now + self._interval * _TERM)
+
+    def leave(self, taken: int = 0) -> None:
+        """Neither keep watch nor be called any more. A call that has come is passed on."""
+        kept = not self._keeps_no_watch
+        self._renewal = math.inf
+        self._watch.write(self._own, 0.0)
+        called = self._watch.take(self._own)
+        if taken or called >= _WORK:
+            self._call(_WORK, max(2 * taken, 1))
+        elif kept or called:
+            self._call(_WATCH, 1)
+
+    def heard(self) -> Call | None:
+        """Return what siblings have called for since the last time, or None. Never waits."""
+        called = self._watch.take(self._own)
+        return Call(work=called >= _WORK) if called else None
+
+    @property
+    def _keeps_no_watch(self) -> bool:
+        return math.isinf(self._renewal)
+
+    def _term(self, seat: int, now: float) -> float:
+        """Return a sibling's word as far as it counts: 0 when it is over, or cannot be true."""
+        term = self._watch.read(seat)
+        return term if now < abs(term) <= now + self._interval * 3 else 0.0
+
+    def _call(self, what: int, count: int) -> None:
+        """Call so many who rest, first those that have most likely worked before; for work the keeper, too."""
+        now = self._clock()
+        terms = [(seat, self._term(seat, now)) for seat in self._row if seat != self._own]
+        resting = [seat for seat, term in terms if term < 0]
+        keepers = [seat for seat, term in terms if term > 0] if what == _WORK else []
+        for seat in (keepers + resting)[:count]:
+            self._watch.call(seat, what)
+
+
+class Watch:
+    """The seats of one generation of children. Made in the master; closed there when that generation ends."""
+
+    def __init__(self, slots: int, sections: Sequence[str]) -> None:
+        """Raises OSError when the system has no descriptors left, AttributeError where it has no eventfd (macOS)."""
+        self._slots = slots
+        self._sections = tuple(sections)
+        self._bells: list[int] = []
+        self._memory = mmap.mmap(-1, slots * len(sections) * _CELL.size)
+        try:
+            for _ in range(slots * len(sections)):
+                self._bells.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        except OSError:
+            self.close()
+            raise
+
+    def place(self, slot: int, section: str) -> tuple[int, range]:
+        """Return the number of a seat, and those of all in its section. Slots are counted from 1."""
+        first = self._sections.index(section) * self._slots
+        return first + slot - 1, range(first, first + self._slots)
+
+    def descriptor(self, seat: int) -> int:
+        """Return what is readable when the seat is called."""
+        return self._bells[seat]
+
+    def read(self, seat: int) -> float:
+        """Return what the seat's child has said."""
+        term: float = _CELL.unpack_from(self._memory, seat * _CELL.size)[0]
+        return term
+
+    def write(self, seat: int, term: float) -> None:
+        """Say it for the seat's child."""
+        _CELL.pack_into(self._memory, seat * _CELL.size, term)
+
+    def call(self, seat: int, what: int) -> None:
+        """Call the seat's child."""
+        with suppress(OSError):  # it has been called 2**32 times, or a handler has closed the descriptor
+            os.eventfd_write(self._bells[seat], what)
+
+    def take(self, seat: int) -> int:
+        """Return the sum of what the seat was called for, and forget it."""
+        with suppress(OSError):  # nothing, or a handler has closed the descriptor
+            return os.eventfd_read(self._bells[seat])
+        return 0
+
+    def close(self) -> None:
+        """Close it in this process."""
+        for bell in self._bells:
+            os.close(bell)
+        self._memory.close()
+
+
+def open_watch(slots: int, sections: Sequence[str]) -> Watch | None:
+    """Return a watch for so many children; None when each is to look by itself: one is alone, or it cannot be made."""
+    if slots < 2 or not hasattr(os, "eventfd"):
+        return None
+    try:
+        return Watch(slots, sections)
+    except OSError:
+        return None

@@ -1,0 +1,145 @@
+"""Who of several children keeps watch. With a clock of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from psched.daemon.watch import Call, Seat, Watch, open_watch
+
+INTERVAL = 1.0
+
+
+class Hands:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+class Siblings:
+    """The seats of four children in one section, and their clock."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.clock = Hands()
+        self.seats = [self.sit(slot) for slot in (1, 2, 3, 4)]
+
+    def sit(self, slot: int) -> Seat:
+        """Return the seat of a newborn child."""
+        return Seat(self.watch, slot, "queue", INTERVAL, self.clock)
+
+    def rest(self, *slots: int) -> list[float | None]:
+        """Let these stand by, if there is somebody to rely on."""
+        return [self.seats[slot - 1].stand_by() for slot in slots]
+
+
+@pytest.fixture
+def siblings() -> Iterator[Siblings]:
+    watch = open_watch(4, ("schedules", "queue"))
+    if watch is None:
+        pytest.skip("this system has no eventfd")
+    yield Siblings(watch)
+    watch.close()
+
+
+def test_while_one_keeps_watch_the_others_rest(siblings: Siblings) -> None:
+    first, *_ = siblings.seats
+    assert siblings.rest(1, 2, 3, 4) == [None] * 4
+    for _ in range(10):
+        first.keep()
+        assert all(siblings.rest(2, 3, 4))
+        assert siblings.rest(1) == [None]
+        assert INTERVAL < first.pause() < 1.3 * INTERVAL
+        siblings.clock.time += first.pause()
+
+
+def test_a_keeper_that_is_silent_is_replaced_within_two_intervals_by_one_of_them(siblings: Siblings) -> None:
+    siblings.seats[0].keep()
+    rests = siblings.rest(2, 3, 4)
+    assert len(set(rests)) == 3
+    soonest = min(rest for rest in rests if rest is not None)
+    assert soonest > 1.5 * INTERVAL
+    assert max(rest for rest in rests if rest is not None) <= 2 * INTERVAL
+    siblings.clock.time += soonest
+    assert siblings.rest(2) == [None]
+    siblings.seats[1].keep()
+    assert all(siblings.rest(3, 4))
+
+
+def test_of_two_who_keep_watch_one_steps_down(siblings: Siblings) -> None:
+    for seat in siblings.seats[1:3]:
+        seat.keep()
+    assert siblings.rest(2) == [None]
+    assert siblings.rest(3) != [None]
+    assert siblings.seats[2].pause() == float("inf")
+
+
+def test_a_keeper_that_has_something_to_run_calls_one_to_the_watch(siblings: Siblings) -> None:
+    siblings.seats[0].keep()
+    siblings.rest(2, 3, 4)
+    siblings.seats[0].leave()
+    assert [seat.heard() for seat in siblings.seats] == [None, Call(work=False), None, None]
+    assert siblings.rest(2) == [None]
+
+
+def test_where_there_may_be_more_than_was_taken_others_are_called_for_it_the_keeper_too(siblings: Siblings) -> None:
+    siblings.seats[1].keep()
+    siblings.rest(3, 4)
+    siblings.seats[0].leave(taken=1)
+    assert [seat.heard() for seat in siblings.seats] == [None, Call(work=True), Call(work=True), None]
+    siblings.seats[0].leave(taken=500)
+    assert [seat.heard() for seat in siblings.seats] == [None, *[Call(work=True)] * 3]
+
+
+def test_who_runs_something_is_not_called(siblings: Siblings) -> None:
+    siblings.seats[0].keep()
+    siblings.rest(2, 3)
+    siblings.seats[1].leave()
+    siblings.seats[0].leave()
+    assert [seat.heard() for seat in siblings.seats] == [None, None, Call(work=False), None]
+
+
+def test_a_call_that_comes_too_late_is_passed_on(siblings: Siblings) -> None:
+    siblings.seats[0].keep()
+    siblings.rest(2, 3)
+    siblings.seats[0].leave()
+    siblings.seats[1].leave()
+    assert siblings.seats[2].heard() == Call(work=False)
+
+
+def test_who_is_frozen_is_not_called(siblings: Siblings) -> None:
+    siblings.seats[0].keep()
+    siblings.rest(2)
+    siblings.clock.time += 2 * INTERVAL
+    siblings.seats[0].keep()
+    siblings.rest(3)
+    siblings.seats[0].leave()
+    assert [seat.heard() for seat in siblings.seats] == [None, None, Call(work=False), None]
+
+
+def test_a_newborn_child_does_not_speak_for_its_predecessor(siblings: Siblings) -> None:
+    siblings.seats[0].keep()
+    siblings.seats[0] = siblings.sit(1)
+    assert siblings.rest(2) == [None]
+    assert not siblings.seats[0].taken
+
+
+def test_what_cannot_be_a_word_of_a_child_is_not_relied_on(siblings: Siblings) -> None:
+    own, _ = siblings.watch.place(1, "queue")
+    for nonsense in (float("nan"), float("inf"), 1e300, siblings.clock.time + 100):
+        siblings.watch.write(own, nonsense)
+        assert siblings.rest(2) == [None]
+
+
+def test_sections_are_watched_apart(siblings: Siblings) -> None:
+    Seat(siblings.watch, 1, "schedules", INTERVAL, siblings.clock).keep()
+    assert siblings.rest(2) == [None]
+
+
+def test_one_child_has_nobody_to_share_a_watch_with() -> None:
+    assert open_watch(1, ("queue",)) is None
