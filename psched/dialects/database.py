@@ -21,7 +21,6 @@ from sqlalchemy.sql.elements import TextClause
 
 from psched.clock import Clock, boottime
 from psched.dialects.base import Dialect, Fault, Timeouts
-from psched.dialects.given import Compiled
 from psched.dialects.pairs import Pair
 from psched.errors import ConfigError, NotSupportedError
 from psched.store import Bell
@@ -149,14 +148,14 @@ class Database:
         return done
 
     def execute_all(
-        self, connection: Connection, count: int, change: Compiled, then: Compiled, values: Mapping[str, Any]
+        self, connection: Connection, count: int, change: Callable[[], int], then: Callable[[], object]
     ) -> bool:
         """Change `count` rows and do what follows, in one transaction; False, and nothing is done, when it is fewer."""
         connection.exec_driver_sql(self.dialect.begin)
         try:
-            done = change.execute(connection, values) == count
+            done = change() == count
             if done:
-                then.execute(connection, values)
+                then()
             connection.exec_driver_sql("COMMIT" if done else "ROLLBACK")
         except DBAPIError as error:
             self._roll_back(connection, error)

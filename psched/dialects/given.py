@@ -1,26 +1,63 @@
-"""Changing many rows by one statement, which is told of them in one parameter, and so always the same. Any process."""
+"""Changing many rows by one statement, which is told of them in one parameter. Any process.
+
+What the rows have in common is told once, in parameters of its own: to take each row apart, member by member, costs a
+database as much as what is then done with it, MariaDB even more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, FromClause, Insert, String, Update, bindparam, column
+from sqlalchemy import ColumnElement, Connection, FromClause, Insert, String, Update, bindparam, column
 
-from psched.dialects.insertion import given_rows
+from psched.dialects.insertion import as_parameter, given_rows
 from psched.dialects.pairs import Texts
 
-PREFIX = "given_"
-"""Begins the name of each column that is given, so that none is a word of SQL."""
+_PREFIX = "given_"
+"""Begins the name of each column and parameter that is given, so that none is a word of SQL."""
+
+_ROWS = "given"
+_KEY = "key"
+
+Told = Mapping[str, ColumnElement[Any]]
+"""What is given of a row, by its names, as a statement uses it: with `key` the rows come in."""
 
 
-def given(parameter: str, types: Mapping[str, Any]) -> FromClause:
-    """Return what stands in FROM for the rows in `parameter`, with a column `given_<name>` for each of `types`.
+class Given:
+    """A statement on given rows, built once for each choice of what these have in common."""
 
-    The parameter is made by `insertion.as_parameter`.
-    """
-    fields = [column(f"{PREFIX}{name}", type_) for name, type_ in types.items()]
-    return given_rows(bindparam(parameter, type_=String), fields).table_valued(*fields, name="given")
+    def __init__(self, types: Mapping[str, Any], build: Callable[[Told], Update | Insert]) -> None:
+        """`types`: of what is given of each row, `key` among it."""
+        self._types = types
+        self._build = build
+        self._texts: dict[tuple[str, ...], Texts] = {}
+
+    def execute(self, connection: Connection, rows: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> int:
+        """Execute it on `rows`, which have a value for each of its names, and return how many rows it changed.
+
+        `values`: further parameters. There has to be a row.
+        """
+        first = rows[0]
+        differing = tuple([name for name in self._types if any(row[name] != first[name] for row in rows)])
+        if differing not in self._texts:
+            self._texts[differing] = Texts(self._build(self._told(differing)))
+        (prepared,) = self._texts[differing].of(connection)
+        names = (_KEY, *(name for name in differing if name != _KEY))
+        told = [{name: row[name] for name in names if row[name] is not None} for row in rows]
+        same = {f"{_PREFIX}{name}": first[name] for name in self._types if name not in names}
+        parameters = prepared.parameters({**values, **same, _ROWS: as_parameter(told)})
+        changed: int = connection.exec_driver_sql(prepared.text, parameters).rowcount
+        return changed
+
+    def _told(self, differing: Sequence[str]) -> Told:
+        """Return a column for the key and for what differs, and a parameter for the rest."""
+        columns = {name: type_ for name, type_ in self._types.items() if name == _KEY or name in differing}
+        rows = _rows_in(columns)
+        return {
+            name: rows.c[f"{_PREFIX}{name}"] if name in columns else bindparam(f"{_PREFIX}{name}", type_=type_)
+            for name, type_ in self._types.items()
+        }
 
 
 class Compiled:
@@ -34,3 +71,9 @@ class Compiled:
         (prepared,) = self._texts.of(connection)
         changed: int = connection.exec_driver_sql(prepared.text, prepared.parameters(values)).rowcount
         return changed
+
+
+def _rows_in(types: Mapping[str, Any]) -> FromClause:
+    """Return what stands in FROM for the rows: a column `given_<name>` for each of `types`."""
+    fields = [column(f"{_PREFIX}{name}", type_) for name, type_ in types.items()]
+    return given_rows(bindparam(_ROWS, type_=String), fields).table_valued(*fields, name=_ROWS)

@@ -69,7 +69,7 @@ class Ways(NamedTuple):
 class given_rows(FunctionElement[str]):  # noqa: N801 – spelled like the SQL function it stands for
     """The rows of a parameter that `as_parameter` made: what a dialect compiles in its own way.
 
-    A column `new_key` has what is given as `key`, lest the two are mixed up.
+    A column `new_key`, or `given_key`, has what is given as `key`, lest the two are mixed up.
     """
 
     type = String()
@@ -77,7 +77,7 @@ class given_rows(FunctionElement[str]):  # noqa: N801 – spelled like the SQL f
 
     def __init__(self, parameter: ColumnElement[str], fields: Sequence[ColumnClause[Any]]) -> None:
         super().__init__(parameter)
-        self.fields = [(field.name, field.name.removeprefix(_NEW), field.type) for field in fields]
+        self.fields = [(field.name, field.name.partition("_")[2], field.type) for field in fields]
 
 
 @compiles(given_rows)

@@ -19,8 +19,7 @@ from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import RUNNING
 from psched.clock import boottime
 from psched.dialects.database import Database
-from psched.dialects.given import Compiled
-from psched.dialects.insertion import as_parameter
+from psched.dialects.given import Compiled, Given
 from psched.dialects.once import shared
 from psched.dialects.pairs import Pair
 from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError, ScheduleError
@@ -130,7 +129,7 @@ class Leases:
         return None if done else _still_ours(lease, row)
 
     def settle_many(
-        self, leases: Sequence[Lease], statement: Compiled, values: Mapping[str, Any], outcome: str, until: float
+        self, leases: Sequence[Lease], statement: Given, values: Mapping[str, Any], outcome: str, until: float
     ) -> list[ScheduleError | None]:
         """Execute `statement`, made by `LeaseStatements.settling_many`, which gives rows the status `outcome`.
 
@@ -166,11 +165,11 @@ class Leases:
         return self._database.execute_with(connection, statement, values, also)
 
     def _settle_many(
-        self, leases: Sequence[Lease], statement: Compiled, values: Mapping[str, Any], connection: Connection, _: bool
+        self, leases: Sequence[Lease], statement: Given, values: Mapping[str, Any], connection: Connection, _: bool
     ) -> dict[str, RowMapping] | None:
         """Settle all at once; unless that was all of them, return their rows as they are now."""
-        given = as_parameter([{"given_key": lease.key, "given_fence": lease.fence} for lease in leases])
-        if statement.execute(connection, {"leases": given, **values}) == len(leases):
+        given = [{"key": lease.key, "fence": lease.fence} for lease in leases]
+        if statement.execute(connection, given, values) == len(leases):
             return None
         rows = connection.execute(self.statements.fences, {"keys": [lease.key for lease in leases]}).mappings()
         return {row["key"]: row for row in rows}

@@ -27,7 +27,7 @@ from sqlalchemy import (
 from psched.backends.rdb.schedule_rows import entry_columns, optional_milliseconds
 from psched.backends.rdb.tables import milliseconds
 from psched.dialects.base import Dialect, now_ms
-from psched.dialects.given import PREFIX, Compiled
+from psched.dialects.given import Told
 from psched.dialects.insertion import as_parameter, rows_in
 from psched.dialects.pairs import Pair
 from psched.ledger import ADD, DELETE, UPGRADE, Entry
@@ -83,10 +83,10 @@ class Records:
             self._settling[settle] = self._in_one(settle) if self._nested else Pair(settle, self._entry)
         return Settling(self._settling[settle], self._parameters(row, entry))
 
-    def entering_given(self, rows: FromClause) -> Compiled:
-        """Return what enters all that has just been settled by the given `rows`, which have what `values` returns."""
-        values = {name: rows.c[f"{PREFIX}{name}"] for name in _GIVEN}
-        return Compiled(self._entry_of(self._schedules, values, self._schedules.c.key == rows.c.given_key))
+    def entering_given(self, given: Told) -> Insert:
+        """Return what enters all that has just been settled of the given keys; given is what `values` returns."""
+        values = {name: given[name] for name in _GIVEN}
+        return self._entry_of(self._schedules, values, self._schedules.c.key == given["key"])
 
     def passing(self, connection: Connection, row: ScheduleRow, entry: Entry) -> None:
         """Enter what became of the occurrence in `row`, passed over by a change that has just been written."""

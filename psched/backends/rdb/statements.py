@@ -7,7 +7,6 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
-    FromClause,
     Select,
     Table,
     Update,
@@ -23,7 +22,7 @@ from sqlalchemy import (
 
 from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.dialects.base import Dialect, ExactText, now_ms
-from psched.dialects.given import Compiled, given
+from psched.dialects.given import Given, Told
 
 _LONGEST_BACKOFF = 30
 """Doublings of the wait after crashes: beyond that a shift would overflow, and any cap is reached."""
@@ -73,15 +72,15 @@ class LeaseStatements:
         """Return the UPDATE that ends the lease :lease_key, :lease_fence and writes `values`, if `conditions` hold."""
         return update(self._table).where(*self.under_lease, *conditions).values({**self._ended, **values})
 
-    def settling_many(self, **values: Any) -> Compiled:
-        """Return the UPDATE that ends all leases given as :leases, their keys and fences, and writes `values`."""
-        return self.settling_given(given("leases", GIVEN_LEASE), **values)
+    def settling_many(self, **values: Any) -> Given:
+        """Return the UPDATE that ends all leases given by their keys and fences, and writes `values`."""
+        return Given(GIVEN_LEASE, lambda given: self.settling_given(given, **values))
 
-    def settling_given(self, rows: FromClause, *conditions: ColumnElement[bool], **values: Any) -> Compiled:
-        """Return the UPDATE that ends the leases given by `rows` and writes `values`, where `conditions` hold."""
+    def settling_given(self, given: Told, *conditions: ColumnElement[bool], **values: Any) -> Update:
+        """Return the UPDATE that ends the leases with a given key and fence and writes `values`, on `conditions`."""
         c = self._table.c
-        ours = (c.key == rows.c.given_key, c.fence == rows.c.given_fence, c.status == RUNNING)
-        return Compiled(update(self._table).where(*ours, *conditions).values({**self._ended, **values}))
+        ours = (c.key == given["key"], c.fence == given["fence"], c.status == RUNNING)
+        return update(self._table).where(*ours, *conditions).values({**self._ended, **values})
 
     def due(self, type_count: int | None, locked: bool) -> Select[Any]:
         """Return the keys that are due, earliest first, at most :limit; of the types :type_0, :type_1, … if limited.
