@@ -16,7 +16,7 @@ import psutil
 import sqlalchemy as sa
 
 from psched import cron
-from psched.daemon.pidfile import read_running
+from psched.daemon.pidfile import PidFileError, read_running
 from psched.holder import holder_name
 from psched.queue import Queue, open_queue
 from tests.daemon.harness import Daemon, wait_for
@@ -88,8 +88,10 @@ class Node:
 
     @property
     def pid(self) -> int | None:
-        """The living master, None when there is none."""
-        return read_running(self.daemon.folder / "psched.pid")
+        """The living master, None when there is none, or one that has just begun."""
+        with contextlib.suppress(PidFileError):  # locked, but on a busy machine its pid is not written for a while
+            return read_running(self.daemon.folder / "psched.pid")
+        return None
 
     def processes(self) -> list[psutil.Process]:
         """Return the master and all below it, the master first."""
