@@ -35,9 +35,8 @@ def doctor(chosen: Chosen) -> int:
     """Check everything a worker needs.
 
     Configuration, application, database, tables and whether they can be written, indexes, collations, clocks, the tz
-    database and overdue schedules:
-    each is `ok`, or told with what to do; exit code 1 when anything is not. What is said of the queue's section begins
-    with `queue`. --json prints one array of objects with subject, ok and message.
+    database and overdue schedules: each is `ok`, or told with what to do; exit code 1 when anything is not. What is
+    said of the queue's section begins with `queue`. --json prints one array of objects with subject, ok and message.
     """
     findings = []
     for finding in findings_of(chosen):
