@@ -187,7 +187,7 @@ def clients(bench: Bench) -> set[str]:
 def test_a_full_server_counts_as_away_but_what_runs_is_renewed_and_settled(own: Redis, bench: Bench) -> None:
     store = bench.open()
     claims = store.acquire(4, 100)
-    own.command("CONFIG", "SET", "maxmemory", "1mb")
+    own.command("CONFIG", "SET", "maxmemory", "1")
     see_that_it_is_unavailable(store, store.add, "c", "t", HOURLY, FAR_OFF, FAR_OFF, {})
     see_that_it_is_unavailable(store, store.acquire, 1, 100)
     assert None not in store.extend([claim.lease for claim in claims], 200)
@@ -205,7 +205,7 @@ def test_a_full_server_lets_tasks_of_a_queue_end(own: Redis) -> None:
     queue.create_tables()
     bench.submit(queue, ["a", "b", "c"], user="u")
     done, gone, _ = queue.acquire(3, 100)
-    own.command("CONFIG", "SET", "maxmemory", "1mb")
+    own.command("CONFIG", "SET", "maxmemory", "1")
     assert None not in queue.extend([done.lease, gone.lease], 200)
     queue.retire(done, "failed", "error", 0, soon())
     assert queue.purge(5) == 1

@@ -213,7 +213,7 @@ def waits_for_a_lock(bench: Bench) -> bool:
     """Whether a session of the database waits for another's lock."""
     question = {
         "mysql": "SELECT count(*) FROM information_schema.processlist WHERE db = database() "
-        "AND command = 'Query' AND time_ms > 20 AND id <> connection_id()",
+        "AND command = 'Query' AND (/*M! time_ms > 20 OR */ time > 0) AND id <> connection_id()",
         "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
         "AND wait_event_type = 'Lock'",
     }

@@ -95,10 +95,11 @@ class MariaDB(Server):
             ])  # fmt: skip
 
     def _command(self) -> list[str]:
+        kind = mysql.OPTIONS if mysql.is_chosen() else _SMALL
         quick = ["--innodb-flush-log-at-trx-commit=2", "--innodb-doublewrite=0", "--innodb-flush-method=nosync"]
         return [
             str(absent.find("mariadbd", "mysqld")), "--no-defaults", f"--datadir={self.data}",
             f"--bind-address={HOST}", f"--port={self.port}", f"--socket={self.folder}/s",
             f"--pid-file={self.folder}/pid", f"--tmpdir={self.folder}", "--skip-name-resolve", "--skip-log-bin",
-            "--max-connections=400", *(mysql.SMALL if mysql.is_chosen() else _SMALL), *([] if self.durable else quick),
+            "--max-connections=400", *kind, *([] if self.durable else quick),
         ]  # fmt: skip

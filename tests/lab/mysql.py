@@ -10,8 +10,14 @@ from pathlib import Path
 from tests.lab import absent
 from tests.lab.identity import own, run_as_owner
 
-SMALL = ["--innodb-redo-log-capacity=16M", "--innodb-buffer-pool-size=32M", "--mysqlx=OFF", "--secure-file-priv=NULL"]
-"""The options that keep it small, and to its own folder."""
+OPTIONS = [
+    "--innodb-redo-log-capacity=16M",
+    "--innodb-buffer-pool-size=32M",
+    "--mysqlx=OFF",
+    "--secure-file-priv=NULL",
+    "--tls-version=",
+]
+"""Small, bound to its folder, and not encrypted, as MariaDB by default: a proxy is to see the statements."""
 
 
 def is_chosen() -> bool:
@@ -29,7 +35,7 @@ def install(data: Path, users: str) -> None:
         own(Path(folder))
         run_as_owner([
             absent.find("mysqld"), "--no-defaults", "--initialize-insecure", f"--datadir={data}",
-            f"--tmpdir={folder}", f"--init-file={file.name}", *SMALL,
+            f"--tmpdir={folder}", f"--init-file={file.name}", *OPTIONS,
         ])  # fmt: skip
 
 
