@@ -1,4 +1,4 @@
-"""MariaDB 10.6 or later and MySQL 8.0 or later, by PyMySQL unless the URL names another driver. Children and clients.
+"""MariaDB 10.6 and MySQL 8.0.17 or later, by PyMySQL unless the URL names another driver. Children and clients.
 
 `UTC_TIMESTAMP(3)` is the clock: it is one instant all through a statement and asks neither for the session's time zone
 nor for which of two passes of a repeated hour is meant.
@@ -180,10 +180,10 @@ class Dialect(base.Dialect):
 
     def unfit(self, connection: Connection) -> str | None:
         """Say why this server cannot be used, or None."""
-        needed = (10, 6) if _is_mariadb(connection) else (8, 0)
+        needed = (10, 6) if _is_mariadb(connection) else (8, 0, 17)  # which brought utf8mb4_0900_bin
         if (connection.dialect.server_version_info or (0,)) >= needed:
             return None
-        return f"{self.version(connection)} is too old: MariaDB 10.6 or MySQL 8.0 or later is needed"
+        return f"{self.version(connection)} is too old: MariaDB 10.6 or MySQL 8.0.17 or later is needed"
 
     def version(self, connection: Connection) -> str:
         """Return which of the two the server is, and its version."""
