@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -116,7 +116,7 @@ class Table:
         self._server.call(Scripts(self.kind)["next_due"], [self.meta], [-1])
         server = self._info("server")
         mode = "cluster" if self._info("cluster").get("cluster_enabled") else str(server.get("redis_mode", "?"))
-        yield Finding("server", True, f"Redis {server.get('redis_version', '?')}, {mode}; its scripts work")
+        yield Finding("server", True, f"{_version(server)}, {mode}; its scripts work")
         yield self._writing()
         warning = self._eviction()
         yield Finding("eviction", warning is None, "no key is ever evicted" if warning is None else warning)
@@ -173,3 +173,10 @@ class Table:
             if passes(error):
                 raise
             return otherwise
+
+
+def _version(server: Mapping[str, Any]) -> str:
+    """Return the server's name and version; Valkey tells of a Redis too, whose commands it has."""
+    if "valkey_version" in server:
+        return f"Valkey {server['valkey_version']}"
+    return f"Redis {server.get('redis_version', '?')}"
