@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from psched import worker
+from psched.cli.options import lasting
 from psched.config import Settings, load
 from psched.config.checks import is_file
 from psched.daemon.control import Control, has_ended, log_end, not_replaced, running, size_of, workers
@@ -69,7 +70,8 @@ class Invocation:
 
     def settings(self) -> Settings:
         """Return the configuration with the command line laid over it. Raises ConfigError."""
-        return load(self.config, self.environment).with_application(self.app, self.include, self.require)
+        settings = lasting(load(self.config, self.environment))
+        return settings.with_application(self.app, self.include, self.require)
 
     def pid_path(self) -> Path | None:
         """Return where the pid file is, if there is to be one."""

@@ -11,6 +11,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import click
 
 from psched.config import Reader, Settings, load
+from psched.config.urls import is_in_memory
+from psched.errors import ConfigError
 
 DEFAULT_CONFIG = Path("etc/psched.yml")
 
@@ -30,12 +32,23 @@ class Chosen:
 
     def settings(self, reader: Reader = "schedules") -> Settings:
         """Return the configuration; one without sections is the `reader`'s. Raises ConfigError."""
-        return load(DEFAULT_CONFIG if self.config is None else self.config, self.environment, reader)
+        return lasting(load(DEFAULT_CONFIG if self.config is None else self.config, self.environment, reader))
 
     @property
     def has_config(self) -> bool:
         """Whether a configuration was named, or the usual one is there."""
         return self.config is not None or DEFAULT_CONFIG.exists()
+
+
+def lasting(settings: Settings) -> Settings:
+    """Return `settings`. Raises ConfigError for a database that no other process would see."""
+    for section in (settings.schedules, settings.queue):
+        if section is not None and is_in_memory(section.url):
+            raise ConfigError(
+                f"{settings.path}:{settings.environment}: url: {section.url} is in memory, where each process has its "
+                "own and loses it; name a file, as in sqlite:///psched.db"
+            )
+    return settings
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:

@@ -53,6 +53,12 @@ def parse(url: str) -> URL:
         raise ValueError(_EXPECTED) from None
 
 
+def is_in_memory(url: str) -> bool:
+    """Tell whether `url` is of a SQLite database that is gone with the process that opens it."""
+    parts = parse(url)
+    return parts.get_backend_name() == "sqlite" and parts.database in (None, "", ":memory:")
+
+
 def absolute_url(url: str, base: Path) -> str:
     """Return `url`; the relative file of a SQLite URL is taken from the folder `base`."""
     parts = parse(url)

@@ -91,7 +91,7 @@ def test_each_fault_of_a_configuration_has_its_line(fresh: Commands) -> None:
 
 
 def test_a_configuration_without_schedules_is_told(fresh: Commands) -> None:
-    fresh.configure("development: {queue: {type: rdb, url: 'sqlite://'}}")
+    fresh.configure("development: {queue: {type: rdb, url: 'sqlite:///q.db'}}")
     assert "there is no section `schedules:`" in fresh.fault("list")
 
 
@@ -99,6 +99,13 @@ def test_a_missing_table_names_init_on_each_database(fresh: Commands, database: 
     fresh.use(database)
     for command in (("list",), ADD, ("show", "k"), ("delete", "k")):
         assert "psched init" in fresh.fault(*command)
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_a_database_in_memory_is_refused_since_no_other_process_sees_it(fresh: Commands, url: str) -> None:
+    fresh.use(f"'{url}'")
+    for arguments in (("init",), ("queue", "list"), ("run", "jobs:app")):
+        assert fresh.fault(*arguments).endswith("own and loses it; name a file, as in sqlite:///psched.db")
 
 
 def test_only_init_creates_a_sqlite_file(fresh: Commands) -> None:
