@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from sqlalchemy import ARRAY, Connection, Table, any_, func, text
@@ -21,6 +21,7 @@ from psched.dialects import base
 from psched.dialects.base import ExactText, Fault, now_ms
 from psched.dialects.insertion import given_rows
 from psched.dialects.listening import Connections, ListenBell, create_triggers, has_triggers
+from psched.dialects.refusal import refusal
 from psched.errors import ConfigError
 from psched.store import Bell
 
@@ -33,7 +34,7 @@ _LOST = {"25006", "25P03", "26000", "57P01", "57P02", "57P03", "57P05"}
 """25006: a primary that was demoted refuses to write; 26000: a pooler lost our prepared statement."""
 
 _TURNED_AWAY = ("password authentication failed", "no pg_hba.conf entry", '" does not exist')
-"""No such user, password or database. A server with other messages than English ones is tried again and again."""
+"""What a server says that asked for no password, and so not for its SQLSTATE; another is waited for."""
 
 _VERIFY = {"full": "verify-full", "ca": "verify-ca", "none": "require"}
 
@@ -85,6 +86,19 @@ class Dialect(base.Dialect):
             **self.pool_options(),
             **own,
         }
+
+    def connect(self, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """Return psycopg's connection. An error has the SQLSTATE of the refusal, where there was one."""
+        if not self._is_psycopg:
+            return None
+        import psycopg  # noqa: PLC0415 – another driver may be installed instead
+
+        try:
+            return psycopg.connect(*arguments, **options)
+        except psycopg.OperationalError as error:
+            if error.sqlstate is None:
+                error.sqlstate = refusal(error, self.timeouts.connect)
+            raise
 
     def prepare(self, connection: Any) -> None:
         """Set the session up.

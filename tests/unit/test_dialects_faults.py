@@ -8,12 +8,13 @@ from typing import Any
 import psycopg
 import pymysql
 import pytest
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from psched.clock import Clock
 from psched.dialects import open_database
 from psched.dialects.base import Fault
 from psched.dialects.database import Database, Retries
+from tests.lab.servers import Server
 
 CONFLICT, LOST = Fault.CONFLICT, Fault.LOST
 
@@ -87,6 +88,20 @@ def test_a_server_that_knows_no_such_password_is_not_waited_for() -> None:
     starting = "connection failed: FATAL:  the database system is starting up"
     assert POSTGRESQL.fault(wrapped(psycopg.OperationalError(refused), psycopg.Error)) is None
     assert POSTGRESQL.fault(wrapped(psycopg.OperationalError(starting), psycopg.Error)) is LOST
+
+
+@pytest.mark.parametrize(("part", "wrong", "state"), [("secret@", "wrong@", "28P01"), ("/postgres", "/none", "3D000")])
+def test_a_refusal_is_known_in_any_language(
+    postgresql: Server, monkeypatch: pytest.MonkeyPatch, part: str, wrong: str, state: str
+) -> None:
+    monkeypatch.setattr("psched.dialects.postgresql._TURNED_AWAY", ())  # so its words say nothing
+    database = open_database(postgresql.url("postgres").replace(part, wrong), {})
+    with pytest.raises(OperationalError) as caught:
+        database.run(lambda connection, _: connection.exec_driver_sql("SELECT 1"))
+    assert isinstance(caught.value.orig, psycopg.Error)
+    assert caught.value.orig.sqlstate == state
+    assert database.fault(caught.value) is None
+    database.close()
 
 
 @pytest.mark.parametrize(
