@@ -47,8 +47,7 @@ ALONE = frozenset({"sqlite", "mariadb", "postgresql", "redis"})
 ALIVE_TIME = 4.0
 """Seconds a lease lasts in a trial."""
 STOPS_WITHIN = 30.0
-STARTS_WITHIN = 120.0
-"""No promise of psched's: a machine that has much else to do may take so long to start all of a trial."""
+STARTS_WITHIN = 120.0  # no promise of psched's: a machine that has much else to do may take so long
 
 _CONFIG: dict[str, Any] = {
     "app": "handlers:Handlers",
@@ -123,8 +122,14 @@ class Node:
                 os.kill(pid, number)
 
     def wait_until_there(self) -> None:
-        """Wait until there is a master."""
-        wait_for(lambda: self.pid is not None, self.daemon.explain, STARTS_WITHIN)
+        """Wait until there is a master. One that gave up, its first worker killed, is started again, as by systemd."""
+
+        def there() -> bool:
+            if self.pid is None and self.daemon.process.poll() is not None:
+                self.start()
+            return self.pid is not None
+
+        wait_for(there, self.daemon.explain, STARTS_WITHIN)
 
     def wait_until_gone(self) -> None:
         """Wait until a master that was told to stop has ended."""
