@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +177,14 @@ class Claim:
     row: Row
     lease: Lease
     started: float | None = None
+
+
+class Retry(NamedTuple):
+    """What is to be retried: `wait` seconds from now, `error` being kept."""
+
+    lease: Lease
+    wait: float
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,12 @@ from psched.model import Claim, NewTask, Row
 from psched.store import LeaseStore
 from psched.task import Task
 from psched.tidying import Tidying
+from psched.unfit import Sieve
 
 log = logging.getLogger(__name__)
 
 _ROUNDS = 50
 """How often one poll acquires anew when nothing of what it got can be run; what is due behind that must not wait."""
-
-
-LOST_ATTEMPTS = "every attempt it is allowed was begun, and none was settled: its workers died, or lost their leases"
-"""The error of a task that has worn out its attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ class Source:
         self._completion = completion
         self._clock = clock
         self._held = Held()
-        self._reported: dict[str, str] = {}
+        self._sieve = Sieve(store, completion, self.retry, times.backoff.seconds, clock)
         self._tidying = Tidying(store, completion, clock)
         self.tidy = self._tidying.tidy
         """Tidy up now and then. `poll_multi` does so unless it takes `ahead`."""
@@ -95,7 +92,7 @@ class Source:
         for _ in range(_ROUNDS):
             asked = self._clock()
             claims = self.store.acquire(max_acquire, lease_time, types)
-            able = [claim for claim in claims if self._can_run(claim)]
+            able = self._sieve.able(claims)
             left = [claim for claim in able if not self._is_passed_over(claim, claim.lease.expires_at - lease_time)]
             tasks = self._adopt(left, asked + lease_time, started)
             keys = {claim.row.key for claim in claims}
@@ -250,27 +247,6 @@ class Source:
         except Exception as error:  # noqa: BLE001 – the leases were renewed, and that is what the caller must hear of
             log.warning("key=%s its data was not written yet: %s", task.key, error)
 
-    def _can_run(self, claim: Claim) -> bool:
-        row = claim.row
-        problem = row.problem if row.problem is not None else self._completion.problem(row)
-        if problem is not None:
-            self._report(row.key, problem)
-            self._put_off(claim, problem)
-            return False
-        if claim.lease.cancel_requested:
-            self._put_off(claim, None)
-            return False
-        allowed = self._completion.attempts_allowed(row, None) if row.attempts > 1 else None
-        if allowed is not None and row.attempts > allowed:
-            self._put_off(claim, LOST_ATTEMPTS)
-            return False
-        return True
-
-    def _report(self, key: str, problem: str) -> None:
-        if self._reported.get(key) != problem:
-            self._reported[key] = problem
-            log.error("key=%s cannot be run: %s; it is left alone until then", key, problem)
-
     def _is_passed_over(self, claim: Claim, now: float) -> bool:
         """Settle what was acquired at `now`, by the database's clock, and is not to be run any more."""
         try:
@@ -280,15 +256,3 @@ class Source:
         except Exception as failure:  # noqa: BLE001 – what was acquired with it can be run all the same
             log.warning("key=%s was not passed over: %s; it comes back when its lease ends", claim.row.key, failure)
         return True
-
-    def _put_off(self, claim: Claim, error: str | None) -> None:
-        """Settle a row that is not to be run now: it is tried again later, or ended."""
-        try:
-            outcome = self.retry(claim, None, error, self._clock())
-        except (PreemptedError, NotFoundError, AlreadyFinishedError) as lost:
-            log.info("key=%s was not put off: %s", claim.row.key, lost)
-        except Exception as failure:  # noqa: BLE001 – what was acquired with it can be run all the same
-            log.warning("key=%s was not put off: %s; it comes back when its lease ends", claim.row.key, failure)
-        else:
-            if outcome != "retried":
-                log.info("key=%s is %s, and was not run", claim.row.key, outcome)

@@ -22,7 +22,7 @@ from psched.alarm import Alarms
 from psched.bell import Bell as Bell  # noqa: PLC0414 – whoever knows stores knows their bells
 from psched.errors import ScheduleError
 from psched.ledger import MODIFY, Entry, Ledger, Step
-from psched.model import Claim, Lease, NewTask, Policy, Rule, ScheduleRow, TaskFilter, TaskRow
+from psched.model import Claim, Lease, NewTask, Policy, Retry, Rule, ScheduleRow, TaskFilter, TaskRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +114,11 @@ class LeaseStore(Protocol):
         ...
 
     def retry(self, lease: Lease, wait: float, error: str | None, until: float, counted: bool = True) -> None:
-        """Make the row due `wait` seconds from now, and keep `error`. Raises PreemptedError, NotFoundError.
+        """Make the row due `wait` seconds from now, keep `error`, and count the attempt if `counted`. As `release`."""
+        ...
 
-        `counted`: whether this was an attempt, where attempts are counted.
-        """
+    def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
+        """Do for each what `retry` does, some hundreds at a time; for each None, or what it would raise."""
         ...
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
@@ -270,10 +271,7 @@ class TaskStore(LeaseStore, Protocol):
         ...
 
     def preempt(self, key: str, alive_time: float) -> Claim:
-        """Lease the task whoever holds it, due or not, and whatever `max_running` says.
-
-        Raises NotFoundError, AlreadyFinishedError.
-        """
+        """Lease the task whoever holds it, due or not, whatever `max_running` says. Raises like `force_finish`."""
         ...
 
     def retry_failed(self, key: str) -> None:

@@ -18,8 +18,8 @@ from psched.daemon.runs import Run, Runs
 from psched.daemon.stop_order import StopOrder
 from psched.daemon.wording import one_line
 from psched.errors import CancelRequestedError, ImmediateProcessStopError, PreemptedError, ScheduleError
-from psched.source import LOST_ATTEMPTS
 from psched.task import Task
+from psched.unfit import LOST_ATTEMPTS
 
 log = logging.getLogger(__name__)
 

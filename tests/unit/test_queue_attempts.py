@@ -9,8 +9,8 @@ import pytest
 from psched.daemon.runner import settle_stopped
 from psched.errors import CancelRequestedError, ImmediateProcessStopError
 from psched.queue import Queue
-from psched.source import LOST_ATTEMPTS
 from psched.task import Task
+from psched.unfit import LOST_ATTEMPTS
 from tests.unit.memory import TIMES, take
 
 # Attempts

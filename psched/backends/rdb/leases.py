@@ -16,14 +16,14 @@ from sqlalchemy import Connection, Insert, Row, RowMapping, Table, Update
 
 from psched.backends.rdb.claiming import Claiming, claiming_by, type_parameters
 from psched.backends.rdb.statements import LeaseStatements
-from psched.backends.rdb.tables import RUNNING
+from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.clock import boottime
 from psched.dialects.database import Database
 from psched.dialects.given import Compiled, Given
 from psched.dialects.once import shared
 from psched.dialects.pairs import Pair
 from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError, ScheduleError
-from psched.model import Lease
+from psched.model import Lease, Retry
 from psched.store import Also
 
 _BATCH = 500
@@ -101,6 +101,12 @@ class Leases:
         values = {"wait": math.ceil(wait * 1000), "error": storable(error), "uncounted": 0 if counted else 1}
         self.settle(lease, self.statements.retry, values, until)
 
+    def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
+        """Do for each what `retry` does, some hundreds by one statement."""
+        given = [{"wait": math.ceil(wait * 1000), "error": storable(error)} for _, wait, error in retries]
+        leases = [retry.lease for retry in retries]
+        return self.settle_many(leases, self.statements.retry_many, {}, WAITING, until, given)
+
     def settle(
         self,
         lease: Lease,
@@ -129,17 +135,26 @@ class Leases:
         return None if done else _still_ours(lease, row)
 
     def settle_many(
-        self, leases: Sequence[Lease], statement: Given, values: Mapping[str, Any], outcome: str, until: float
+        self,
+        leases: Sequence[Lease],
+        statement: Given,
+        values: Mapping[str, Any],
+        outcome: str,
+        until: float,
+        more: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[ScheduleError | None]:
-        """Execute `statement`, made by `LeaseStatements.settling_many`, which gives rows the status `outcome`.
+        """Execute `statement`, one of `LeaseStatements.settling_given`, which gives rows the status `outcome`.
 
-        Some hundreds are one transaction. Returns for each of `leases` None when that is done, be it by an earlier
-        call whose answer was lost, else what `settle` would raise.
+        Some hundreds are one transaction. `more`: what is given for each besides its lease. Returns for each of
+        `leases` None when that is done, be it by an earlier call whose answer was lost, else what `settle` would raise.
         """
         found: list[ScheduleError | None] = []
         for start in range(0, len(leases), _BATCH):
             part = leases[start : start + _BATCH]
-            rows = self._database.run(partial(self._settle_many, part, statement, values), until)
+            given: list[dict[str, Any]] = [{"key": lease.key, "fence": lease.fence} for lease in part]
+            if more is not None:
+                given = [row | dict(told) for row, told in zip(given, more[start : start + _BATCH], strict=True)]
+            rows = self._database.run(partial(self._settle_many, given, statement, values), until)
             found += [None if rows is None else _unless(lease, rows.get(lease.key), outcome) for lease in part]
         return found
 
@@ -165,13 +180,17 @@ class Leases:
         return self._database.execute_with(connection, statement, values, also)
 
     def _settle_many(
-        self, leases: Sequence[Lease], statement: Given, values: Mapping[str, Any], connection: Connection, _: bool
+        self,
+        given: Sequence[Mapping[str, Any]],
+        statement: Given,
+        values: Mapping[str, Any],
+        connection: Connection,
+        _: bool,
     ) -> dict[str, RowMapping] | None:
         """Settle all at once; unless that was all of them, return their rows as they are now."""
-        given = [{"key": lease.key, "fence": lease.fence} for lease in leases]
-        if statement.execute(connection, given, values) == len(leases):
+        if statement.execute(connection, given, values) == len(given):
             return None
-        rows = connection.execute(self.statements.fences, {"keys": [lease.key for lease in leases]}).mappings()
+        rows = connection.execute(self.statements.fences, {"keys": [row["key"] for row in given]}).mappings()
         return {row["key"]: row for row in rows}
 
     def _extend(self, leases: Sequence[Lease], alive: int) -> Sequence[RowMapping]:

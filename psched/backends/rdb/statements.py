@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 
 from psched.backends.rdb.tables import RUNNING, WAITING
-from psched.dialects.base import Dialect, ExactText, now_ms
+from psched.dialects.base import Dialect, ExactText, LongText, now_ms
 from psched.dialects.given import Given, Told
 
 _LONGEST_BACKOFF = 30
@@ -29,6 +29,8 @@ _LONGEST_BACKOFF = 30
 
 GIVEN_LEASE = {"key": ExactText(255), "fence": BigInteger()}
 """What is given of a lease, where many are ended at once."""
+
+_GIVEN_RETRY = {**GIVEN_LEASE, "wait": BigInteger(), "error": LongText()}
 
 
 def after(name: str) -> ColumnElement[int]:
@@ -63,6 +65,7 @@ class LeaseStatements:
         )
         self.release = self._releasing()
         self.retry = self._retrying()
+        self.retry_many = Given(_GIVEN_RETRY, self._retrying_given)
         self.extend = self._extending()
         self.held = self._holding()
         self.undo = self._undoing()
@@ -129,6 +132,10 @@ class LeaseStatements:
         kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
         counted = c.attempts - bindparam("uncounted", type_=c.attempts.type)
         return self.settling(due=after("wait"), last_error=kept, attempts=counted, crashes=0)
+
+    def _retrying_given(self, given: Told) -> Update:
+        kept = func.coalesce(given["error"], self._table.c.last_error)
+        return self.settling_given(given, due=now_ms() + given["wait"], last_error=kept, crashes=0)
 
     def _extending(self) -> Update:
         """Renew :pairs of key and fence; :keys are the same keys again, by which the rows are found."""

@@ -14,7 +14,8 @@ from psched.backends.rdb.waiting import DueTimes
 from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
 from psched.dialects.once import shared
-from psched.model import Claim, Lease
+from psched.errors import ScheduleError
+from psched.model import Claim, Lease, Retry
 from psched.store import Bell, Finding
 
 
@@ -87,6 +88,10 @@ class RdbLeaseStore(SqlStore):
     def retry(self, lease: Lease, wait: float, error: str | None, until: float, counted: bool = True) -> None:
         """Make the row due `wait` seconds from now, and keep the end of `error`."""
         self._leases.retry(lease, wait, error, until, counted)
+
+    def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
+        """Do for each what `retry` does, some hundreds by one statement."""
+        return self._leases.retry_many(retries, until)
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
         """Give back what a dead `holder` leases."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from psched.backends.each import retried
 from psched.backends.rdb_compat.leases import CompatLeases
 from psched.backends.sql.layout import Layout
 from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
-from psched.errors import NotSupportedError
-from psched.model import Claim, Lease, Row
+from psched.errors import NotSupportedError, ScheduleError
+from psched.model import Claim, Lease, Retry, Row
 
 
 class CompatLeaseStore(SqlStore):
@@ -48,6 +49,10 @@ class CompatLeaseStore(SqlStore):
     def retry(self, lease: Lease, wait: float, error: str | None, until: float, counted: bool = True) -> None:
         """Make the row due `wait` seconds from now; there is no place for `error`, and attempts are not counted."""
         self._leases.retry(lease, wait, until)
+
+    def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
+        """Retry one row after the other: each has a fence of its own, which is when it is due."""
+        return retried(self, retries, until)
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
         """Give back nothing: this table does not know its holders."""

@@ -18,7 +18,7 @@ from psched.backends.redis.scripts import Scripts
 from psched.backends.redis.server import Argument, RedisServer
 from psched.clock import boottime
 from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError, ScheduleError
-from psched.model import Claim, Lease
+from psched.model import Claim, Lease, Retry
 from psched.store import Bell, Finding
 
 log = logging.getLogger(__name__)
@@ -134,6 +134,16 @@ class RedisLeaseStore:
         """Make the row due `wait` seconds from now, and keep the end of `error`."""
         self._settle(lease, "retry", [math.ceil(wait * 1000), 0 if counted else 1, *storable(error)], until)
 
+    def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
+        """Do for each what `retry` does, some hundreds by one script."""
+        found: list[ScheduleError | None] = []
+        for start in range(0, len(retries), _BATCH):
+            part = retries[start : start + _BATCH]
+            answers = self._answers("retry_many", [word for retry in part for word in _words(retry)], until)
+            refusals = (answer and refusal(one.lease, answer) for one, answer in zip(part, answers, strict=True))
+            found += [refused or None for refused in refusals]
+        return found
+
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
         """Give back what a dead `holder` leases."""
         count = 0
@@ -228,6 +238,10 @@ def counted(values: Collection[Argument] | None) -> list[Argument]:
 def storable(error: str | None) -> list[str]:
     """Return the end of `error` as UTF-8 can have it; nothing for None."""
     return [] if error is None else [error[-_ERROR_TAIL:].encode(errors="replace").decode()]
+
+
+def _words(retry: Retry) -> Sequence[Argument]:
+    return retry.lease.key, retry.lease.fence, math.ceil(retry.wait * 1000), *(storable(retry.error) or [""])
 
 
 def _kinds(types: Collection[str] | None) -> list[str] | None:

@@ -1,0 +1,124 @@
+"""Rows that were acquired and are not to be run: told of once by key, and put off together. In children and clients.
+
+Thousands of them may have been written at once, and what stands behind them is to run on time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from psched.clock import Clock
+from psched.completion import Completion
+from psched.errors import AlreadyFinishedError, NotFoundError, PreemptedError, ScheduleError
+from psched.model import Claim, Retry
+from psched.store import LeaseStore
+
+log = logging.getLogger(__name__)
+
+LOST_ATTEMPTS = "every attempt it is allowed was begun, and none was settled: its workers died, or lost their leases"
+"""The error of a task that has worn out its attempts."""
+
+
+class _Unfit(NamedTuple):
+    """A claim that is not to be run, and why; None when it is to be cancelled."""
+
+    claim: Claim
+    error: str | None
+
+
+class Sieve:
+    """Tells what can be run from what cannot. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        completion: Completion,
+        retry: Callable[[Claim, float | None, str | None, float], str],
+        wait: Callable[[int], float],
+        clock: Clock,
+    ) -> None:
+        """`retry`: settles one claim, whatever that comes to; `wait`: seconds to wait after so many attempts."""
+        self._store = store
+        self._completion = completion
+        self._retry = retry
+        self._wait = wait
+        self._clock = clock
+        self._reported: dict[str, str] = {}
+
+    def able(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Return those that can be run, and put the others off."""
+        able: list[Claim] = []
+        unfit: list[_Unfit] = []
+        for claim in claims:
+            found = self._unfit(claim)
+            if found is None:
+                able.append(claim)
+            else:
+                unfit.append(found)
+        self._put_all_off(unfit)
+        return able
+
+    def _put_all_off(self, unfit: Sequence[_Unfit]) -> None:
+        together: list[_Unfit] = []
+        alone: list[_Unfit] = []
+        for one in unfit:
+            (together if self._is_only_retried(one.claim) else alone).append(one)
+        if not self._put_off_together(together):
+            alone += together
+        for one in alone:
+            self._put_off(one)
+
+    def _unfit(self, claim: Claim) -> _Unfit | None:
+        row = claim.row
+        problem = row.problem if row.problem is not None else self._completion.problem(row)
+        if problem is not None:
+            self._report(row.key, problem)
+            return _Unfit(claim, problem)
+        if claim.lease.cancel_requested:
+            return _Unfit(claim, None)
+        allowed = self._completion.attempts_allowed(row, None) if row.attempts > 1 else None
+        return _Unfit(claim, LOST_ATTEMPTS) if allowed is not None and row.attempts > allowed else None
+
+    def _report(self, key: str, problem: str) -> None:
+        if self._reported.get(key) != problem:
+            self._reported[key] = problem
+            log.error("key=%s cannot be run: %s; it is left alone until then", key, problem)
+
+    def _is_only_retried(self, claim: Claim) -> bool:
+        """Tell whether nothing but a retry comes of it, so that it can be one of many."""
+        allowed = self._completion.attempts_allowed(claim.row, None)
+        return not claim.lease.cancel_requested and (allowed is None or claim.row.attempts < allowed)
+
+    def _put_off_together(self, unfit: Sequence[_Unfit]) -> bool:
+        """Let many be due later in few statements; False when that failed, and each is to be put off by itself."""
+        if not unfit:
+            return True
+        retries = [Retry(claim.lease, self._wait(claim.row.attempts), error) for claim, error in unfit]
+        try:
+            answers = self._store.retry_many(retries, self._clock())
+        except Exception as failure:  # noqa: BLE001 – what was acquired with them can be run all the same
+            log.warning("%d rows were not put off together: %s", len(unfit), failure)
+            return False
+        for one, lost in zip(unfit, answers, strict=True):
+            if lost is not None:
+                _say_lost(one.claim, lost)
+        return True
+
+    def _put_off(self, unfit: _Unfit) -> None:
+        """Settle a row that is not to be run now: it is tried again later, or ended."""
+        claim = unfit.claim
+        try:
+            outcome = self._retry(claim, None, unfit.error, self._clock())
+        except (PreemptedError, NotFoundError, AlreadyFinishedError) as lost:
+            _say_lost(claim, lost)
+        except Exception as failure:  # noqa: BLE001 – what was acquired with it can be run all the same
+            log.warning("key=%s was not put off: %s; it comes back when its lease ends", claim.row.key, failure)
+        else:
+            if outcome != "retried":
+                log.info("key=%s is %s, and was not run", claim.row.key, outcome)
+
+
+def _say_lost(claim: Claim, lost: ScheduleError) -> None:
+    log.info("key=%s was not put off: %s", claim.row.key, lost)
