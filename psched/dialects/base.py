@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sqlalchemy import URL, BigInteger, Connection, Index, String, Table, Text
+from sqlalchemy import URL, Connection, Index, String, Table, Text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import DropIndex
 from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.sql.elements import ColumnElement
-from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.selectable import Select
 
 from psched.dialects.insertion import Ways
 from psched.dialects.listening import Connections
-from psched.dialects.pairs import Prepared
+from psched.dialects.now import now_ms as now_ms  # noqa: PLC0414 – whoever knows dialects knows their clock
+from psched.dialects.pairs import Executing, Prepared
 from psched.errors import ConfigError
 from psched.store import Bell
 
@@ -88,13 +88,6 @@ def _see_file(name: str, path: str | None) -> None:
             Path(path).open("rb").close()
     except OSError as error:
         raise ConfigError(f"tls: {name}: {path} cannot be read: {error.strerror}") from error
-
-
-class now_ms(FunctionElement[int]):  # noqa: N801 – spelled like the SQL function it stands for
-    """The database's clock inside a statement: unix time in milliseconds, the same all through the statement."""
-
-    type = BigInteger()
-    inherit_cache = True
 
 
 class ExactText(String):
@@ -185,9 +178,10 @@ class Dialect:
         """Return an INSERT that leaves rows whose key exists as they are, without an error."""
         raise NotImplementedError
 
-    def insert_prepared(self, connection: Connection, ways: Ways, values: Mapping[str, Any]) -> int:
+    def insert_prepared(self, connection: Executing, ways: Ways, values: Mapping[str, Any]) -> int:
         """Insert rows whose keys are new and return how many; 0 when that is not known."""
-        return connection.exec_driver_sql(ways.lenient.text, ways.lenient.parameters(values)).rowcount
+        done: int = connection.exec_driver_sql(ways.lenient.text, ways.lenient.parameters(values)).rowcount
+        return done
 
     def insert_one(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert a row and tell whether its key is new; if it is not, a transaction around it can go on."""

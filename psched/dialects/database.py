@@ -8,20 +8,22 @@ unless `transaction` says otherwise.
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Insert, Table, Update, create_engine, event
+from sqlalchemy import Connection, Insert, PoolProxiedConnection, Table, Update, create_engine, event
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.sql.elements import TextClause
 
 from psched.clock import Clock, boottime
 from psched.dialects.base import Dialect, Fault, Timeouts
-from psched.dialects.pairs import Pair
+from psched.dialects.direct import Direct, wrapped
+from psched.dialects.pairs import Executing, Pair
+from psched.dialects.retries import Retries
 from psched.errors import ConfigError, NotSupportedError
 from psched.store import Bell
 
@@ -30,47 +32,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Work = Callable[[Connection, bool], T]
 """What is done on one connection; the flag says whether an earlier attempt may have been done without our knowing."""
-
-
-class Retries:
-    """How often one call is tried again, and after how long."""
-
-    CONFLICTS = 10
-    SPAN = 10.0
-    """How many conflicts, over how many seconds, a call without a deadline bears."""
-
-    def __init__(self, until: float | None, clock: Clock) -> None:
-        """`until`: a deadline on `clock`; None for calls that their caller repeats by himself."""
-        self._until = until
-        self._end = clock() + self.SPAN if until is None else until
-        self._clock = clock
-        self._conflicts = 0
-        self._losses = 0
-
-    def pause(self, fault: Fault | None) -> float | None:
-        """Return the seconds to wait before the next attempt; None when there shall be none."""
-        if fault is Fault.CONFLICT:
-            return self._after_conflict()
-        if fault is Fault.LOST:
-            return self._after_loss()
-        return None
-
-    def _after_conflict(self) -> float | None:
-        self._conflicts += 1
-        if self._until is None and self._conflicts > self.CONFLICTS:
-            return None
-        return self._in_time(random.uniform(0, min(1.0, 0.01 * 2 ** min(self._conflicts, 10))))
-
-    def _after_loss(self) -> float | None:
-        self._losses += 1
-        if self._losses == 1:
-            return 0  # the pooled connection may have been dead for hours: that is no outage
-        if self._until is None:
-            return None
-        return self._in_time(min(2.0, 0.05 * 2 ** min(self._losses, 10)) * random.uniform(0.5, 1))
-
-    def _in_time(self, pause: float) -> float | None:
-        return pause if self._clock() + pause < self._end else None
 
 
 class Database:
@@ -107,11 +68,24 @@ class Database:
         Conflicts are tried again too; with `until` (boottime seconds) both go on up to then. `work` must bear being
         done twice, returns its findings, and raises nothing but what the driver does.
         """
+        return self._retried(partial(self._attempt, work), until)
+
+    def run_direct(self, work: Callable[[Executing], T]) -> T:
+        """Return `work(connection)` as `run` does, of a single statement whose text is known.
+
+        Somebody who listens to SQLAlchemy's events, such as a tracer, hears of it.
+        """
+        heard = self._engine.dispatch
+        if heard.before_cursor_execute or heard.after_cursor_execute:
+            return self.run(lambda connection, _: work(connection))
+        return self._retried(partial(self._attempt_directly, work), None)
+
+    def _retried(self, attempt: Callable[[bool], T], until: float | None) -> T:
         retries = Retries(until, self._clock)
         uncertain = False
         while True:
             try:
-                return self._attempt(work, uncertain)
+                return attempt(uncertain)
             except (DBAPIError, PoolTimeoutError) as error:
                 fault = self.fault(error)
                 pause = retries.pause(fault)
@@ -261,7 +235,31 @@ class Database:
             try:
                 return work(connection, uncertain)
             except BaseException as error:
-                # A driver interrupted amid an answer would give the rest of it to the next question.
-                if not isinstance(error, DBAPIError) or self.fault(error) is Fault.LOST:
+                if self._is_spoilt(error):
                     connection.invalidate()
                 raise
+
+    def _attempt_directly(self, work: Callable[[Executing], T], uncertain: bool) -> T:
+        with closing(self._connected()) as connection:
+            try:
+                return work(Direct(connection, self._engine.dialect))
+            except BaseException as error:
+                if self._is_spoilt(error):
+                    connection.invalidate()
+                if isinstance(error, DBAPIError) and error.connection_invalidated:
+                    self._engine.dispose()  # the others in the pool are as old
+                raise
+
+    def _is_spoilt(self, error: BaseException) -> bool:
+        """Tell whether a connection cannot be used after `error`.
+
+        A driver interrupted amid an answer would give the rest of it to the next question.
+        """
+        return not isinstance(error, DBAPIError) or self.fault(error) is Fault.LOST
+
+    def _connected(self) -> PoolProxiedConnection:
+        """Return a connection of the pool's. Raises DBAPIError."""
+        try:
+            return self._engine.raw_connection()
+        except self._engine.dialect.loaded_dbapi.Error as error:
+            raise wrapped(error, self._engine.dialect) from error

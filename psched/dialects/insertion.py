@@ -14,7 +14,6 @@ from sqlalchemy import (
     Column,
     ColumnClause,
     ColumnElement,
-    Connection,
     FromClause,
     Insert,
     String,
@@ -30,15 +29,16 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-from psched.dialects.pairs import Prepared, kind_of
+from psched.dialects.now import now_ms
+from psched.dialects.pairs import Executing, Prepared, kind_of
 
 GivenRow = Mapping[str, str | int]
 """What is given of a new row, by the names of columns; what is not is NULL."""
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
-Values = Callable[[Mapping[str, ColumnElement[Any]]], Mapping[str, ColumnElement[Any]]]
-"""Makes the columns of a row out of what is given."""
+Values = Callable[[Mapping[str, ColumnElement[Any]], ColumnElement[int]], Mapping[str, ColumnElement[Any]]]
+"""Makes the columns of a row out of what is given, and of the database's clock."""
 
 _NEW = "new_"
 _MOST_ROWS = 2000
@@ -54,7 +54,7 @@ class Inserting(Protocol):
         """Return an INSERT that leaves rows whose key exists as they are."""
         ...
 
-    def insert_prepared(self, connection: Connection, ways: Ways, values: Mapping[str, Any]) -> int:
+    def insert_prepared(self, connection: Executing, ways: Ways, values: Mapping[str, Any]) -> int:
         """Insert rows whose keys are new and return how many; 0 when that is not known."""
         ...
 
@@ -88,16 +88,27 @@ def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> s
 class Insertion:
     """New rows of one table, whose keys are its primary key. Built once."""
 
-    def __init__(self, dialect: type[Inserting], table: Table, given: Sequence[Column[Any]], values: Values) -> None:
-        """`given`: what is told of each row, which `values` makes its columns of."""
+    def __init__(
+        self,
+        dialect: type[Inserting],
+        table: Table,
+        given: Sequence[Column[Any]],
+        values: Values,
+        further: Callable[[Insert], Insert] | None = None,
+    ) -> None:
+        """`given`: what is told of each row, which `values` makes its columns of.
+
+        `further` makes of an INSERT a statement that does more with each of its new rows, and counts as many.
+        """
         self._dialect = dialect
         self._table = table
         self._given = given
         self._values = values
+        self._further = further
         self._ways: dict[tuple[object, ...], Ways] = {}
 
     def execute(
-        self, dialect: Inserting, connection: Connection, rows: Sequence[GivenRow], values: Mapping[str, Any]
+        self, dialect: Inserting, connection: Executing, rows: Sequence[GivenRow], values: Mapping[str, Any]
     ) -> int:
         """Insert those of `rows` whose keys are new, and return how many; fewer, where that is not known.
 
@@ -112,7 +123,7 @@ class Insertion:
             done += dialect.insert_prepared(connection, ways, {**told, **values})
         return done
 
-    def _prepared(self, connection: Connection, *told: str) -> Ways:
+    def _prepared(self, connection: Executing, *told: str) -> Ways:
         """Return the statements for one row of which that is told, or for many, as the connection's driver takes them.
 
         Who submits one by one says little of each: so no parameter is sent for the rest.
@@ -120,20 +131,24 @@ class Insertion:
         kind = (*kind_of(connection), *told)
         if kind not in self._ways:
             statements = self._single(told) if told else self._many()
-            self._ways[kind] = Ways(*(Prepared.of(statement, connection) for statement in statements))
+            self._ways[kind] = Ways(*(Prepared.of(self._whole(statement), connection) for statement in statements))
         return self._ways[kind]
+
+    def _whole(self, statement: Insert) -> Insert:
+        return statement if self._further is None else self._further(statement)
 
     def _single(self, told: Collection[str]) -> tuple[Insert, Insert]:
         parameters = {
             field.name: bindparam(_NEW + field.name, type_=field.type) if field.name in told else null()
             for field in self._given
         }
-        values = self._values(parameters)
+        values = self._values(parameters, now_ms())
         return insert(self._table).values(values), self._dialect.insert_new(self._table).values(values)
 
     def _many(self) -> tuple[Insert, Insert]:
         rows = rows_in("new_rows", self._given)
-        values = self._values({field.name: rows.c[_NEW + field.name] for field in self._given})
+        clock = select(now_ms()).scalar_subquery()  # is then read once, and not for each row
+        values = self._values({field.name: rows.c[_NEW + field.name] for field in self._given}, clock)
         told = select(*values.values()).select_from(rows)
         chosen = told.where(literal_column("1 = 1"))  # else SQLite takes ON CONFLICT for a join's
         names = list(values)

@@ -22,7 +22,7 @@ from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 from psched.dialects import base
 from psched.dialects.base import ExactText, Fault, LongText, now_ms
 from psched.dialects.insertion import Ways, given_rows
-from psched.dialects.pairs import Prepared
+from psched.dialects.pairs import Executing, Prepared
 from psched.errors import ConfigError
 
 _DUPLICATE = 1062
@@ -150,10 +150,11 @@ class Dialect(base.Dialect):
         key = next(iter(table.primary_key))
         return insert(table).on_duplicate_key_update({key.name: key})
 
-    def insert_prepared(self, connection: Connection, ways: Ways, values: Mapping[str, Any]) -> int:
+    def insert_prepared(self, connection: Executing, ways: Ways, values: Mapping[str, Any]) -> int:
         """Insert rows whose keys are new and return how many; 0 when some existed: then the server does not count."""
         try:
-            return connection.exec_driver_sql(ways.strict.text, ways.strict.parameters(values)).rowcount
+            done: int = connection.exec_driver_sql(ways.strict.text, ways.strict.parameters(values)).rowcount
+            return done
         except DBAPIError as error:  # an INSERT that fails undoes itself alone
             if not self.is_duplicate_key(error):
                 raise

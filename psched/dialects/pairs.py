@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Connection, Insert, Update
 
@@ -24,7 +24,7 @@ class Prepared:
     own: Mapping[str, Any]
 
     @classmethod
-    def of(cls, statement: Update | Insert, connection: Connection) -> Prepared:
+    def of(cls, statement: Update | Insert, connection: Executing) -> Prepared:
         """Return `statement` for connections like this one."""
         compiled: Any = statement.compile(dialect=connection.dialect)
         places = None if compiled.positiontup is None else tuple(compiled.positiontup)
@@ -37,7 +37,20 @@ class Prepared:
         return everything if self.places is None else tuple([everything[name] for name in self.places])
 
 
-def kind_of(connection: Connection) -> tuple[object, ...]:
+class Executing(Protocol):
+    """What executes prepared statements: SQLAlchemy's Connection, or `direct.Direct`."""
+
+    @property
+    def dialect(self) -> Any:
+        """SQLAlchemy's dialect, which knows the driver."""
+        ...
+
+    def exec_driver_sql(self, statement: str, parameters: Any, /) -> Any:
+        """Execute a statement; what is returned has its `rowcount`. Raises DBAPIError."""
+        ...
+
+
+def kind_of(connection: Executing) -> tuple[object, ...]:
     """Return what a statement's text depends on, besides the statement."""
     dialect = connection.dialect
     is_mariadb = getattr(dialect, "is_mariadb", False)

@@ -13,7 +13,8 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from psched.clock import Clock
 from psched.dialects import open_database
 from psched.dialects.base import Fault
-from psched.dialects.database import Database, Retries
+from psched.dialects.database import Database
+from psched.dialects.retries import Retries
 from tests.lab.servers import Server
 
 CONFLICT, LOST = Fault.CONFLICT, Fault.LOST

@@ -12,7 +12,7 @@ from psched.backends.rdb.nonces import Nonces
 from psched.backends.rdb.records import Records
 from psched.backends.rdb.schedule_rows import alert_at, policy_columns, rule_columns
 from psched.backends.rdb.tables import milliseconds
-from psched.dialects.base import Dialect, now_ms
+from psched.dialects.base import Dialect
 from psched.dialects.database import Database
 from psched.dialects.insertion import Insertion
 from psched.dialects.once import once
@@ -35,11 +35,13 @@ class Addition:
         self._database = database
         self._records = records
         self._holder = holder
-        self._write_statements(type(database.dialect), table)
+        self._in_one = database.dialect.nested_writes
+        self._write_statements(type(database.dialect), table, records)
 
     @once
-    def _write_statements(self, dialect: type[Dialect], table: Table) -> None:
-        self._insertion = Insertion(dialect, table, [table.c[name] for name in _TOLD], _values)
+    def _write_statements(self, dialect: type[Dialect], table: Table, records: Records) -> None:
+        told = [table.c[name] for name in _TOLD]
+        self._insertion = Insertion(dialect, table, told, _values, records.adding if dialect.nested_writes else None)
         self._nonces = Nonces(table)
 
     def add(self, schedules: Sequence[ScheduleRow]) -> list[str]:
@@ -47,6 +49,10 @@ class Addition:
         nonce = new_number()
         told = [columns(row) for row in schedules]
         keys = [row.key for row in schedules]
+        values = {"nonce": nonce, **(self._records.of_addition(self._holder) if self._in_one else {})}
+
+        if self._in_one and len(keys) == 1:
+            return self._add_one(told, keys, values)
 
         def work(connection: Connection, uncertain: bool) -> list[str]:
             if uncertain:
@@ -54,15 +60,21 @@ class Addition:
                 if len(present) < len(keys):  # an attempt whose answer was lost has done it
                     return present
             with self._database.transaction(connection):
-                if self._insertion.execute(self._database.dialect, connection, told, {"nonce": nonce}) == len(keys):
+                if self._insertion.execute(self._database.dialect, connection, told, values) == len(keys):
                     present = []
                 else:
                     present = self._nonces.others(connection, keys, nonce)
-                if len(present) < len(keys):
+                if len(present) < len(keys) and not self._in_one:
                     self._enter(connection, keys, nonce)
             return present
 
         return self._database.run(work)
+
+    def _add_one(self, told: list[dict[str, Any]], keys: list[str], values: dict[str, Any]) -> list[str]:
+        dialect = self._database.dialect
+        if self._database.run_direct(lambda direct: self._insertion.execute(dialect, direct, told, values)) == 1:
+            return []
+        return self._database.run(lambda connection, _: self._nonces.others(connection, keys, values["nonce"]))
 
     def _enter(self, connection: Connection, keys: list[str], nonce: int) -> None:
         """Enter the definitions of those that were written under `nonce`."""
@@ -89,8 +101,8 @@ def columns(row: ScheduleRow) -> dict[str, Any]:
     return told
 
 
-def _values(told: Mapping[str, ColumnElement[Any]]) -> dict[str, ColumnElement[Any]]:
+def _values(told: Mapping[str, ColumnElement[Any]], now: ColumnElement[int]) -> dict[str, ColumnElement[Any]]:
     """Return the columns of a new row."""
-    now = {name: now_ms() for name in ("fence", "version", "created", "updated")}
+    times = dict.fromkeys(("fence", "version", "created", "updated"), now)
     catch_up = func.coalesce(told["catch_up"], literal_column("'all'"))
-    return {**told, **now, "catch_up": catch_up, "nonce": bindparam("nonce", type_=BigInteger)}
+    return {**told, **times, "catch_up": catch_up, "nonce": bindparam("nonce", type_=BigInteger)}

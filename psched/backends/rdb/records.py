@@ -66,7 +66,7 @@ class Records:
         self._this = schedules.c.key == bindparam("lease_key")
         self._entry = self._entering(schedules, self._this)
         self._passed = self._entering(schedules, self._this, age=1)
-        given = {
+        given = self._given = {
             name: bindparam(f"change_{name}", type_=changes.c[name].type)
             for name in ("action", "node", "pending", "reckoning")
         }
@@ -100,9 +100,16 @@ class Records:
         """Enter the definitions of the schedules with these keys that were just added under `nonce`."""
         for start in range(0, len(keys), _PAGE):
             rows = as_parameter([{"key": key} for key in keys[start : start + _PAGE]])
-            values = {"new_rows": rows, "nonce": nonce, "change_action": ADD, "change_node": node}
-            rest = {"change_pending": None, "change_reckoning": self._reckoning}
-            connection.execute(self._additions, {**values, **rest})
+            connection.execute(self._additions, {"new_rows": rows, "nonce": nonce, **self.of_addition(node)})
+
+    def adding(self, new: Insert) -> Insert:
+        """Return the one statement that adds schedules and enters their definitions; its row count is the same."""
+        added = new.returning(*(self._schedules.c[name] for name in (*_OF_DEFINITION, "next_time"))).cte("added")
+        return self._changing(added.c.version, self._given, source=added)
+
+    def of_addition(self, node: str) -> dict[str, Any]:
+        """Return the parameters that `adding` takes besides those of the schedules."""
+        return self._parameters_of_change(ADD, node, None)
 
     def removal(self, connection: Connection, key: str, node: str, pending: int) -> None:
         """Enter that the schedule, whose row is still there, is deleted."""
@@ -139,14 +146,11 @@ class Records:
     def _enter_change(
         self, connection: Connection, statement: Insert, key: str, action: str, node: str, pending: int | None
     ) -> None:
-        values = {
-            "lease_key": key,
-            "change_action": action,
-            "change_node": node,
-            "change_pending": pending,
-            "change_reckoning": self._reckoning,
-        }
-        connection.execute(statement, values)
+        connection.execute(statement, {"lease_key": key, **self._parameters_of_change(action, node, pending)})
+
+    def _parameters_of_change(self, action: str, node: str, pending: int | None) -> dict[str, Any]:
+        change = {"action": action, "node": node, "pending": pending, "reckoning": self._reckoning}
+        return {f"change_{name}": value for name, value in change.items()}
 
     def _entering(self, source: FromClause, *conditions: ColumnElement[bool], age: int = 0) -> Insert:
         """Return the INSERT of an entry under the version that the schedule's row had `age` changes ago."""
@@ -169,9 +173,13 @@ class Records:
         return insert(self._ledger).from_select([*_OF_SCHEDULE, *values, "ended"], chosen)
 
     def _changing(
-        self, version: ColumnElement[int], given: Mapping[str, Any], *conditions: ColumnElement[bool]
+        self,
+        version: ColumnElement[int],
+        given: Mapping[str, Any],
+        *conditions: ColumnElement[bool],
+        source: FromClause | None = None,
     ) -> Insert:
-        row = self._schedules.c
+        row = self._schedules.c if source is None else source.c
         taken = {name: row[name] for name in _OF_DEFINITION} | {"version": version, "first_time": row.next_time}
         chosen = select(*taken.values(), *given.values(), now_ms()).where(*conditions)
         return insert(self._changes).from_select([*taken, *given, "changed"], chosen)

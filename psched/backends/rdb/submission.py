@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, bin
 from psched.backends.rdb.leases import new_number
 from psched.backends.rdb.nonces import Nonces
 from psched.backends.rdb.tables import band_of
-from psched.dialects.base import Dialect, now_ms
+from psched.dialects.base import Dialect
 from psched.dialects.database import Database
 from psched.dialects.insertion import Insertion
 from psched.dialects.once import once
@@ -40,13 +40,20 @@ class Submission:
         if connection is not None:
             return self._write(self._database.of_caller(connection), rows, nonce)
 
+        if len(rows) == 1:
+            return self._write_one(rows, nonce)
+
         def work(own: Connection, uncertain: bool) -> list[str]:
-            if len(rows) == 1:
-                return self._write(own, rows, nonce)
             with self._database.transaction(own):
                 return self._write(own, rows, nonce)
 
         return self._database.run(work)
+
+    def _write_one(self, rows: list[dict[str, Any]], nonce: int) -> list[str]:
+        dialect, values = self._database.dialect, {"nonce": nonce}
+        if self._database.run_direct(lambda direct: self._insertion.execute(dialect, direct, rows, values)) == 1:
+            return []
+        return self._database.run(lambda connection, _: self._nonces.others(connection, [rows[0]["key"]], nonce))
 
     def _write(self, connection: Connection, rows: list[dict[str, Any]], nonce: int) -> list[str]:
         if self._insertion.execute(self._database.dialect, connection, rows, {"nonce": nonce}) == len(rows):
@@ -75,11 +82,11 @@ def columns(task: NewTask) -> dict[str, Any]:
     return row
 
 
-def _values(told: Mapping[str, ColumnElement[Any]]) -> dict[str, ColumnElement[Any]]:
+def _values(told: Mapping[str, ColumnElement[Any]], now: ColumnElement[int]) -> dict[str, ColumnElement[Any]]:
     """Return the columns of a new row."""
-    start = func.coalesce(told["start"], now_ms())
+    start = func.coalesce(told["start"], now)
     absent = {"user_name": "''", "priority": "0", "band": "0"}
     kept = {name: told[name] for name in _TOLD if name not in absent}
     filled = {name: func.coalesce(told[name], literal_column(value)) for name, value in absent.items()}
-    times = {"run_at": start, "due": start, "fence": now_ms(), "created": now_ms(), "updated": now_ms()}
+    times = {"run_at": start, "due": start, "fence": now, "created": now, "updated": now}
     return {**kept, **filled, **times, "nonce": bindparam("nonce", type_=BigInteger)}

@@ -22,7 +22,7 @@ from psched.backends.redis.location import Location
 from psched.backends.redis.scripts import Script
 from psched.clock import Clock, boottime
 from psched.dialects.base import Fault
-from psched.dialects.database import Retries
+from psched.dialects.retries import Retries
 
 T = TypeVar("T")
 Argument = str | int | bytes

@@ -1,0 +1,13 @@
+"""The database's clock, as a construct that each dialect compiles in its own way. Any process."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger
+from sqlalchemy.sql.functions import FunctionElement
+
+
+class now_ms(FunctionElement[int]):  # noqa: N801 – spelled like the SQL function it stands for
+    """The database's clock inside a statement: unix time in milliseconds, the same all through the statement."""
+
+    type = BigInteger()
+    inherit_cache = True

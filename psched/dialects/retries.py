@@ -1,0 +1,49 @@
+"""How often a call is tried again that a database did not answer well. Used in children and clients."""
+
+from __future__ import annotations
+
+import random
+
+from psched.clock import Clock
+from psched.dialects.base import Fault
+
+
+class Retries:
+    """How often one call is tried again, and after how long."""
+
+    CONFLICTS = 10
+    SPAN = 10.0
+    """How many conflicts, over how many seconds, a call without a deadline bears."""
+
+    def __init__(self, until: float | None, clock: Clock) -> None:
+        """`until`: a deadline on `clock`; None for calls that their caller repeats by himself."""
+        self._until = until
+        self._end = clock() + self.SPAN if until is None else until
+        self._clock = clock
+        self._conflicts = 0
+        self._losses = 0
+
+    def pause(self, fault: Fault | None) -> float | None:
+        """Return the seconds to wait before the next attempt; None when there shall be none."""
+        if fault is Fault.CONFLICT:
+            return self._after_conflict()
+        if fault is Fault.LOST:
+            return self._after_loss()
+        return None
+
+    def _after_conflict(self) -> float | None:
+        self._conflicts += 1
+        if self._until is None and self._conflicts > self.CONFLICTS:
+            return None
+        return self._in_time(random.uniform(0, min(1.0, 0.01 * 2 ** min(self._conflicts, 10))))
+
+    def _after_loss(self) -> float | None:
+        self._losses += 1
+        if self._losses == 1:
+            return 0  # the pooled connection may have been dead for hours: that is no outage
+        if self._until is None:
+            return None
+        return self._in_time(min(2.0, 0.05 * 2 ** min(self._losses, 10)) * random.uniform(0.5, 1))
+
+    def _in_time(self, pause: float) -> float | None:
+        return pause if self._clock() + pause < self._end else None

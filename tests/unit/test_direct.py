@@ -1,0 +1,77 @@
+"""Statements that are sent past SQLAlchemy's Connection behave as those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from psched.dialects import open_database
+from psched.dialects.database import Database
+from psched.dialects.pairs import Executing
+
+INSERT = "INSERT INTO secrets VALUES (?)"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with closing(open_database(f"sqlite:///{tmp_path / 'test.db'}", {}, connections=2)) as database:
+        database.dialect.create_database()
+        database.run(lambda connection, _: connection.exec_driver_sql("CREATE TABLE secrets (word TEXT PRIMARY KEY)"))
+        yield database
+
+
+def insert(word: str) -> Any:
+    def work(connection: Executing) -> int:
+        count: int = connection.exec_driver_sql(INSERT, (word,)).rowcount
+        return count
+
+    return work
+
+
+def test_a_statement_is_committed_and_its_rows_are_counted(database: Database) -> None:
+    assert database.run_direct(insert("a")) == 1
+    assert database.run(lambda connection, _: connection.exec_driver_sql("SELECT count(*) FROM secrets").scalar()) == 1
+
+
+def test_an_error_is_sqlalchemys_and_shows_no_parameter(database: Database) -> None:
+    database.run_direct(insert("password"))
+    with pytest.raises(sa.exc.IntegrityError) as caught:
+        database.run_direct(insert("password"))
+    assert database.dialect.is_duplicate_key(caught.value)
+    assert INSERT in str(caught.value)
+    assert "password" not in str(caught.value)
+
+
+def test_all_connections_that_died_together_are_one_loss(database: Database) -> None:
+    with open_connections(database, 2) as connections:
+        for connection in connections:
+            connection.close()
+    assert database.run_direct(insert("a")) == 1
+
+
+@contextmanager
+def open_connections(database: Database, count: int) -> Iterator[list[Any]]:
+    """Yield the driver's connections of the pool, which has them again afterwards."""
+    taken = [database._engine.raw_connection() for _ in range(count)]
+    yield [each.dbapi_connection for each in taken]
+    for each in taken:
+        each.close()
+
+
+def test_who_listens_to_sqlalchemy_hears_of_each_statement(database: Database) -> None:
+    heard: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        heard.append(statement)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        database.run_direct(insert("a"))
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    assert heard == [INSERT]
