@@ -76,10 +76,11 @@ class Declared:
 
 @dataclass(frozen=True)
 class Every:
-    """A schedule that was added: an occurrence each `seconds`, the first at `first` (unix seconds)."""
+    """A schedule that was added: an occurrence each `seconds`, the first at `first` (unix seconds), done in `work` s."""
 
     first: int
     seconds: int
+    work: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -272,7 +272,7 @@ class Stage:
             for key, (seconds, data) in self._wanted.items():
                 rule = f"*/{seconds} * * * * *"
                 schedules.add(key, "work", cron=rule, next_time=now + 1, data=data)
-                every[key] = Every(cron.first_time(rule, now + 1, "UTC"), seconds)
+                every[key] = Every(cron.first_time(rule, now + 1, "UTC"), seconds, float(data["seconds"]))
         return every
 
     def _started(self) -> Server | None:

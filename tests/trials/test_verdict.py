@@ -218,6 +218,12 @@ def test_all_is_done_when_nothing_is_pending_that_was_due(runs: list[Run], pendi
     assert Judge(history(*runs), BOUNDS).pending() == pending
 
 
+def test_a_schedule_has_before_it_what_was_due_and_is_not_done() -> None:
+    every = {"s": Every(FIRST, 10, work=4.0)}
+    trials = [replace(history(*runs), schedules=every) for runs in ([R1, R2, R3], [R1, R2], [R1], [])]
+    assert [Judge(trial, BOUNDS).backlog() for trial in trials] == [0, 4, 8, 12]
+
+
 def test_recovery_is_the_time_from_healing_to_the_last_late_start() -> None:
     late = replace(R2, begin=23.5, seen=23.6, end=23.6)
     fault, next_one = replace(ON_A, begin=15, until=21), replace(ON_A, begin=29, until=30, kind="cut")

@@ -78,8 +78,12 @@ class Trial:
         return Outcome(title, history, Judge(history, self.bounds).violations())
 
     def _catch_up(self, calm: float) -> None:
-        """Wait until all is done that was due when it was calm, or patience ends; what comes then is the verdict's."""
-        while boottime() < calm + self.bounds.recovery and Judge(self._history(calm), self.bounds).pending():
+        """Wait until all is done that was due when it was calm, or patience ends; what comes then is the verdict's.
+
+        A schedule runs one occurrence after the other, however many faults have kept it from that.
+        """
+        patience = self.bounds.recovery + Judge(self._history(calm), self.bounds).backlog()
+        while boottime() < calm + patience and Judge(self._history(calm), self.bounds).pending():
             time.sleep(1)
 
     def _history(self, calm: float) -> History:

@@ -37,7 +37,7 @@ class Bounds:
 
     `aftermath`: how long after a fault was healed it may still cut a run off; `awakening`: how long a thawed process
     may need to learn that it has lost its lease; `recovery`: how long after the last fault all that is due by then may
-    take. A history with fewer than `runs` runs proves nothing.
+    take, besides the runs of a schedule that is behind. A history with fewer than `runs` runs proves nothing.
     """
 
     aftermath: float = 5.0
@@ -85,6 +85,16 @@ class Judge:
         by_key = self.history.by_key()
         unrun = (self._unrun(key, every, by_key.get(key, [])) for key, every in self.history.schedules.items())
         return any(True for _ in chain(self._forgotten(by_key), *unrun))
+
+    def backlog(self) -> float:
+        """Return how many seconds of work the schedule has before it that is furthest behind when it is calm."""
+        by_key, calm = self.history.by_key(), int(self.history.boot + self.history.calm)
+        work = 0.0
+        for key, every in self.history.schedules.items():
+            complete = {run.occurrence for run in by_key.get(key, []) if run.end is not None}
+            behind = sum(due not in complete for due in range(every.first, calm + 1, every.seconds))
+            work = max(work, behind * every.work)
+        return work
 
     # What explains what
 
