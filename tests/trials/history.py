@@ -76,7 +76,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class Every:
-    """A schedule that was added: an occurrence each `seconds`, the first at `first` (unix seconds), done in `work` s."""
+    """A schedule that was added: an occurrence each `seconds`, the first at `first` (unix seconds); `work` s each."""
 
     first: int
     seconds: int
