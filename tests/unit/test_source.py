@@ -41,3 +41,15 @@ def test_what_cannot_be_run_keeps_nothing_behind_it_waiting(store: ScheduleStore
 def test_a_poll_ends_when_what_cannot_be_run_comes_back_at_once(store: ScheduleStore) -> None:
     assert source(store, retry_wait=0).poll() is None
     assert all(row.status == "waiting" for row in store.list())
+
+
+def test_a_run_whose_row_was_deleted_and_came_again_is_told_so_while_the_new_one_goes_on(store: ScheduleStore) -> None:
+    polled = source(store, retry_wait=300)
+    store.add("again", "t", Rule("0 * * * *", "UTC"), NOON, NOON, {})
+    first = polled.poll()
+    store.delete("again")
+    store.add("again", "t", Rule("0 * * * *", "UTC"), NOON, NOON, {})
+    second = polled.poll()
+    assert (first and first.key, second and second.key) == ("again", "again")
+    assert polled.extend(polled.held) == [first]
+    assert polled.held == [second]
