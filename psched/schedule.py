@@ -72,16 +72,11 @@ class Schedule:
         """
 
         def change(seen: ScheduleRow) -> ScheduleRow:
-            rule = Rule(
-                seen.rule.cron if cron is None else cron,
-                seen.rule.timezone if timezone is None else timezone,
-                seen.rule.delay if delay is None else delay,
-            )
             wanted = replace(
                 seen,
                 type=seen.type if type is None else checked_type(type),
                 data=seen.data if data is None else dict(data),
-                rule=rule if rule == seen.rule else checked_rule(rule, self._dialect),
+                rule=self._ruled(seen.rule, cron, timezone, delay),
                 policy=checked_policy(seen.policy, terms),
             )
             return self._timed(seen, wanted, next_time, next_run_time)
@@ -128,6 +123,15 @@ class Schedule:
             if self._store.modify(seen, wanted, action, entry):
                 return
         raise ScheduleError(f"{self.key!r}: it changes faster than it can be modified")
+
+    def _ruled(self, rule: Rule, cron: str | None, timezone: str | None, delay: float | None) -> Rule:
+        """Return `rule` with what is given of another one. Raises as `modify` does."""
+        wanted = Rule(
+            rule.cron if cron is None else cron,
+            rule.timezone if timezone is None else timezone,
+            rule.delay if delay is None else delay,
+        )
+        return rule if wanted == rule else checked_rule(wanted, self._dialect)
 
     def _timed(
         self, seen: ScheduleRow, wanted: ScheduleRow, next_time: int | None, next_run_time: float | None

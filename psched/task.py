@@ -24,6 +24,15 @@ class Task:
     A task that nobody settles is due again when its lease ends. May be used from any thread of the process.
     """
 
+    stop_reason: Exception | None = None
+    """Why this run was asked to stop (what `kill` was given), or None."""
+    max_attempts: int | None = None
+    """After how many attempts tasks of this type have failed, unless the task says so itself; set by the daemon."""
+    alive_time: float | None = None
+    """For how many seconds each renewal makes its lease last from now on; None: as long as its source's do."""
+    finished_later = False
+    """Whether `conclude` leaves it to the daemon, which sets this, to finish the run, together with others."""
+
     def __init__(
         self,
         claim: Claim,
@@ -51,14 +60,6 @@ class Task:
         self._changing = threading.Lock()
         self._pid = os.getpid() if pid is None else pid
         self.lock = threading.RLock()
-        self.stop_reason: Exception | None = None
-        """Why this run was asked to stop (what `kill` was given), or None."""
-        self.max_attempts: int | None = None
-        """After how many attempts tasks of this type have failed, unless the task says so itself; set by the daemon."""
-        self.alive_time: float | None = None
-        """For how many seconds each renewal makes its lease last from now on; None: as long as its source's do."""
-        self.finished_later = False
-        """Whether `conclude` leaves it to the daemon, which sets this, to finish the run, together with others."""
 
     def __repr__(self) -> str:
         return f"<Task key={self.key!r} type={self.type!r} scheduled_time={self.scheduled_time}>"

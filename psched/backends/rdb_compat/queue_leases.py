@@ -7,7 +7,19 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Integer, RowMapping, Table, bindparam, case, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    RowMapping,
+    Select,
+    Table,
+    bindparam,
+    case,
+    func,
+    select,
+    update,
+)
 
 from psched.backends.rdb_compat.leases import CompatLeases, seconds
 from psched.dialects.base import now_ms
@@ -91,22 +103,7 @@ class CompatQueueLeases(CompatLeases):
         is_due = (*is_live, c.timeout <= now)
         self._wait = self._waiting(*is_live)
         lease_end = (seconds(now_ms() + 999) + bindparam("alive", type_=Integer)).label("lease_end")
-        t = self._table.alias("others")
-        held = (
-            select(t.c.resource, func.count().label("running"))
-            .where(t.c.timeout > now, t.c.created_at.is_not(None), t.c.resource.is_not(None))
-            .group_by(t.c.resource)
-            .subquery()
-        )
-        running = func.coalesce(held.c.running, 0)
-        weight = func.coalesce(c.max_running, 1) * 1.0 / (running + 1)
-        self._candidates = (
-            select(c.id, c.resource, c.max_running, running.label("running"))
-            .select_from(self._table.outerjoin(held, c.resource == held.c.resource))
-            .where(*is_due, (c.max_running.is_(None)) | (c.resource.is_(None)) | (c.max_running > running))
-            .order_by(weight.desc(), c.timeout, c.id)
-            .limit(bindparam("limit"))
-        )
+        self._candidates = self._due_in_turn(now, is_due)
         of_keys = c.id.in_(bindparam("keys", expanding=True))
         self._take = select(*self._seen, lease_end).where(of_keys, *is_due).with_for_update(skip_locked=True)
         self._retired = {
@@ -117,6 +114,26 @@ class CompatQueueLeases(CompatLeases):
         self.retire = self.settling(**self._retired)
         self._retire_keys = update(self._table).where(of_keys).values(self._retired)
         self.update_data = self.settling(data=bindparam("content"))
+
+    def _due_in_turn(self, now: ColumnElement[int], is_due: Sequence[ColumnElement[bool]]) -> Select[Any]:
+        """Return the due rows whose resource may have one more running, those first of whom the fewest are."""
+        c = self._table.c
+        t = self._table.alias("others")
+        held = (
+            select(t.c.resource, func.count().label("running"))
+            .where(t.c.timeout > now, t.c.created_at.is_not(None), t.c.resource.is_not(None))
+            .group_by(t.c.resource)
+            .subquery()
+        )
+        running = func.coalesce(held.c.running, 0)
+        weight = func.coalesce(c.max_running, 1) * 1.0 / (running + 1)
+        return (
+            select(c.id, c.resource, c.max_running, running.label("running"))
+            .select_from(self._table.outerjoin(held, c.resource == held.c.resource))
+            .where(*is_due, (c.max_running.is_(None)) | (c.resource.is_(None)) | (c.max_running > running))
+            .order_by(weight.desc(), c.timeout, c.id)
+            .limit(bindparam("limit"))
+        )
 
     @property
     def retired(self) -> dict[str, Any]:
