@@ -105,13 +105,19 @@ class Dialect(base.Dialect):
         return _connection_class()(*arguments, **options) if self.url.get_driver_name() == self.driver else None
 
     def prepare(self, connection: Any) -> None:
-        """Set the session up. What only MariaDB knows stands in its own kind of comment."""
+        """Set the session up. What only MariaDB knows stands in its own kind of comment.
+
+        MySQL knows no end of a transaction that stands still: whose client is gone without a word keeps its locks for
+        as long as an idle session is kept, by default 8 hours.
+        """
         lock, statement = math.ceil(self.timeouts.lock), self.timeouts.statement
+        idle = math.ceil(self.timeouts.read * 6)
         with connection.cursor() as cursor:
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             cursor.execute(
                 f"SET SESSION sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO', time_zone = '+00:00',"
-                f" innodb_lock_wait_timeout = {lock}, lock_wait_timeout = {lock}"
+                f" innodb_lock_wait_timeout = {lock}, lock_wait_timeout = {lock},"
+                f" wait_timeout = CAST(IF(VERSION() LIKE '%MariaDB%', @@wait_timeout, {idle}) AS SIGNED)"
                 f" /*M! , max_statement_time = {statement:g},"
                 f" idle_transaction_timeout = {math.ceil(self.timeouts.read)} */"
             )

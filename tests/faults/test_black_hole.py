@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import pytest
 import sqlalchemy as sa
 
 from psched.clock import boottime
+from psched.dialects import open_database
 from psched.model import Claim
 from psched.store import ScheduleStore
 from tests.lab.proxy import Proxy
 from tests.lab.servers import Server
-from tests.stores.bench import FAR_OFF, HOURLY, Bench
+from tests.stores.bench import FAR_OFF, HOURLY, Bench, eventually
 
 SHORT = {"connect_timeout": "0.5", "read_timeout": "0.5"}
 LIMIT = 20
@@ -39,6 +41,29 @@ def test_connecting_into_a_black_hole_ends(server: Server, bench: Bench) -> None
         outcomes = run_each_with_a_store_of_its_own(proxy, bench, {"now": lambda store: store.now()}, warm=False)
         assert list(outcomes) == ["now"], "connecting hangs"
         assert bench.open().is_unavailable(outcomes["now"])
+
+
+@pytest.mark.parametrize("bench", [("rdb", "mariadb"), ("rdb", "postgresql")], indirect=True, ids="-".join)
+def test_whose_network_went_in_a_transaction_keeps_no_row_locked(bench: Bench) -> None:
+    bench.add(bench.open(), "key")
+    url = sa.make_url(bench.url).update_query_dict({"read_timeout": "1"})
+    database = open_database(url.render_as_string(hide_password=False), {})
+
+    def stand_still(connection: sa.Connection, uncertain: bool) -> None:
+        connection.exec_driver_sql(database.dialect.begin)
+        connection.execute(sa.text(f"SELECT * FROM {bench.table} FOR UPDATE"))
+        assert unlocked(bench) == 0
+        eventually(lambda: unlocked(bench) == 1, within=LIMIT)
+        connection.invalidate()
+
+    database.run(stand_still)
+    database.close()
+
+
+def unlocked(bench: Bench) -> int:
+    """Return how many rows somebody else could take."""
+    with bench.connect() as outside:
+        return len(outside.execute(sa.text(f"SELECT * FROM {bench.table} FOR UPDATE SKIP LOCKED")).all())
 
 
 Call = Callable[[ScheduleStore], object]
