@@ -103,7 +103,13 @@ class Settings(_Loading):
     @property
     def sections(self) -> tuple[Section, ...]:
         """The sections that are there."""
-        return tuple(section for section in (self.schedules, self.queue) if section is not None)
+        return tuple(section for _, section in self.named_sections)
+
+    @property
+    def named_sections(self) -> tuple[tuple[str, Section], ...]:
+        """The sections that are there, with their names."""
+        named = {"schedules": self.schedules, "queue": self.queue}
+        return tuple((name, section) for name, section in named.items() if section is not None)
 
     def with_application(self, names: Iterable[str], include: Iterable[str], require: Iterable[str]) -> Settings:
         """Return settings with the command line laid over: other `names`, if any; further folders and modules.

@@ -22,7 +22,7 @@ from psched.daemon.child_handle import RELEASE
 from psched.daemon.exit_codes import BOOT_FAILED, DONE
 from psched.daemon.logs import Log
 from psched.daemon.pipes import ChildEnds
-from psched.daemon.processor import build
+from psched.daemon.reserve import build
 from psched.daemon.signals import VERBS, SignalQueue
 from psched.daemon.strangers import Strangers
 from psched.errors import ConfigError

@@ -67,6 +67,11 @@ class Lane:
         """What is readable when there may be something new, for `hear`: of the store's, and of a sibling's call."""
         return [each for each in (self._ear.descriptor, self.seat.descriptor) if each is not None]
 
+    def keep_watch(self) -> None:
+        """Answer for the watch, if no sibling does; `poll` is called soon."""
+        if not self._stands_by():
+            self.seat.keep()
+
     def expect(self) -> None:
         """Poll at once: there is something."""
         self._vigil.ring()
@@ -102,10 +107,8 @@ class Lane:
 
     def poll(self) -> Sequence[Task]:
         """Take what is due, nothing when it is not yet time or the database does not answer."""
-        if self.pause() > 0:
-            return ()
         if self._vigil.pause() > 0:
-            self.seat.keep()
+            self.seat.renew()
             return ()
         if not self._vigil.expects and self._stands_by():
             return ()

@@ -30,8 +30,7 @@ class Plan:
     @property
     def sections(self) -> tuple[str, ...]:
         """The names of the sections that are served."""
-        named = {"schedules": self.settings.schedules, "queue": self.settings.queue}
-        return tuple(name for name, section in named.items() if section is not None)
+        return tuple(name for name, _ in self.settings.named_sections)
 
     @property
     def limits(self) -> Limits:

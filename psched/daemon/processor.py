@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from psched.application import Application
+from psched.config import Section
 from psched.daemon import pipes
 from psched.daemon.boot import Boot, DeadChild
 from psched.daemon.departure import Departure
@@ -18,7 +19,7 @@ from psched.daemon.runner import Runner, give_back
 from psched.daemon.runs import Runs
 from psched.daemon.stop_order import StopOrder
 from psched.daemon.warden import Warden
-from psched.daemon.watch import Seat
+from psched.daemon.watch import Seat, Watch
 from psched.daemon.wording import is_refusal, one_line
 from psched.daemon.worksites import Worksite, open_sites
 from psched.errors import ConfigError
@@ -68,6 +69,11 @@ class Processor:
         if immediate:
             self._warden.stop(grace)
 
+    def expect(self) -> None:
+        """Look at once when it runs, since there may be something."""
+        for lane in self._lanes:
+            lane.expect()
+
     def running(self) -> str | None:
         """Return what is being run, for the process title; None when idle. Any thread."""
         names = [run.name.partition(":")[2] for run in self._runs.active()]
@@ -91,9 +97,10 @@ class Processor:
             self.stop(immediate=False)
 
     def prepare(self) -> None:
-        """Check the tables. A database that does not answer is waited for, by polling it.
+        """Check the tables, and keep watch if nobody does.
 
-        Raises ConfigError when a table is missing or is not ours, or the database refuses us.
+        A database that does not answer is waited for, by polling it. Raises ConfigError when a table is missing or is
+        not ours, or the database refuses us.
         """
         for site in self._sites:
             try:
@@ -106,6 +113,8 @@ class Processor:
                     raise ConfigError(f"{words} (is `url:` right? `psched doctor` looks closer)") from error
                 else:
                     raise
+        for lane in self._lanes:
+            lane.keep_watch()
 
     def _give_back_dead(self) -> None:
         """Give back what dead predecessors held before anything is polled; wait for the database if need be."""
@@ -116,8 +125,7 @@ class Processor:
                 pause = min(pause * 2, 5.0)
         if self._boot.dead and not self._stopping.is_set():
             self._say(pipes.GAVE_BACK)
-            for lane in self._lanes:
-                lane.expect()
+            self.expect()
 
     def _gave_back(self, dead: DeadChild) -> bool:
         try:
@@ -173,10 +181,10 @@ def open_lane(site: Worksite, application: Application, boot: Boot) -> Lane:
         margin,
     )
     if boot.watch is not None:
-        lane.seat = Seat(boot.watch, boot.slot, site.name, section.poll_interval)
+        lane.seat = sit(boot.watch, boot.slot, site.name, section)
     return lane
 
 
-def build(boot: Boot, application: Application, say: Callable[[str], None]) -> Processor:
-    """Return the work of the child that `boot` describes. Call it in the child's main thread."""
-    return Processor(boot, application, say)
+def sit(watch: Watch, slot: int, name: str, section: Section) -> Seat:
+    """Return the seat of the child in `slot` for a section."""
+    return Seat(watch, slot, name, section.poll_interval)

@@ -58,10 +58,10 @@ class Supervisor:
         self._executor = Executor(self._estate, self.nursery, self.log_file)
 
     def begin(self) -> None:
-        """Make the slots; the first `tick` forks their children."""
+        """Make the first slot; the first `tick` forks its child."""
         self.succession.begin()
         self._open_watch()
-        self._resize(self.clock())
+        self._add(1)  # the others come when it has seen that there is something to work on
 
     @property
     def done(self) -> bool:
@@ -197,9 +197,12 @@ class Supervisor:
                 slot.retire(immediate, now)
         for number in wanted:
             if number not in self._slots:
-                self._slots[number] = ForkProcessor(
-                    number, self.plan, self._watch, self.nursery, self._estate, self.log_file, self._ends_the_start
-                )
+                self._add(number)
+
+    def _add(self, number: int) -> None:
+        self._slots[number] = ForkProcessor(
+            number, self.plan, self._watch, self.nursery, self._estate, self.log_file, self._ends_the_start
+        )
 
     def _open_watch(self) -> None:
         """Make the watch of this plan's children; those of the one before have theirs."""
@@ -217,6 +220,9 @@ class Supervisor:
 
     def _see_whether_up(self) -> None:
         if not all(slot.began for slot in self._slots.values()):
+            return
+        if len(self._slots) < self.plan.slots:
+            self._resize(self.clock())
             return
         self._was_up = True
         log.info("up: %s, master pid %d", self._status(), os.getpid())

@@ -54,15 +54,18 @@ class Alone:
         return None
 
     def pause(self) -> float:
-        """Return the seconds until `keep` is due again; infinite for who does not keep watch."""
+        """Return the seconds until `renew` is due; infinite for who does not keep watch."""
         return math.inf
+
+    def renew(self) -> None:
+        """Answer for the watch for longer if it is kept here and that will soon be due. Cheap."""
 
     def stand_by(self) -> float | None:
         """Leave the watch to a sibling who keeps it: the seconds to rest then. None when it is to be kept here."""
         return None
 
     def keep(self) -> None:
-        """Answer for the watch from now on. Call when `pause` says so; and look now if it was not kept before."""
+        """Answer for the watch from now on. Look now if it was not kept before."""
 
     def leave(self, taken: int = 0) -> None:
         """Neither keep watch nor be called, there being something to run; a sibling is called to the watch.
@@ -94,13 +97,18 @@ class Seat(Alone):
         return self._watch.read(self._own) != 0
 
     @property
-    def descriptor(self) -> int | None:
+    def descriptor(self) -> int:
         """What is readable when a sibling calls."""
         return self._watch.descriptor(self._own)
 
     def pause(self) -> float:
-        """Return the seconds until `keep` is due again; infinite for who does not keep watch."""
+        """Return the seconds until `renew` is due; infinite for who does not keep watch."""
         return max(0.0, self._renewal - self._clock())
+
+    def renew(self) -> None:
+        """Answer for longer when more than half the time until it is due has passed: lanes then wake together."""
+        if self._renewal - self._clock() < self._interval * _RENEWAL / 2:
+            self.keep()
 
     def stand_by(self) -> float | None:
         """Leave the watch to a sibling. Of two keepers the one in the lower seat stays."""

@@ -23,7 +23,16 @@ def questions(mariadb: Server) -> int:
         return int(cursor.fetchone()[1])
 
 
-def test_one_of_all_idle_workers_asks_for_all(make_daemon: Make, mariadb: Server) -> None:
+def connections(mariadb: Server, database: str) -> int:
+    """Return how many sessions a database has."""
+    with mariadb.admin() as cursor:
+        cursor.execute("SELECT COUNT(*) FROM information_schema.processlist WHERE db = %s", (database,))
+        return int(cursor.fetchone()[0])
+
+
+def test_one_of_all_idle_workers_asks_for_all_and_the_others_come_when_they_are_needed(
+    make_daemon: Make, mariadb: Server
+) -> None:
     with mariadb.database() as url:
         daemon = make_daemon(url=url, processors=WORKERS, poll_interval=1.0)
         daemon.start()
@@ -34,6 +43,14 @@ def test_one_of_all_idle_workers_asks_for_all(make_daemon: Make, mariadb: Server
         asked, span = questions(mariadb) - before, time.monotonic() - begun
         alone = span / 1.1 * WORKERS
         assert asked < alone / 2, asked
+        assert connections(mariadb, url.rpartition("/")[2]) < WORKERS
+        keys = [f"s{number}" for number in range(WORKERS)]
+        for key in keys:
+            daemon.add(key, "wait")
+        assert len({daemon.wait_for_trace("began", key)["pid"] for key in keys}) == WORKERS
+        for key in keys:
+            daemon.go(key)
+            daemon.wait_for_trace("ended", key)
         daemon.stop()
 
 
