@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 _LONGEST_PAUSE = 5.0
 """How many poll intervals at the most lie between two polls of a database that does not answer."""
 
+_SOON = 10.0
+"""Seconds before something is due in which a sibling is to be ready for it."""
+
 
 class Lane:
     """Polls one source for the handlers of one application, and survives whatever the database does.
@@ -160,6 +163,8 @@ class Lane:
         self._ear.listen(self._vigil.longest * 1.2)
         wait = self.source.store.next_due(self.application.types)
         self._vigil.rest(wait, self._ear.called)
+        if wait is not None and wait < _SOON:
+            self.seat.alert()
         return wait == 0
 
     def _failed(self, error: Exception) -> None:

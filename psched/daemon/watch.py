@@ -67,6 +67,9 @@ class Alone:
     def keep(self) -> None:
         """Answer for the watch from now on. Look now if it was not kept before."""
 
+    def alert(self) -> None:
+        """Have a sibling ready, since something is due soon and then the watch will be left to it."""
+
     def leave(self, taken: int = 0) -> None:
         """Neither keep watch nor be called, there being something to run; a sibling is called to the watch.
 
@@ -88,6 +91,7 @@ class Seat(Alone):
         self._interval = interval
         self._clock = clock
         self._renewal = math.inf
+        self._alert_at = -math.inf
         self._turn = interval * _TURNS * (self._own - self._row.start) / len(self._row)
         self.leave()  # whoever sat here before is dead
 
@@ -129,6 +133,13 @@ class Seat(Alone):
         now = self._clock()
         self._renewal = now + self._interval * _RENEWAL
         self._watch.write(self._own, now + self._interval * _TERM)
+
+    def alert(self) -> None:
+        """Call one to the watch though it is kept, once an interval at the most: a reserve gets ready by that."""
+        now = self._clock()
+        if now >= self._alert_at:
+            self._alert_at = now + self._interval
+            self._call(_WATCH, 1)
 
     def leave(self, taken: int = 0) -> None:
         """Neither keep watch nor be called any more. A call that has come is passed on."""

@@ -96,6 +96,18 @@ def test_where_there_may_be_more_than_was_taken_others_are_called_for_it_the_kee
     assert [seat.heard() for seat in siblings.seats] == [None, *[Call(work=True)] * 3]
 
 
+def test_before_something_is_due_one_is_called_to_be_ready_and_goes_on_resting(siblings: Siblings) -> None:
+    first, *_ = siblings.seats
+    first.keep()
+    siblings.rest(2, 3)
+    first.alert()
+    first.alert()
+    assert [seat.heard() for seat in siblings.seats] == [None, Call(work=False), None, None]
+    assert all(siblings.rest(2))
+    first.leave()
+    assert siblings.seats[1].heard() == Call(work=False)
+
+
 def test_who_runs_something_is_not_called(siblings: Siblings) -> None:
     siblings.seats[0].keep()
     siblings.rest(2, 3)
