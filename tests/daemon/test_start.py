@@ -163,6 +163,7 @@ def test_worker_run_serves_a_program_of_one_s_own(make_daemon: Make, app: str) -
     program.write_text(_EMBEDDED.format(folder=str(daemon.folder), app=app, config=str(daemon.config)))
     with subprocess.Popen([sys.executable, str(program)], env={**os.environ, "PYTHONPATH": str(Path.cwd())}) as process:
         try:
+            daemon.wait_for(lambda: "up: 1 worker" in daemon.log, within=45)  # an interpreter of its own starts first
             daemon.wait_for_trace("ran")
             process.send_signal(signal.SIGTERM)
             assert process.wait() == 0
