@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import psutil
 
+from tests.daemon.harness import wait_for
 from tests.trials.fault import Fault
-from tests.trials.stage import STORES, Node
+from tests.trials.stage import STARTS_WITHIN, STORES, Node
 
 
 class MasterFault(Fault):
@@ -99,6 +100,16 @@ class ImmediateStorm(_Signals):
 
     kind = "master: HUP in a burst"
     number = signal.SIGHUP
+
+    def heal(self) -> None:
+        """Wait until the last of them was obeyed: the master tries the application first, which may take seconds."""
+        before = {worker.pid for worker in self.node.workers()}
+        self.node.signal(self.number)
+        wait_for(
+            lambda: not any(worker.pid in before for worker in self.node.workers()),
+            self.node.daemon.explain,
+            STARTS_WITHIN,
+        )
 
 
 class Restarts(MasterFault):
