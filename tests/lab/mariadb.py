@@ -101,5 +101,5 @@ class MariaDB(Server):
             str(absent.find("mariadbd", "mysqld")), "--no-defaults", f"--datadir={self.data}",
             f"--bind-address={HOST}", f"--port={self.port}", f"--socket={self.folder}/s",
             f"--pid-file={self.folder}/pid", f"--tmpdir={self.folder}", "--skip-name-resolve", "--skip-log-bin",
-            "--max-connections=400", *kind, *([] if self.durable else quick),
+            "--max-connections=400", *kind, *([] if self.durable else quick), *self.options,
         ]  # fmt: skip

@@ -84,4 +84,5 @@ class PostgreSQL(Server):
             "-D",
             str(self.data),
             *(f"--{key}={value}" for key, value in settings.items()),
+            *self.options,
         ]

@@ -17,8 +17,6 @@ class Redis(Server):
     """A Redis server; its databases are numbers, of which it has 16 at a time."""
 
     name = "Redis"
-    options: tuple[str, ...] = ()
-    """Further words of its command line; set them before `start`."""
 
     def command(self, *words: str, database: str = "0") -> bytes:
         """Send one command and return the first line of its answer, as the protocol has it (`+OK`).

@@ -48,6 +48,8 @@ class Server(ABC):
         self.durable = durable
         self.environment: dict[str, str] = {}
         """Set more variables here before `start` (such as a preloaded library)."""
+        self.options: tuple[str, ...] = ()
+        """Set further words of its command line here before `start`."""
         self.place: Path | None = None  # set before `start`: where its folder is made, such as a small disk
         self._template = template
         self._folder: Path | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from psched.backends import open_stores
 from psched.errors import ConfigError
 from psched.store import ScheduleStore, StoreSettings
+from tests.lab.certificate import make_certificate
 from tests.lab.laboratory import Lab
 from tests.lab.ports import free_port
 from tests.lab.redis import Redis
@@ -27,16 +27,19 @@ def place(lab: Lab) -> Iterator[tuple[int, Path]]:
     with lab.private(Redis) as server:
         assert isinstance(server, Redis)
         server.stop()
-        made = server.data / "server.pem", server.data / "server.key"
-        subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
-        subprocess.run([*command, "-out", made[0], "-keyout", made[1]], check=True, capture_output=True)
-        made[1].chmod(0o644)  # the server runs as another user
+        made = make_certificate(server.folder)
         port = free_port()
-        files = ("--tls-cert-file", str(made[0]), "--tls-key-file", str(made[1]), "--tls-ca-cert-file", str(made[0]))
+        files = (
+            "--tls-cert-file",
+            str(made.file),
+            "--tls-key-file",
+            str(made.key),
+            "--tls-ca-cert-file",
+            str(made.file),
+        )
         server.options = ("--tls-port", str(port), *files, "--tls-auth-clients", "no")
         server.start()
-        yield port, made[0]
+        yield port, made.file
 
 
 def opened(url: str, **tls: Any) -> ScheduleStore:

@@ -1,0 +1,56 @@
+"""With `tls` a SQL server is trusted by its certificate and its name, and who is not is told why; Redis has its own."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from psched.dialects import open_database
+from tests.lab.certificate import Certificate, make_certificate
+from tests.lab.mariadb import MariaDB
+from tests.lab.ports import HOST
+from tests.lab.servers import PASSWORD, Server
+
+pytestmark = pytest.mark.needs("openssl")
+
+
+@pytest.fixture
+def certificate(own_server: Server) -> Certificate:
+    """The certificate that the server shows from now on."""
+    own_server.stop()
+    made = make_certificate(own_server.folder)
+    if isinstance(own_server, MariaDB):
+        own_server.options = (f"--ssl-cert={made.file}", f"--ssl-key={made.key}", f"--ssl-ca={made.file}")
+    else:
+        own_server.options = ("--ssl=on", f"--ssl_cert_file={made.file}", f"--ssl_key_file={made.key}")
+    own_server.start()
+    return made
+
+
+def cipher(url: str, tls: dict[str, str]) -> str | None:
+    """Return how the connection of a client with these settings is encrypted."""
+    database = open_database(url, tls)
+    question = {
+        "mysql": "SELECT variable_value FROM information_schema.session_status WHERE variable_name = 'Ssl_cipher'",
+        "postgresql": "SELECT cipher FROM pg_stat_ssl WHERE pid = pg_backend_pid()",
+    }[database.dialect.name]
+    try:
+        found: str | None = database.execute(sa.text(question), {})
+        return found
+    finally:
+        database.close()
+
+
+def test_a_server_is_trusted_by_its_certificate_and_its_name(own_server: Server, certificate: Certificate) -> None:
+    unnamed = own_server.url(own_server.create_database())
+    named = unnamed.replace(HOST, "localhost")
+    ca = str(certificate.file)
+    for url, tls in [(named, {"ca": ca}), (unnamed, {"ca": ca, "verify": "ca"}), (unnamed, {"verify": "none"})]:
+        assert cipher(url, tls)
+    for url, tls, reason in [
+        (named, {"verify": "full"}, "certificate verify failed"),
+        (unnamed, {"ca": ca}, "does not match host name|IP address mismatch"),
+    ]:
+        with pytest.raises(sa.exc.OperationalError, match=reason) as caught:
+            cipher(url, tls)
+        assert PASSWORD not in str(caught.value)
