@@ -72,7 +72,8 @@ class ThreeSteps:
 
     For MariaDB and MySQL, which have no UPDATE … RETURNING. Claimers that look at once see the same candidates; all
     but the first get few of them. So whoever gets less than he saw looks further and picks a window by chance, the
-    wider the oftener that happens, and comes back to the earliest rows as soon as he is alone.
+    wider the oftener that happens, and comes back to the earliest rows as soon as he is alone. What was taken is found
+    among what its taker holds: to tell hundreds of keys again, and to look each of them up, costs more.
     """
 
     TRIES = 6
@@ -87,11 +88,9 @@ class ThreeSteps:
         c = table.c
         self._statements = statements
         self._take: Update = statements.claim(c.key.in_(bindparam("keys", expanding=True)))
-        self._taken: Select[Any] = select(*statements.claimed).where(
-            c.key.in_(bindparam("keys", expanding=True)),
-            c.claim == bindparam("claim_number"),
-            c.status == RUNNING,
-        )
+        by_index = (c.holder == bindparam("claimer"), *([c.purge_at.is_(None)] if "purge_at" in c else []))
+        ours = (*by_index, c.claim == bindparam("claim_number"), c.status == RUNNING)
+        self._taken: Select[Any] = select(*statements.claimed).where(*ours)
         self._by_types: dict[int | None, Select[Any]] = {}
 
     def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[Row[Any]]:
@@ -103,7 +102,7 @@ class ThreeSteps:
             taken = connection.execute(self._take, {**parameters, "keys": keys}).rowcount
             self._windows = min(self._windows * 2, self.WIDEST) if taken < len(keys) else max(self._windows // 2, 1)
             if taken:
-                return earliest_first(connection.execute(self._taken, {**parameters, "keys": keys}).all())
+                return earliest_first(connection.execute(self._taken, parameters).all())
         return []
 
     def _candidates(self, connection: Connection, parameters: Parameters, type_count: int | None) -> list[str]:

@@ -58,7 +58,7 @@ def index_all(queue: Table) -> None:
     c, users = queue.c, of_users(queue)
     Index(f"{name}_of_user_due", users.band, c.user_name, users.due, c.key)
     Index(f"{name}_of_user_run", c.user_name, users.holder)
-    Index(f"{name}_held", c.holder, c.purge_at)
+    Index(f"{name}_held", c.holder, c.purge_at, c.claim)
 
 
 def index_holders(table: Table) -> None:
