@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Insert, Update
+from sqlalchemy import Connection, Insert, Select, Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Prepared:
     own: Mapping[str, Any]
 
     @classmethod
-    def of(cls, statement: Update | Insert, connection: Executing) -> Prepared:
+    def of(cls, statement: Update | Insert | Select[Any], connection: Executing) -> Prepared:
         """Return `statement` for connections like this one."""
         compiled: Any = statement.compile(dialect=connection.dialect)
         places = None if compiled.positiontup is None else tuple(compiled.positiontup)
@@ -60,11 +60,11 @@ def kind_of(connection: Executing) -> tuple[object, ...]:
 class Texts:
     """Statements that are compiled once for each kind of connection. Safe to use from several threads."""
 
-    def __init__(self, *statements: Update | Insert) -> None:
+    def __init__(self, *statements: Update | Insert | Select[Any]) -> None:
         self._statements = statements
         self._prepared: dict[tuple[object, ...], tuple[Prepared, ...]] = {}
 
-    def of(self, connection: Connection) -> tuple[Prepared, ...]:
+    def of(self, connection: Executing) -> tuple[Prepared, ...]:
         """Return the statements as the driver takes them."""
         kind = kind_of(connection)
         if kind not in self._prepared:

@@ -10,9 +10,10 @@ from psched.backends.sql.layout import Layout
 from psched.bell import Bell
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
+from psched.dialects.pairs import Executing, Texts
 from psched.store import Finding
 
-_NOW = select(now_ms())
+_NOW = Texts(select(now_ms()))
 
 
 class SqlStore:
@@ -37,8 +38,7 @@ class SqlStore:
 
     def now(self) -> float:
         """Return the database's clock in unix seconds, to the millisecond."""
-        milliseconds: int = self._database.run(lambda connection, _: connection.execute(_NOW).scalar_one())
-        return milliseconds / 1000
+        return self._database.run_direct(_read_clock) / 1000
 
     def is_unavailable(self, error: Exception) -> bool:
         """Tell whether `error` means that the database is away, overloaded or read-only."""
@@ -55,3 +55,9 @@ class SqlStore:
     def close(self) -> None:
         """Close every connection; idempotent."""
         self._database.close()
+
+
+def _read_clock(connection: Executing) -> int:
+    (clock,) = _NOW.of(connection)
+    [(milliseconds,)] = connection.exec_driver_sql(clock.text, clock.parameters({})).fetchall()
+    return int(milliseconds)
