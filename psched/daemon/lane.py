@@ -54,9 +54,11 @@ class Lane:
         self.seat = Alone()
         """Its place among the siblings that share a watch, should there be any."""
         self.finished = Finished(name, source)
+        self._clock = clock
         self._vigil = Vigil(poll_interval, clock)
         self._more = 0
         self._ear = Ear(source.open_bell, self._unheard, clock)
+        self._full = False
         self._failures = 0
         self._standing_by = False
         self._complaint: str | None = None
@@ -123,11 +125,23 @@ class Lane:
         self._answered()
         return tasks
 
+    def take_more(self) -> Sequence[Task]:
+        """Take what is due behind a batch that was as large as was asked for; nothing behind a smaller one."""
+        if not self._full:
+            return ()
+        try:
+            return self._take()
+        except Exception as error:  # noqa: BLE001 – as in `poll`
+            self._failed(error)
+            return ()
+
     def _look(self) -> Sequence[Task]:
         """Take what is due; unless something says that there is, ask first.
 
         What became due between the two is not missed: what is asked for and still not to be had is for others.
         """
+        if self._vigil.working:
+            self.source.tidy()
         tasks: Sequence[Task] = () if self._vigil.looks_first else self._take()
         if not tasks and not self._stands_by() and self._is_due():
             tasks = self._take()
@@ -136,14 +150,13 @@ class Lane:
         return tasks
 
     def _take(self) -> Sequence[Task]:
-        if self._vigil.working:
-            self.source.tidy()
         limit = self.prefetch.limit()
         tasks = self.source.poll_multi(limit, self.application.types, ahead=True)
+        self._full = len(tasks) >= limit
         if tasks:
             self._vigil.worked()
             self._standing_by = False
-            self._more = len(tasks) if len(tasks) >= limit else 0
+            self._more = len(tasks) if self._full else 0
         return tasks
 
     def _stands_by(self) -> bool:
@@ -161,8 +174,9 @@ class Lane:
         self.seat.keep()
         self.source.tidy(idle=True)
         self._ear.listen(self._vigil.longest * 1.2)
+        asked = self._clock()
         wait = self.source.store.next_due(self.application.types)
-        self._vigil.rest(wait, self._ear.called)
+        self._vigil.rest(wait, self._ear.called, self._clock() - asked)
         if wait is not None and wait < _SOON:
             self.seat.alert()
         return wait == 0

@@ -10,6 +10,8 @@ _MOMENT = 0.2
 TOO_LONG = 0.5
 """What would wait for longer than so many seconds, now that its types are known, is given back for others to run."""
 _LARGEST = 500
+_FIRST = 32
+"""As many at the most after a rest: what is due all at once is for all children, and is to begin at once."""
 _GROWTH = 4
 _NEWS = 0.3
 """The weight of one new duration against what is known. One run of seconds outweighs any number of quick ones."""
@@ -83,8 +85,9 @@ class AdaptivePrefetch:
     """`task_prefetch: auto`: one at a time while handlers are slow or unknown, large batches while they are quick.
 
     What will be taken is not known, so the size is tried: it grows by a factor while nothing slow turns up, and falls
-    back to as many as were run before that. What the types of a batch say is heeded before any of it begins: whatever
-    is behind a slow one is given back. A type that is new is expected to be like other types when they were new.
+    back to as many as were run before that; after a rest it is small. What the types of a batch say is heeded before
+    any of it begins: whatever is behind a slow one is given back. A type that is new is expected to be like other types
+    when they were new.
     """
 
     def __init__(self) -> None:
@@ -97,8 +100,9 @@ class AdaptivePrefetch:
 
     def limit(self) -> int:
         """Return how many quick runs fit into a moment, at most a few times as many as went well before."""
-        grown = self._size * _GROWTH if self._ran and not self._stumbled else self._size
-        self._size = max(1, min(_LARGEST, grown, int(_MOMENT / max(self._pace, 1e-6))))
+        grown = self._size if self._stumbled else self._size * _GROWTH
+        most = grown if self._ran else min(self._size, _FIRST)
+        self._size = max(1, min(_LARGEST, most, int(_MOMENT / max(self._pace, 1e-6))))
         self._ran = self._stumbled = False
         return self._size
 

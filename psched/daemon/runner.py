@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from psched.application.decider import account_of, what_next
 from psched.clock import Clock, boottime
 from psched.daemon.board import Board
-from psched.daemon.finished import Done
+from psched.daemon.finished import LONGEST, Done
 from psched.daemon.lane import Lane
 from psched.daemon.prefetch import TOO_LONG
 from psched.daemon.runs import Run, Runs
@@ -90,12 +90,23 @@ class Runner:
             lane.finished.settle_overdue()
 
     def _serve(self, lane: Lane) -> bool:
-        """Run what the lane has now; False when it has nothing."""
+        """Run what the lane has now; False when it has nothing.
+
+        While more is due that is begun before what has run is settled, but for a moment only: then others have a turn.
+        """
         tasks = lane.poll()
-        self.queue(tasks)
-        if tasks:
+        worked = bool(tasks)
+        end = self._clock() + LONGEST
+        while tasks:
+            self.queue(tasks)
             for each in self._lanes:
                 each.turn_away()
+            self._run_what_waits(lane)
+            tasks = lane.take_more() if self._clock() < end and not self._stopping.is_set() else ()
+        lane.finished.settle()
+        return worked
+
+    def _run_what_waits(self, lane: Lane) -> None:
         planned, now = -math.inf, self._clock()
         while self._waiting and not self._stopping.is_set():
             if len(self._waiting) > 1 and now > planned + TOO_LONG:
@@ -105,8 +116,6 @@ class Runner:
             lane.finished.make_way(now, lane.prefetch.expected(task.type))
             now = self._take(lane, task)
             self._waiting.popleft()
-        lane.finished.settle()
-        return bool(tasks)
 
     def _give_back_what_waits(self, lane: Lane) -> None:
         """Give back what would wait too long for what is before it, the last first, until that fails."""

@@ -52,14 +52,15 @@ class Vigil:
         self._awaited = self.looks_first = False
         self.working = True
 
-    def rest(self, wait: float | None, called: bool) -> None:
+    def rest(self, wait: float | None, called: bool, took: float = 0.0) -> None:
         """There was nothing to be had. `wait`: until something is due, None: nothing is; 0: it is for others to take.
 
-        `called`: a bell is known to ring when something is made due meanwhile.
+        `called`: a bell is known to ring when something is made due meanwhile. `took`: how long it took to ask; the
+        next look takes as long to get there, and so sets out that much before its time.
         """
         self._in_vain += self._awaited
         self.working = False
-        self._looked = self._clock()
+        self._looked = self._clock() - took
         rest = self._some(self.longest if called and wait != 0 else self._interval)
         until_due = rest if not wait else wait + self._delay()
         self._awaited = until_due < rest

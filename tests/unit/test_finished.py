@@ -35,6 +35,26 @@ def test_what_was_taken_together_is_settled_together(child: Child, caplog: pytes
     assert "key=quick.4 type=quick finished after 0." in caplog.text
 
 
+def test_what_is_due_behind_a_full_batch_begins_before_that_is_settled(child: Child) -> None:
+    child.serve(*(f"quick.{n}" for n in range(25)))
+    assert child.ending.parts == [25]
+
+
+def test_a_full_batch_is_settled_when_nothing_more_is_to_be_had(child: Child) -> None:
+    child.serve(*(f"quick.{n}" for n in range(20)))
+    assert child.ending.parts == [20]
+
+
+def test_other_lanes_have_their_turn_however_much_is_due(child: Child) -> None:
+    @child.app.task("takes")
+    def takes(task: Task) -> None:
+        child.time += LONGEST / 15
+
+    child.serve(*(f"takes.{n}" for n in range(55)))
+    assert sum(child.ending.parts) == 20
+    assert max(child.ending.parts) <= 16
+
+
 @pytest.mark.parametrize("seconds", [None, LONGEST * 2])
 def test_nobody_waits_for_a_run_that_is_slow_or_of_a_new_type(child: Child, seconds: float | None) -> None:
     seen: list[list[str]] = []

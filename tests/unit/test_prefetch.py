@@ -63,6 +63,15 @@ def test_quick_handlers_get_large_batches_step_by_step() -> None:
     assert worker.given_back == 0
 
 
+def test_after_a_rest_a_batch_is_small_again_and_grows_fast() -> None:
+    worker = Worker({"t": QUICK})
+    worker.work(stream_of({"t": 1}), 12)
+    assert worker.prefetch.limit() > 100
+    worker.prefetch.limit()  # nothing came, and so nothing was run
+    worker.work(stream_of({"t": 1}), 4)
+    assert [len(batch) for batch in worker.batches[12:]] == [32, 128, 500, 500]
+
+
 def test_slow_handlers_run_one_at_a_time() -> None:
     worker = Worker({"t": SLOW})
     worker.work(stream_of({"t": 1}), 50)

@@ -54,6 +54,12 @@ def test_what_is_due_sooner_than_the_interval_is_reached_for_when_it_is_due() ->
     assert not man.vigil.looks_first
 
 
+def test_how_long_the_question_took_delays_nothing() -> None:
+    man = Watchman()
+    man.vigil.rest(0.3, called=False, took=0.02)
+    assert man.sleep() == 0.28
+
+
 def test_what_is_due_later_than_the_interval_is_asked_for_again() -> None:
     man = Watchman()
     man.vigil.rest(1000, called=False)
