@@ -23,7 +23,9 @@ SECONDS_OF_WORK = 0.02
 CUT_OFF = 8
 """How many children are killed while they run a task, and any number besides."""
 PAUSE = 0.2
-"""Seconds from seeing that a child is up to killing it."""
+"""Seconds from seeing that a child is up, or at work, to killing it."""
+AT_WORK = 0.8
+"""How many of them are seen to have begun something: on a busy machine that takes longer than the pause."""
 SECTIONS: dict[str, Any] = {"schedules": {}, "queue": {}}
 
 
@@ -94,9 +96,11 @@ def kill_at_random(cluster: Cluster, required: dict[str, list[int]]) -> None:
     def killed_enough() -> bool:
         master = dice.choice(list(cluster.masters.values()))
         victim = master.worker(dice.choice([1, 2]))
-        master.pause(PAUSE)
         if len(required) - len(cluster.runs()) < BACKLOG:
             required.update(submit_more(cluster, len(required)))
+        if dice.random() < AT_WORK:
+            cluster.wait_for(lambda: any(run.pid == victim.pid for run in cluster.runs()))
+        master.pause(PAUSE)
         cluster.kill(victim.pid)
         return len(cut_off(cluster) & cluster.deaths.keys()) >= CUT_OFF
 
