@@ -6,7 +6,7 @@ local function undo(holder, spans)
   if #spans == 0 then
     return
   end
-  for _, key in ipairs(call('SMEMBERS', T .. 'held:' .. holder)) do
+  for _, key in ipairs(marked(T .. 'held:' .. holder)) do
     local row = row_of(key)
     local was = redis.pcall('HMGET', row, 'claim', 'ready')
     local number = tonumber(was[1]) or -1

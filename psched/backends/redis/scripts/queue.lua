@@ -125,14 +125,14 @@ local function begin(key, ends, holder, number)
     'holder', holder, 'node', holder, 'updated', whole(now))
   note('leases', key, type, whole(ends))
   call('ZADD', T .. 'run:' .. user, tonumber(is[4]) or '+inf', key)
-  call('SADD', T .. 'held:' .. holder, key)
+  mark('SADD', T .. 'held:' .. holder, key)
 end
 
 -- Ends the lease of a row, which then waits nowhere. Whoever of its user was parked has a turn again, which is told.
 local function quit(key)
   local row = row_of(key)
   local type, user = facts(key)
-  call('SREM', T .. 'held:' .. (call('HGET', row, 'holder') or ''), key)
+  mark('SREM', T .. 'held:' .. (call('HGET', row, 'holder') or ''), key)
   call('HDEL', row, 'holder')
   drop('leases', key, type)
   call('ZREM', T .. 'run:' .. user, key)

@@ -87,6 +87,24 @@ local function insist(row)
   call('HDEL', row, '')
 end
 
+-- Adds a key to a set of leased rows, or takes it out. What somebody has put in the set's place goes: a script that fails
+-- there would have settled by half.
+local function mark(verb, set, key)
+  local done = redis.pcall(verb, set, key)
+  if type(done) == 'table' and done.err then
+    if done.err:find('WRONGTYPE', 1, true) then
+      call('DEL', set)
+    end
+    call(verb, set, key)
+  end
+end
+
+-- Returns the rows in a set of leased ones; none when something else is in its place.
+local function marked(set)
+  local found = redis.pcall('SMEMBERS', set)
+  return found.err and {} or found
+end
+
 -- Lua's own order of texts depends on the server's locale.
 local function precedes(one, other)
   for place = 1, math.min(#one, #other) do

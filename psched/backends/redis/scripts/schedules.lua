@@ -49,7 +49,7 @@ local function settle(key, due)
   local was = call('HMGET', row, 'type', 'due', 'holder')
   call('HDEL', row, 'holder')
   call('HSET', row, 'status', 'waiting', 'updated', whole(now))
-  call('SREM', T .. 'held:' .. (was[3] or ''), key)
+  mark('SREM', T .. 'held:' .. (was[3] or ''), key)
   move(key, was[1], due, was[2])
 end
 
@@ -75,13 +75,13 @@ local function take(key, kind, ends, holder, number)
     return nil
   end
   if was[3] then
-    call('SREM', T .. 'held:' .. was[3], key)
+    mark('SREM', T .. 'held:' .. was[3], key)
   end
   grow(row, 'fence', 1)
   grow(row, 'attempts', 1)
   call('HSET', row, 'status', 'running', 'ready', whole(due), 'claim', number, 'holder', holder, 'node', holder,
     'updated', whole(now))
-  call('SADD', T .. 'held:' .. holder, key)
+  mark('SADD', T .. 'held:' .. holder, key)
   move(key, was[2], ends, due)
   return call('HGETALL', row)
 end
@@ -101,6 +101,6 @@ local function remove(key)
   for _, name in ipairs({'due:', 'due:' .. (was[2] or ''), 'alert', 'told'}) do
     call('ZREM', T .. name, key)
   end
-  call('SREM', T .. 'held:' .. (was[3] or ''), key)
+  mark('SREM', T .. 'held:' .. (was[3] or ''), key)
   keep_fence(T, was[1])
 end

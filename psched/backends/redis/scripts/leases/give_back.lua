@@ -5,7 +5,7 @@ local longest, most, suspects, count = tonumber(ARGV[2]), tonumber(ARGV[3]), {},
 for place = 4, #ARGV do
   suspects[ARGV[place]] = true
 end
-for _, key in ipairs(call('SMEMBERS', held)) do
+for _, key in ipairs(marked(held)) do
   if count == most then
     break
   end
