@@ -291,32 +291,3 @@ def test_a_task_whose_fence_is_spoilt_goes_as_others_do(tasks: QueueBench, queue
     rows.client.hset(f"{rows.prefix}row:purged", "fence", "spoilt")
     assert queue.purge(10) == 2
     assert keys_in(queue) == []
-
-
-def test_what_stands_in_the_place_of_a_holders_set_stops_no_run(
-    bench: Bench, store: ScheduleStore, tasks: QueueBench, queue: TaskStore
-) -> None:
-    """A script that failed there had written half of what it was to."""
-    client, prefixes = rows_of(bench).client, (rows_of(bench).prefix, rows_of(tasks).prefix)
-
-    def spoil() -> None:
-        for prefix in prefixes:
-            for name in client.scan_iter(f"{prefix}held:*"):
-                client.set(name, "spoilt")
-
-    bench.add(store, "key")
-    queue.submit([NewTask("key", "t")])
-    claims = [store.acquire(1, 100)[0], queue.acquire(1, 100)[0]]
-    spoil()
-    store.advance(claims[0], FAR_OFF, FAR_OFF, soon())
-    queue.retire(claims[1], "finished", None, 100, soon())
-    row, task = store.get("key"), queue.get("key")
-    assert (row and row.next_time, row and row.settled, task and task.status) == (FAR_OFF, True, "finished")
-    bench.add(store, "next")
-    queue.submit([NewTask("next", "t")])
-    for prefix in prefixes:
-        client.set(f"{prefix}held:me", "spoilt")
-    mine = bench.open("me"), tasks.queue("me")
-    assert [keys_of(opened.acquire(1, 100)) for opened in mine] == [["next"], ["next"]]
-    spoil()
-    assert [opened.give_back("me", (), 100) for opened in mine] == [0, 0]

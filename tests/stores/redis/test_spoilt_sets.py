@@ -1,0 +1,38 @@
+"""What somebody has put in the place of psched's own sets stops no run, neither its acquiring nor its end."""
+
+from __future__ import annotations
+
+from psched.model import NewTask
+from psched.store import ScheduleStore, TaskStore
+from tests.stores.bench import FAR_OFF, Bench, keys_of, soon
+from tests.stores.queue.bench import QueueBench
+from tests.stores.redis.test_tables import rows_of
+
+
+def test_what_stands_in_the_place_of_a_holders_set_stops_no_run(
+    bench: Bench, store: ScheduleStore, tasks: QueueBench, queue: TaskStore
+) -> None:
+    """A script that failed there had written half of what it was to."""
+    client, prefixes = rows_of(bench).client, (rows_of(bench).prefix, rows_of(tasks).prefix)
+
+    def spoil() -> None:
+        for prefix in prefixes:
+            for name in client.scan_iter(f"{prefix}held:*"):
+                client.set(name, "spoilt")
+
+    bench.add(store, "key")
+    queue.submit([NewTask("key", "t")])
+    claims = [store.acquire(1, 100)[0], queue.acquire(1, 100)[0]]
+    spoil()
+    store.advance(claims[0], FAR_OFF, FAR_OFF, soon())
+    queue.retire(claims[1], "finished", None, 100, soon())
+    row, task = store.get("key"), queue.get("key")
+    assert (row and row.next_time, row and row.settled, task and task.status) == (FAR_OFF, True, "finished")
+    bench.add(store, "next")
+    queue.submit([NewTask("next", "t")])
+    for prefix in prefixes:
+        client.set(f"{prefix}held:me", "spoilt")
+    mine = bench.open("me"), tasks.queue("me")
+    assert [keys_of(opened.acquire(1, 100)) for opened in mine] == [["next"], ["next"]]
+    spoil()
+    assert [opened.give_back("me", (), 100) for opened in mine] == [0, 0]
