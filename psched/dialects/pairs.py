@@ -28,7 +28,7 @@ class Prepared:
         """Return `statement` for connections like this one."""
         compiled: Any = statement.compile(dialect=connection.dialect)
         places = None if compiled.positiontup is None else tuple(compiled.positiontup)
-        own = {name: bind.effective_value for name, bind in compiled.binds.items() if not bind.required}
+        own = {name: bind.effective_value for bind, name in compiled.bind_names.items() if not bind.required}
         return cls(str(compiled), places, own)
 
     def parameters(self, values: Mapping[str, Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Table, Update, bindparam, case, delete, func, select, update
+from sqlalchemy import BigInteger, Table, Update, bindparam, case, delete, func, null, select, update
 
 from psched.backends.rdb.statements import LeaseStatements, after
 from psched.backends.rdb.tables import CANCELLED, FAILED, FINISHED, RUNNING, USER_BAND, WAITING
@@ -45,8 +45,8 @@ class QueueStatements:
     def _retired(self) -> dict[str, Any]:
         """Return the columns of a row that is retired now; its key goes after :retention, if that is not NULL."""
         return {
-            "due": None,
-            "band": None,
+            "due": null(),
+            "band": null(),
             "finished_at": now_ms(),
             "purge_at": now_ms() + bindparam("retention", type_=BigInteger),
             "updated": now_ms(),

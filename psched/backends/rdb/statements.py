@@ -14,6 +14,7 @@ from sqlalchemy import (
     case,
     func,
     literal,
+    null,
     select,
     tuple_,
     union_all,
@@ -52,7 +53,7 @@ class LeaseStatements:
         self._scope = scope
         told = [table.c.cancel_requested] if "cancel_requested" in table.c else []
         self._lease = [table.c.key, table.c.fence, table.c.due, *told]
-        self._ended = {"status": WAITING, "holder": None, "updated": now_ms()}
+        self._ended = {"status": WAITING, "holder": null(), "updated": now_ms()}
         self.under_lease = (
             table.c.key == bindparam("lease_key"),
             table.c.fence == bindparam("lease_fence"),
