@@ -14,6 +14,7 @@ from psched.model import Policy, Rule, ScheduleRow
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, new_row, soon
 from tests.stores.places import on_sql
+from tests.stores.traffic import before_each
 
 
 def test_what_was_added_can_be_read(store: ScheduleStore) -> None:
@@ -243,3 +244,15 @@ def read(store: ScheduleStore, key: str) -> ScheduleRow:
     row = store.get(key)
     assert row is not None
     return row
+
+
+@pytest.mark.parametrize("bare", [("rdb", "postgresql")], indirect=True, ids="-".join)
+def test_one_statement_adds_a_schedule_and_enters_it_where_the_database_can_do_that(
+    bench: Bench, store: ScheduleStore
+) -> None:
+    statements: list[str] = []
+    with before_each(statements.append):
+        bench.add(store, "key")
+    assert len(statements) == 1
+    assert store.ledger is not None
+    assert len(store.ledger.changes("key")) == 1
