@@ -94,7 +94,7 @@ class AdaptivePrefetch:
         self._durations = Durations()
         self.expected = self._durations.expected
         self._new: float | None = None
-        self._pace = _MOMENT
+        self._pace: float | None = None
         self._size = 1
         self._ran = self._stumbled = False
 
@@ -102,7 +102,8 @@ class AdaptivePrefetch:
         """Return how many quick runs fit into a moment, at most a few times as many as went well before."""
         grown = self._size if self._stumbled else self._size * _GROWTH
         most = grown if self._ran else min(self._size, _FIRST)
-        self._size = max(1, min(_LARGEST, most, int(_MOMENT / max(self._pace, 1e-6))))
+        fit = _LARGEST if self._pace is None else int(_MOMENT / max(self._pace, 1e-6))
+        self._size = max(1, min(_LARGEST, most, fit))
         self._ran = self._stumbled = False
         return self._size
 
