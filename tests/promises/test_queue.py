@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,8 +25,8 @@ CUT_OFF = 8
 """How many children are killed while they run a task, and any number besides."""
 PAUSE = 0.2
 """Seconds from seeing that a child is up, or at work, to killing it."""
-AT_WORK = 0.8
-"""How many of them are seen to have begun something: on a busy machine that takes longer than the pause."""
+BEGINS_WITHIN = 2.0
+"""Seconds that one may have to begin something, before it is killed at whatever it is."""
 SECTIONS: dict[str, Any] = {"schedules": {}, "queue": {}}
 
 
@@ -98,9 +99,9 @@ def kill_at_random(cluster: Cluster, required: dict[str, list[int]]) -> None:
         victim = master.worker(dice.choice([1, 2]))
         if len(required) - len(cluster.runs()) < BACKLOG:
             required.update(submit_more(cluster, len(required)))
-        if dice.random() < AT_WORK:
-            cluster.wait_for(lambda: any(run.pid == victim.pid for run in cluster.runs()))
-        master.pause(PAUSE)
+        until = time.monotonic() + BEGINS_WITHIN
+        while time.monotonic() < until and not any(run.pid == victim.pid for run in cluster.runs()):
+            master.pause(PAUSE)
         cluster.kill(victim.pid)
         return len(cut_off(cluster) & cluster.deaths.keys()) >= CUT_OFF
 
