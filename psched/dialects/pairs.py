@@ -54,7 +54,8 @@ def kind_of(connection: Executing) -> tuple[object, ...]:
     """Return what a statement's text depends on, besides the statement."""
     dialect = connection.dialect
     is_mariadb = getattr(dialect, "is_mariadb", False)
-    return dialect.name, dialect.driver, dialect.paramstyle, is_mariadb, dialect.server_version_info
+    quote = dialect.identifier_preparer.initial_quote  # which a session of MySQL's chooses
+    return dialect.name, dialect.driver, dialect.paramstyle, quote, is_mariadb, dialect.server_version_info
 
 
 class Texts:
