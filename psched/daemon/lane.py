@@ -61,6 +61,7 @@ class Lane:
         self._full = False
         self._failures = 0
         self._standing_by = False
+        self._news = False
         self._complaint: str | None = None
 
     def pause(self) -> float:
@@ -78,7 +79,8 @@ class Lane:
             self.seat.keep()
 
     def expect(self) -> None:
-        """Poll at once: there is something."""
+        """Poll at once: there is something, or will be soon."""
+        self._news = True
         self._vigil.ring()
 
     def hear(self) -> None:
@@ -156,15 +158,17 @@ class Lane:
         if tasks:
             self._vigil.worked()
             self._standing_by = False
+            self._news = True
             self._more = len(tasks) if self._full else 0
         return tasks
 
     def _stands_by(self) -> bool:
-        """Rest while a sibling keeps watch, if one does."""
-        seconds = self.seat.stand_by()
+        """Rest while a sibling keeps watch, if one does; he is to hear when there may be something due anew."""
+        seconds = self.seat.stand_by(self._news)
         self._standing_by = seconds is not None
         if seconds is None:
             return False
+        self._news = False
         self._ear.cover()
         self._vigil.stand_by(seconds)
         return True
@@ -177,6 +181,7 @@ class Lane:
         asked = self._clock()
         wait = self.source.store.next_due(self.application.types)
         self._vigil.rest(wait, self._ear.called, self._clock() - asked)
+        self._news = False
         if wait is not None and wait < _SOON:
             self.seat.alert()
         return wait == 0

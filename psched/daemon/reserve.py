@@ -94,9 +94,8 @@ class Reserve:
             for seat in unkept:
                 seat.keep()  # for the others not to do the same
             return True
-        self._stopping.wait_for(
-            [seat.descriptor for seat in self._seats], min(left if rest is None else rest for rest in rests.values())
-        )
+        bells = [bell for seat in self._seats if (bell := seat.descriptor) is not None]
+        self._stopping.wait_for(bells, min(left if rest is None else rest for rest in rests.values()))
         calls = [seat.heard() for seat in self._seats]  # each is taken, as all are answered
         self._is_called = any(calls)
         return self._is_called

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from psched.clock import Clock, monotonic
+from psched.daemon.pipes import Pinned
 
 _CELL = struct.Struct("d")
 """0: has something to do, or is not there. Positive: keeps watch, and has said so until then. Negative: rests until
@@ -35,7 +36,7 @@ _WORK = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What siblings want: `work`: there is more than they can run; else nobody keeps watch."""
+    """What siblings want: `work`: there is more than they can run; else nobody keeps watch, or there is news for it."""
 
     work: bool
 
@@ -60,8 +61,11 @@ class Alone:
     def renew(self) -> None:
         """Answer for the watch for longer if it is kept here and that will soon be due. Cheap."""
 
-    def stand_by(self) -> float | None:
-        """Leave the watch to a sibling who keeps it: the seconds to rest then. None when it is to be kept here."""
+    def stand_by(self, news: bool = False) -> float | None:
+        """Leave the watch to a sibling who keeps it: the seconds to rest then. None when it is to be kept here.
+
+        `news`: something may be due at another time than the sibling has found; he is called to look again.
+        """
         return None
 
     def keep(self) -> None:
@@ -101,8 +105,8 @@ class Seat(Alone):
         return self._watch.read(self._own) != 0
 
     @property
-    def descriptor(self) -> int:
-        """What is readable when a sibling calls."""
+    def descriptor(self) -> int | None:
+        """What is readable when a sibling calls; None when a handler has closed it."""
         return self._watch.descriptor(self._own)
 
     def pause(self) -> float:
@@ -114,16 +118,19 @@ class Seat(Alone):
         if self._renewal - self._clock() < self._interval * _RENEWAL / 2:
             self.keep()
 
-    def stand_by(self) -> float | None:
+    def stand_by(self, news: bool = False) -> float | None:
         """Leave the watch to a sibling. Of two keepers the one in the lower seat stays."""
         now = self._clock()
-        rivals = [seat for seat in self._row if seat < self._own or (self._keeps_no_watch and seat != self._own)]
-        terms = [term for seat in rivals if (term := self._term(seat, now)) > 0]
-        if not terms:
+        keepers = self._keepers(now)
+        if not keepers:
             return None
-        until = max(terms) + self._turn
-        self._renewal = math.inf
+        until = max(keepers.values()) + self._turn
         self._watch.write(self._own, -until)
+        if not self._keepers(now):  # who has left meanwhile may not have seen that somebody rests here
+            return None
+        self._renewal = math.inf
+        for seat in keepers if news else ():
+            self._watch.call(seat, _WATCH)
         return until - now
 
     def keep(self) -> None:
@@ -161,6 +168,11 @@ class Seat(Alone):
     def _keeps_no_watch(self) -> bool:
         return math.isinf(self._renewal)
 
+    def _keepers(self, now: float) -> dict[int, float]:
+        """Return who keeps watch, and until when, of those to whom it can be left."""
+        rivals = [seat for seat in self._row if seat < self._own or (self._keeps_no_watch and seat != self._own)]
+        return {seat: term for seat in rivals if (term := self._term(seat, now)) > 0}
+
     def _term(self, seat: int, now: float) -> float:
         """Return a sibling's word as far as it counts: 0 when it is over, or cannot be true."""
         term = self._watch.read(seat)
@@ -183,11 +195,11 @@ class Watch:
         """Raises OSError when the system has no descriptors left, AttributeError where it has no eventfd (macOS)."""
         self._slots = slots
         self._sections = tuple(sections)
-        self._bells: list[int] = []
+        self._bells: list[Pinned] = []
         self._memory = mmap.mmap(-1, slots * len(sections) * _CELL.size)
         try:
             for _ in range(slots * len(sections)):
-                self._bells.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+                self._bells.append(Pinned(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)))
         except OSError:
             self.close()
             raise
@@ -197,9 +209,10 @@ class Watch:
         first = self._sections.index(section) * self._slots
         return first + slot - 1, range(first, first + self._slots)
 
-    def descriptor(self, seat: int) -> int:
-        """Return what is readable when the seat is called."""
-        return self._bells[seat]
+    def descriptor(self, seat: int) -> int | None:
+        """Return what is readable when the seat is called; None when a handler has closed it."""
+        bell = self._bells[seat]
+        return bell.descriptor if bell.is_ours() else None
 
     def read(self, seat: int) -> float:
         """Return what the seat's child has said."""
@@ -212,19 +225,23 @@ class Watch:
 
     def call(self, seat: int, what: int) -> None:
         """Call the seat's child."""
-        with suppress(OSError):  # it has been called 2**32 times, or a handler has closed the descriptor
-            os.eventfd_write(self._bells[seat], what)
+        bell = self.descriptor(seat)
+        if bell is not None:
+            with suppress(OSError):  # it has been called 2**32 times
+                os.eventfd_write(bell, what)
 
     def take(self, seat: int) -> int:
         """Return the sum of what the seat was called for, and forget it."""
-        with suppress(OSError):  # nothing, or a handler has closed the descriptor
-            return os.eventfd_read(self._bells[seat])
+        bell = self.descriptor(seat)
+        if bell is not None:
+            with suppress(OSError):  # nothing
+                return os.eventfd_read(bell)
         return 0
 
     def close(self) -> None:
         """Close it in this process."""
         for bell in self._bells:
-            os.close(bell)
+            bell.close()
         self._memory.close()
 
 

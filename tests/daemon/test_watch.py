@@ -76,3 +76,13 @@ def test_a_busy_worker_leaves_the_watch_to_one_that_is_not(make_daemon: Make, po
         daemon.wait_for_trace("ran", "q1", within=SOON)
         queue["long"].cancel_request()
         daemon.wait_for_trace("stopped", "long")
+
+
+def test_what_comes_of_a_run_is_known_to_the_worker_that_keeps_watch(make_daemon: Make, mariadb: Server) -> None:
+    with mariadb.database() as url, rarely_polling(make_daemon, url, processors=2) as (daemon, _):
+        daemon.add("again", "wait", cron="*/5 * * * * *")
+        daemon.start()
+        daemon.wait_for_trace("began", "again")
+        daemon.pause(1.0)  # the other worker looks meanwhile, and finds a lease
+        daemon.go("again")
+        daemon.wait_for_trace("began", "again", count=2, within=5 + SOON)

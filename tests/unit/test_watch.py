@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -85,6 +87,46 @@ def test_a_keeper_that_has_something_to_run_calls_one_to_the_watch(siblings: Sib
     siblings.seats[0].leave()
     assert [seat.heard() for seat in siblings.seats] == [None, Call(work=False), None, None]
     assert siblings.rest(2) == [None]
+
+
+def test_who_has_run_something_tells_the_keeper_to_look_again(siblings: Siblings) -> None:
+    siblings.seats[1].keep()
+    siblings.seats[2].stand_by()
+    assert siblings.seats[1].heard() is None
+    siblings.seats[3].stand_by(news=True)
+    assert [seat.heard() for seat in siblings.seats] == [None, Call(work=False), None, None]
+
+
+def test_who_is_about_to_rest_looks_himself_when_the_keeper_leaves_at_this_moment(siblings: Siblings) -> None:
+    first, second, *_ = siblings.seats
+    first.keep()
+    write = siblings.watch.write
+
+    def leave_meanwhile(seat: int, term: float) -> None:
+        siblings.watch.write = write  # type: ignore[method-assign]
+        first.leave()
+        write(seat, term)
+
+    siblings.watch.write = leave_meanwhile  # type: ignore[method-assign]
+    assert second.stand_by() is None
+
+
+def test_a_file_that_a_handler_has_opened_in_place_of_a_bell_is_left_alone(siblings: Siblings, tmp_path: Path) -> None:
+    first, second, *_ = siblings.seats
+    first.keep()
+    second.stand_by()
+    bell = second.descriptor
+    assert bell is not None
+    file = tmp_path / "file"
+    file.write_bytes(bytes(7) + b"\1")
+    with file.open("r+b") as opened:
+        os.dup2(opened.fileno(), bell)
+        first.leave()
+        assert second.heard() is None
+        assert second.descriptor is None
+        assert opened.tell() == 0
+    assert file.read_bytes() == bytes(7) + b"\1"
+    os.close(bell)
 
 
 def test_where_there_may_be_more_than_was_taken_others_are_called_for_it_the_keeper_too(siblings: Siblings) -> None:
