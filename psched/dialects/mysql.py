@@ -78,6 +78,10 @@ _END = "; END IF; COMMIT; SELECT done; END"
 """What is put around and between two statements."""
 
 
+_SQL_MODE = "'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO', IF(@@sql_mode LIKE '%ANSI_QUOTES%', ',ANSI_QUOTES', '')"
+"""What sessions are set to. Names are quoted as the server has it: so SQLAlchemy does, which has seen that before."""
+
+
 class Dialect(base.Dialect):
     """A MariaDB or MySQL server."""
 
@@ -118,7 +122,7 @@ class Dialect(base.Dialect):
         with connection.cursor() as cursor:
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             cursor.execute(
-                f"SET SESSION sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO', time_zone = '+00:00',"
+                f"SET SESSION sql_mode = CONCAT({_SQL_MODE}), time_zone = '+00:00',"
                 f" innodb_lock_wait_timeout = {lock}, lock_wait_timeout = {lock},"
                 f" wait_timeout = CAST(IF(VERSION() LIKE '%MariaDB%', @@wait_timeout, {idle}) AS SIGNED)"
                 f" /*M! , max_statement_time = {statement:g},"
