@@ -64,6 +64,7 @@ class ForkProcessor:
         self._fork_at = -math.inf
         self._early_deaths = 0
         self._failures = 0
+        self._could_not_begin = False
         self._reason: str | None = None
 
     @property
@@ -74,7 +75,7 @@ class ForkProcessor:
     @property
     def began(self) -> bool:
         """Whether its first child has begun to work, or could not and is tried again."""
-        return self.was_ready or self._failures > 0
+        return self.was_ready or self._could_not_begin
 
     @property
     def running(self) -> tuple[str, ...]:
@@ -180,7 +181,7 @@ class ForkProcessor:
             self._log_end(child, running, stopping)
             self._fork_at = now
         elif not child.ready:
-            self._cannot_begin(child.why or f"{child.end} before it could begin", now)
+            self._cannot_begin(child.why or f"{child.end} before it could begin", now, certain=bool(child.why))
         else:
             self._fork_at = self._replacement_time(child, now)
             log.error("%s %s%s; %s", child, child.end, _while_running(running), self._announce(now))
@@ -197,16 +198,21 @@ class ForkProcessor:
         else:
             log.warning("%s %s%s", child, child.end, _while_running(running))
 
-    def _cannot_begin(self, reason: str, now: float) -> None:
-        """Back off: each attempt in a row waits longer. The reason is told when it is a new one."""
+    def _cannot_begin(self, reason: str, now: float, certain: bool = True) -> None:
+        """Back off: each attempt in a row waits longer. The reason is told when it is a new one.
+
+        A child that died without a word, not `certain` to do so again, has one more chance before a start ends.
+        """
         self._failures += 1
         shortest = max(self.plan.settings.child_fork_frequency_limit, _SHORTEST_PAUSE)
         pause = min(shortest * 2 ** min(self._failures - 1, 10), _LONGEST_PAUSE) * random.uniform(1.0, 1.25)
         self._fork_at = now + pause
-        if reason != self._reason:
-            self._reason = reason
-            outlook = "giving up" if self._is_fatal(reason) else self._announce(now)
-            log.error("worker %d cannot begin: %s; %s", self.number, reason, outlook)
+        is_new, self._reason = reason != self._reason, reason
+        self._could_not_begin = certain or self._failures > 1
+        if self._could_not_begin and self._is_fatal(reason):
+            log.error("worker %d cannot begin: %s; giving up", self.number, reason)
+        elif is_new:
+            log.error("worker %d cannot begin: %s; %s", self.number, reason, self._announce(now))
 
     def _announce(self, now: float) -> str:
         if self._retired:

@@ -52,6 +52,15 @@ def test_an_application_that_does_not_load_ends_the_start_and_says_why(
     assert expected in daemon.log
 
 
+def test_a_worker_that_is_killed_while_it_begins_ends_no_start(make_daemon: Make, tmp_path: Path) -> None:
+    daemon = make_daemon()
+    once = str(tmp_path / "once")
+    daemon.edit_app("VERSION = 1", f"os.path.exists({once!r}) or open({once!r}, 'x') and os.kill(os.getpid(), 9)")
+    daemon.start()
+    assert "was killed by SIGKILL before it could begin; the next one comes in" in daemon.log
+    daemon.stop()
+
+
 def test_a_missing_table_ends_the_start_and_names_the_remedy(make_daemon: Make) -> None:
     daemon = make_daemon()
     daemon.configure(table="other")
