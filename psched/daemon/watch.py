@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import resource
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
@@ -246,8 +247,12 @@ class Watch:
 
 
 def open_watch(slots: int, sections: Sequence[str]) -> Watch | None:
-    """Return a watch for so many children; None when each is to look by itself: one is alone, or it cannot be made."""
-    if slots < 2 or not hasattr(os, "eventfd"):
+    """Return a watch for so many children; None when each is to look by itself: one is alone, or it cannot be made.
+
+    Nor is it made when it took more than a quarter of the descriptors that a process may have: children need theirs.
+    """
+    bells = slots * len(sections)
+    if slots < 2 or not hasattr(os, "eventfd") or bells > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4:
         return None
     try:
         return Watch(slots, sections)

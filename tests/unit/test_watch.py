@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -197,3 +198,15 @@ def test_sections_are_watched_apart(siblings: Siblings) -> None:
 
 def test_one_child_has_nobody_to_share_a_watch_with() -> None:
     assert open_watch(1, ("queue",)) is None
+
+
+def test_a_watch_leaves_the_children_their_descriptors(siblings: Siblings) -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, most[1]))
+        assert open_watch(129, ("schedules", "queue")) is None
+        watch = open_watch(128, ("schedules", "queue"))
+        assert watch is not None
+        watch.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, most)
