@@ -51,5 +51,5 @@ def test_a_configuration_that_was_named_must_be_there(fresh: Commands) -> None:
 
 
 def test_next_needs_no_section_of_schedules(fresh: Commands) -> None:
-    fresh.configure("development: {queue: {type: rdb, url: 'sqlite://'}}")
+    fresh.configure("development: {queue: {type: rdb, url: 'sqlite:///queue.db'}}")
     assert [row["note"] for row in fresh.ok("next", "@daily", "-n", "1", "--json").json] == [""]

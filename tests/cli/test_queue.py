@@ -236,7 +236,7 @@ def tables(psched: Commands) -> set[str]:
 
 
 def test_a_configuration_without_queue_is_told(fresh: Commands) -> None:
-    fresh.configure("development: {schedules: {type: rdb, url: 'sqlite://'}}")
+    fresh.configure("development: {schedules: {type: rdb, url: 'sqlite:///schedules.db'}}")
     for command in ("list", "init", "run"):
         assert "there is no section `queue:`" in fresh.below("queue").fault(command)
 

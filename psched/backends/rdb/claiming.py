@@ -102,7 +102,9 @@ class ThreeSteps:
             taken = connection.execute(self._take, {**parameters, "keys": keys}).rowcount
             self._windows = min(self._windows * 2, self.WIDEST) if taken < len(keys) else max(self._windows // 2, 1)
             if taken:
-                return earliest_first(connection.execute(self._taken, parameters).all())
+                told = set(keys)  # what this acquire took before, from another band or for a user, has its number, too
+                held = connection.execute(self._taken, parameters)
+                return earliest_first([row for row in held if row.key in told])
         return []
 
     def _candidates(self, connection: Connection, parameters: Parameters, type_count: int | None) -> list[str]:
