@@ -16,7 +16,9 @@ from tests.bench.workload import Contender, Scale, Workload
 
 _CHILDREN = 64
 _HANDLER = 0.02
-_TASKS = 40_000
+_TASKS = 80_000
+_WARMING = 12.0
+"""Seconds in which all children are called from their reserve, and open their stores."""
 _SECONDS = 10.0
 _SETTLING = 12.0
 """Seconds after which a session of PostgreSQL has told what it did, at the latest, and workers have come to rest."""
@@ -47,6 +49,7 @@ def many_children(place: Place, scale: Scale) -> Mapping[str, float]:
             fill(queue, scale.count(_TASKS), "waits")
             with worker:
                 worker.wait(lambda: worker.counted().done > _CHILDREN * 4)
+                time.sleep(scale.seconds(_WARMING))
                 before, begun = worker.counted().done, time.monotonic()
                 time.sleep(scale.seconds(_SECONDS))
                 done, span = worker.counted().done - before, time.monotonic() - begun
