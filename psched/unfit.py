@@ -92,7 +92,10 @@ class Sieve:
         return not claim.lease.cancel_requested and (allowed is None or claim.row.attempts < allowed)
 
     def _put_off_together(self, unfit: Sequence[_Unfit]) -> bool:
-        """Let many be due later in few statements; False when that failed, and each is to be put off by itself."""
+        """Let many be due later in few statements; False when that failed, and each is to be put off by itself.
+
+        A database that is away is not asked again for each of them: they come back when their leases end.
+        """
         if not unfit:
             return True
         retries = [Retry(claim.lease, self._wait(claim.row.attempts), error) for claim, error in unfit]
@@ -100,7 +103,7 @@ class Sieve:
             answers = self._store.retry_many(retries, self._clock())
         except Exception as failure:  # noqa: BLE001 – what was acquired with them can be run all the same
             log.warning("%d rows were not put off together: %s", len(unfit), failure)
-            return False
+            return self._store.is_unavailable(failure)
         for one, lost in zip(unfit, answers, strict=True):
             if lost is not None:
                 _say_lost(one.claim, lost)

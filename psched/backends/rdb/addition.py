@@ -52,7 +52,7 @@ class Addition:
         values = {"nonce": nonce, **(self._records.of_addition(self._holder) if self._in_one else {})}
 
         if self._in_one and len(keys) == 1:
-            return self._add_one(told, keys, values)
+            return self._nonces.insert_one(self._database, self._insertion, told[0], values)
 
         def work(connection: Connection, uncertain: bool) -> list[str]:
             if uncertain:
@@ -69,12 +69,6 @@ class Addition:
             return present
 
         return self._database.run(work)
-
-    def _add_one(self, told: list[dict[str, Any]], keys: list[str], values: dict[str, Any]) -> list[str]:
-        dialect = self._database.dialect
-        if self._database.run_direct(lambda direct: self._insertion.execute(dialect, direct, told, values)) == 1:
-            return []
-        return self._database.run(lambda connection, _: self._nonces.others(connection, keys, values["nonce"]))
 
     def _enter(self, connection: Connection, keys: list[str], nonce: int) -> None:
         """Enter the definitions of those that were written under `nonce`."""

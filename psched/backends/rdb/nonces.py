@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sqlalchemy import Connection, Table, bindparam, select
+
+from psched.dialects.database import Database
+from psched.dialects.insertion import Insertion
 
 _PAGE = 500
 """Rows looked at by one statement."""
@@ -22,3 +28,12 @@ class Nonces:
             found = connection.execute(self._look, {"keys": keys[start : start + _PAGE]})
             ours.update(key for key, number in found if number == nonce)
         return [key for key in keys if key not in ours]
+
+    def insert_one(
+        self, database: Database, insertion: Insertion, row: Mapping[str, Any], values: Mapping[str, Any]
+    ) -> list[str]:
+        """Insert a row by one statement; returns its key if that is not written under the `nonce` in `values`."""
+        dialect = database.dialect
+        if database.run_direct(lambda direct: insertion.execute(dialect, direct, [row], values)) == 1:
+            return []
+        return database.run(lambda connection, _: self.others(connection, [row["key"]], values["nonce"]))

@@ -41,19 +41,13 @@ class Submission:
             return self._write(self._database.of_caller(connection), rows, nonce)
 
         if len(rows) == 1:
-            return self._write_one(rows, nonce)
+            return self._nonces.insert_one(self._database, self._insertion, rows[0], {"nonce": nonce})
 
         def work(own: Connection, uncertain: bool) -> list[str]:
             with self._database.transaction(own):
                 return self._write(own, rows, nonce)
 
         return self._database.run(work)
-
-    def _write_one(self, rows: list[dict[str, Any]], nonce: int) -> list[str]:
-        dialect, values = self._database.dialect, {"nonce": nonce}
-        if self._database.run_direct(lambda direct: self._insertion.execute(dialect, direct, rows, values)) == 1:
-            return []
-        return self._database.run(lambda connection, _: self._nonces.others(connection, [rows[0]["key"]], nonce))
 
     def _write(self, connection: Connection, rows: list[dict[str, Any]], nonce: int) -> list[str]:
         if self._insertion.execute(self._database.dialect, connection, rows, {"nonce": nonce}) == len(rows):

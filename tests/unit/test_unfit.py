@@ -1,0 +1,47 @@
+"""What becomes of rows that cannot be run when the database does not take them together."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from psched.model import Claim, Lease, Rule, ScheduleRow
+from psched.unfit import Sieve
+
+
+class Refusing:
+    """A store that retries nothing together, and a completion that lets every row be tried for ever."""
+
+    def __init__(self, away: bool) -> None:
+        self.away = away
+        self.alone: list[str] = []
+
+    def retry_many(self, retries: object, until: float) -> Any:
+        raise OSError("no answer")
+
+    def is_unavailable(self, error: Exception) -> bool:
+        return self.away
+
+    def attempts_allowed(self, row: object, most: object) -> None:
+        return None
+
+    def retry(self, claim: Claim, wait: float | None, error: str | None, until: float) -> str:
+        self.alone.append(claim.row.key)
+        return "retried"
+
+
+def claim(key: str) -> Claim:
+    rule = Rule("@daily", "UTC", 0)
+    row = ScheduleRow(
+        key, "t", {}, "running", 1, None, None, "bad cron", rule=rule, next_time=0, next_run_time=0, settled=False
+    )
+    return Claim(row, Lease(key, 1, 100.0))
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_database_that_is_away_is_not_asked_for_each_row(away: bool) -> None:
+    store = Refusing(away)
+    sieve = Sieve(cast("Any", store), cast("Any", store), store.retry, lambda attempts: 5.0, lambda: 0.0)
+    assert sieve.able([claim("a"), claim("b")]) == []
+    assert store.alone == ([] if away else ["a", "b"])
