@@ -101,8 +101,8 @@ class LeaseStore(Protocol):
         """
         ...
 
-    def open_bell(self) -> Bell | None:
-        """Return a new bell for one thread, connected to nothing yet; None where the database calls nobody."""
+    def open_bell(self, selective: bool = False) -> Bell | None:
+        """Return one thread's new bell, `selective` for who takes some types only; None where nobody is called."""
         ...
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from psched.application import Application
 from psched.clock import Clock, monotonic
@@ -57,7 +58,7 @@ class Lane:
         self._clock = clock
         self._vigil = Vigil(poll_interval, clock)
         self._more = 0
-        self._ear = Ear(source.open_bell, self._unheard, clock)
+        self._ear = Ear(partial(source.open_bell, application.types is not None), self._unheard, clock)
         self._full = False
         self._failures = 0
         self._standing_by = False

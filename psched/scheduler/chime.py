@@ -20,9 +20,9 @@ class Chime:
         self._lock = threading.Lock()
         self._listening: list[ThreadBell] = []
 
-    def open_bell(self) -> Bell | None:
+    def open_bell(self, selective: bool = False) -> Bell | None:
         """Return the store's own bell where it has one, which all processes hear; else one of this process."""
-        bell = self._store.open_bell()
+        bell = self._store.open_bell(selective)
         return ThreadBell(self) if bell is None else bell
 
     def ring(self) -> None:

@@ -1,15 +1,17 @@
 """A bell on a table's wake list: scripts that make rows due push onto it, and who waits is blocked on it (BLPOP).
 
-The list carries no tasks. Each push wakes one of those who wait, who may take other types only: so whoever waits here
-goes on polling at his interval (`proven` is False). What is pushed while nobody waits is forgotten after a second. Used
-in children.
+The list carries no tasks. Each push wakes one of those who wait, which is enough: whoever waits there takes rows of any
+type. Who takes some types only waits on a list of his own kind, whose rings may go to one who takes other types; so he
+goes on polling at his interval. What is pushed while nobody waits is forgotten after a second. Used in children.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from psched.backends.redis.faults import DriverError
+from psched.backends.redis.layout import Table
 from psched.backends.redis.server import RedisServer
 from psched.clock import Clock, monotonic
 
@@ -18,17 +20,20 @@ Connection = Any
 
 _SHORTEST = 0.001
 """Seconds; Redis takes 0 for ever."""
+_TRIAL = 0.05
+"""Seconds of the first wait on a connection: what is in between may know nothing of commands that wait."""
 
 
 class WakeList:
-    """`Bell` of one waiting thread."""
+    """`Bell` of one waiting thread. It is proven when the server has answered a wait on its connection."""
 
-    proven = False
-
-    def __init__(self, server: RedisServer, key: str, clock: Clock = monotonic) -> None:
-        """Connects to nothing yet."""
+    def __init__(self, server: RedisServer, table: Table, selective: bool, clock: Clock = monotonic) -> None:
+        """Connects to nothing yet. `selective`: for who takes some types only."""
+        self.proven = False
         self._server = server
-        self._key = key
+        self._table = table
+        self._key = f"{table.prefix}bell:some" if selective else f"{table.prefix}bell"
+        self._selective = selective
         self._clock = clock
         self._connection: Connection | None = None
         self._waits = False
@@ -42,6 +47,8 @@ class WakeList:
         if self._connection is not None and not self._is_open(self._connection):
             self.close()
         if self._connection is None:
+            if self._selective:
+                self._server.call_on(self._table.meta, "HSET", self._table.meta, "selective", "1")
             self._connection = self._server.new_connection(self._key)
         self._wait(self._connection)
 
@@ -85,7 +92,7 @@ class WakeList:
 
     def close(self) -> None:
         """Close the connection; the server then passes it over. Idempotent."""
-        self._waits = False
+        self._waits = self.proven = False
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()
@@ -99,10 +106,13 @@ class WakeList:
 
     def _wait(self, connection: Connection) -> None:
         # Trying the connection first would mean to wait for an answer.
-        seconds = max(self._until - self._clock(), _SHORTEST)
+        longest = math.inf if self.proven else _TRIAL
+        seconds = min(max(self._until - self._clock(), _SHORTEST), longest)
         connection.send_command("BLPOP", self._key, seconds, check_health=False)
         self._waits = True
 
     def _answer(self, connection: Connection) -> bool:
         self._waits = False
-        return connection.read_response() is not None
+        pushed = connection.read_response() is not None
+        self.proven = not self._selective
+        return pushed

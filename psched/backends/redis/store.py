@@ -112,9 +112,9 @@ class RedisLeaseStore:
         wait = self._server.run(lambda _: self._call("next_due", *counted(kinds)))
         return None if wait is None else int(wait) / 1000
 
-    def open_bell(self) -> Bell:
+    def open_bell(self, selective: bool = False) -> Bell:
         """Return a bell on the table's wake list."""
-        return WakeList(self._server, f"{self._table.prefix}bell")
+        return WakeList(self._server, self._table, selective)
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now; None for those that are lost."""

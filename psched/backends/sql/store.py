@@ -44,7 +44,7 @@ class SqlStore:
         """Tell whether `error` means that the database is away, overloaded or read-only."""
         return self._database.fault(error) is not None
 
-    def open_bell(self) -> Bell | None:
+    def open_bell(self, selective: bool = False) -> Bell | None:
         """Return None: what these databases can do to call somebody is a dialect's."""
         return None
 

@@ -81,7 +81,7 @@ def _read(pipeline: Any, name: str, full: str) -> None:
         pipeline.hgetall(full)
     elif name.startswith(("held:", "parked:")):
         pipeline.smembers(full)
-    elif name == "bell":
+    elif name.startswith("bell"):
         pipeline.llen(full)
     else:
         pipeline.zrange(full, 0, -1, withscores=True)

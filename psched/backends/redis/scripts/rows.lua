@@ -45,13 +45,19 @@ local function problem(meta, kind)
   end
 end
 
--- Wakes up to `count` of those who wait for work in the table.
-local function ring(prefix, count)
-  local bell = prefix .. 'bell'
+local function ring_on(bell, count)
   for _ = call('LLEN', bell) + 1, math.min(count, MOST_RINGS) do
     call('RPUSH', bell, '1')
   end
   call('PEXPIRE', bell, RING_LASTS)
+end
+
+-- Wakes up to `count` of those who wait for work in the table, and as many of those who take some types only.
+local function ring(prefix, count)
+  ring_on(prefix .. 'bell', count)
+  if call('HEXISTS', prefix .. 'meta', 'selective') == 1 then
+    ring_on(prefix .. 'bell:some', count)
+  end
 end
 
 -- The fence of a new row: higher than that of any row that had its key before.
