@@ -21,7 +21,7 @@ from psched.task import Task
 
 log = logging.getLogger(__name__)
 
-LONGEST = 0.05
+LONGEST = 0.2
 """Seconds for which a run waits for others to be settled with, give or take a handler."""
 _LAST_MOMENT = 1.0
 """Runs whose leases end within so many seconds of one another are given up together."""

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 _MOMENT = 0.2
-"""A batch is made so large that its last task waits for about so many seconds."""
+"""A batch is made so large that its last task waits for about so many seconds,"""
+_LONGER_MOMENT = 0.4
+"""or for so many while batches are full: what is due then waits anyway, and each batch costs a transaction or two."""
 TOO_LONG = 0.5
 """What would wait for longer than so many seconds, now that its types are known, is given back for others to run."""
 _LARGEST = 500
@@ -96,15 +98,18 @@ class AdaptivePrefetch:
         self._new: float | None = None
         self._pace: float | None = None
         self._size = 1
-        self._ran = self._stumbled = False
+        self._ran = 0
+        self._stumbled = False
 
     def limit(self) -> int:
         """Return how many quick runs fit into a moment, at most a few times as many as went well before."""
         grown = self._size if self._stumbled else self._size * _GROWTH
         most = grown if self._ran else min(self._size, _FIRST)
-        fit = _LARGEST if self._pace is None else int(_MOMENT / max(self._pace, 1e-6))
+        moment = _MOMENT if self._ran < self._size else _LONGER_MOMENT
+        fit = _LARGEST if self._pace is None else int(moment / max(self._pace, 1e-6))
         self._size = max(1, min(_LARGEST, most, fit))
-        self._ran = self._stumbled = False
+        self._ran = 0
+        self._stumbled = False
         return self._size
 
     def keep(self, types: Sequence[str]) -> int:
@@ -127,7 +132,7 @@ class AdaptivePrefetch:
             self._pace = _learnt(self._pace, seconds)
         if self._durations.learn(type, seconds):
             self._new = _learnt(self._new, seconds)
-        self._ran = True
+        self._ran += 1
 
     def _expected(self, type_: str) -> float:
         known = self._durations.expected(type_)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from psched.application.decider import account_of, what_next
 from psched.clock import Clock, boottime
 from psched.daemon.board import Board
-from psched.daemon.finished import LONGEST, Done
+from psched.daemon.finished import Done
 from psched.daemon.lane import Lane
 from psched.daemon.prefetch import TOO_LONG
 from psched.daemon.runs import Run, Runs
@@ -22,6 +22,9 @@ from psched.task import Task
 from psched.unfit import LOST_ATTEMPTS
 
 log = logging.getLogger(__name__)
+
+TURN = 0.05
+"""Seconds for which one lane goes on taking batches before the others have their turn."""
 
 
 class Runner:
@@ -96,7 +99,7 @@ class Runner:
         """
         tasks = lane.poll()
         worked = bool(tasks)
-        end = self._clock() + LONGEST
+        end = self._clock() + TURN
         while tasks:
             self.queue(tasks)
             for each in self._lanes:

@@ -72,6 +72,18 @@ def test_after_a_rest_a_batch_is_small_again_and_grows_fast() -> None:
     assert [len(batch) for batch in worker.batches[12:]] == [32, 128, 500, 500]
 
 
+def test_batches_are_larger_while_they_come_full() -> None:
+    prefetch = AdaptivePrefetch()
+    prefetch.note("t", 0.02)
+    for size in (4, 16, 20, 20):
+        assert prefetch.limit() == size
+        for _ in range(size):
+            prefetch.note("t", 0.02)
+    assert prefetch.limit() == 20
+    prefetch.note("t", 0.02)
+    assert prefetch.limit() == 10
+
+
 def test_slow_handlers_run_one_at_a_time() -> None:
     worker = Worker({"t": SLOW})
     worker.work(stream_of({"t": 1}), 50)
