@@ -156,7 +156,7 @@ def test_a_task_that_runs_too_long_is_stopped_and_uses_up_an_attempt(serve: Make
 
 
 def test_of_one_user_no_more_run_than_may_and_another_is_not_kept_waiting(serve: Make) -> None:
-    daemon = serve(processors=5, poll_interval=0.02)
+    daemon = serve(processors=5, poll_interval=0.02, task_prefetch=5)
     with queue_of(daemon) as queue:
         queue.submit_many(NewTask(f"many{n}", "short", user="many", max_running=3) for n in range(100))
         queue.submit("one", "short", user="one", max_running=3)
