@@ -1,111 +1,29 @@
-"""Keeps the leases of a child alive: the only thread besides the handlers' that talks to the database."""
+"""Keeps the leases of what a child runs alive: a thread that does nothing else, so that nothing else delays it."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 
 from psched.clock import Clock, boottime
-from psched.daemon.runner import Runner, give_back
+from psched.daemon.renewal import Renewal
+from psched.daemon.runner import Runner
 from psched.daemon.ticker import Ticker
-from psched.daemon.wording import one_line
-from psched.errors import PreemptedError
 from psched.source import Source
 from psched.task import Task
 
-log = logging.getLogger(__name__)
-
-_PATIENCE = 1.0
-"""What waits behind a handler that has been running for so many seconds is given back, for others to run."""
-
 
 class Keeper:
-    """Renews leases, gives back what cannot begin soon, and settles what has waited for others for too long."""
+    """Renews the leases of what runs."""
 
     def __init__(
         self, sources: Sequence[Source], runners: Sequence[Runner], interval: float, clock: Clock = boottime
     ) -> None:
         """`interval`: seconds between two renewals of one lease (`task_heartbeat_interval`)."""
-        self.ticker = Ticker("keeper", self.tick, min(interval, _PATIENCE))
-        self.stopping = False
-        self._sources = sources
-        self._runners = runners
-        self._interval = interval
-        self._clock = clock
-        self._failing = False
-
-    def tick(self) -> bool:
-        """Do what is due now; True while anything is held."""
-        self._give_back()
-        for runner in self._runners:
-            runner.settle_overdue()
-        for source in self._sources:
-            self._renew(source)
-        return any(source.held for source in self._sources)
-
-    def stop(self) -> None:
-        """Give back at once whatever has not begun, and go on keeping what runs."""
-        self.stopping = True
-        self.ticker.poke(urgent=True)
-
-    def _give_back(self) -> None:
-        """Give back what need not wait here. Where one fails the others would, too: they are tried again next time."""
-        for runner in self._runners:
-            if self.stopping or runner.busy_for() > _PATIENCE:
-                all(self._not_begun_is_given_back(task) for task in runner.waiting())
-
-    def _not_begun_is_given_back(self, task: Task) -> bool:
-        """Give back a task unless it has begun, or its lease is over; False when that failed."""
-        with task.lock:
-            return task.started or self._clock() >= task.deadline or give_back(task)
-
-    def _renew(self, source: Source) -> None:
-        try:
-            with _locked(self._due(source)) as tasks:
-                lost = source.extend(tasks) if tasks else []
-        except Exception as error:  # noqa: BLE001 – whatever a driver raises, the next tick tries again
-            self._failed(error)
-            return
-        if self._failing:
-            log.warning("leases are renewed again")
-            self._failing = False
-        for task in lost:
-            self._tell_lost(task)
-
-    def _due(self, source: Source) -> list[Task]:
-        """Return the tasks whose lease was last written an interval ago, or for less than it should be by now."""
-        now = self._clock()
-        return [
-            task for task in source.held if task.deadline - now <= source.lease_time(task) - self._interval_of(task)
-        ]
-
-    def _interval_of(self, task: Task) -> float:
-        """Return the seconds between two renewals: a lease of the task's own may be shorter than what is configured."""
-        return self._interval if task.alive_time is None else min(self._interval, task.alive_time / 4)
-
-    def _tell_lost(self, task: Task) -> None:
-        log.info("key=%s preempted: its lease is no longer ours", task.key)
-        for runner in self._runners:
-            run = runner.current()
-            if run is not None and run.task is task:
-                reason = PreemptedError(f"{task.key!r}: the lease of this run is lost; somebody else may be running it")
-                run.tell(reason, self._clock())
-
-    def _failed(self, error: Exception) -> None:
-        if not self._failing:
-            log.warning("leases cannot be renewed: %s; runs are stopped before their leases end", one_line(error))
-        self._failing = True
+        self.tick = Renewal(sources, runners, interval, is_at_work, clock).renew
+        """Renew what is due; returns True while anything is held."""
+        self.ticker = Ticker("keeper", self.tick, min(interval, 1.0))
 
 
-@contextmanager
-def _locked(tasks: Sequence[Task]) -> Iterator[list[Task]]:
-    """Hold the locks of those tasks that are not being settled at this moment."""
-    with ExitStack() as stack:
-        free = []
-        for task in tasks:
-            if task.lock.acquire(blocking=False):
-                stack.callback(task.lock.release)
-                if not task.settled:
-                    free.append(task)
-        yield free
+def is_at_work(task: Task) -> bool:
+    """Tell whether a task was begun and has not come to its end."""
+    return task.started and not task.concluded

@@ -17,6 +17,7 @@ from psched.daemon.lookout import open_lookouts
 from psched.daemon.prefetch import prefetch_for
 from psched.daemon.runner import Runner, give_back
 from psched.daemon.runs import Runs
+from psched.daemon.steward import Steward
 from psched.daemon.stop_order import StopOrder
 from psched.daemon.warden import Warden
 from psched.daemon.watch import Seat, Watch
@@ -46,16 +47,15 @@ class Processor:
         self._runners = [self._runner(cell, application) for cell in range(cells)]
         interval = min(site.section.task_heartbeat_interval for site in self._sites)
         self._lookouts = open_lookouts(self._sites, boot.slot)
-        self._keeper = Keeper(sources, self._runners, interval)
+        self._steward = Steward(sources, self._runners, interval)
+        self._tickers = [self._warden.ticker, Keeper(sources, self._runners, interval).ticker, self._steward.ticker]
         self._left = settings.max_request_per_child
         self._complaint: str | None = None
 
     def run(self) -> None:
         """Work until stopped."""
-        self._warden.ticker.start()
-        self._keeper.ticker.start()
-        for lookout in self._lookouts:
-            lookout.start()
+        for thread in (*self._tickers, *self._lookouts):
+            thread.start()
         try:
             self._give_back_dead()
             self._run_all()
@@ -65,7 +65,7 @@ class Processor:
     def stop(self, immediate: bool, grace: float | None = None) -> None:
         """Take no new task; `immediate`: end those that run, within `grace` seconds at the most. Returns at once."""
         self._stopping.set()
-        self._keeper.stop()
+        self._steward.stop()
         if immediate:
             self._warden.stop(grace)
 
@@ -85,8 +85,8 @@ class Processor:
         return Runner(cell, lanes, self._runs, self._boot.board, self._stopping, self._acquired, self._done)
 
     def _acquired(self) -> None:
-        self._warden.ticker.poke()
-        self._keeper.ticker.poke()
+        for ticker in self._tickers:
+            ticker.poke()
 
     def _done(self) -> None:
         """Count a run, and stop when this child has done its share (`max_request_per_child`)."""
@@ -163,8 +163,8 @@ class Processor:
                 give_back(task)
             site.source.store.close()
         self._stopping.close()
-        self._keeper.ticker.close()
-        self._warden.ticker.close()
+        for ticker in self._tickers:
+            ticker.close()
 
 
 def open_lane(site: Worksite, application: Application, boot: Boot) -> Lane:

@@ -232,6 +232,8 @@ def settle_stopped(task: Task) -> None:
             task.cancel()
         elif isinstance(reason, TimeoutError):
             task.retry(error=str(reason))
+        elif isinstance(reason, PreemptedError):
+            log.warning("key=%s was stopped: %s", task.key, reason)
         elif reason is None:
             log.warning("key=%s was left unsettled by its handler; it comes back when its lease ends", task.key)
     except ScheduleError as error:

@@ -6,13 +6,16 @@ import logging
 import threading
 from collections.abc import Callable
 
+from psched.clock import monotonic
+
 log = logging.getLogger(__name__)
 
 
 class Ticker(threading.Thread):
     """Calls `tick` every `interval` seconds for as long as it returns True, then sleeps until `poke`.
 
-    After a poke out of sleep one interval passes before the first tick, so that what is over by then costs nothing.
+    One that takes longer than that is followed by the next at once. After a poke out of sleep one interval passes
+    before the first tick, so that what is over by then costs nothing.
     """
 
     def __init__(
@@ -41,11 +44,13 @@ class Ticker(threading.Thread):
         """Tick until closed. A tick that raises is logged and does not end the tending."""
         while not self._closed:
             self._asleep = True
+            begun = monotonic()
             if not self._tend():
                 self._wake.wait()
+                begun = monotonic()
             self._asleep = False
             self._wake.clear()
-            self._wake.wait(self._interval)
+            self._wake.wait(max(0.0, begun + self._interval - monotonic()))
         if self._last is not None:
             self._last()
 

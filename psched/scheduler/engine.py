@@ -19,6 +19,7 @@ from psched.daemon.lane import Lane
 from psched.daemon.prefetch import FixedPrefetch
 from psched.daemon.runner import Runner
 from psched.daemon.runs import Runs
+from psched.daemon.steward import Steward
 from psched.daemon.stop_order import StopOrder
 from psched.daemon.warden import Warden
 from psched.daemon.wording import is_refusal, one_line
@@ -68,7 +69,8 @@ class Engine:
         calls = Application((Calls(work.bindings),), types=names)
         self._ticks = self._runner(0, "registrations", opened.schedules.source, ticks, _TICKS_AT_ONCE)
         self._calls = [self._runner(cell, "tasks", opened.tasks, calls, 1) for cell in range(1, work.concurrency + 1)]
-        self._keeper = Keeper([opened.schedules.source, opened.tasks], [self._ticks, *self._calls], _KEEPING)
+        sources, runners = [opened.schedules.source, opened.tasks], [self._ticks, *self._calls]
+        self._steward = Steward(sources, runners, _KEEPING)
         self._warden = Warden(self._runs, _GRACE, self._goes_on)
         self._said: str | None = None
         self._threads = [
@@ -79,7 +81,8 @@ class Engine:
             ),
         ]
         self._closing = threading.Lock()
-        self._tenders = [self._keeper.ticker, self._warden.ticker, self._presence.ticker]
+        self._tickers = [Keeper(sources, runners, _KEEPING).ticker, self._steward.ticker, self._warden.ticker]
+        self._tenders = [*self._tickers, self._presence.ticker]
 
     def start(self) -> None:
         """Begin to work; a database that does not answer is waited for, in the background.
@@ -96,7 +99,7 @@ class Engine:
                     raise ConfigError(f"{words} (is the URL right?)") from error
                 raise
             log.warning("the database does not answer yet: %s; trying again until it does", one_line(error))
-        for thread in [self._keeper.ticker, self._warden.ticker, *self._threads]:
+        for thread in [*self._tickers, *self._threads]:
             thread.start()
 
     def runs_here(self) -> bool:
@@ -116,7 +119,7 @@ class Engine:
         """
         self._stopping.set()
         self._ready.set()
-        self._keeper.stop()
+        self._steward.stop()
         end = None if timeout is None else monotonic() + timeout
         done = _joined(self._threads, end)
         if not (done and self._close(end)) and not leave_rest:
@@ -129,8 +132,8 @@ class Engine:
         return Runner(cell, [lane], self._runs, self._board, self._stopping, self._acquired, lambda: None)
 
     def _acquired(self) -> None:
-        self._warden.ticker.poke()
-        self._keeper.ticker.poke()
+        for ticker in self._tickers:
+            ticker.poke()
 
     def _goes_on(self, why: str) -> None:
         """Say once that a handler goes on although its lease is over; nobody can end a thread."""

@@ -25,7 +25,8 @@ def frozen(server: Redis) -> Iterator[None]:
 
 
 def own_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith(("psched", "presence", "keeper"))]
+    names = ("psched", "presence", "keeper", "steward", "warden")
+    return [thread for thread in threading.enumerate() if thread.name.startswith(names)]
 
 
 def test_a_store_that_does_not_answer_holds_no_stop_up(lab: Lab, site: Site) -> None:

@@ -15,6 +15,7 @@ from psched.daemon.lane import Lane
 from psched.daemon.prefetch import FixedPrefetch
 from psched.daemon.runner import Runner
 from psched.daemon.runs import Runs
+from psched.daemon.steward import Steward
 from psched.daemon.stop_order import StopOrder
 from psched.errors import ScheduleError
 from psched.model import Claim, NewTask
@@ -70,6 +71,7 @@ class Child:
         runs = Runs(1)
         self.runner = Runner(0, [self.lane], runs, self.board, self.stopping, lambda: None, lambda: None, self.clock)
         self.keeper = Keeper([self.source], [self.runner], interval=2.0, clock=self.clock)
+        self.steward = Steward([self.source], [self.runner], interval=2.0, clock=self.clock)
 
     def clock(self) -> float:
         return self.time

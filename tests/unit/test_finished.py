@@ -75,15 +75,15 @@ def test_the_first_waits_for_a_moment_only(child: Child) -> None:
     assert sum(child.ending.parts) == 6
 
 
-def test_the_keeper_settles_what_waits_for_a_handler_that_takes_long(child: Child) -> None:
+def test_the_steward_settles_what_waits_for_a_handler_that_takes_long(child: Child) -> None:
     seen: list[list[str]] = []
 
     @child.app.task("stays")
     def stays(task: Task) -> None:
-        child.keeper.tick()
+        child.steward.tick()
         seen.append(finished(child))
         child.time += LONGEST * 2
-        child.keeper.tick()
+        child.steward.tick()
         seen.append(finished(child))
 
     child.serve("quick.1", "quick.2", "stays.3")
@@ -99,6 +99,7 @@ def test_the_leases_of_what_is_not_settled_yet_are_kept(child: Child) -> None:
         child.lane.finished._since = child.time + 1e9  # not overdue
         child.time += 2
         child.keeper.tick()
+        child.steward.tick()
         deadlines.extend(held.deadline - child.time for held in child.source.held)
 
     child.serve("quick.1", "quick.2", "stays.3")

@@ -21,7 +21,7 @@ def child() -> Iterator[Child]:
         yield child
 
 
-def test_what_the_keeper_cannot_settle_is_settled_later(child: Child) -> None:
+def test_what_the_steward_cannot_settle_is_settled_later(child: Child) -> None:
     failures: list[Exception] = []
 
     def fail() -> None:
@@ -33,7 +33,7 @@ def test_what_the_keeper_cannot_settle_is_settled_later(child: Child) -> None:
     def stays(task: Task) -> None:
         child.ending.before = fail
         child.time += LONGEST * 2
-        child.keeper.tick()
+        child.steward.tick()
         assert finished(child) == []
 
     child.serve("quick.1", "quick.2", "stays.3")
@@ -108,14 +108,14 @@ def test_what_cannot_be_finished_keeps_no_other_from_it(child: Child, caplog: py
     assert child.source.held == []
 
 
-def test_the_keeper_lets_nobody_wait_for_what_cannot_be_finished(child: Child) -> None:
+def test_the_steward_lets_nobody_wait_for_what_cannot_be_finished(child: Child) -> None:
     seen: list[list[str]] = []
     refuse_to_finish(child.store, "quick.1")
 
     @child.app.task("stays")
     def stays(task: Task) -> None:
         child.time += LONGEST * 2
-        child.keeper.tick()
+        child.steward.tick()
         seen.append(finished(child))
 
     child.serve("quick.1", "quick.2", "stays.3")

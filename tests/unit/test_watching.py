@@ -1,4 +1,4 @@
-"""What the warden and the keeper of a child do, and when. On SQLite in memory, with a clock of the test's own."""
+"""What the warden, keeper and steward of a child do, and when. On SQLite in memory, with a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from psched.daemon.lane import Lane
 from psched.daemon.prefetch import FixedPrefetch
 from psched.daemon.runner import Runner, settle_stopped
 from psched.daemon.runs import Run, Runs
+from psched.daemon.steward import Steward
 from psched.daemon.stop_order import StopOrder
 from psched.daemon.warden import Warden
 from psched.errors import ImmediateProcessStopError, PreemptedError
@@ -72,6 +73,7 @@ class Child:
         self.warden = Warden(self.runs, KILL_INTERVAL, self._leave, self.clock)
         self.runner = Runner(0, [self.lane], self.runs, Board(1), StopOrder(), lambda: None, lambda: None)
         self.keeper = Keeper([self.source], [self.runner], interval=2.0, clock=self.clock)
+        self.steward = Steward([self.source], [self.runner], interval=2.0, clock=self.clock)
 
     def begin(self) -> Run:
         """Take one task and let its handler be at work."""
@@ -195,6 +197,7 @@ def test_a_task_taken_ahead_has_a_short_lease_until_it_begins(child: Child) -> N
     assert first.begin()
     child.clock.time += 2
     child.keeper.tick()
+    child.steward.tick()
     assert first.deadline == child.clock.time + ALIVE
     assert second.deadline == child.clock.time + SHORT
 
@@ -217,7 +220,7 @@ def test_a_task_whose_lease_is_found_lost_does_not_begin(child: Child) -> None:
     first, second = child.source.poll_multi(2, ahead=True)
     child.steal(first.key)
     child.clock.time += 2
-    child.keeper.tick()
+    child.steward.tick()
     assert not first.begin()
     assert second.begin()
 
@@ -237,8 +240,8 @@ def test_at_a_stop_what_has_not_begun_is_given_back_and_what_runs_is_kept(child:
     running, *waiting = child.source.poll_multi(3, ahead=True)
     assert running.begin()
     child.runner.queue([running, *waiting])
-    child.keeper.stop()
-    assert child.keeper.tick()
+    child.steward.stop()
+    assert child.steward.tick()
     assert [task.outcome for task in waiting] == ["released", "released"]
     assert not running.settled
     assert [row.key for row in child.store.list() if row.status == "waiting"] == ["b", "c"]
@@ -249,8 +252,18 @@ def test_what_waits_behind_a_long_run_is_given_back(child: Child) -> None:
     assert running.begin()
     child.runner.queue([running, *waiting])
     child.runs.begin(0, Run(running, child.lane, Handler(running)))
-    child.keeper.tick()
+    child.steward.tick()
     assert not any(task.settled for task in waiting)
     child.runs.begin(0, Run(running, child.lane, Handler(running), started=-10_000.0))
-    child.keeper.tick()
+    child.steward.tick()
     assert [task.outcome for task in waiting] == ["released", "released"]
+
+
+def test_nothing_delays_the_renewal_of_what_runs(child: Child) -> None:
+    running, *waiting = child.source.poll_multi(3, ahead=True)
+    assert running.begin()
+    child.clock.time += 2
+    with waiting[0].lock, waiting[1].lock:  # somebody is at their rows
+        child.keeper.tick()
+    assert running.deadline == child.clock.time + ALIVE
+    assert {task.deadline for task in waiting} == {child.clock.time - 2 + SHORT}
