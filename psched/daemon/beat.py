@@ -48,13 +48,13 @@ class Obedient(Protocol):
         """Reopen the log file."""
         ...
 
-    def beating(self) -> None:
-        """Called at each beat."""
+    def beating(self) -> bool:
+        """Called at each beat; tell whether nothing was run since the last one, so that the master need not look."""
         ...
 
 
 class Beat(threading.Thread):
-    """Says "beat" every `interval` seconds, and passes orders and signals on to the child."""
+    """Beats every `interval` seconds, aloud unless the child rests, and passes orders and signals on to it."""
 
     def __init__(
         self,
@@ -92,8 +92,10 @@ class Beat(threading.Thread):
 
     def _beat(self) -> None:
         self._switch.press()
-        self._guarded(self._child.beating)
-        self._ends.say(pipes.BEAT)
+        rests = self._guarded(self._child.beating)
+        self._ends.beat(self._clock())
+        if not rests:
+            self._ends.say(pipes.BEAT)
 
     def _await(self, next_beat: float) -> None:
         """Wait for an order, a signal or the time. Looks at no descriptor that is not ours any more."""
@@ -135,8 +137,9 @@ class Beat(threading.Thread):
         finally:
             os._exit(LOST_MASTER)
 
-    def _guarded(self, act: Callable[[], None]) -> None:
+    def _guarded(self, act: Callable[[], bool | None]) -> bool | None:
         try:
-            act()
+            return act()
         except Exception:
             log.exception("the beat goes on after an error")
+            return None

@@ -43,6 +43,7 @@ class ChildHandle:
         self._given: Order | None = None
         self._asked: Order | None = None
         self._kill_again = math.inf
+        self._doubted = False
 
     @property
     def stopping(self) -> bool:
@@ -66,8 +67,14 @@ class ChildHandle:
         """Tell whether the child has been silent for so long that it counts as frozen."""
         return now >= self._heard + self._limits.silence
 
+    @property
+    def calm(self) -> bool:
+        """Whether the child was heard not long ago and is not to stop: it can be left alone until the deadline."""
+        return not self._doubted and not self.stopping
+
     def tick(self, now: float) -> Order | None:
         """Return what to do now, or None."""
+        self._doubted = now >= self._heard + self._limits.silence / 2
         order = self._due(now)
         if order is None or (self._given is not None and order <= self._given and now < self._kill_again):
             return None
@@ -81,7 +88,8 @@ class ChildHandle:
         """When `tick` may next have something to say."""
         if self._given is Order.KILL:
             return self._kill_again
-        steps = [self._heard + self._limits.silence, self._kill_at]
+        silence = self._limits.silence
+        steps = [self._heard + (silence if self._doubted else silence / 2), self._kill_at]
         if self._asked is not None and self._given is None:
             return -math.inf
         if self._given is not Order.IMMEDIATE:

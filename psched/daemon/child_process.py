@@ -49,6 +49,10 @@ class Work(Protocol):
         """Return what runs, for the process title."""
         ...
 
+    def rested(self) -> bool:
+        """Tell whether nothing was run since the last call."""
+        ...
+
 
 @dataclass(slots=True)
 class ChildProcess:
@@ -106,14 +110,15 @@ class ChildProcess:
         """Reopen the log file."""
         self.log.reopen()
 
-    def beating(self) -> None:
-        """Keep the process title up to date."""
+    def beating(self) -> bool:
+        """Keep the process title up to date; tell whether nothing was run since the last beat."""
         work = self._work
         running = None if work is None else work.running()
         state = "booting" if work is None else "idle" if running is None else f"running {running}"
         if state != self._title:
             setproctitle(f"psched: {self.name} {state}")
             self._title = state
+        return work is not None and work.rested()
 
     def leave(self) -> int:
         """Run what was registered to run at exit, say goodbye, and return the exit code."""
@@ -161,3 +166,7 @@ class _Nothing:
     def running(self) -> str | None:
         """Nothing runs."""
         return None
+
+    def rested(self) -> bool:
+        """Nothing ran."""
+        return True

@@ -1,6 +1,7 @@
 """The master's loop: wait, take signals, tick. One thread and one wait; nothing else in the master blocks.
 
-It waits for words of children, for signals (SIGCHLD tells their deaths on every system), and for the next deadline.
+It waits for words of children, for signals (SIGCHLD tells their deaths on every system), and for the next deadline; not
+for longer than a second while anything goes on that might leave orphans, or stand still.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from psched.clock import Clock, monotonic
 from psched.daemon.signals import SignalQueue
 
 _LONGEST = 1.0
+_LONGEST_CALM = 60.0
 _PAUSE = 1.0
 """A turn that took so many seconds longer than planned: the process or its host stood still meanwhile."""
 
@@ -27,6 +29,11 @@ class Ticked(Protocol):
     @property
     def deadline(self) -> float:
         """When `tick` is due at the latest, monotonic."""
+        ...
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing goes on, so that `tick` need not be called before the deadline."""
         ...
 
     def take_signal(self, number: int) -> None:
@@ -47,7 +54,7 @@ def run_loop(selector: BaseSelector, signals: SignalQueue, master: Ticked, clock
     selector.register(signals.reader.descriptor, EVENT_READ)
     expected = clock()
     while not master.done:
-        pause = min(max(0.0, master.deadline - clock()), _LONGEST)
+        pause = min(max(0.0, master.deadline - clock()), _LONGEST_CALM if master.calm else _LONGEST)
         selector.select(pause)
         now = clock()
         if now > expected + pause + _PAUSE:

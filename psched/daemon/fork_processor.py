@@ -65,6 +65,8 @@ class ForkProcessor:
         self._early_deaths = 0
         self._failures = 0
         self._could_not_begin = False
+        self._gave_up_later = False
+        """Whether its last child could not begin although it had said it was ready: it may do so again."""
         self._reason: str | None = None
 
     @property
@@ -95,6 +97,12 @@ class ForkProcessor:
         if self._handle is not None:
             return self._handle.deadline
         return math.inf if self._retired else self._fork_at
+
+    @property
+    def calm(self) -> bool:
+        """Whether its child is at work, with nothing to run, and can be left alone until the deadline."""
+        child, handle = self._child, self._handle
+        return child is not None and child.ready and handle is not None and handle.calm and not self.running
 
     def forgive(self, now: float) -> None:
         """Count no silence before `now`: the master itself could not hear."""
@@ -150,7 +158,7 @@ class ForkProcessor:
         if child.gone:
             self._bury(child, now)
             return
-        if child.ready and self._failures:
+        if child.ready and self._failures and (not self._gave_up_later or now >= child.born + _LONGEST_PAUSE):
             log.warning("%s is up after %d failed attempts", child, self._failures)
             self._failures, self._reason = 0, None
         self.was_ready = self.was_ready or child.ready
@@ -173,6 +181,8 @@ class ForkProcessor:
         running = boot.board.names()
         boot.board.close()
         self._child = self._handle = self._boot = None
+        if boot.watch is not None and boot.watch is self._watch:
+            boot.watch.vacate(self.number)
         if not child.gave_back:
             self._estate.leave(boot.dead)
         if child.ready and not (child.orderly or child.empty):
@@ -180,7 +190,8 @@ class ForkProcessor:
         if child.orderly or stopping:
             self._log_end(child, running, stopping)
             self._fork_at = now
-        elif not child.ready:
+        elif not child.ready or child.why:
+            self._gave_up_later = child.ready
             self._cannot_begin(child.why or f"{child.end} before it could begin", now, certain=bool(child.why))
         else:
             self._fork_at = self._replacement_time(child, now)

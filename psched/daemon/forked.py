@@ -39,7 +39,8 @@ class Forked:
         return f"{self.name} (pid {self.pid})"
 
     def hear(self, now: float) -> None:
-        """Take in what it said."""
+        """Take in what it said, and when it has beaten."""
+        self.heard = max(self.heard, min(self.ends.beaten(), now))
         for line in self.ends.listen():
             self.heard = now
             word, _, rest = line.partition(" ")

@@ -58,6 +58,10 @@ class Heir:
         """Nothing runs."""
         return None
 
+    def rested(self) -> bool:
+        """Nothing ran."""
+        return True
+
 
 def inherit(settings: Settings, dead: Sequence[DeadChild], log_file: Log, ends: ChildEnds) -> int:
     """Be the heir of `dead`; returns the exit code."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from psched.application import Application
-from psched.clock import Clock, monotonic
 from psched.daemon.ear import Ear
 from psched.daemon.finished import Finished
 from psched.daemon.prefetch import Prefetch
@@ -21,6 +20,9 @@ log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 5.0
 """How many poll intervals at the most lie between two polls of a database that does not answer."""
+
+_RECOVERY = 10.0
+"""Seconds without a failure after which one who stands by takes it that the database answers his sibling."""
 
 _SOON = 10.0
 """Seconds before something is due in which a sibling is to be ready for it."""
@@ -40,27 +42,30 @@ class Lane:
         source: Source,
         application: Application,
         prefetch: Prefetch,
-        poll_interval: float,
+        vigil: Vigil,
         task_timeout: float | None,
         margin: float,
-        clock: Clock = monotonic,
+        seat: Alone | None = None,
     ) -> None:
-        """`margin`: how many seconds before its lease ends a run is told to stop."""
+        """`margin`: how many seconds before its lease ends a run is told to stop.
+
+        `seat`: its place among the siblings that share a watch, if there are any.
+        """
         self.name = name
         self.source = source
         self.application = application
         self.prefetch = prefetch
         self.task_timeout = task_timeout
         self.margin = margin
-        self.seat = Alone()
-        """Its place among the siblings that share a watch, should there be any."""
+        self.seat = Alone() if seat is None else seat
         self.finished = Finished(name, source)
-        self._clock = clock
-        self._vigil = Vigil(poll_interval, clock)
+        self._clock = vigil.clock
+        self._vigil = vigil
         self._more = 0
-        self._ear = Ear(partial(source.open_bell, application.types is not None), self._unheard, clock)
+        self._ear = Ear(partial(source.open_bell, application.types is not None), self._unheard, vigil.clock)
         self._full = False
         self._failures = 0
+        self._failed_at = 0.0
         self._standing_by = False
         self._news = False
         self._complaint: str | None = None
@@ -158,6 +163,7 @@ class Lane:
         self._full = len(tasks) >= limit
         if tasks:
             self._vigil.worked()
+            self.seat.answer()
             self._standing_by = False
             self._news = True
             self._more = len(tasks) if self._full else 0
@@ -172,6 +178,8 @@ class Lane:
         self._news = False
         self._ear.cover()
         self._vigil.stand_by(seconds)
+        if self._failures and self._clock() > self._failed_at + _RECOVERY:
+            self._recovered("a sibling keeps watch")
         return True
 
     def _is_due(self) -> bool:
@@ -191,6 +199,7 @@ class Lane:
         """Log a failing poll once for as long as it fails the same way, and come back less and less often."""
         self.seat.leave()
         self._failures += 1
+        self._failed_at = self._clock()
         self._vigil.fail(min(2 ** (self._failures - 1), _LONGEST_PAUSE))
         complaint = one_line(error)
         if self._complaint is None or not self.source.store.is_unavailable(error):
@@ -206,7 +215,10 @@ class Lane:
 
     def _answered(self) -> None:
         if self._failures:
-            log.warning("section=%s the database answers again after %d failed polls", self.name, self._failures)
+            self._recovered("the database answers")
+
+    def _recovered(self, how: str) -> None:
+        log.warning("section=%s %s again after %d failed polls", self.name, how, self._failures)
         self._failures = 0
         self._complaint = None
 

@@ -14,7 +14,7 @@ from selectors import EVENT_READ, BaseSelector
 from psched.clock import Clock, monotonic
 from psched.daemon.birth import be_own_process
 from psched.daemon.forked import Forked
-from psched.daemon.pipes import ChildEnds, open_pipes
+from psched.daemon.pipes import ChildEnds, MasterEnds, open_pipes
 from psched.daemon.signals import VERBS, SignalQueue
 from psched.daemon.strays import Strays
 
@@ -57,20 +57,19 @@ class Nursery:
         Signals are blocked meanwhile: one that reached the child before it has handlers of its own would be written
         to the master's queue.
         """
-        ends, (words, orders) = open_pipes()
+        ends, theirs = open_pipes()
         master = os.getpid()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
         try:
             pid = os.fork()
             if pid == 0:
-                ends.close()
-                self._live(job, words, orders, master)
+                self._live(job, ends, ChildEnds(*theirs), master)
         except OSError:
             ends.close()
             raise
         finally:
-            os.close(words)
-            os.close(orders)
+            for descriptor in theirs[:2]:
+                os.close(descriptor)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         now = self._clock()
         child = Forked(name, pid, ends, born=now, heard=now)
@@ -99,13 +98,14 @@ class Nursery:
         if child.ends.words in self._selector.get_map():
             self._selector.unregister(child.ends.words)
 
-    def _live(self, job: Job, words: int, orders: int, master: int) -> None:
+    def _live(self, job: Job, masters: MasterEnds, ours: ChildEnds, master: int) -> None:
         """Be the child; never return into the master's code."""
         code = _CRASHED
         try:
+            masters.close_pipes()
             self._forget_master()
             be_own_process(master)
-            code = job(ChildEnds(words, orders))
+            code = job(ours)
         except BaseException:
             log.critical("a child ends by an error of psched's own", exc_info=True)
         finally:

@@ -1,14 +1,17 @@
-"""The two pipes between a master and a child: words up, orders down. Used in both.
+"""The two pipes between a master and a child: words up, orders down; and its pulse. Used in both.
 
 Up: one line a word ("beat", "ready", "gave", "empty", "bye", "why <reason>"), each written at once, so that words of
 several threads never mix. Down: one byte an order; the end of the file means that the master is gone.
 Orders go through the pipe and not by signal: a signal would interrupt the handler's system calls, and a handler may
 have taken the signals for itself.
+The pulse is memory that both share: when the child has beaten last. Looking at it wakes nobody.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
+import struct
 from contextlib import suppress
 
 BEAT = "beat"
@@ -22,6 +25,7 @@ GRACEFUL = ord("g")
 IMMEDIATE = ord("i")
 REOPEN = ord("r")
 
+_PULSE = struct.Struct("d")
 _CHUNK = 65536
 _LONGEST = 3000  # below PIPE_BUF, so that a word is written whole or not at all
 
@@ -49,8 +53,9 @@ class Pinned:
 class ChildEnds:
     """What the child has of the two pipes. Any of its threads may speak."""
 
-    def __init__(self, words: int, orders: int) -> None:
+    def __init__(self, words: int, orders: int, pulse: mmap.mmap) -> None:
         self._words = Pinned(words)
+        self._pulse = pulse
         self.orders = Pinned(orders)
 
     def are_ours(self) -> bool:
@@ -63,6 +68,10 @@ class ChildEnds:
         with suppress(BlockingIOError, BrokenPipeError):
             if self._words.is_ours():
                 os.write(self._words.descriptor, line)
+
+    def beat(self, now: float) -> None:
+        """Show that this process lives, `now` by the monotonic clock."""
+        _PULSE.pack_into(self._pulse, 0, now)
 
     def listen(self) -> bytes | None:
         """Return the orders that have come, b"" when there are none, None when no more will come."""
@@ -80,8 +89,9 @@ class ChildEnds:
 class MasterEnds:
     """What the master has of the two pipes of one child."""
 
-    def __init__(self, words: int, orders: int) -> None:
+    def __init__(self, words: int, orders: int, pulse: mmap.mmap) -> None:
         self.words = words
+        self._pulse = pulse
         self.ended = False
         """Nobody has the other end any more: the child is dead, or a handler has closed it."""
         self._orders = orders
@@ -94,6 +104,11 @@ class MasterEnds:
         *lines, self._rest = self._rest.split(b"\n")
         return [line.decode("utf-8", "replace") for line in lines]
 
+    def beaten(self) -> float:
+        """Return when it has beaten last, in monotonic seconds; 0.0: not yet."""
+        then: float = _PULSE.unpack_from(self._pulse)[0]
+        return then
+
     def order(self, order: int) -> None:
         """Send an order without waiting. A child that no longer reads is dead or frozen, and found out as such."""
         with suppress(BlockingIOError, BrokenPipeError):
@@ -101,6 +116,11 @@ class MasterEnds:
 
     def close(self) -> None:
         """Close both ends: in the master when the child is gone, in its siblings when they are born."""
+        self.close_pipes()
+        self._pulse.close()
+
+    def close_pipes(self) -> None:
+        """Close them, and leave the pulse: in the child itself."""
         os.close(self.words)
         os.close(self._orders)
 
@@ -113,13 +133,14 @@ class MasterEnds:
         return chunk
 
 
-def open_pipes() -> tuple[MasterEnds, tuple[int, int]]:
-    """Return the master's ends, and the child's as descriptors: words, orders. None of the four ever blocks."""
+def open_pipes() -> tuple[MasterEnds, tuple[int, int, mmap.mmap]]:
+    """Return the master's ends, and the child's: descriptors for words and orders, the pulse. Nothing ever blocks."""
     words_reader, words_writer = os.pipe()
     orders_reader, orders_writer = os.pipe()
     for descriptor in (words_reader, words_writer, orders_reader, orders_writer):
         os.set_blocking(descriptor, False)
-    return MasterEnds(words_reader, orders_writer), (words_writer, orders_reader)
+    pulse = mmap.mmap(-1, _PULSE.size)
+    return MasterEnds(words_reader, orders_writer, pulse), (words_writer, orders_reader, pulse)
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

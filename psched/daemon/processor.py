@@ -19,6 +19,7 @@ from psched.daemon.runner import Runner, give_back
 from psched.daemon.runs import Runs
 from psched.daemon.steward import Steward
 from psched.daemon.stop_order import StopOrder
+from psched.daemon.vigil import Vigil
 from psched.daemon.warden import Warden
 from psched.daemon.watch import Seat, Watch
 from psched.daemon.wording import is_refusal, one_line
@@ -51,6 +52,7 @@ class Processor:
         self._tickers = [self._warden.ticker, Keeper(sources, self._runners, interval).ticker, self._steward.ticker]
         self._left = settings.max_request_per_child
         self._complaint: str | None = None
+        self._has_worked = False
 
     def run(self) -> None:
         """Work until stopped."""
@@ -79,12 +81,18 @@ class Processor:
         names = [run.name.partition(":")[2] for run in self._runs.active()]
         return ", ".join(names) or None
 
+    def rested(self) -> bool:
+        """Tell whether nothing was run since the last call. One thread."""
+        worked, self._has_worked = self._has_worked, False
+        return not worked and self.running() is None
+
     def _runner(self, cell: int, application: Application) -> Runner:
         lanes = [open_lane(site, application, self._boot) for site in self._sites]
         self._lanes += lanes
         return Runner(cell, lanes, self._runs, self._boot.board, self._stopping, self._acquired, self._done)
 
     def _acquired(self) -> None:
+        self._has_worked = True
         for ticker in self._tickers:
             ticker.poke()
 
@@ -171,18 +179,16 @@ def open_lane(site: Worksite, application: Application, boot: Boot) -> Lane:
     """Return a lane of its own for one handler thread."""
     section, settings = site.section, boot.settings
     margin = min(settings.child_kill_interval + 1.0, section.alive_time / 4)
-    lane = Lane(
+    return Lane(
         site.name,
         site.source,
         application.of(site.name),
         prefetch_for(section.task_prefetch)(),
-        section.poll_interval,
+        Vigil(section.poll_interval),
         section.task_timeout,
         margin,
+        None if boot.watch is None else sit(boot.watch, boot.slot, site.name, section),
     )
-    if boot.watch is not None:
-        lane.seat = sit(boot.watch, boot.slot, site.name, section)
-    return lane
 
 
 def sit(watch: Watch, slot: int, name: str, section: Section) -> Seat:

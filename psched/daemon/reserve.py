@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from psched.application import Application
 from psched.clock import Clock, monotonic
+from psched.daemon import pipes
 from psched.daemon.boot import Boot
 from psched.daemon.exit_codes import BOOT_FAILED, DONE
 from psched.daemon.processor import Processor, sit
@@ -32,11 +33,17 @@ class Reserve:
     """Becomes the work that `make` makes when it is needed."""
 
     def __init__(
-        self, seats: Sequence[Seat], patience: float, make: Callable[[], Processor], clock: Clock = monotonic
+        self,
+        seats: Sequence[Seat],
+        patience: float,
+        make: Callable[[], Processor],
+        say: Callable[..., None],
+        clock: Clock = monotonic,
     ) -> None:
-        """`patience`: seconds from now in which nobody need keep watch yet."""
+        """`patience`: seconds from now in which nobody need keep watch yet. `say` sends the master a word."""
         self._seats = seats
         self._make = make
+        self._say = say
         self._clock = clock
         self._alone_at = clock() + patience
         self._stopping = StopOrder()
@@ -67,7 +74,9 @@ class Reserve:
             work = self._make()
             work.prepare()
         except ConfigError as error:
-            log.error("cannot begin: %s", error)
+            log.debug("cannot begin", exc_info=True)
+            self._say(pipes.WHY, str(error))
+            self._say(pipes.EMPTY)
             os._exit(BOOT_FAILED)
         return work
 
@@ -85,6 +94,10 @@ class Reserve:
         """Return what is being run; None when idle."""
         return None if self._work is None else self._work.running()
 
+    def rested(self) -> bool:
+        """Tell whether nothing was run since the last call."""
+        return self._work is None or self._work.rested()
+
     def _is_needed(self) -> bool:
         """Rest for a while; True when a sibling has called, or nobody has been keeping watch."""
         rests = {seat: seat.stand_by() for seat in self._seats}
@@ -101,7 +114,7 @@ class Reserve:
         return self._is_called
 
 
-def build(boot: Boot, application: Application, say: Callable[[str], None]) -> Processor | Reserve:
+def build(boot: Boot, application: Application, say: Callable[..., None]) -> Processor | Reserve:
     """Return the work of the child that `boot` describes. Call it in the child's main thread.
 
     The first child sees whether the tables are there, and looks out for what is overdue; one that has dead predecessors
@@ -115,4 +128,4 @@ def build(boot: Boot, application: Application, say: Callable[[str], None]) -> P
         return make()
     named = boot.settings.named_sections
     seats = [sit(boot.watch, boot.slot, name, section) for name, section in named]
-    return Reserve(seats, min(_PATIENCE, *(section.poll_interval for _, section in named)), make)
+    return Reserve(seats, min(_PATIENCE, *(section.poll_interval for _, section in named)), make, say)

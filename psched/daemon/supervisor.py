@@ -75,6 +75,12 @@ class Supervisor:
         parts = [self.restart.deadline, self.succession.deadline, self.voice.deadline, self._executor.deadline]
         return min([*parts, *slots])
 
+    @property
+    def calm(self) -> bool:
+        """Whether nothing goes on, so that `tick` need not be called before the deadline."""
+        changing = self._stopping or self.restart.active or self.succession.active or not self._executor.done
+        return self._was_up and not changing and all(slot.calm for slot in self._slots.values())
+
     def take_signal(self, number: int) -> None:
         """Do what the signal asks for; see the table in the README."""
         verb = self._verbs().get(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
@@ -12,6 +13,9 @@ CALLED = 10.0
 _FIRST_DELAY = 0.0005
 _LONGEST_DELAY = 0.008
 """How many seconds those hold back who came for nothing before, so that all who wake at once do not take in turn."""
+
+_SAME = 0.01
+"""Seconds between two answers to when the same row is due."""
 
 Chance = Callable[[float, float], float]
 
@@ -26,11 +30,12 @@ class Vigil:
     def __init__(self, interval: float, clock: Clock = monotonic, chance: Chance = random.uniform) -> None:
         """`interval`: `poll_interval`, between two looks of who is not called. `chance` draws from a range."""
         self._interval = interval
-        self._clock = clock
+        self.clock = clock
         self._chance = chance
         self._looked = self._next = clock()
         self._in_vain = 0
         self._awaited = False
+        self._due = math.inf
         self.working = False
         """Whether the last look found something."""
         self.looks_first = False
@@ -43,11 +48,11 @@ class Vigil:
 
     def pause(self) -> float:
         """Return the seconds until the next look; 0 when it is time."""
-        return max(0.0, self._next - self._clock())
+        return max(0.0, self._next - self.clock())
 
     def worked(self) -> None:
         """There was something: look again when that is done."""
-        self._next = self._clock()
+        self._next = self.clock()
         self._in_vain = 0
         self._awaited = self.looks_first = False
         self.working = True
@@ -55,13 +60,18 @@ class Vigil:
     def rest(self, wait: float | None, called: bool, took: float = 0.0) -> None:
         """There was nothing to be had. `wait`: until something is due, None: nothing is; 0: it is for others to take.
 
+        Who was rung for what is due in a moment, and not known before, did not come in vain.
+
         `called`: a bell is known to ring when something is made due meanwhile. `took`: how long it took to ask; the
         next look takes as long to get there, and so sets out that much before its time.
         """
-        self._in_vain += self._awaited
-        self.working = False
-        self._looked = self._clock() - took
+        self._looked = self.clock() - took
         rest = self._some(self.longest if called and wait != 0 else self._interval)
+        due = self._looked + wait if wait and wait < rest else math.inf
+        rang_for_later = self._looked < self._due and due < self._due - _SAME
+        self._in_vain += self._awaited and not rang_for_later
+        self._due = due
+        self.working = False
         until_due = rest if not wait else wait + self._delay()
         self._awaited = until_due < rest
         self.looks_first = not self._awaited or self._in_vain > 0
@@ -77,12 +87,13 @@ class Vigil:
         self._in_vain += self._awaited
         self.working = self._awaited = False
         self.looks_first = True
-        self._looked = self._clock()
+        self._due = math.inf
+        self._looked = self.clock()
         self._next = self._looked + seconds
 
     def fail(self, intervals: float) -> None:
         """The database did not answer: try again after so many intervals."""
-        self._looked = self._clock()
+        self._looked = self.clock()
         self._awaited, self.looks_first = False, True
         self._next = self._looked + self._some(self._interval * intervals)
 
@@ -90,7 +101,7 @@ class Vigil:
         """Somebody says that there is something."""
         self._awaited = True
         self.looks_first = self._in_vain > 0
-        self._next = min(self._next, self._clock() + self._delay())
+        self._next = min(self._next, self.clock() + self._delay())
 
     def deafen(self) -> None:
         """Nobody calls any more: look as often as one who is not called."""
@@ -98,7 +109,7 @@ class Vigil:
 
     def look_now(self) -> None:
         """Look at once, since something may have happened unheard."""
-        self._next = self._clock()
+        self._next = self.clock()
         self._awaited, self.looks_first = False, True
 
     def _delay(self) -> float:

@@ -20,12 +20,13 @@ class Voice:
         self._next_watchdog = -math.inf if notifier.watchdog_interval is not None else math.inf
         self._next_status = -math.inf
         self._status = ""
+        self._is_behind = False
         self._reloading = False
 
     @property
     def deadline(self) -> float:
         """When `tick` is due at the latest, monotonic."""
-        return self._next_watchdog
+        return min(self._next_watchdog, self._next_status if self._is_behind else math.inf)
 
     def came_up(self, status: str) -> None:
         """The children are up."""
@@ -57,3 +58,4 @@ class Voice:
         if status != self._status and now >= self._next_status:
             self._status, self._next_status = status, now + _STATUS_INTERVAL
             self._notifier.status(status)
+        self._is_behind = status != self._status

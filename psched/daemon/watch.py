@@ -1,8 +1,9 @@
 """One looks for work in the place of all: who of a master's idle children keeps watch over a section. In children.
 
 A child that finds nothing says until when it answers for the watch, in memory that the master made before it forked;
-its siblings rest until then, and look themselves when it has not said so anew: a keeper that is killed or frozen is
-missed for less than two intervals. Who is about to run something calls a sibling to the watch, and more of them when
+one sibling rests until then, its *guard*, and looks itself when it has not said so anew: a keeper that is frozen is
+missed for less than two intervals. The others rest for longer, in case there is no guard any more. For a keeper that is
+dead the master calls one of them. Who is about to run something calls a sibling to the watch, and more of them when
 there was as much as it could take. No lock is needed: two who look at once do no harm, and the later one steps down.
 Times are monotonic seconds, which all processes of a host share.
 """
@@ -30,6 +31,8 @@ _RENEWAL = 1.15
 little sooner than that where nobody calls it, and then need not wake for it."""
 _TURNS = 0.2
 """Within how many intervals after that its siblings wake one after another, so that the first takes the watch."""
+_PATIENCE = 8.0
+"""How many intervals longer those rest who leave it to a guard, and how many seconds at the most."""
 _WATCH = 1
 _WORK = 1 << 32
 """What a call is for. They add up in an eventfd, and may be told apart when several came."""
@@ -72,6 +75,9 @@ class Alone:
     def keep(self) -> None:
         """Answer for the watch from now on. Look now if it was not kept before."""
 
+    def answer(self) -> None:
+        """Count what was called for as done: there was something."""
+
     def alert(self) -> None:
         """Have a sibling ready, since something is due soon and then the watch will be left to it."""
 
@@ -96,6 +102,8 @@ class Seat(Alone):
         self._interval = interval
         self._clock = clock
         self._renewal = math.inf
+        self._patience = min(interval, 1.0) * _PATIENCE
+        self._heard = 0
         self._alert_at = -math.inf
         self._turn = interval * _TURNS * (self._own - self._row.start) / len(self._row)
         self.leave()  # whoever sat here before is dead
@@ -126,10 +134,13 @@ class Seat(Alone):
         if not keepers:
             return None
         until = max(keepers.values()) + self._turn
+        if self._has_guard(now, until):
+            until += self._patience
         self._watch.write(self._own, -until)
         if not self._keepers(now):  # who has left meanwhile may not have seen that somebody rests here
             return None
         self._renewal = math.inf
+        self._heard = 0
         for seat in keepers if news else ():
             self._watch.call(seat, _WATCH)
         return until - now
@@ -138,9 +149,14 @@ class Seat(Alone):
         """Answer for the watch from now on; calls from before are answered by looking."""
         if self._keeps_no_watch:
             self._watch.take(self._own)
+        self._heard = 0
         now = self._clock()
         self._renewal = now + self._interval * _RENEWAL
         self._watch.write(self._own, now + self._interval * _TERM)
+
+    def answer(self) -> None:
+        """Count what was called for as done: there was something."""
+        self._heard = 0
 
     def alert(self) -> None:
         """Call one to the watch though it is kept, once an interval at the most: a reserve gets ready by that."""
@@ -150,11 +166,12 @@ class Seat(Alone):
             self._call(_WATCH, 1)
 
     def leave(self, taken: int = 0) -> None:
-        """Neither keep watch nor be called any more. A call that has come is passed on."""
+        """Neither keep watch nor be called any more. A call that has come is passed on, heard or not."""
         kept = not self._keeps_no_watch
         self._renewal = math.inf
         self._watch.write(self._own, 0.0)
-        called = self._watch.take(self._own)
+        called = self._watch.take(self._own) + self._heard
+        self._heard = 0
         if taken or called >= _WORK:
             self._call(_WORK, max(2 * taken, 1))
         elif kept or called:
@@ -163,6 +180,7 @@ class Seat(Alone):
     def heard(self) -> Call | None:
         """Return what siblings have called for since the last time, or None. Never waits."""
         called = self._watch.take(self._own)
+        self._heard += called
         return Call(work=called >= _WORK) if called else None
 
     @property
@@ -174,16 +192,22 @@ class Seat(Alone):
         rivals = [seat for seat in self._row if seat < self._own or (self._keeps_no_watch and seat != self._own)]
         return {seat: term for seat in rivals if (term := self._term(seat, now)) > 0}
 
+    def _has_guard(self, now: float, until: float) -> bool:
+        """Tell whether a sibling rests that will look not later than `until`, give or take its turn."""
+        latest = until + self._interval * _TURNS
+        return any(-latest <= self._term(seat, now) < 0 for seat in self._row if seat != self._own)
+
     def _term(self, seat: int, now: float) -> float:
         """Return a sibling's word as far as it counts: 0 when it is over, or cannot be true."""
         term = self._watch.read(seat)
-        return term if now < abs(term) <= now + self._interval * 3 else 0.0
+        longest = self._interval * 3 + (self._patience if term < 0 else 0.0)
+        return term if now < abs(term) <= now + longest else 0.0
 
     def _call(self, what: int, count: int) -> None:
-        """Call so many who rest, first those that have most likely worked before; for work the keeper, too."""
+        """Call so many who rest, first the guard, as it is most likely awake; for work the keeper, too."""
         now = self._clock()
         terms = [(seat, self._term(seat, now)) for seat in self._row if seat != self._own]
-        resting = [seat for seat, term in terms if term < 0]
+        resting = [seat for term, seat in sorted((-term, seat) for seat, term in terms if term < 0)]
         keepers = [seat for seat, term in terms if term > 0] if what == _WORK else []
         for seat in (keepers + resting)[:count]:
             self._watch.call(seat, what)
@@ -230,6 +254,15 @@ class Watch:
         if bell is not None:
             with suppress(OSError):  # it has been called 2**32 times
                 os.eventfd_write(bell, what)
+
+    def vacate(self, slot: int) -> None:
+        """Clear the seats of a child that is dead; what it kept is left to a sibling, who is called. In the master."""
+        for first in range(0, self._slots * len(self._sections), self._slots):
+            kept = self.read(first + slot - 1) > 0
+            self.write(first + slot - 1, 0.0)
+            resting = [(-term, seat) for seat in range(first, first + self._slots) if (term := self.read(seat)) < 0]
+            if kept and resting:
+                self.call(min(resting)[1], _WATCH)
 
     def take(self, seat: int) -> int:
         """Return the sum of what the seat was called for, and forget it."""

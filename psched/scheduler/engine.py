@@ -21,6 +21,7 @@ from psched.daemon.runner import Runner
 from psched.daemon.runs import Runs
 from psched.daemon.steward import Steward
 from psched.daemon.stop_order import StopOrder
+from psched.daemon.vigil import Vigil
 from psched.daemon.warden import Warden
 from psched.daemon.wording import is_refusal, one_line
 from psched.errors import ConfigError
@@ -128,7 +129,7 @@ class Engine:
 
     def _runner(self, cell: int, name: str, source: Source, application: Application, limit: int) -> Runner:
         margin = min(1.0, source.times.alive_time / 4)
-        lane = Lane(name, source, application, FixedPrefetch(limit), self._work.poll_interval, None, margin)
+        lane = Lane(name, source, application, FixedPrefetch(limit), Vigil(self._work.poll_interval), None, margin)
         return Runner(cell, [lane], self._runs, self._board, self._stopping, self._acquired, lambda: None)
 
     def _acquired(self) -> None:

@@ -57,6 +57,23 @@ def test_asking_again_hastens_and_never_delays() -> None:
     assert [when for when, order in orders(handle, 30) if order is Order.KILL] == [25 + 2 + RELEASE]
 
 
+def test_a_child_that_beats_is_looked_at_rarely_and_one_that_is_silent_often() -> None:
+    handle = ChildHandle(LIMITS, 0)
+    handle.tick(0)
+    assert handle.deadline == 5
+    assert handle.calm
+    handle.tick(5)
+    assert handle.deadline == 10
+    assert not handle.calm
+    handle.hear(7)
+    handle.tick(7)
+    assert handle.deadline == 12
+    assert handle.calm
+    handle.stop(immediate=False, now=8)
+    handle.tick(8)
+    assert not handle.calm
+
+
 def test_a_silent_child_is_killed_whether_it_stops_or_not() -> None:
     for stopping in (False, True):
         handle = ChildHandle(LIMITS, 0)

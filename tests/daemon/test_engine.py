@@ -20,6 +20,7 @@ class Master:
     def __init__(self, turns: int, deadline: float = -math.inf) -> None:
         self.turns = turns
         self.deadline = deadline
+        self.calm = False
         self.signals: list[int] = []
         self.forgiven = 0
 

@@ -17,6 +17,7 @@ from psched.daemon.runner import Runner
 from psched.daemon.runs import Runs
 from psched.daemon.steward import Steward
 from psched.daemon.stop_order import StopOrder
+from psched.daemon.vigil import Vigil
 from psched.errors import ScheduleError
 from psched.model import Claim, NewTask
 from psched.retire import Retire
@@ -64,7 +65,7 @@ class Child:
         self.ending = Counting(store)
         self.app = App()
         self.source = Source(store, self.ending, LeaseTimes(ALIVE, 300, SHORT), self.clock)
-        self.lane = Lane("queue", self.source, Application((self.app,)), FixedPrefetch(10), 1.0, None, 3.0)
+        self.lane = Lane("queue", self.source, Application((self.app,)), FixedPrefetch(10), Vigil(1.0), None, 3.0)
         self.lane.finished._clock = self.clock
         self.stopping = StopOrder()
         self.board = Board(1)

@@ -112,6 +112,20 @@ def test_who_came_for_nothing_holds_back_a_moment_and_asks_first() -> None:
     assert man.vigil.looks_first
 
 
+def test_a_ring_for_what_is_due_in_a_moment_is_not_in_vain() -> None:
+    man = Watchman()
+    man.vigil.rest(None, called=True)
+    for wait in (5, 4, 3):
+        man.vigil.ring()
+        assert man.sleep() == 0
+        man.vigil.rest(wait, called=True)
+    assert man.sleep() == 3
+    assert not man.vigil.looks_first
+    man.vigil.rest(300, called=True)
+    man.vigil.ring()
+    assert man.sleep() > 0, "somebody else has taken it, and his lease ends later"
+
+
 def test_who_got_something_goes_first_the_next_time() -> None:
     man = Watchman()
     for _ in range(5):

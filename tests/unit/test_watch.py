@@ -63,15 +63,57 @@ def test_while_one_keeps_watch_the_others_rest(siblings: Siblings) -> None:
 
 def test_a_keeper_that_is_silent_is_replaced_within_two_intervals_by_one_of_them(siblings: Siblings) -> None:
     siblings.seats[0].keep()
-    rests = siblings.rest(2, 3, 4)
+    rests = [rest for rest in siblings.rest(2, 3, 4) if rest is not None]
     assert len(set(rests)) == 3
-    soonest = min(rest for rest in rests if rest is not None)
-    assert soonest > 1.5 * INTERVAL
-    assert max(rest for rest in rests if rest is not None) <= 2 * INTERVAL
-    siblings.clock.time += soonest
+    assert 1.5 * INTERVAL < rests[0] <= 2 * INTERVAL
+    assert min(rests[1:]) > 5 * INTERVAL
+    siblings.clock.time += rests[0]
     assert siblings.rest(2) == [None]
     siblings.seats[1].keep()
     assert all(siblings.rest(3, 4))
+
+
+def test_where_the_guard_is_not_there_any_more_the_next_who_wakes_becomes_it(siblings: Siblings) -> None:
+    first, *_ = siblings.seats
+    first.keep()
+    siblings.rest(2)
+    (rest,) = siblings.rest(3)
+    assert rest is not None
+    assert rest <= 10 * INTERVAL
+    siblings.seats[1].leave()
+    siblings.clock.time += rest
+    first.keep()
+    (rest,) = siblings.rest(3)
+    assert rest is not None
+    assert rest <= 2 * INTERVAL
+
+
+def test_what_a_dead_keeper_has_kept_is_left_to_one_who_is_called_at_once(siblings: Siblings) -> None:
+    siblings.seats[0].keep()
+    siblings.rest(2, 3)
+    siblings.watch.vacate(1)
+    assert [seat.heard() for seat in siblings.seats[1:]] == [Call(work=False), None, None]
+    assert siblings.rest(2) == [None]
+    siblings.watch.vacate(3)
+    siblings.watch.vacate(4)
+    assert [seat.heard() for seat in siblings.seats] == [None] * 4
+
+
+def test_a_call_that_was_heard_and_not_answered_is_passed_on(siblings: Siblings) -> None:
+    first, second, *_ = siblings.seats
+    for answer in (second.keep, second.answer, second.stand_by, lambda: None):
+        first.keep()
+        siblings.rest(2, 3)
+        first.leave()
+        assert second.heard() == Call(work=False)
+        if answer == second.stand_by:
+            first.keep()
+        answer()
+        if answer != second.keep:
+            second.leave()
+            assert siblings.seats[2].heard() == (
+                None if answer in (second.answer, second.stand_by) else Call(work=False)
+            )
 
 
 def test_of_two_who_keep_watch_one_steps_down(siblings: Siblings) -> None:

@@ -18,6 +18,7 @@ from psched.daemon.runner import Runner, settle_stopped
 from psched.daemon.runs import Run, Runs
 from psched.daemon.steward import Steward
 from psched.daemon.stop_order import StopOrder
+from psched.daemon.vigil import Vigil
 from psched.daemon.warden import Warden
 from psched.errors import ImmediateProcessStopError, PreemptedError
 from psched.model import Rule
@@ -69,7 +70,7 @@ class Child:
         self.clock = Hands()
         self.source = Source(store, Advance(store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), self.clock)
         self.runs = Runs(1)
-        self.lane = Lane("schedules", self.source, Application(()), FixedPrefetch(3), 1.0, task_timeout, MARGIN)
+        self.lane = Lane("schedules", self.source, Application(()), FixedPrefetch(3), Vigil(1.0), task_timeout, MARGIN)
         self.warden = Warden(self.runs, KILL_INTERVAL, self._leave, self.clock)
         self.runner = Runner(0, [self.lane], self.runs, Board(1), StopOrder(), lambda: None, lambda: None)
         self.keeper = Keeper([self.source], [self.runner], interval=2.0, clock=self.clock)

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from psched.application import Application
 from psched.daemon.lane import Lane
 from psched.daemon.prefetch import FixedPrefetch
+from psched.daemon.vigil import Vigil
 from psched.retire import Retire
 from psched.source import LeaseTimes, Source
 from psched.store import TaskStore
@@ -47,7 +48,7 @@ def test_an_idle_poll_is_one_statement_and_takes_nothing(bench: QueueBench, stor
     bench.submit(store, ["later"], run_at=FAR_OFF)
     clock = Hands()
     source = Source(store, Retire(store, 300, None), LeaseTimes(300, 300, 30), clock)
-    lane = Lane("queue", source, Application(()), FixedPrefetch(10), 1.0, None, 3.0, clock)
+    lane = Lane("queue", source, Application(()), FixedPrefetch(10), Vigil(1.0, clock), None, 3.0)
     assert list(lane.poll()) == []
     for _ in range(3):
         assert lane.pause() > 0
