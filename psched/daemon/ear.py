@@ -23,7 +23,7 @@ class Ear:
         self._clock = clock
         self._bell: Bell | None = None
         self._opened = False
-        self._listening = False
+        self._listening = self._connected = False
         self._deaf_until = clock()
         self._complained = False
 
@@ -36,6 +36,11 @@ class Ear:
     def can_listen(self) -> bool:
         """Whether there is a bell that it does not listen to, and that is worth a try."""
         return not self._listening and self._clock() >= self._deaf_until and not (self._opened and self._bell is None)
+
+    @property
+    def is_to_connect(self) -> bool:
+        """Whether to listen means to make a connection, as far as that is known."""
+        return self.can_listen and not self._connected
 
     @property
     def descriptor(self) -> int | None:
@@ -56,7 +61,7 @@ class Ear:
         except Exception as error:  # noqa: BLE001 – whatever a driver raises, there are polls besides
             self._failed(error)
         else:
-            self._listening = True
+            self._listening = self._connected = True
             self._complained = False
 
     def hears(self) -> bool:
@@ -85,7 +90,7 @@ class Ear:
             self._bell.close()
 
     def _failed(self, error: Exception, patience: float = _PATIENCE) -> None:
-        self._listening = False
+        self._listening = self._connected = False
         self._deaf_until = self._clock() + patience
         if patience and not self._complained:
             self._complain(error)

@@ -24,6 +24,12 @@ _LONGEST_PAUSE = 5.0
 _RECOVERY = 10.0
 """Seconds without a failure after which one who stands by takes it that the database answers his sibling."""
 
+_LISTENING = 6
+"""For how many of the longest rests a bell is armed; it is armed anew at each look."""
+
+_BURST = 1.0
+"""Seconds without tidying up, before something is due and after something was found: who is busy has no time for it."""
+
 _SOON = 10.0
 """Seconds before something is due in which a sibling is to be ready for it."""
 
@@ -64,6 +70,7 @@ class Lane:
         self._more = 0
         self._ear = Ear(partial(source.open_bell, application.types is not None), self._unheard, vigil.clock)
         self._full = False
+        self._working_since = 0.0
         self._failures = 0
         self._failed_at = 0.0
         self._standing_by = False
@@ -87,7 +94,7 @@ class Lane:
     def expect(self) -> None:
         """Poll at once: there is something, or will be soon."""
         self._news = True
-        self._vigil.ring()
+        self._vigil.hope()
 
     def hear(self) -> None:
         """Find out whether somebody says that there is something, or is to be looked for; the next poll is then due."""
@@ -148,13 +155,13 @@ class Lane:
 
         What became due between the two is not missed: what is asked for and still not to be had is for others.
         """
-        if self._vigil.working:
+        if self._vigil.working and self._clock() > self._working_since + _BURST:
             self.source.tidy()
         tasks: Sequence[Task] = () if self._vigil.looks_first else self._take()
-        if not tasks and not self._stands_by() and self._is_due():
+        if not tasks and not self._stands_by() and self._is_due_now():
             tasks = self._take()
             if not tasks:
-                self._is_due()
+                self._rest_until_due()
         return tasks
 
     def _take(self) -> Sequence[Task]:
@@ -162,6 +169,8 @@ class Lane:
         tasks = self.source.poll_multi(limit, self.application.types, ahead=True)
         self._full = len(tasks) >= limit
         if tasks:
+            if not self._vigil.working:
+                self._working_since = self._clock()
             self._vigil.worked()
             self.seat.answer()
             self._standing_by = False
@@ -182,18 +191,28 @@ class Lane:
             self._recovered("a sibling keeps watch")
         return True
 
-    def _is_due(self) -> bool:
-        """Ask when something is due, and rest until then; False when it is not yet."""
+    def _is_due_now(self) -> bool:
+        """Ask whether something is due, and rest until then when it is not yet.
+
+        What is due does not wait for a bell's connection: with that to be made, it is asked before and after.
+        """
         self.seat.keep()
-        self.source.tidy(idle=True)
-        self._ear.listen(self._vigil.longest * 1.2)
+        if self._ear.is_to_connect and self.source.store.next_due(self.application.types) == 0:
+            return True
+        return self._rest_until_due() == 0
+
+    def _rest_until_due(self) -> float | None:
+        """Ask when something is due, rest until then, and return the seconds; None when nothing is."""
+        self._ear.listen(self._vigil.longest * _LISTENING)
         asked = self._clock()
         wait = self.source.store.next_due(self.application.types)
         self._vigil.rest(wait, self._ear.called, self._clock() - asked)
         self._news = False
         if wait is not None and wait < _SOON:
             self.seat.alert()
-        return wait == 0
+        if wait is None or wait > _BURST:
+            self.source.tidy(idle=True)
+        return wait
 
     def _failed(self, error: Exception) -> None:
         """Log a failing poll once for as long as it fails the same way, and come back less and less often."""

@@ -57,6 +57,12 @@ class Vigil:
         self._awaited = self.looks_first = False
         self.working = True
 
+    def hope(self) -> None:
+        """Reach for work at once, as there may be some, and never mind if there is none."""
+        self._next = self.clock()
+        self._awaited = self.looks_first = False
+        self.working = True
+
     def rest(self, wait: float | None, called: bool, took: float = 0.0) -> None:
         """There was nothing to be had. `wait`: until something is due, None: nothing is; 0: it is for others to take.
 
