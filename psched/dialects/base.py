@@ -166,7 +166,7 @@ class Dialect:
         """Return the condition that `column` is among `keys`, which are selected (and locked) once."""
         return column.in_(keys)
 
-    def joined(self, connection: Connection, first: Prepared, second: Prepared) -> Prepared | None:
+    def joined(self, connection: Executing, first: Prepared, second: Prepared) -> Prepared | None:
         """Return one statement that executes both in a transaction, and selects 1 if `first` changed a row.
 
         `second` is executed only then. None where that takes several.

@@ -21,7 +21,7 @@ from sqlalchemy.sql.elements import TextClause
 
 from psched.clock import Clock, boottime
 from psched.dialects.base import Dialect, Fault, Timeouts
-from psched.dialects.direct import Direct, wrapped
+from psched.dialects.direct import Direct, whole, wrapped
 from psched.dialects.pairs import Executing, Pair
 from psched.dialects.retries import Retries
 from psched.errors import ConfigError, NotSupportedError
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Work = Callable[[Connection, bool], T]
 """What is done on one connection; the flag says whether an earlier attempt may have been done without our knowing."""
+DirectWork = Callable[[Executing, bool], T]
+"""The same by prepared statements."""
 
 
 class Database:
@@ -70,15 +72,15 @@ class Database:
         """
         return self._retried(partial(self._attempt, work), until)
 
-    def run_direct(self, work: Callable[[Executing], T]) -> T:
-        """Return `work(connection)` as `run` does, of a single statement whose text is known.
+    def run_direct(self, work: DirectWork[T], until: float | None = None) -> T:
+        """Return `work(connection, uncertain)` as `run` does, of statements whose texts are known, most of them.
 
-        Somebody who listens to SQLAlchemy's events, such as a tracer, hears of it.
+        Somebody who listens to SQLAlchemy's events, such as a tracer, hears of each.
         """
         heard = self._engine.dispatch
         if heard.before_cursor_execute or heard.after_cursor_execute:
-            return self.run(lambda connection, _: work(connection))
-        return self._retried(partial(self._attempt_directly, work), None)
+            return self.run(work, until)
+        return self._retried(partial(self._attempt_directly, work), until)
 
     def _retried(self, attempt: Callable[[bool], T], until: float | None) -> T:
         retries = Retries(until, self._clock)
@@ -95,7 +97,7 @@ class Database:
             self._sleep(pause)
 
     @contextmanager
-    def transaction(self, connection: Connection) -> Iterator[None]:
+    def transaction(self, connection: Executing) -> Iterator[None]:
         """Make the statements within one transaction: READ COMMITTED, on SQLite with the write lock from the start."""
         connection.exec_driver_sql(self.dialect.begin)
         try:
@@ -122,7 +124,7 @@ class Database:
         return done
 
     def execute_all(
-        self, connection: Connection, count: int, change: Callable[[], int], then: Callable[[], object]
+        self, connection: Executing, count: int, change: Callable[[], int], then: Callable[[], object]
     ) -> bool:
         """Change `count` rows and do what follows, in one transaction; False, and nothing is done, when it is fewer."""
         connection.exec_driver_sql(self.dialect.begin)
@@ -138,7 +140,7 @@ class Database:
 
     def execute_pair(
         self,
-        connection: Connection,
+        connection: Executing,
         pair: Pair,
         values: Mapping[str, Any],
         also: Callable[[Connection], object] | None,
@@ -147,13 +149,14 @@ class Database:
         first, second = pair.prepared(connection)
         joined = None if also is not None else self.dialect.joined(connection, first, second)
         if joined is not None:
-            return connection.exec_driver_sql(joined.text, joined.parameters(values)).scalar() == 1
+            (changed,) = connection.exec_driver_sql(joined.text, joined.parameters(values)).fetchone()
+            return bool(changed)
         with self.transaction(connection):
-            done = connection.exec_driver_sql(first.text, first.parameters(values)).rowcount == 1
+            done: bool = connection.exec_driver_sql(first.text, first.parameters(values)).rowcount == 1
             if done:
                 connection.exec_driver_sql(second.text, second.parameters(values))
             if done and also is not None:
-                also(connection)
+                also(whole(connection))
         return done
 
     def fault(self, error: Exception) -> Fault | None:
@@ -226,7 +229,7 @@ class Database:
         """Close the pooled connections; idempotent."""
         self._engine.dispose()
 
-    def _roll_back(self, connection: Connection, error: DBAPIError) -> None:
+    def _roll_back(self, connection: Executing, error: DBAPIError) -> None:
         if self.fault(error) is not Fault.LOST:
             connection.exec_driver_sql("ROLLBACK")
 
@@ -239,10 +242,10 @@ class Database:
                     connection.invalidate()
                 raise
 
-    def _attempt_directly(self, work: Callable[[Executing], T], uncertain: bool) -> T:
-        with closing(self._connected()) as connection:
+    def _attempt_directly(self, work: DirectWork[T], uncertain: bool) -> T:
+        with closing(Direct(self._connected(), self._engine)) as connection:
             try:
-                return work(Direct(connection, self._engine.dialect))
+                return work(connection, uncertain)
             except BaseException as error:
                 if self._is_spoilt(error):
                     connection.invalidate()

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Insert, String, Update, bindparam, column
+from sqlalchemy import ColumnElement, FromClause, Insert, Select, String, Update, bindparam, column
 
 from psched.dialects.insertion import as_parameter, given_rows
-from psched.dialects.pairs import Texts
+from psched.dialects.pairs import Executing, Prepared, Texts, kind_of
 
 _PREFIX = "given_"
 """Begins the name of each column and parameter that is given, so that none is a word of SQL."""
 
 _ROWS = "given"
 _KEY = "key"
+_KEYS = "keys"
 
 Told = Mapping[str, ColumnElement[Any]]
 """What is given of a row, by its names, as a statement uses it: with `key` the rows come in."""
@@ -33,7 +34,7 @@ class Given:
         self._build = build
         self._texts: dict[tuple[str, ...], Texts] = {}
 
-    def execute(self, connection: Connection, rows: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> int:
+    def execute(self, connection: Executing, rows: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> int:
         """Execute it on `rows`, which have a value for each of its names, and return how many rows it changed.
 
         `values`: further parameters. There has to be a row.
@@ -63,13 +64,44 @@ class Given:
 class Compiled:
     """A statement that is compiled once for each kind of connection."""
 
-    def __init__(self, statement: Update | Insert) -> None:
+    def __init__(self, statement: Update | Insert | Select[Any]) -> None:
         self._texts = Texts(statement)
 
-    def execute(self, connection: Connection, values: Mapping[str, Any]) -> int:
+    def execute(self, connection: Executing, values: Mapping[str, Any]) -> int:
         """Execute it and return how many rows it changed."""
         (prepared,) = self._texts.of(connection)
         changed: int = connection.exec_driver_sql(prepared.text, prepared.parameters(values)).rowcount
+        return changed
+
+    def rows(self, connection: Executing, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        """Execute it and return the rows that it returns, as the driver has them."""
+        (prepared,) = self._texts.of(connection)
+        found: Sequence[Sequence[Any]] = connection.exec_driver_sql(
+            prepared.text, prepared.parameters(values)
+        ).fetchall()
+        return found
+
+
+class OfKeys:
+    """A statement on :keys, which is compiled once for each power of two of them: the last key then comes repeatedly.
+
+    To write the text anew for each number of keys costs a client more than a server needs for keys that are repeated.
+    """
+
+    def __init__(self, statement: Update) -> None:
+        """`statement` has the keys in an expanding parameter."""
+        self._statement = statement
+        self._prepared: dict[tuple[object, ...], tuple[Prepared, list[str]]] = {}
+
+    def execute(self, connection: Executing, keys: Sequence[str], values: Mapping[str, Any]) -> int:
+        """Execute it on `keys`, of which there is one at the least, and return how many rows it changed."""
+        count = 1 << (len(keys) - 1).bit_length()
+        kind = (*kind_of(connection), count)
+        if kind not in self._prepared:
+            self._prepared[kind] = Prepared.expanded(self._statement, connection, _KEYS, count)
+        prepared, names = self._prepared[kind]
+        told = dict.fromkeys(names, keys[-1]) | dict(zip(names, keys, strict=False))
+        changed: int = connection.exec_driver_sql(prepared.text, prepared.parameters({**values, **told})).rowcount
         return changed
 
 

@@ -150,7 +150,7 @@ class Dialect(base.Dialect):
         """Tell whether a table, column or index exists."""
         return _code(error) in (_TABLE_EXISTS, _COLUMN_EXISTS, _INDEX_EXISTS)
 
-    def joined(self, connection: Connection, first: Prepared, second: Prepared) -> Prepared | None:
+    def joined(self, connection: Executing, first: Prepared, second: Prepared) -> Prepared | None:
         """Return both in one compound statement, which only MariaDB knows outside of stored programs."""
         if not _is_mariadb(connection) or first.places is not None or first.own.keys() & second.own.keys():
             return None
@@ -227,7 +227,7 @@ def _code(error: DBAPIError) -> int:
     return arguments[0] if arguments and isinstance(arguments[0], int) else 0
 
 
-def _is_mariadb(connection: Connection) -> bool:
+def _is_mariadb(connection: Connection | Executing) -> bool:
     return bool(getattr(connection.dialect, "is_mariadb", False))
 
 

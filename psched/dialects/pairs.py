@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Insert, Select, Update
+from sqlalchemy import Insert, Select, Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,18 @@ class Prepared:
         own = {name: bind.effective_value for bind, name in compiled.bind_names.items() if not bind.required}
         return cls(str(compiled), places, own)
 
+    @classmethod
+    def expanded(
+        cls, statement: Update | Select[Any], connection: Executing, name: str, count: int
+    ) -> tuple[Prepared, list[str]]:
+        """Return `statement` with `count` values in its expanding parameter `name`, and the names of these."""
+        compiled: Any = statement.compile(dialect=connection.dialect)
+        own = {key: bind.effective_value for bind, key in compiled.bind_names.items() if not bind.required}
+        blank = dict.fromkeys(compiled.bind_names.values()) | own
+        state = compiled.construct_expanded_state({**blank, name: [""] * count}, escape_names=False)
+        places = None if state.positiontup is None else tuple(state.positiontup)
+        return cls(state.statement, places, own), list(state.parameter_expansion[name])
+
     def parameters(self, values: Mapping[str, Any]) -> Any:
         """Return the parameters as the driver takes them."""
         everything = {**self.own, **values}
@@ -45,8 +57,8 @@ class Executing(Protocol):
         """SQLAlchemy's dialect, which knows the driver."""
         ...
 
-    def exec_driver_sql(self, statement: str, parameters: Any, /) -> Any:
-        """Execute a statement; what is returned has its `rowcount`. Raises DBAPIError."""
+    def exec_driver_sql(self, statement: str, parameters: Any = ..., /) -> Any:
+        """Execute a statement; it returns its `rowcount`, `fetchone()` and `fetchall()`. Raises DBAPIError."""
         ...
 
 
@@ -79,7 +91,7 @@ class Pair:
     def __init__(self, first: Update, second: Insert) -> None:
         self._texts = Texts(first, second)
 
-    def prepared(self, connection: Connection) -> tuple[Prepared, Prepared]:
+    def prepared(self, connection: Executing) -> tuple[Prepared, Prepared]:
         """Return both as the driver takes them."""
         first, second = self._texts.of(connection)
         return first, second

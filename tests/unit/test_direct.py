@@ -12,6 +12,8 @@ import sqlalchemy as sa
 
 from psched.dialects import open_database
 from psched.dialects.database import Database
+from psched.dialects.direct import whole
+from psched.dialects.given import OfKeys
 from psched.dialects.pairs import Executing
 
 INSERT = "INSERT INTO secrets VALUES (?)"
@@ -26,7 +28,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 def insert(word: str) -> Any:
-    def work(connection: Executing) -> int:
+    def work(connection: Executing, _: bool) -> int:
         count: int = connection.exec_driver_sql(INSERT, (word,)).rowcount
         return count
 
@@ -36,6 +38,33 @@ def insert(word: str) -> Any:
 def test_a_statement_is_committed_and_its_rows_are_counted(database: Database) -> None:
     assert database.run_direct(insert("a")) == 1
     assert database.run(lambda connection, _: connection.exec_driver_sql("SELECT count(*) FROM secrets").scalar()) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_a_statement_on_keys_is_done_for_each_of_them_once(database: Database, count: int) -> None:
+    words = [f"word {number}" for number in range(count)]
+    for word in [*words, "another"]:
+        database.run_direct(insert(word))
+    secrets = sa.table("secrets", sa.column("word", sa.String))
+    marking = sa.update(secrets).where(secrets.c.word.in_(sa.bindparam("keys", expanding=True)))
+    mark = OfKeys(marking.values(word=secrets.c.word + sa.bindparam("mark")))
+    assert database.run_direct(lambda connection, _: mark.execute(connection, words, {"mark": "!"})) == count
+    found = database.run(lambda connection, _: connection.execute(sa.select(secrets.c.word)).scalars().all())
+    assert sorted(found) == ["another", *(f"{word}!" for word in words)]
+
+
+def test_a_statement_of_sqlalchemys_is_done_in_the_same_transaction(database: Database) -> None:
+    count = sa.text("SELECT count(*) FROM secrets")
+
+    def work(connection: Executing, uncertain: bool) -> list[int]:
+        connection.exec_driver_sql("BEGIN")
+        insert("a")(connection, uncertain)
+        counted = [whole(connection).execute(count).scalar_one()]
+        connection.exec_driver_sql("ROLLBACK")
+        return [*counted, whole(connection).execute(count).scalar_one()]
+
+    assert database.run_direct(work) == [1, 0]
+    assert database.run_direct(insert("a")) == 1, "the connection is the pool's again"
 
 
 def test_an_error_is_sqlalchemys_and_shows_no_parameter(database: Database) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
-from sqlalchemy import BigInteger, Connection, Table, Update, case
+from sqlalchemy import BigInteger, Table, Update, case
 
 from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.records import Records
@@ -20,6 +20,7 @@ from psched.dialects.base import ExactText, LongText
 from psched.dialects.database import Database
 from psched.dialects.given import Given, Told
 from psched.dialects.once import once
+from psched.dialects.pairs import Executing
 from psched.ledger import Step
 from psched.model import ScheduleRow
 
@@ -61,12 +62,12 @@ class Advancing:
         """
         rows = [self._row(step) for step in steps]
 
-        def work(connection: Connection, uncertain: bool) -> tuple[bool, bool]:
+        def work(connection: Executing, uncertain: bool) -> tuple[bool, bool]:
             advance = partial(self._advance.execute, connection, rows, {})
             enter = partial(self._enter.execute, connection, rows, {})
             return self._database.execute_all(connection, len(steps), advance, enter), uncertain
 
-        return self._database.run(work, until)
+        return self._database.run_direct(work, until)
 
     def _row(self, step: Step) -> dict[str, Any]:
         row = cast("ScheduleRow", step.claim.row)

@@ -7,20 +7,24 @@ from collections.abc import Collection, Sequence
 from operator import itemgetter
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Row, Select, Table, Update, bindparam, select
+from sqlalchemy import Table, bindparam, select
 
 from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import RUNNING
 from psched.dialects.base import Dialect
+from psched.dialects.given import Compiled, OfKeys
 from psched.dialects.once import once, shared
+from psched.dialects.pairs import Executing
 
 Parameters = dict[str, Any]
+ClaimedRow = Sequence[Any]
+"""The columns of `LeaseStatements.claimed`, the key first."""
 
 
 class Claiming(Protocol):
     """How due rows are leased. The parameters are those of `LeaseStatements.claim`, with :limit and the types."""
 
-    def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[Row[Any]]:
+    def acquire(self, connection: Executing, parameters: Parameters, type_count: int | None) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows and return them as they are then, in the order in which they are to be run.
 
         They have the columns of `LeaseStatements.claimed`.
@@ -41,7 +45,7 @@ def type_parameters(types: Collection[str] | None) -> Parameters:
 _READY_AND_KEY = itemgetter(1, 0)
 
 
-def earliest_first(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
+def earliest_first(rows: Sequence[ClaimedRow]) -> Sequence[ClaimedRow]:
     """Return rows that were just leased in the order of their due times before."""
     return sorted(rows, key=_READY_AND_KEY)
 
@@ -53,18 +57,18 @@ class OneStatement:
         self._dialect = dialect
         self._table = table
         self._statements = statements
-        self._by_types: dict[int | None, Any] = {}
+        self._by_types: dict[int | None, Compiled] = {}
 
-    def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[Row[Any]]:
+    def acquire(self, connection: Executing, parameters: Parameters, type_count: int | None) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows."""
         if type_count not in self._by_types:
             self._by_types[type_count] = self._statement(type_count)
-        return earliest_first(connection.execute(self._by_types[type_count], parameters).all())
+        return earliest_first(self._by_types[type_count].rows(connection, parameters))
 
-    def _statement(self, type_count: int | None) -> Any:
+    def _statement(self, type_count: int | None) -> Compiled:
         due = self._statements.due(type_count, locked=True).subquery()
         keys = self._dialect.among(self._table.c.key, select(due.c.key))
-        return self._statements.claim(keys).returning(*self._statements.claimed)
+        return Compiled(self._statements.claim(keys).returning(*self._statements.claimed))
 
 
 class ThreeSteps:
@@ -87,31 +91,31 @@ class ThreeSteps:
     def _write_statements(self, table: Table, statements: LeaseStatements) -> None:
         c = table.c
         self._statements = statements
-        self._take: Update = statements.claim(c.key.in_(bindparam("keys", expanding=True)))
+        self._take = OfKeys(statements.claim(c.key.in_(bindparam("keys", expanding=True))))
         by_index = (c.holder == bindparam("claimer"), *([c.purge_at.is_(None)] if "purge_at" in c else []))
         ours = (*by_index, c.claim == bindparam("claim_number"), c.status == RUNNING)
-        self._taken: Select[Any] = select(*statements.claimed).where(*ours)
-        self._by_types: dict[int | None, Select[Any]] = {}
+        self._taken = Compiled(select(*statements.claimed).where(*ours))
+        self._by_types: dict[int | None, Compiled] = {}
 
-    def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[Row[Any]]:
+    def acquire(self, connection: Executing, parameters: Parameters, type_count: int | None) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows; none only when none is due, or others were faster every time."""
         for _ in range(self.TRIES):
             keys = self._candidates(connection, parameters, type_count)
             if not keys:
                 return []
-            taken = connection.execute(self._take, {**parameters, "keys": keys}).rowcount
+            taken = self._take.execute(connection, keys, parameters)
             self._windows = min(self._windows * 2, self.WIDEST) if taken < len(keys) else max(self._windows // 2, 1)
             if taken:
                 told = set(keys)  # what this acquire took before, from another band or for a user, has its number, too
-                held = connection.execute(self._taken, parameters)
-                return earliest_first([row for row in held if row.key in told])
+                held = self._taken.rows(connection, parameters)
+                return earliest_first([row for row in held if row[0] in told])
         return []
 
-    def _candidates(self, connection: Connection, parameters: Parameters, type_count: int | None) -> list[str]:
+    def _candidates(self, connection: Executing, parameters: Parameters, type_count: int | None) -> list[str]:
         if type_count not in self._by_types:
-            self._by_types[type_count] = self._statements.due(type_count, locked=False)
+            self._by_types[type_count] = Compiled(self._statements.due(type_count, locked=False))
         limit = parameters["limit"]
         seen = {**parameters, "limit": limit * self._windows}
-        keys = list(connection.execute(self._by_types[type_count], seen).scalars())
+        keys = [key for key, _ in self._by_types[type_count].rows(connection, seen)]
         start = random.randrange(0, max(len(keys), 1), limit)
         return keys[start : start + limit]

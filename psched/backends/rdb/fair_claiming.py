@@ -2,30 +2,37 @@
 
 A band is a set of rows that are claimed alike: those of one priority without user, or of one priority with. What bands
 there are is looked up when those known hold too little, and now and then. As long as nobody uses users or priorities
-there is one band, and the queue is claimed as schedules are.
+there is one band, and the queue is claimed as schedules are, by a statement that takes nothing if there is a higher
+one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Table, bindparam, func, select
+from sqlalchemy import Column, ColumnElement, Connection, Integer, Select, Table, bindparam, func, select
 
 from psched.backends.rdb.candidates import Candidates
-from psched.backends.rdb.claiming import Parameters, claiming_by
+from psched.backends.rdb.claiming import ClaimedRow, Parameters, claiming_by
 from psched.backends.rdb.shares import NOBODY, Candidate, shares
 from psched.backends.rdb.statements import LeaseStatements
-from psched.backends.rdb.tables import USER_BAND, has_users
+from psched.backends.rdb.tables import CLAIMED_OF_TASK, USER_BAND, has_users
 from psched.backends.rdb.user_claims import UserClaims
 from psched.clock import Clock, monotonic
 from psched.dialects.base import Dialect, now_ms
 from psched.dialects.database import Database
+from psched.dialects.direct import whole
+from psched.dialects.given import Compiled
 from psched.dialects.once import once
+from psched.dialects.pairs import Executing
 
 _FRESH = 1.0
-"""Seconds for which the bands that were found are taken for all there are, while they give enough."""
+"""Seconds for which several bands that were found are taken for all there are, while they give enough."""
 _ABOVE_ALL = 2 * USER_BAND
+_AT_ONCE = 8
+"""Known bands that one statement looks for."""
+_USER = CLAIMED_OF_TASK.index("user_name")
 _MOST_USERS = 20
 """Users claimed for by one transaction, divided by the bands: each in each band costs a look."""
 _ROUNDS = 6
@@ -45,13 +52,13 @@ class FairClaiming:
         self._bands: tuple[int, ...] = ()
         self._look_at = clock()
 
-    def acquire(self, connection: Connection, parameters: Parameters, type_count: int | None) -> Sequence[Row[Any]]:
+    def acquire(self, connection: Executing, parameters: Parameters, type_count: int | None) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows."""
-        fresh = self._clock() < self._look_at
+        fresh = _is_plain(self._bands) or self._clock() < self._look_at
         known = self._bands if fresh else self._look(connection)
         rows = list(self._take(connection, known, parameters, type_count))
         missing = parameters["limit"] - len(rows)
-        if missing and fresh and set(found := self._look(connection)) > set(known):
+        if missing and fresh and not set(found := self._look(connection)) <= set(known):
             rows += self._take(connection, found, {**parameters, "limit": missing}, type_count)
         return rows
 
@@ -59,36 +66,52 @@ class FairClaiming:
     def _write_statements(self, dialect: type[Dialect], table: Table) -> None:
         c = table.c
         in_band = c.band == bindparam("of_band")
-        self._in_band = LeaseStatements(dialect, table, in_band)
-        self._next = select(func.max(c.band)).where(c.band < bindparam("above"))
+        self._in_band = LeaseStatements(dialect, table, in_band, _none_between(table, "of_band", "known_above"))
+        self._band = c.band
+        self._below: dict[int, Compiled] = {}
         self._head = select(c.due).where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(1)
 
-    def _look(self, connection: Connection) -> tuple[int, ...]:
-        """Find out which bands there are, the highest first."""
+    def _look(self, connection: Executing) -> tuple[int, ...]:
+        """Find out which bands there are, the highest first: by one statement unless there are new ones."""
+        below = self._next_below(connection, (_ABOVE_ALL, *self._bands[:_AT_ONCE]))
         bands = []
-        band: int | None = _ABOVE_ALL
-        while (band := connection.execute(self._next, {"above": band}).scalar()) is not None:
+        band = below[_ABOVE_ALL]
+        while band is not None:
             bands.append(band)
+            if band not in below:
+                below |= self._next_below(connection, (band,))
+            band = below[band]
         self._bands = tuple(bands)
         self._look_at = self._clock() + _FRESH
         return self._bands
 
+    def _next_below(self, connection: Executing, bands: Sequence[int]) -> dict[int, int | None]:
+        """Return for each of `bands` the highest one below it."""
+        count = len(bands)
+        if count not in self._below:
+            self._below[count] = Compiled(_highest_below(self._band, count))
+        values = {f"above_{place}": band for place, band in enumerate(bands)}
+        (found,) = self._below[count].rows(connection, values)
+        return dict(zip(bands, found, strict=True))
+
     def _take(
-        self, connection: Connection, bands: Sequence[int], parameters: Parameters, type_count: int | None
-    ) -> Sequence[Row[Any]]:
+        self, connection: Executing, bands: Sequence[int], parameters: Parameters, type_count: int | None
+    ) -> Sequence[ClaimedRow]:
         open_bands = [band for band in bands if not has_users(band)]
         user_bands = [band for band in bands if has_users(band)]
         if not user_bands:
-            return self._take_open(connection, open_bands, parameters, type_count)
+            bound = {"known_above": _ABOVE_ALL} if _is_plain(bands) else {}
+            return self._take_open(connection, open_bands, {**parameters, **bound}, type_count)
         turns = _Turns(self, connection, open_bands, user_bands, parameters, type_count)
         return turns.take()
 
     def _take_open(
-        self, connection: Connection, bands: Sequence[int], parameters: Parameters, type_count: int | None
-    ) -> list[Row[Any]]:
-        rows: list[Row[Any]] = []
+        self, connection: Executing, bands: Sequence[int], parameters: Parameters, type_count: int | None
+    ) -> list[ClaimedRow]:
+        rows: list[ClaimedRow] = []
         for band in bands:
-            values = {**parameters, "of_band": band, "limit": parameters["limit"] - len(rows)}
+            limit = parameters["limit"] - len(rows)
+            values = {"known_above": band, **parameters, "of_band": band, "limit": limit}
             rows += self._open.acquire(connection, values, type_count)
             if len(rows) >= parameters["limit"]:
                 break
@@ -101,14 +124,15 @@ class _Turns:
     def __init__(
         self,
         claiming: FairClaiming,
-        connection: Connection,
+        connection: Executing,
         open_bands: Sequence[int],
         user_bands: Sequence[int],
         parameters: Parameters,
         type_count: int | None,
     ) -> None:
         self._claiming = claiming
-        self._connection = connection
+        self._direct = connection
+        self._connection: Connection = whole(connection)
         self._open_bands = open_bands
         self._user_bands = user_bands
         self._parameters = parameters
@@ -116,9 +140,9 @@ class _Turns:
         self._types = [parameters[f"type_{number}"] for number in range(type_count or 0)]
         self._candidates: dict[str, Candidate] = {}
         self._busy: list[Candidate] = []
-        self._rows: list[Row[Any]] = []
+        self._rows: list[ClaimedRow] = []
 
-    def take(self) -> list[Row[Any]]:
+    def take(self) -> list[ClaimedRow]:
         """Lease rows round by round: whoever has less than his share leaves it to the others.
 
         Users for whom somebody else is claiming are waited for only when there is nothing else to be had.
@@ -157,14 +181,14 @@ class _Turns:
         open_share = given.get(NOBODY, 0)
         if open_share:
             values = {**self._parameters, "limit": open_share}
-            rows = self._claiming._take_open(self._connection, self._open_bands, values, self._type_count)
+            rows = self._claiming._take_open(self._direct, self._open_bands, values, self._type_count)
             self._note(NOBODY, open_share, rows)
         most = max(1, _MOST_USERS // max(1, len(self._user_bands)))
         some = [user for user in given if user != NOBODY][:most]
         if some:
             self._claim_for({user: given[user] for user in some}, patient=False)
         turn = {user: number for number, user in enumerate(given)}
-        self._rows[before:] = sorted(self._rows[before:], key=lambda row: turn[row.user_name])
+        self._rows[before:] = sorted(self._rows[before:], key=lambda row: turn[row[_USER]])
 
     def _claim_for(self, given: dict[str, int], patient: bool) -> None:
         claimed = self._claiming._users.claim(
@@ -175,11 +199,29 @@ class _Turns:
                 candidate = self._candidates.pop(user, None)
                 self._busy += [] if candidate is None else [candidate]
             else:
-                self._note(user, share, [row for row in claimed.rows if row.user_name == user])
+                self._note(user, share, [row for row in claimed.rows if row[_USER] == user])
 
-    def _note(self, user: str, share: int, rows: Sequence[Row[Any]]) -> None:
+    def _note(self, user: str, share: int, rows: Sequence[ClaimedRow]) -> None:
         """Count what a user got; one who had less than his share has no more."""
         self._rows += rows
         candidate = self._candidates.pop(user, None)
         if candidate is not None and len(rows) >= share:
             self._candidates[user] = candidate.took(len(rows))
+
+
+def _is_plain(bands: Collection[int]) -> bool:
+    """Tell whether these are one band without users at the most."""
+    return len(bands) < 2 and not any(map(has_users, bands))
+
+
+def _none_between(table: Table, band: str, above: str) -> ColumnElement[bool]:
+    """Return the condition that there is no band between two; PostgreSQL and MariaDB see to it before they begin."""
+    other = table.alias("other")
+    between = (other.c.band > bindparam(band), other.c.band < bindparam(above))
+    return select(func.max(other.c.band)).where(*between).scalar_subquery().is_(None)
+
+
+def _highest_below(band: Column[Any], count: int) -> Select[Any]:
+    """Return the SELECT of the highest band below each of :above_0, :above_1, and so on."""
+    bounds = [(f"below_{place}", bindparam(f"above_{place}", type_=Integer)) for place in range(count)]
+    return select(*(select(func.max(band)).where(band < bound).scalar_subquery().label(name) for name, bound in bounds))

@@ -12,16 +12,17 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Insert, Row, RowMapping, Table, Update
+from sqlalchemy import Connection, Insert, RowMapping, Table, Update
 
 from psched.backends.rdb.claiming import Claiming, claiming_by, type_parameters
 from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.clock import boottime
 from psched.dialects.database import Database
+from psched.dialects.direct import whole
 from psched.dialects.given import Compiled, Given
 from psched.dialects.once import shared
-from psched.dialects.pairs import Pair
+from psched.dialects.pairs import Executing, Pair
 from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError, ScheduleError
 from psched.model import Lease, Retry
 from psched.store import Also
@@ -46,7 +47,7 @@ class Leases:
         self._lock = threading.Lock()
         self._unanswered: dict[int, float] = {}
 
-    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None) -> Sequence[Row[Any]]:
+    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None) -> Sequence[Sequence[Any]]:
         """Lease up to `limit` due rows, in the order in which they are to be run, for `alive_time` seconds.
 
         They have the columns of `LeaseStatements.claimed`.
@@ -70,15 +71,15 @@ class Leases:
 
         begun = False
 
-        def work(connection: Connection, uncertain: bool) -> Sequence[Row[Any]]:
+        def work(connection: Executing, uncertain: bool) -> Sequence[Sequence[Any]]:
             nonlocal begun
             if begun:  # more than one statement takes rows, and some may have been done
-                connection.execute(self.statements.undo, self._undoing([number]))
+                whole(connection).execute(self.statements.undo, self._undoing([number]))
             begun = True
             return self._claiming.acquire(connection, values, type_count)
 
         try:
-            return self._database.run(work)
+            return self._database.run_direct(work)
         except BaseException:
             with self._lock:
                 self._unanswered[number] = asked + alive_time
@@ -124,14 +125,14 @@ class Leases:
         """
         parameters = {"lease_key": lease.key, "lease_fence": lease.fence}
 
-        def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None]:
+        def work(connection: Executing, uncertain: bool) -> tuple[bool, RowMapping | None]:
             if self._execute(connection, statement, {**parameters, **values}, also):
                 return True, None
-            row = connection.execute(self.statements.read, {"lease_key": lease.key}).mappings().first()
+            row = whole(connection).execute(self.statements.read, {"lease_key": lease.key}).mappings().first()
             settled_before = row is not None and row["fence"] == lease.fence and row["status"] != RUNNING
             return uncertain and settled_before, row
 
-        done, row = self._database.run(work, until)
+        done, row = self._database.run_direct(work, until)
         return None if done else _still_ours(lease, row)
 
     def settle_many(
@@ -154,7 +155,7 @@ class Leases:
             given: list[dict[str, Any]] = [{"key": lease.key, "fence": lease.fence} for lease in part]
             if more is not None:
                 given = [row | dict(told) for row, told in zip(given, more[start : start + _BATCH], strict=True)]
-            rows = self._database.run(partial(self._settle_many, given, statement, values), until)
+            rows = self._database.run_direct(partial(self._settle_many, given, statement, values), until)
             found += [None if rows is None else _unless(lease, rows.get(lease.key), outcome) for lease in part]
         return found
 
@@ -168,7 +169,7 @@ class Leases:
 
     def _execute(
         self,
-        connection: Connection,
+        connection: Executing,
         statement: Update | Insert | Pair | Compiled,
         values: Mapping[str, Any],
         also: Also | None,
@@ -177,20 +178,21 @@ class Leases:
             return statement.execute(connection, values) == 1
         if isinstance(statement, Pair):
             return self._database.execute_pair(connection, statement, values, also)
-        return self._database.execute_with(connection, statement, values, also)
+        return self._database.execute_with(whole(connection), statement, values, also)
 
     def _settle_many(
         self,
         given: Sequence[Mapping[str, Any]],
         statement: Given,
         values: Mapping[str, Any],
-        connection: Connection,
+        connection: Executing,
         _: bool,
     ) -> dict[str, RowMapping] | None:
         """Settle all at once; unless that was all of them, return their rows as they are now."""
         if statement.execute(connection, given, values) == len(given):
             return None
-        rows = connection.execute(self.statements.fences, {"keys": [row["key"] for row in given]}).mappings()
+        keys = [row["key"] for row in given]
+        rows = whole(connection).execute(self.statements.fences, {"keys": keys}).mappings()
         return {row["key"]: row for row in rows}
 
     def _extend(self, leases: Sequence[Lease], alive: int) -> Sequence[RowMapping]:

@@ -34,6 +34,6 @@ class Nonces:
     ) -> list[str]:
         """Insert a row by one statement; returns its key if that is not written under the `nonce` in `values`."""
         dialect = database.dialect
-        if database.run_direct(lambda direct: insertion.execute(dialect, direct, [row], values)) == 1:
+        if database.run_direct(lambda direct, _: insertion.execute(dialect, direct, [row], values)) == 1:
             return []
         return database.run(lambda connection, _: self.others(connection, [row["key"]], values["nonce"]))

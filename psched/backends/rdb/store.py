@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Executable, Index, MetaData, Row, Table
+from sqlalchemy import Executable, Index, MetaData, Table
 
 from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.tables import versions_table
@@ -34,7 +34,7 @@ class RdbLeaseStore(SqlStore):
         database: Database,
         leases: Leases,
         due_times: DueTimes,
-        claimed: Callable[[Row[Any]], Claim],
+        claimed: Callable[[Sequence[Any]], Claim],
         *tables: Table,
         upgrading: Sequence[Executable] = (),
         outdated: Sequence[Index] = (),

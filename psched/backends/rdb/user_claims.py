@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Connection,
-    Row,
     RowMapping,
     Select,
     Table,
@@ -29,6 +28,7 @@ from sqlalchemy import (
 )
 
 from psched.backends.rdb.candidates import least_of
+from psched.backends.rdb.claiming import ClaimedRow, Parameters
 from psched.backends.rdb.indexes import has_user, of_users
 from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import RUNNING, WAITING
@@ -36,13 +36,11 @@ from psched.dialects.base import Dialect, now_ms
 from psched.dialects.database import Database
 from psched.dialects.once import once, shared
 
-Parameters = dict[str, Any]
-
 
 class Claimed(NamedTuple):
     """What was leased, and for which users nobody looked since somebody else was claiming for them."""
 
-    rows: list[Row[Any]]
+    rows: list[ClaimedRow]
     busy: Collection[str]
 
 
@@ -77,7 +75,7 @@ class UserClaims:
                 connection.execute(self._change, {"users": locked})
         if keys and not self._database.dialect.returning:
             rows = connection.execute(self._taken, {**parameters, "keys": keys}).all()
-        by_key = {row.key: row for row in rows}
+        by_key = {row[0]: row for row in rows}
         return Claimed([by_key[key] for key in keys if key in by_key], shares.keys() - set(locked))
 
     def _choose(
@@ -142,7 +140,7 @@ class UserClaims:
             due = due.where(c.type.in_(bindparam("types", expanding=True)))
         return due.limit(bindparam(f"limit_{number}"))
 
-    def _take(self, connection: Connection, keys: list[str], parameters: Parameters) -> Sequence[Row[Any]]:
+    def _take(self, connection: Connection, keys: list[str], parameters: Parameters) -> Sequence[ClaimedRow]:
         taken = connection.execute(self._claim, {**parameters, "keys": keys})
         return taken.all() if self._database.dialect.returning else []
 

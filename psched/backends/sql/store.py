@@ -57,7 +57,7 @@ class SqlStore:
         self._database.close()
 
 
-def _read_clock(connection: Executing) -> int:
+def _read_clock(connection: Executing, _: bool) -> int:
     (clock,) = _NOW.of(connection)
     [(milliseconds,)] = connection.exec_driver_sql(clock.text, clock.parameters({})).fetchall()
     return int(milliseconds)

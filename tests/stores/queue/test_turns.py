@@ -118,6 +118,14 @@ def test_a_new_priority_or_user_is_seen_at_once(ours: QueueBench) -> None:
     assert keys_of(store.acquire(5, 100)) == ["c"]
 
 
+def test_the_first_task_of_a_higher_priority_goes_before_a_backlog(ours: QueueBench) -> None:
+    store, other = ours.queue(), ours.queue()
+    ours.submit(other, ["a", "b", "c"])
+    assert keys_of(store.acquire(1, 100)) == ["a"]
+    ours.submit(other, ["urgent"], priority=7)
+    assert keys_of(store.acquire(2, 100)) == ["urgent", "b"]
+
+
 def test_only_tasks_of_the_wanted_types_are_taken(ours: QueueBench) -> None:
     store = ours.queue()
     for n, user in enumerate([None, "u"]):
