@@ -29,6 +29,9 @@ _ORDERS = {Order.GRACEFUL: pipes.GRACEFUL, Order.IMMEDIATE: pipes.IMMEDIATE}
 _LONGEST_PAUSE = 60.0
 _SHORTEST_PAUSE = 0.5
 """Bounds of the pause between two attempts of a child that cannot begin, in seconds."""
+_CHANCES = 2
+_CHANCES_OF_KILLED = 5
+"""How many children in a row may die without a word before a start ends: of what they do, or killed by others."""
 
 
 class ForkProcessor:
@@ -192,7 +195,8 @@ class ForkProcessor:
             self._fork_at = now
         elif not child.ready or child.why:
             self._gave_up_later = child.ready
-            self._cannot_begin(child.why or f"{child.end} before it could begin", now, certain=bool(child.why))
+            chances = _CHANCES_OF_KILLED if child.killed else _CHANCES
+            self._cannot_begin(child.why or f"{child.end} before it could begin", now, 1 if child.why else chances)
         else:
             self._fork_at = self._replacement_time(child, now)
             log.error("%s %s%s; %s", child, child.end, _while_running(running), self._announce(now))
@@ -209,17 +213,17 @@ class ForkProcessor:
         else:
             log.warning("%s %s%s", child, child.end, _while_running(running))
 
-    def _cannot_begin(self, reason: str, now: float, certain: bool = True) -> None:
+    def _cannot_begin(self, reason: str, now: float, chances: int = 1) -> None:
         """Back off: each attempt in a row waits longer. The reason is told when it is a new one.
 
-        A child that died without a word, not `certain` to do so again, has one more chance before a start ends.
+        After so many failures in a row as there are `chances` a start ends.
         """
         self._failures += 1
         shortest = max(self.plan.settings.child_fork_frequency_limit, _SHORTEST_PAUSE)
         pause = min(shortest * 2 ** min(self._failures - 1, 10), _LONGEST_PAUSE) * random.uniform(1.0, 1.25)
         self._fork_at = now + pause
         is_new, self._reason = reason != self._reason, reason
-        self._could_not_begin = certain or self._failures > 1
+        self._could_not_begin = self._failures >= chances
         if self._could_not_begin and self._is_fatal(reason):
             log.error("worker %d cannot begin: %s; giving up", self.number, reason)
         elif is_new:

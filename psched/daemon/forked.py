@@ -68,6 +68,11 @@ class Forked:
         return f"was killed by {name_of(-self.code)}" if self.code < 0 else f"ended with exit code {self.code}"
 
     @property
+    def killed(self) -> bool:
+        """Whether it ended by SIGKILL: no deed of its own."""
+        return self.code == -signal.SIGKILL
+
+    @property
     def gone(self) -> bool:
         """Whether it is dead and buried."""
         return self.code is not None

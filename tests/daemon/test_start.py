@@ -52,11 +52,18 @@ def test_an_application_that_does_not_load_ends_the_start_and_says_why(
     assert expected in daemon.log
 
 
-def test_a_worker_that_is_killed_while_it_begins_ends_no_start(make_daemon: Make, tmp_path: Path) -> None:
-    daemon = make_daemon()
-    once = str(tmp_path / "once")
-    daemon.edit_app("VERSION = 1", f"os.path.exists({once!r}) or open({once!r}, 'x') and os.kill(os.getpid(), 9)")
+def test_a_worker_that_is_killed_again_and_again_while_it_begins_ends_no_start(
+    make_daemon: Make, tmp_path: Path
+) -> None:
+    daemon = make_daemon(child_fork_frequency_limit=0.1)
+    times = tmp_path / "times"
+    daemon.edit_app(
+        "VERSION = 1",
+        f"file = open({str(times)!r}, 'a+b'); file.write(b'.'); file.flush(); "
+        "file.tell() < 4 and os.kill(os.getpid(), 9)",
+    )
     daemon.start()
+    assert times.read_bytes() == b"...."
     assert "was killed by SIGKILL before it could begin; the next one comes in" in daemon.log
     daemon.stop()
 
