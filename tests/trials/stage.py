@@ -121,15 +121,15 @@ class Node:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
+    def bring_back(self) -> bool:
+        """Tell whether there is a master. One that gave up, its first worker killed, is started as by systemd."""
+        if self.pid is None and self.daemon.process.poll() is not None:
+            self.start()
+        return self.pid is not None
+
     def wait_until_there(self) -> None:
-        """Wait until there is a master. One that gave up, its first worker killed, is started again, as by systemd."""
-
-        def there() -> bool:
-            if self.pid is None and self.daemon.process.poll() is not None:
-                self.start()
-            return self.pid is not None
-
-        wait_for(there, self.daemon.explain, STARTS_WITHIN)
+        """Wait until there is a master."""
+        wait_for(self.bring_back, self.daemon.explain, STARTS_WITHIN)
 
     def wait_until_gone(self) -> None:
         """Wait until a master that was told to stop has ended."""

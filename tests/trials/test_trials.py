@@ -33,12 +33,26 @@ PLANS: dict[str, list[tuple[float, float, type[Fault]]]] = {
 """By store: when, for how long, what."""
 
 
+class Unattended(KillMaster):
+    """A master ends, as one does that gives up, and the fault starts no other."""
+
+    subject = "child"
+
+    def heal(self) -> None:
+        """Leave it as it is."""
+
+
 def run_trial(
-    lab: Lab, store: str, folder: Path, plan: Sequence[tuple[float, float, type[Fault]]], bounds: Bounds = BOUNDS
+    lab: Lab,
+    store: str,
+    folder: Path,
+    plan: Sequence[tuple[float, float, type[Fault]]],
+    bounds: Bounds = BOUNDS,
+    nodes: int = 2,
 ) -> Outcome:
     """Run a trial of a few seconds and print what came of it, in case it fails."""
     steps = [Step(at, lasts, fault, f"{SEED}/{fault.kind}") for at, lasts, fault in plan]
-    with Stage(lab, store, folder, schedules=SECOND_BY_SECOND) as stage:
+    with Stage(lab, store, folder, nodes=nodes, schedules=SECOND_BY_SECOND) as stage:
         outcome = Trial(stage, steps, SEED, bounds).run()
         if outcome.violations:
             print(*(node.daemon.log for node in stage.nodes.values()), sep="\n")
@@ -58,3 +72,8 @@ def test_a_trial_finds_out_what_a_wrong_clock_does_where_it_decides(lab: Lab, tm
         not_run("the clock of a process can be shifted on Linux only")
     outcome = run_trial(lab, "sqlite", tmp_path, [(0.5, 2, Clock)], Bounds(recovery=1.0))
     assert verdict.EARLY in {violation.kind for violation in outcome.violations}
+
+
+def test_a_master_that_ended_by_itself_is_started_again(lab: Lab, tmp_path: Path) -> None:
+    plan = [(0.5, 1.0, Unattended)]
+    assert run_trial(lab, "sqlite", tmp_path, plan, Bounds(runs=5), nodes=1).violations == []

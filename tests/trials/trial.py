@@ -84,7 +84,12 @@ class Trial:
         """
         patience = self.bounds.recovery + Judge(self._history(calm), self.bounds).backlog()
         while boottime() < calm + patience and Judge(self._history(calm), self.bounds).pending():
+            self._bring_back()
             time.sleep(1)
+
+    def _bring_back(self) -> None:
+        for node in self.stage.nodes.values():
+            node.bring_back()
 
     def _history(self, calm: float) -> History:
         """Return what is known by now."""
@@ -107,6 +112,8 @@ class Trial:
                     fault.begin()
                 for fault in active:
                     fault.go_on()
+                if not any(fault.subject == "master" for fault in active):
+                    self._bring_back()
                 time.sleep(TICK)
         finally:
             self._heal(list(active), active)
