@@ -29,7 +29,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-from psched.dialects.now import now_ms
+from psched.dialects.now import now_ms, now_once
 from psched.dialects.pairs import Executing, Prepared, kind_of
 
 GivenRow = Mapping[str, str | int]
@@ -147,8 +147,7 @@ class Insertion:
 
     def _many(self) -> tuple[Insert, Insert]:
         rows = rows_in("new_rows", self._given)
-        clock = select(now_ms()).scalar_subquery()  # is then read once, and not for each row
-        values = self._values({field.name: rows.c[_NEW + field.name] for field in self._given}, clock)
+        values = self._values({field.name: rows.c[_NEW + field.name] for field in self._given}, now_once())
         told = select(*values.values()).select_from(rows)
         chosen = told.where(literal_column("1 = 1"))  # else SQLite takes ON CONFLICT for a join's
         names = list(values)

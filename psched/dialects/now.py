@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger
+from sqlalchemy import BigInteger, ScalarSelect, select
 from sqlalchemy.sql.functions import FunctionElement
 
 
@@ -11,3 +11,8 @@ class now_ms(FunctionElement[int]):  # noqa: N801 – spelled like the SQL funct
 
     type = BigInteger()
     inherit_cache = True
+
+
+def now_once() -> ScalarSelect[int]:
+    """Return the same clock for a statement on many rows: PostgreSQL and SQLite compute `now_ms` for each of them."""
+    return select(now_ms()).scalar_subquery()

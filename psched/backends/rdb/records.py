@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from psched.backends.rdb.schedule_rows import entry_columns, optional_milliseconds
 from psched.backends.rdb.tables import milliseconds
-from psched.dialects.base import Dialect, now_ms
+from psched.dialects.base import Dialect, now_ms, now_once
 from psched.dialects.given import Told
 from psched.dialects.insertion import as_parameter, rows_in
 from psched.dialects.pairs import Pair
@@ -44,6 +44,9 @@ _GIVEN = (*_OF_ENTRY, "reckoning", "started")
 _OF_DEFINITION = (
     *("key", "version", "type", "cron", "timezone", "delay_ms", "catch_up", "max_lateness_ms", "alert_after_ms", "due"),
 )
+
+
+_NOW = now_ms()
 
 
 class Settling(NamedTuple):
@@ -86,7 +89,7 @@ class Records:
     def entering_given(self, given: Told) -> Insert:
         """Return what enters all that has just been settled of the given keys; given is what `values` returns."""
         values = {name: given[name] for name in _GIVEN}
-        return self._entry_of(self._schedules, values, self._schedules.c.key == given["key"])
+        return self._entry_of(self._schedules, values, self._schedules.c.key == given["key"], clock=now_once())
 
     def passing(self, connection: Connection, row: ScheduleRow, entry: Entry) -> None:
         """Enter what became of the occurrence in `row`, passed over by a change that has just been written."""
@@ -164,12 +167,13 @@ class Records:
         values: Mapping[str, ColumnElement[Any]],
         *conditions: ColumnElement[bool],
         age: int = 0,
+        clock: ColumnElement[int] = _NOW,
     ) -> Insert:
         began = values["started"]  # known up to a round trip, which a run may be shorter than
-        started = case((began > now_ms(), now_ms()), else_=began)
+        started = case((began > clock, clock), else_=began)
         *names, version = (source.c[name] for name in _OF_SCHEDULE)
         known = [value for name, value in values.items() if name != "started"]
-        chosen = select(*names, version - age if age else version, *known, started, now_ms()).where(*conditions)
+        chosen = select(*names, version - age if age else version, *known, started, clock).where(*conditions)
         return insert(self._ledger).from_select([*_OF_SCHEDULE, *values, "ended"], chosen)
 
     def _changing(

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from psched.backends.rdb.tables import RUNNING, WAITING
-from psched.dialects.base import Dialect, ExactText, LongText, now_ms
+from psched.dialects.base import Dialect, ExactText, LongText, now_ms, now_once
 from psched.dialects.given import Given, Told
 
 _LONGEST_BACKOFF = 30
@@ -84,7 +84,7 @@ class LeaseStatements:
         """Return the UPDATE that ends the leases with a given key and fence and writes `values`, on `conditions`."""
         c = self._table.c
         ours = (c.key == given["key"], c.fence == given["fence"], c.status == RUNNING)
-        return update(self._table).where(*ours, *conditions).values({**self._ended, **values})
+        return update(self._table).where(*ours, *conditions).values({**self._ended, "updated": now_once(), **values})
 
     def due(self, type_count: int | None, locked: bool) -> Select[Any]:
         """Return the keys that are due, earliest first, at most :limit; of the types :type_0, :type_1, … if limited.
@@ -136,7 +136,7 @@ class LeaseStatements:
 
     def _retrying_given(self, given: Told) -> Update:
         kept = func.coalesce(given["error"], self._table.c.last_error)
-        return self.settling_given(given, due=now_ms() + given["wait"], last_error=kept, crashes=0)
+        return self.settling_given(given, due=now_once() + given["wait"], last_error=kept, crashes=0)
 
     def _extending(self) -> Update:
         """Renew :pairs of key and fence; :keys are the same keys again, by which the rows are found."""
