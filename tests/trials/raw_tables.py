@@ -62,11 +62,22 @@ class OnSql:
 
     def delete(self, keys: Sequence[str]) -> None:
         for part in batched(keys):
-            with self._engine.begin() as connection:
-                connection.execute(self._table.delete().where(self._table.c.key.in_(part)))
+            self._delete(part)
 
     def close(self) -> None:
         self._engine.dispose()
+
+    def _delete(self, keys: Sequence[str], tries: int = 20) -> None:
+        """Delete these rows; again where a worker, which writes the same ones in another order, made it a victim."""
+        for left in reversed(range(tries)):
+            try:
+                with self._engine.begin() as connection:
+                    connection.execute(self._table.delete().where(self._table.c.key.in_(keys)))
+            except sa.exc.OperationalError:
+                if left == 0:
+                    raise
+            else:
+                return
 
 
 class OnRedis:
