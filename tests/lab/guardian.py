@@ -23,7 +23,7 @@ def main(folder: str, user: str, *command: str) -> int:
     server = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
+        stdout=sys.stderr,  # the server's log: Redis says there why it ends
         cwd=folder,
         user=user or None,
         group=pwd.getpwnam(user).pw_gid if user else None,
