@@ -76,11 +76,15 @@ def test_an_error_is_sqlalchemys_and_shows_no_parameter(database: Database) -> N
     assert "password" not in str(caught.value)
 
 
-def test_all_connections_that_died_together_are_one_loss(database: Database) -> None:
+@pytest.mark.parametrize("whole_from_the_start", [False, True])
+def test_all_connections_that_died_together_are_one_loss(database: Database, whole_from_the_start: bool) -> None:
+    def work(connection: Executing, uncertain: bool) -> Any:
+        return insert("a")(whole(connection) if whole_from_the_start else connection, uncertain)
+
     with open_connections(database, 2) as connections:
         for connection in connections:
             connection.close()
-    assert database.run_direct(insert("a")) == 1
+    assert database.run_direct(work) == 1
 
 
 @contextmanager
