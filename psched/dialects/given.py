@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, Insert, Select, String, Update, bindparam, column
+from sqlalchemy import ColumnElement, Insert, Select, Update, bindparam, column
 
-from psched.dialects.insertion import as_parameter, given_rows
+from psched.dialects.insertion import as_parameter, rows_in
 from psched.dialects.pairs import Executing, Prepared, Texts, kind_of
 
 _PREFIX = "given_"
@@ -44,17 +44,16 @@ class Given:
         if differing not in self._texts:
             self._texts[differing] = Texts(self._build(self._told(differing)))
         (prepared,) = self._texts[differing].of(connection)
-        names = (_KEY, *(name for name in differing if name != _KEY))
-        told = [{name: row[name] for name in names if row[name] is not None} for row in rows]
+        names = [name for name in self._types if name == _KEY or name in differing]
         same = {f"{_PREFIX}{name}": first[name] for name in self._types if name not in names}
-        parameters = prepared.parameters({**values, **same, _ROWS: as_parameter(told)})
+        parameters = prepared.parameters({**values, **same, _ROWS: as_parameter(rows, names)})
         changed: int = connection.exec_driver_sql(prepared.text, parameters).rowcount
         return changed
 
     def _told(self, differing: Sequence[str]) -> Told:
         """Return a column for the key and for what differs, and a parameter for the rest."""
         columns = {name: type_ for name, type_ in self._types.items() if name == _KEY or name in differing}
-        rows = _rows_in(columns)
+        rows = rows_in(_ROWS, [column(f"{_PREFIX}{name}", type_) for name, type_ in columns.items()])
         return {
             name: rows.c[f"{_PREFIX}{name}"] if name in columns else bindparam(f"{_PREFIX}{name}", type_=type_)
             for name, type_ in self._types.items()
@@ -103,9 +102,3 @@ class OfKeys:
         told = dict.fromkeys(names, keys[-1]) | dict(zip(names, keys, strict=False))
         changed: int = connection.exec_driver_sql(prepared.text, prepared.parameters({**values, **told})).rowcount
         return changed
-
-
-def _rows_in(types: Mapping[str, Any]) -> FromClause:
-    """Return what stands in FROM for the rows: a column `given_<name>` for each of `types`."""
-    fields = [column(f"{_PREFIX}{name}", type_) for name, type_ in types.items()]
-    return given_rows(bindparam(_ROWS, type_=String), fields).table_valued(*fields, name=_ROWS)

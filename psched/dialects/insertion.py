@@ -1,7 +1,8 @@
 """Writing new rows of one table, one or thousands at a time, in statements whose text is always the same. Any process.
 
-Many rows go as one parameter, a JSON array of objects. The statements are compiled once and handed to the driver as
-they stand: it has next to nothing to do for each row.
+Many rows go as one parameter, a JSON array of arrays, and what all of them have in common as parameters of their own:
+to take each row apart costs a database as much as to write it. The statements are compiled once and handed to the
+driver as they stand: it has next to nothing to do for each row.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Ways(NamedTuple):
 class given_rows(FunctionElement[str]):  # noqa: N801 – spelled like the SQL function it stands for
     """The rows of a parameter that `as_parameter` made: what a dialect compiles in its own way.
 
-    A column `new_key`, or `given_key`, has what is given as `key`, lest the two are mixed up.
+    `fields`: the names of the columns, in the order of the values, and their types.
     """
 
     type = String()
@@ -77,7 +78,7 @@ class given_rows(FunctionElement[str]):  # noqa: N801 – spelled like the SQL f
 
     def __init__(self, parameter: ColumnElement[str], fields: Sequence[ColumnClause[Any]]) -> None:
         super().__init__(parameter)
-        self.fields = [(field.name, field.name.partition("_")[2], field.type) for field in fields]
+        self.fields = [(field.name, field.type) for field in fields]
 
 
 @compiles(given_rows)
@@ -116,38 +117,46 @@ class Insertion:
         """
         done = 0
         for page in _pages(rows):
-            if len(page) == 1:
-                ways, told = self._prepared(connection, *page[0]), {_NEW + name: told for name, told in page[0].items()}
-            else:
-                ways, told = self._prepared(connection), {"new_rows": as_parameter(page)}
+            same = page[0] if len(page) == 1 else _same(page)
+            told = {_NEW + name: value for name, value in same.items()}
+            differing: tuple[str, ...] = ()
+            if len(page) > 1:
+                differing = tuple(sorted(set().union(*page) - same.keys()))
+                told["new_rows"] = as_parameter(page, differing)
+            ways = self._prepared(connection, tuple(same), differing)
             done += dialect.insert_prepared(connection, ways, {**told, **values})
         return done
 
-    def _prepared(self, connection: Executing, *told: str) -> Ways:
-        """Return the statements for one row of which that is told, or for many, as the connection's driver takes them.
+    def _prepared(self, connection: Executing, same: Sequence[str], differing: Sequence[str]) -> Ways:
+        """Return the statements for rows of which that is told, as the connection's driver takes them.
 
-        Who submits one by one says little of each: so no parameter is sent for the rest.
+        Who submits says little of each task: so nothing is sent for the rest, and what is the `same` for all rows is
+        sent once. Nothing is `differing` in a single row.
         """
-        kind = (*kind_of(connection), *told)
+        kind = (*kind_of(connection), same, differing)
         if kind not in self._ways:
-            statements = self._single(told) if told else self._many()
+            statements = self._many(same, differing) if differing else self._single(same)
             self._ways[kind] = Ways(*(Prepared.of(self._whole(statement), connection) for statement in statements))
         return self._ways[kind]
 
     def _whole(self, statement: Insert) -> Insert:
         return statement if self._further is None else self._further(statement)
 
-    def _single(self, told: Collection[str]) -> tuple[Insert, Insert]:
-        parameters = {
+    def _parameters(self, told: Collection[str]) -> dict[str, ColumnElement[Any]]:
+        return {
             field.name: bindparam(_NEW + field.name, type_=field.type) if field.name in told else null()
             for field in self._given
         }
-        values = self._values(parameters, now_ms())
+
+    def _single(self, told: Collection[str]) -> tuple[Insert, Insert]:
+        values = self._values(self._parameters(told), now_ms())
         return insert(self._table).values(values), self._dialect.insert_new(self._table).values(values)
 
-    def _many(self) -> tuple[Insert, Insert]:
-        rows = rows_in("new_rows", self._given)
-        values = self._values({field.name: rows.c[_NEW + field.name] for field in self._given}, now_once())
+    def _many(self, same: Collection[str], differing: Collection[str]) -> tuple[Insert, Insert]:
+        types = {field.name: field.type for field in self._given}
+        rows = rows_in("new_rows", [column(_NEW + name, types[name]) for name in differing])
+        columns = {name: rows.c[_NEW + name] for name in differing}
+        values = self._values({**self._parameters(same), **columns}, now_once())
         told = select(*values.values()).select_from(rows)
         chosen = told.where(literal_column("1 = 1"))  # else SQLite takes ON CONFLICT for a join's
         names = list(values)
@@ -157,15 +166,20 @@ class Insertion:
         )
 
 
-def rows_in(name: str, fields: Sequence[Column[Any]]) -> FromClause:
-    """Return what stands in FROM for the rows in the parameter `name`; their columns are `new_key`, …"""
-    told = [column(_NEW + field.name, field.type) for field in fields]
-    return given_rows(bindparam(name, type_=String), told).table_valued(*told, name="given")
+def rows_in(parameter: str, columns: Sequence[ColumnClause[Any]]) -> FromClause:
+    """Return what stands in FROM for the rows in a parameter that `as_parameter` made, and has these columns."""
+    return given_rows(bindparam(parameter, type_=String), columns).table_valued(*columns, name="given")
 
 
-def as_parameter(rows: Sequence[GivenRow]) -> str:
-    """Return rows as the parameter of `given_rows`."""
-    return _ENCODER.encode(rows)
+def as_parameter(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """Return of `rows` what they have by these names as the parameter of `given_rows`."""
+    return _ENCODER.encode(list(zip(*([row.get(name) for row in rows] for name in names), strict=True)))
+
+
+def _same(page: Sequence[GivenRow]) -> GivenRow:
+    """Return what all rows have in common; their keys differ."""
+    count = len(page)
+    return {name: value for name, value in page[0].items() if [row.get(name) for row in page].count(value) == count}
 
 
 def _pages(rows: Sequence[GivenRow]) -> list[list[GivenRow]]:

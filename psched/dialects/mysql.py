@@ -65,7 +65,7 @@ def _long_text(element: LongText, compiler: DDLCompiler, **options: Any) -> str:
 @compiles(given_rows, "mysql")
 def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
     types = compiler.dialect.type_compiler_instance
-    fields = (f"{column} {types.process(type_)} PATH '$.{name}'" for column, name, type_ in element.fields)
+    fields = (f"{name} {types.process(type_)} PATH '$[{place}]'" for place, (name, type_) in enumerate(element.fields))
     return f"JSON_TABLE({compiler.process(element.clauses, **options)}, '$[*]' COLUMNS ({', '.join(fields)}))"
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from sqlalchemy import ARRAY, Connection, Table, any_, func, text
+from sqlalchemy import ARRAY, Connection, String, Table, any_, func, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.compiler import compiles
@@ -56,11 +56,16 @@ def _exact_text(element: ExactText, compiler: DDLCompiler, **options: Any) -> st
 
 @compiles(given_rows, "postgresql")
 def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
-    types = compiler.dialect.type_compiler_instance
-    columns = ", ".join(f'"{name}" AS {column}' for column, name, _ in element.fields)
-    fields = ", ".join(f'"{name}" {types.process(type_)}' for _, name, type_ in element.fields)
+    fields = ", ".join(_field(compiler, place, *field) for place, field in enumerate(element.fields))
     told = compiler.process(element.clauses, **options)
-    return "".join(("(SELECT ", columns, " FROM json_to_recordset(CAST(", told, " AS JSON)) AS told (", fields, "))"))
+    return "".join(("(SELECT ", fields, " FROM json_array_elements(CAST(", told, " AS JSON)) AS told (value))"))
+
+
+def _field(compiler: SQLCompiler, place: int, name: str, type_: Any) -> str:
+    """Return a value of a row. Text stays as it is: a cast to its column's type would cut it to fit."""
+    if isinstance(type_, String):
+        return f"value ->> {place} AS {name}"
+    return f"CAST(value ->> {place} AS {compiler.dialect.type_compiler_instance.process(type_)}) AS {name}"
 
 
 class Dialect(base.Dialect):

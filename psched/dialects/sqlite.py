@@ -37,7 +37,7 @@ def _now_ms(element: now_ms, compiler: SQLCompiler, **options: Any) -> str:
 
 @compiles(given_rows, "sqlite")
 def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
-    fields = ", ".join(f"json_extract(value, '$.{name}') AS {column}" for column, name, _ in element.fields)
+    fields = ", ".join(f"json_extract(value, '$[{place}]') AS {name}" for place, (name, _) in enumerate(element.fields))
     return "".join(("(SELECT ", fields, " FROM json_each(", compiler.process(element.clauses, **options), "))"))
 
 

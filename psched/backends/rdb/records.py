@@ -18,6 +18,7 @@ from sqlalchemy import (
     Update,
     bindparam,
     case,
+    column,
     insert,
     literal,
     null,
@@ -74,7 +75,7 @@ class Records:
             for name in ("action", "node", "pending", "reckoning")
         }
         self._change = self._changing(schedules.c.version, given, self._this)
-        new = rows_in("new_rows", [schedules.c.key])
+        new = rows_in("new_rows", [column("new_key", schedules.c.key.type)])
         ours = (schedules.c.key == new.c.new_key, schedules.c.nonce == bindparam("nonce", type_=schedules.c.nonce.type))
         self._additions = self._changing(schedules.c.version, given, *ours)
         self._removal = self._changing(schedules.c.version + 1, given, self._this)
@@ -102,7 +103,7 @@ class Records:
     def additions(self, connection: Connection, keys: Sequence[str], nonce: int, node: str) -> None:
         """Enter the definitions of the schedules with these keys that were just added under `nonce`."""
         for start in range(0, len(keys), _PAGE):
-            rows = as_parameter([{"key": key} for key in keys[start : start + _PAGE]])
+            rows = as_parameter([{"key": key} for key in keys[start : start + _PAGE]], ["key"])
             connection.execute(self._additions, {"new_rows": rows, "nonce": nonce, **self.of_addition(node)})
 
     def adding(self, new: Insert) -> Insert:
