@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import compress_to_text, encode
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _PAGE = 500
 """Rows looked at by one script."""
 _PRIORITIES = range(-100, 101)
@@ -36,9 +38,9 @@ class RedisTaskStore(RedisLeaseStore):
 
         Within `advance` they are written with that, or not at all, and nothing is returned.
         """
-        arguments = [new_number(), *(word for task in tasks for word in _words(task))]
+        arguments: builtins.list[Argument] = [new_number(), _columns(tasks)]
         if connection is None:
-            return [key.decode() for key in self._run("submit", *arguments)]
+            return [key.decode() for key in self._run("submit", *arguments, "many" if len(tasks) > 1 else "one")]
         if not isinstance(connection, Handover) or not self._server.is_same(connection.server):
             raise NotSupportedError("connection: a queue on Redis takes no part in transactions; submit without it")
         connection.submit(self._table.meta, arguments)
@@ -128,8 +130,16 @@ class RedisTaskStore(RedisLeaseStore):
         return answer
 
 
-def _words(task: NewTask) -> Sequence[Argument]:
-    """Return what the script that submits takes of a task. Raises ValueError."""
+def _columns(tasks: Sequence[NewTask]) -> str:
+    """Return what the script that submits takes of tasks, as JSON. Raises ValueError.
+
+    A column is a list, or what it has in common: it takes a tenth of the time that an argument for each value does.
+    """
+    keys, *rest = zip(*[_words(task) for task in tasks], strict=True)
+    return _ENCODER.encode([keys, *(column if column.count(column[0]) < len(column) else column[0] for column in rest)])
+
+
+def _words(task: NewTask) -> tuple[str, ...]:
     if task.priority not in _PRIORITIES:
         raise ValueError(f"priority must be a whole number from -100 to 100, got {task.priority!r}")
     text = encode(dict(task.data))
@@ -137,11 +147,11 @@ def _words(task: NewTask) -> Sequence[Argument]:
         task.key,
         task.type,
         text if task.compression is None else compress_to_text(text),
-        "" if task.run_at is None else round(task.run_at * 1000),
+        "" if task.run_at is None else str(round(task.run_at * 1000)),
         "" if task.user is None else task.user,
-        "" if task.max_running is None else task.max_running,
-        task.priority,
-        "" if task.max_attempts is None else task.max_attempts,
+        "" if task.max_running is None else str(task.max_running),
+        str(task.priority),
+        "" if task.max_attempts is None else str(task.max_attempts),
     )
 
 

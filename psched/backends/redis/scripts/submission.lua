@@ -1,7 +1,18 @@
 -- Submitting tasks. What goes into one sorted set goes there together, as many rows have their sets in common.
 
 local AT_ONCE = 2000  -- arguments of one command; Lua takes some thousands
-local OPTIONAL = {[5] = 'max_running', [7] = 'max_attempts'}  -- what a row need not have, and where it stands
+
+-- Returns what is told of new rows in ARGV[place], by columns: keys, types, data, times ('' for now), users, max_running (or
+-- ''), priorities and max_attempts (or ''). What all rows have in common is told once.
+local function columns_in(place)
+  local columns = cjson.decode(ARGV[place])
+  for number, told in ipairs(columns) do
+    if type(told) ~= 'table' then
+      columns[number] = setmetatable({}, {__index = function() return told end})
+    end
+  end
+  return unpack(columns)
+end
 
 local function collect(sets, name, score, key)
   local set = sets[name] or {}
@@ -39,13 +50,14 @@ local function settle_down(sets, lines, fresh)
   end
 end
 
--- Fails before anything is written where new rows (from `first` on, see below) cannot wait, as somebody has spoilt a key: a
--- row that waits nowhere would never be run.
+-- Fails before anything is written where new rows (see below) cannot wait, as somebody has spoilt a key: a row that waits
+-- nowhere would never be run.
 local function see_that_they_can_wait(first)
   local seen, type_before, user_before, time_before = {}, nil, nil, nil
+  local keys, types, _, times, users = columns_in(first + 1)
   call('ZCARD', T .. 'keys')
-  for place = first + 1, #ARGV, 8 do
-    local type, user, time = ARGV[place + 1], ARGV[place + 4], ARGV[place + 3]
+  for number = 1, #keys do
+    local type, user, time = types[number], users[number], times[number]
     local is_due = (tonumber(time) or now) <= now
     local is_other = type ~= type_before or user ~= user_before or time ~= time_before
     local sort = is_other and line_of(type, user) .. (is_due and ':due' or ':later')
@@ -61,30 +73,31 @@ local function see_that_they_can_wait(first)
   end
 end
 
--- Creates the rows that stand in ARGV from `first` on: a nonce, then for each row key, type, data, run_at ('' for now),
--- user, max_running (or ''), priority and max_attempts (or ''). Returns the keys that exist, but for those that a call
--- with this very nonce has written.
+-- Creates the rows that ARGV tells of: from `first` on it has a nonce and the columns. Returns the keys that exist, but for
+-- those that a call with this very nonce has written.
 local function submit(first)
   local sets, lines, fresh = {}, {}, {}
   local nonce, present, news, fence, at = ARGV[first], {}, 0, nil, whole(now)
+  local keys, types, data, times, users, limits, priorities, attempts = columns_in(first + 1)
   local where, like = nil, {}
-  for place = first + 1, #ARGV, 8 do
-    local key, row = ARGV[place], row_of(ARGV[place])
+  for number, key in ipairs(keys) do
+    local row = row_of(key)
     if call('EXISTS', row) == 1 then
       if call('HGET', row, 'nonce') ~= nonce then
         present[#present + 1] = key
       end
     else
-      local type, user, priority = ARGV[place + 1], ARGV[place + 4], ARGV[place + 6]
-      local run_at = ARGV[place + 3] == '' and at or ARGV[place + 3]
+      local type, user, priority, run_at = types[number], users[number], priorities[number], times[number]
+      run_at = run_at == '' and at or run_at
       fence = fence or first_fence(T)
-      local fields = {'type', type, 'data', ARGV[place + 2], 'run_at', run_at, 'user', user, 'priority', priority,
+      local fields = {'type', type, 'data', data[number], 'run_at', run_at, 'user', user, 'priority', priority,
         'nonce', nonce, 'fence', fence, 'attempts', '0', 'crashes', '0', 'cancel_requested', '0', 'created', at,
         'status', 'waiting', 'due', run_at, 'updated', at}
-      for offset, name in pairs(OPTIONAL) do
-        if ARGV[place + offset] ~= '' then
-          fields[#fields + 1], fields[#fields + 2] = name, ARGV[place + offset]
-        end
+      if limits[number] ~= '' then
+        fields[#fields + 1], fields[#fields + 2] = 'max_running', limits[number]
+      end
+      if attempts[number] ~= '' then
+        fields[#fields + 1], fields[#fields + 2] = 'max_attempts', attempts[number]
       end
       call('HSET', row, unpack(fields))
       if type ~= like[1] or user ~= like[2] or priority ~= like[3] or run_at ~= like[4] then
