@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,7 +81,7 @@ def test_what_cannot_be_stored_is_refused_before_anything_is_written(
     queue: Queue, fields: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(ValueError, match=fault):
-        queue.submit_many([NewTask("first", "t"), replace(NewTask("key", "t"), **fields)])
+        queue.submit_many([NewTask("first", "t"), NewTask("key", "t")._replace(**fields)])
     assert list(queue.list()) == []
     with pytest.raises(ValueError, match="status must be one of waiting"):
         queue.list(status="done")
