@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -28,7 +29,7 @@ _LISTENING = 6
 """For how many of the longest rests a bell is armed; it is armed anew at each look."""
 
 _BURST = 1.0
-"""Seconds without tidying up, before something is due and after something was found: who is busy has no time for it."""
+"""Seconds for which old rows can wait, while something is found or due within as many: who is busy has no time."""
 
 _SOON = 10.0
 """Seconds before something is due in which a sibling is to be ready for it."""
@@ -70,7 +71,7 @@ class Lane:
         self._more = 0
         self._ear = Ear(partial(source.open_bell, application.types is not None), self._unheard, vigil.clock)
         self._full = False
-        self._working_since = 0.0
+        self._busy_since = math.inf
         self._failures = 0
         self._failed_at = 0.0
         self._standing_by = False
@@ -155,8 +156,8 @@ class Lane:
 
         What became due between the two is not missed: what is asked for and still not to be had is for others.
         """
-        if self._vigil.working and self._clock() > self._working_since + _BURST:
-            self.source.tidy()
+        if self._vigil.working:
+            self._tidy(is_calm=False)
         tasks: Sequence[Task] = () if self._vigil.looks_first else self._take()
         if not tasks and not self._stands_by() and self._is_due_now():
             tasks = self._take()
@@ -169,8 +170,6 @@ class Lane:
         tasks = self.source.poll_multi(limit, self.application.types, ahead=True)
         self._full = len(tasks) >= limit
         if tasks:
-            if not self._vigil.working:
-                self._working_since = self._clock()
             self._vigil.worked()
             self.seat.answer()
             self._standing_by = False
@@ -210,9 +209,15 @@ class Lane:
         self._news = False
         if wait is not None and wait < _SOON:
             self.seat.alert()
-        if wait is None or wait > _BURST:
-            self.source.tidy(idle=True)
+        self._tidy(is_calm=wait is None or wait > _BURST)
         return wait
+
+    def _tidy(self, is_calm: bool) -> None:
+        """Tidy up now and then: what is always a little busy does so amid its work."""
+        now = self._clock()
+        self._busy_since = math.inf if is_calm else min(self._busy_since, now)
+        if is_calm or now > self._busy_since + _BURST:
+            self.source.tidy(idle=is_calm)
 
     def _failed(self, error: Exception) -> None:
         """Log a failing poll once for as long as it fails the same way, and come back less and less often."""

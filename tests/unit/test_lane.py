@@ -1,0 +1,67 @@
+"""What a lane does besides taking tasks. With a clock of the test's own."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from psched.application import Application
+from psched.daemon.lane import Lane
+from psched.daemon.prefetch import FixedPrefetch
+from psched.daemon.vigil import Vigil
+from psched.source import Source
+
+
+class Road:
+    """A lane over a source of tasks that are due at a pace, and run in no time."""
+
+    def __init__(self, pace: float, until: float = math.inf, taken: bool = False) -> None:
+        """`pace`: seconds between two tasks, up to `until`. `taken`: by others, before this lane comes."""
+        self.time = self.due = 1000.0
+        self.tidied: list[float] = []
+        self._pace = pace
+        self._until = self.time + until
+        self._taken = taken
+        store = SimpleNamespace(next_due=self._next_due)
+        source: Any = SimpleNamespace(open_bell=lambda _: None, poll_multi=self._take, tidy=self._tidy, store=store)
+        vigil = Vigil(1.0, lambda: self.time, lambda least, most: (least + most) / 2)
+        self.lane = Lane("queue", cast("Source", source), Application(()), FixedPrefetch(9), vigil, None, 3.0)
+
+    def drive(self, seconds: float) -> None:
+        """Let the lane poll for so long."""
+        end = self.time + seconds
+        while self.time < end:
+            self.lane.poll()
+            self.time += max(self.lane.pause(), 0.001)
+
+    def _take(self, *_: object, **__: object) -> list[Any]:
+        if self._next_due() != 0:
+            return []
+        self.due += self._pace
+        return [] if self._taken else [object()]
+
+    def _next_due(self, *_: object) -> float | None:
+        return None if self.due > self._until else max(self.due - self.time, 0.0)
+
+    def _tidy(self, idle: bool = False) -> None:
+        self.tidied.append(self.time)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("pace", [0.0005, 0.1, 0.9, 5.0])
+def test_old_rows_are_removed_though_something_is_always_due_soon(pace: float, taken: bool) -> None:
+    road = Road(pace, taken=taken)
+    road.drive(15)
+    times = [1000.0, *road.tidied, road.time]
+    assert max(after - before for before, after in itertools.pairwise(times)) < 11
+
+
+def test_a_burst_is_not_kept_waiting_by_what_is_old() -> None:
+    road = Road(0.01, until=0.9)
+    road.drive(20)
+    assert road.tidied
+    assert min(road.tidied) > 1000.9
