@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+class _Nothing(Mapping[str, Any]):
+    """No data, for all that have none: nobody can write into it, and it can be copied and pickled."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "{}"
+
+    def __getitem__(self, name: str) -> Any:
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+_NOTHING = _Nothing()
 
 
 @dataclass(frozen=True, slots=True)
