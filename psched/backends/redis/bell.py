@@ -20,6 +20,8 @@ Connection = Any
 
 _SHORTEST = 0.001
 """Seconds; Redis takes 0 for ever."""
+_OVERDUE = 5.0
+"""Seconds by which an answer may be late; then its connection is gone, without a word on the way to here."""
 _TRIAL = 0.05
 """Seconds of the first wait on a connection: what is in between may know nothing of commands that wait."""
 
@@ -37,14 +39,14 @@ class WakeList:
         self._clock = clock
         self._connection: Connection | None = None
         self._waits = False
-        self._until = 0.0
+        self._until = self._answer_at = 0.0
 
     def arm(self, seconds: float) -> None:
         """Wait in the list for `seconds`, or so much longer. Raises redis-py's errors."""
         self._until = self._clock() + seconds
-        if self._waits:
+        if self._waits and not self._is_overdue():
             return  # when the server ends that, `rang` goes on
-        if self._connection is not None and not self._is_open(self._connection):
+        if self._connection is not None and (self._waits or not self._is_open(self._connection)):
             self.close()
         if self._connection is None:
             if self._selective:
@@ -98,17 +100,22 @@ class WakeList:
             connection.disconnect()
 
     def _is_open(self, connection: Connection) -> bool:
-        """Tell whether a connection that nothing is awaited on is still one: the server may have left meanwhile."""
+        """Tell whether nothing has come on a connection, not even its end."""
         try:
             return not connection.can_read(0)
         except DriverError:
             return False
+
+    def _is_overdue(self) -> bool:
+        """Tell whether the server has not answered although it should have long ago."""
+        return self._clock() > self._answer_at + _OVERDUE and self._is_open(self._connection)
 
     def _wait(self, connection: Connection) -> None:
         # Trying the connection first would mean to wait for an answer.
         longest = math.inf if self.proven else _TRIAL
         seconds = min(max(self._until - self._clock(), _SHORTEST), longest)
         connection.send_command("BLPOP", self._key, seconds, check_health=False)
+        self._answer_at = self._clock() + seconds
         self._waits = True
 
     def _answer(self, connection: Connection) -> bool:

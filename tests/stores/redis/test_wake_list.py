@@ -10,6 +10,7 @@ from contextlib import closing
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from psched.backends.redis.bell import WakeList
 from psched.model import NewTask
 from psched.store import Bell, LeaseStore, ScheduleStore, TaskStore
 from tests.lab.laboratory import Lab
@@ -217,6 +218,18 @@ def test_a_lost_connection_is_an_error_and_is_made_anew(lab: Lab) -> None:
             server.kill()
             bell.disarm()
         bench.close()
+
+
+def test_a_connection_on_which_no_answer_comes_is_trusted_for_a_moment_only(queue: TaskStore, bell: Bell) -> None:
+    assert isinstance(bell, WakeList)
+    bell.arm(60)
+    late = time.monotonic() + 70
+    bell._clock = lambda: late  # as if nothing had come for so long
+    bell.arm(60)
+    assert not bell.proven
+    assert eventually(lambda: not bell.rang() and bell.proven)
+    queue.submit([NewTask("key", "t")])
+    assert rings(bell)
 
 
 def test_a_connection_that_was_lost_amid_a_run_is_made_anew(queue: TaskStore, tasks: QueueBench, bell: Bell) -> None:
