@@ -191,8 +191,7 @@ def storable_task(task: NewTask) -> NewTask:
         raise ValueError(f"max_running {task.max_running!r} needs a user whose tasks are counted")
     _check_count("max_running", task.max_running)
     _check_count("max_attempts", task.max_attempts)
-    if isinstance(task.priority, bool) or task.priority not in PRIORITIES:
-        raise ValueError(f"priority must be a whole number from -100 to 100, got {task.priority!r}")
+    _check_priority(task.priority)
     if task.compression not in (None, "gzip"):
         raise ValueError(f"compression must be 'gzip' or None, got {task.compression!r}")
     return task
@@ -208,6 +207,11 @@ def _check_user(user: object) -> None:
         check_key(user)
     except ValueError as error:
         raise ValueError(f"user is not usable: {str(error).replace('key', 'it', 1)}") from error
+
+
+def _check_priority(value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITIES:
+        raise ValueError(f"priority must be a whole number from -100 to 100, got {value!r}")
 
 
 def _check_count(name: str, value: object) -> None:

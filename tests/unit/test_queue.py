@@ -74,6 +74,7 @@ def test_many_tasks_are_submitted_at_once(queue: Queue) -> None:
         ({"max_attempts": 1.5}, "max_attempts must be a whole number"),
         ({"priority": 101}, "priority must be a whole number from -100 to 100, got 101"),
         ({"priority": True}, "priority must be"),
+        ({"priority": 1.0}, "priority must be"),
         ({"compression": "zip"}, "compression must be 'gzip' or None, got 'zip'"),
     ],
 )
