@@ -251,6 +251,8 @@ class Database:
                     connection.invalidate()
                 if isinstance(error, DBAPIError) and error.connection_invalidated:
                     self._engine.dispose()  # the others in the pool are as old
+                if isinstance(error, self._engine.dialect.loaded_dbapi.Error):  # SQLite finds more rows as it is asked
+                    raise wrapped(error, self._engine.dialect) from error
                 raise
 
     def _is_spoilt(self, error: BaseException) -> bool:

@@ -108,3 +108,15 @@ def test_who_listens_to_sqlalchemy_hears_of_each_statement(database: Database) -
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", note)
     assert heard == [INSERT]
+
+
+def test_an_error_met_while_rows_are_fetched_is_as_sqlalchemy_raises_it(database: Database) -> None:
+    numbers = "WITH RECURSIVE n(x) AS (VALUES (1) UNION ALL SELECT x + 1 FROM n WHERE x < 3)"
+    overflows = f"{numbers} SELECT CASE WHEN x < 3 THEN x ELSE abs(-9223372036854775808) END FROM n"
+
+    def work(connection: Executing, _: bool) -> Any:
+        return connection.exec_driver_sql(overflows).fetchall()
+
+    for run in (database.run, database.run_direct):
+        with pytest.raises(sa.exc.OperationalError, match="integer overflow"):
+            run(work)
