@@ -60,15 +60,9 @@ class Leases:
         asked = boottime()
         self._undo(self._still_leased(asked))
         number = new_number()
-        values = {
-            "claim_number": number,
-            "claimer": self._holder,
-            "alive": math.ceil(alive_time * 1000),
-            "limit": limit,
-            **type_parameters(types),
-        }
+        claim = {"claim_number": number, "claimer": self._holder, "alive": math.ceil(alive_time * 1000)}
+        values = {**claim, "limit": limit, **type_parameters(types)}
         type_count = None if types is None else len(types)
-
         begun = False
 
         def work(connection: Executing, uncertain: bool) -> Sequence[Sequence[Any]]:

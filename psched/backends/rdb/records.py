@@ -46,8 +46,8 @@ _OF_DEFINITION = (
     *("key", "version", "type", "cron", "timezone", "delay_ms", "catch_up", "max_lateness_ms", "alert_after_ms", "due"),
 )
 
-
 _NOW = now_ms()
+"""The clock of a statement on one row; those on many take `now_once`."""
 
 
 class Settling(NamedTuple):

@@ -3,15 +3,19 @@
 local AT_ONCE = 2000  -- arguments of one command; Lua takes some thousands
 
 -- Returns what is told of new rows in ARGV[place], by columns: keys, types, data, times ('' for now), users, max_running (or
--- ''), priorities and max_attempts (or ''). What all rows have in common is told once.
+-- ''), priorities and max_attempts (or ''). What all rows have in common is told once. More than one function looks at them.
+local decoded = {}
 local function columns_in(place)
-  local columns = cjson.decode(ARGV[place])
-  for number, told in ipairs(columns) do
-    if type(told) ~= 'table' then
-      columns[number] = setmetatable({}, {__index = function() return told end})
+  if not decoded[place] then
+    local columns = cjson.decode(ARGV[place])
+    for number, told in ipairs(columns) do
+      if type(told) ~= 'table' then
+        columns[number] = setmetatable({}, {__index = function() return told end})
+      end
     end
+    decoded[place] = columns
   end
-  return unpack(columns)
+  return unpack(decoded[place])
 end
 
 local function collect(sets, name, score, key)
