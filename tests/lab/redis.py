@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from tests.lab import absent
 from tests.lab.identity import own
 from tests.lab.ports import HOST, free_port
 from tests.lab.servers import PASSWORD, Server
+
+_RUNNING = re.compile(rb"aof_rewrite_(in_progress|scheduled):1")
 
 
 class Redis(Server):
@@ -50,6 +54,14 @@ class Redis(Server):
 
     def set_writable(self) -> None:
         self.command("REPLICAOF", "NO", "ONE")
+
+    def rewrite(self) -> None:
+        """Have the append-only file written anew, and wait for it. Raises OSError when Redis cannot."""
+        self.command("BGREWRITEAOF")
+        while _RUNNING.search(persistence := self.text("INFO", "persistence")):
+            time.sleep(0.1)
+        if b"aof_last_bgrewrite_status:ok" not in persistence:
+            raise OSError("Redis cannot write its append-only file anew")
 
     def _ping(self) -> None:
         self.command("PING")

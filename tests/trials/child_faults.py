@@ -48,7 +48,7 @@ class Freeze(ChildFault):
     """SIGSTOP until after the lease, then SIGCONT, if there is anybody left to continue."""
 
     kind = "child: SIGSTOP past the lease"
-    lasts = (5.0, 7.0)
+    lasts = (9.0, 11.0)
     froze = True
 
     def begin(self) -> None:

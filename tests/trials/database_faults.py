@@ -72,14 +72,14 @@ class Away(StopServer):
     """Away for longer than any lease lasts."""
 
     kind = "database: away for longer than the leases"
-    lasts = (8.0, 15.0)
+    lasts = (10.0, 15.0)
 
 
 class FreezeServer(DatabaseFault):
     """All its processes stand still: connections stay open, and nothing answers."""
 
     kind = "database: frozen"
-    lasts = (3.0, 9.0)
+    lasts = (3.0, 12.0)
 
     def strike(self, server: Server) -> None:
         server.pause()
@@ -161,12 +161,12 @@ class Deadlocks(DatabaseFault):
 
 
 class Locked(Fault):
-    """A stranger holds a lock on all tables for longer than the leases last."""
+    """A stranger holds a lock on all tables, mostly for longer than the leases last."""
 
     kind = "database: tables locked by a stranger"
     subject = "database"
     stores = ALONE
-    lasts = (5.0, 10.0)
+    lasts = (6.0, 12.0)
 
     def begin(self) -> None:
         self.all_nodes()

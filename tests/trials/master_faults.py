@@ -46,7 +46,7 @@ class FreezeHost(MasterFault):
     """SIGSTOP of a master and all below it until after their leases, then SIGCONT."""
 
     kind = "host: frozen past the lease"
-    lasts = (6.0, 9.0)
+    lasts = (10.0, 13.0)
     froze = True
 
     def strike(self, node: Node) -> None:

@@ -51,10 +51,10 @@ class Cut(NetworkFault):
 
 
 class Gone(NetworkFault):
-    """The database cannot be reached, for longer than the leases last."""
+    """The database cannot be reached, mostly for longer than the leases last."""
 
     kind = "network: connections refused"
-    lasts = (3.0, 9.0)
+    lasts = (4.0, 12.0)
 
     def strike(self, proxy: Proxy) -> None:
         proxy.refuse()
@@ -62,27 +62,24 @@ class Gone(NetworkFault):
 
 
 class BlackHole(NetworkFault):
-    """Nothing passes, and nobody is told, for longer than the leases last."""
+    """Nothing passes, and nobody is told, mostly for longer than the leases last."""
 
     kind = "network: black hole"
-    lasts = (3.0, 9.0)
+    lasts = (4.0, 12.0)
 
     def strike(self, proxy: Proxy) -> None:
         proxy.black_hole()
 
 
 class Delay(NetworkFault):
-    """Each request takes half a second longer; a fifth on `rdb_compat`.
-
-    A renewal there is four requests, and loses up to a second: it counts in whole ones. That would be a whole lease.
-    """
+    """Each request takes half a second longer."""
 
     kind = "network: slow"
     lasts = (4.0, 8.0)
     excuses = False
 
     def strike(self, proxy: Proxy) -> None:
-        proxy.delay(0.2 if self.stage.type == "rdb_compat" else 0.5)
+        proxy.delay(0.5)
 
 
 class LostAnswers(NetworkFault):

@@ -146,8 +146,10 @@ class OnRedis:
             self._server.command("CLIENT", "UNPAUSE")
 
     def write(self) -> None:
+        """Have the append-only file written anew, too: Redis may not read it again after it was once cut short."""
         self._server.command("SET", "psched_written", "1")
         self._server.command("DEL", "psched_written")
+        self._server.rewrite()
 
 
 class OnSQLite:
