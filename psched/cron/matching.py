@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from calendar import isleap
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import MAXYEAR, date
+from functools import lru_cache
 from itertools import product
 
 DAY = 86400
@@ -28,25 +29,28 @@ MonthDays = Mapping[tuple[int, int], tuple[int, ...]]
 class DayRule:
     """The fields day and weekday (Sunday = 0). `both`: a day must match both of them, otherwise one is enough."""
 
-    days: Collection[int]
+    days: frozenset[int]
     last_day: bool
-    weekdays: Collection[int]
-    nth_weekdays: Collection[tuple[int, int]]
+    weekdays: frozenset[int]
+    nth_weekdays: frozenset[tuple[int, int]]
     both: bool
 
-    def month_days(self) -> MonthDays:
-        """Work out the days for every kind of month."""
-        return {
-            (length, first): tuple(day for day in range(1, length + 1) if self._matches(day, length, first))
-            for length, first in product(range(28, 32), range(7))
-        }
-
-    def _matches(self, day: int, length: int, first: int) -> bool:
+    def matches(self, day: int, length: int, first: int) -> bool:
+        """Tell whether a day matches in a month of that length that begins with that weekday."""
         weekday = (first + day) % 7
         by_day = day in self.days or (self.last_day and day == length)
         by_weekday = weekday in self.weekdays or (weekday, (day + 6) // 7) in self.nth_weekdays
         by_weekday = by_weekday or (day + 7 > length and (weekday, LAST) in self.nth_weekdays)
         return (by_day and by_weekday) if self.both else (by_day or by_weekday)
+
+
+@lru_cache(maxsize=1024)
+def month_days(rule: DayRule) -> MonthDays:
+    """Work out the days for every kind of month; once for all expressions with the same rule, as most have."""
+    return {
+        (length, first): tuple(day for day in range(1, length + 1) if rule.matches(day, length, first))
+        for length, first in product(range(28, 32), range(7))
+    }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
