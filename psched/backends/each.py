@@ -1,13 +1,11 @@
-"""Doing for many what a store does for one, where they cannot be done together. Used in children and clients."""
+"""Doing for many what a store does for one, where it cannot be done together. Used in children and clients."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from psched.errors import AlreadyFinishedError, ScheduleError
 from psched.ledger import Step
-from psched.model import Retry, Rule
-from psched.store import LeaseStore, ScheduleStore
+from psched.model import Rule
+from psched.store import ScheduleStore
 
 
 def advanced(store: ScheduleStore, step: Step, until: float, uncertain: bool = False) -> Rule | ScheduleError | None:
@@ -19,16 +17,3 @@ def advanced(store: ScheduleStore, step: Step, until: float, uncertain: bool = F
         return store.advance(step.claim, step.next_time, step.next_run_time, until, entry=step.entry)
     except ScheduleError as error:
         return None if uncertain and isinstance(error, AlreadyFinishedError) else error
-
-
-def retried(store: LeaseStore, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
-    """Retry one row after the other, and return for each None, or why it cannot be. Raises what the driver does."""
-    found: list[ScheduleError | None] = []
-    for lease, wait, error in retries:
-        try:
-            store.retry(lease, wait, error, until)
-        except ScheduleError as refusal:
-            found.append(refusal)
-        else:
-            found.append(None)
-    return found

@@ -21,7 +21,6 @@ from tests.lab.small_disk import can_mount
 from tests.trials.disk_faults import DiskFull
 from tests.trials.fault import Fault
 from tests.trials.plan import FAULTS, plan
-from tests.trials.row_faults import BadRows
 from tests.trials.stage import STORES, Stage
 from tests.trials.trial import Outcome, Trial
 from tests.trials.verdict import Bounds
@@ -47,7 +46,7 @@ def main() -> int:
 
 
 def _try(lab: Lab, store: str, seed: int, arguments: argparse.Namespace) -> Outcome:
-    steps = plan(seed, arguments.minutes * 60, _chosen(store, arguments.type, arguments.faults))
+    steps = plan(seed, arguments.minutes * 60, _chosen(store, arguments.faults))
     print(f"{store}, seed {seed}, {arguments.minutes:g} minutes:", *steps, sep="\n  ", flush=True)
     bounds = Bounds(runs=int(arguments.minutes * 60 * RUNS_A_SECOND))
     folder = Path(tempfile.mkdtemp(prefix=f"psched-trial-{store}-"))
@@ -65,14 +64,14 @@ def _try(lab: Lab, store: str, seed: int, arguments: argparse.Namespace) -> Outc
     return outcome
 
 
-def _chosen(store: str, type_: str | None, names: str | None) -> Sequence[type[Fault]]:
+def _chosen(store: str, names: str | None) -> Sequence[type[Fault]]:
     """Return the faults that can happen to a store, of those that are named by a part of their kind."""
     able = FAULTS
     if not can_mount():
         print("no full disks: a small one can be mounted on Linux by root only", flush=True)
         able = tuple(fault for fault in FAULTS if fault is not DiskFull)
     wanted = [name.strip() for name in (names or "").split(",")]
-    possible = [fault for fault in able if store in fault.stores and not (type_ == "rdb_compat" and fault is BadRows)]
+    possible = [fault for fault in able if store in fault.stores]
     return [fault for fault in possible if any(name in fault.kind for name in wanted)]
 
 

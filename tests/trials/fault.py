@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from psched.clock import boottime
 from tests.trials.history import Declared
-from tests.trials.stage import STORES, Node, Stage
+from tests.trials.node import Node
+from tests.trials.stage import STORES, Stage
 from tests.trials.submitter import Submitter
 
 

@@ -10,7 +10,8 @@ import psutil
 
 from tests.daemon.harness import wait_for
 from tests.trials.fault import Fault
-from tests.trials.stage import STARTS_WITHIN, STORES, Node
+from tests.trials.node import STARTS_WITHIN, Node
+from tests.trials.stage import STORES
 
 
 class MasterFault(Fault):

@@ -42,7 +42,6 @@ def raw_tables(stage: Stage) -> Sequence[RawTable]:
     """Return the table of the schedules and that of the queue."""
     if stage.store == "redis":
         return [OnRedis(stage.url(), TABLES[0], _OF_SCHEDULES), OnRedis(stage.url(), TABLES[1], _OF_TASKS)]
-    assert stage.type == "rdb", "these are rows of rdb"
     return [OnSql(stage, name) for name in TABLES]
 
 
@@ -52,6 +51,7 @@ class OnSql:
     def __init__(self, stage: Stage, name: str) -> None:
         self._engine = direct_engine(stage)
         self._table = sa.Table(name, sa.MetaData(), autoload_with=self._engine)
+        self._key = self._table.c[stage.key_column]
         self.columns = frozenset(self._table.c.keys())
 
     def write(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -72,7 +72,7 @@ class OnSql:
         for left in reversed(range(tries)):
             try:
                 with self._engine.begin() as connection:
-                    connection.execute(self._table.delete().where(self._table.c.key.in_(keys)))
+                    connection.execute(self._table.delete().where(self._key.in_(keys)))
             except sa.exc.OperationalError:
                 if left == 0:
                     raise

@@ -37,6 +37,12 @@ BAD_ON_REDIS: dict[str, list[Any]] = {
     "row": ["no hash"],
 }
 """What else is possible where nothing has a type; None: there is no such field."""
+BAD_IN_COMPAT: dict[str, list[Any]] = {
+    "data": [text.encode() for text in _TEXTS],
+    "cron": [cron for cron in BAD["cron"] if len(cron) <= 128],
+    "timezone": BAD["timezone"],
+}
+"""The same in the originals' table; whatever its columns of time can hold is a time that they would run."""
 
 
 class BadRows(Fault):
@@ -63,21 +69,27 @@ class BadRows(Fault):
         return ON_SQLITE if self.stage.store == "sqlite" else ROWS
 
     def _rows(self, columns: frozenset[str]) -> Iterator[dict[str, Any]]:
-        now = int(time.time() * 1000)
-        good = {
-            "type": "work", "data": "{}", "status": "waiting", "cron": "* * * * *", "timezone": "UTC", "delay_ms": 0,
-            "next_time": now, "run_at": now, "due": now, "band": 0, "user": "", "priority": 0,
-        }  # fmt: skip
+        good, bad = self._kinds()
         known = {name: value for name, value in good.items() if name in columns}
-        reasons = [
-            (name, value)
-            for bad in ([BAD, BAD_ON_REDIS] if self.stage.store == "redis" else [BAD])
-            for name in bad
-            if name in columns
-            for value in bad[name]
-        ]
+        reasons = [(name, value) for part in bad for name in part if name in columns for value in part[name]]
         for number in range(self._count):
             column, value = reasons[number % len(reasons)]
             if len(str(value)) > 10**5 and number > len(reasons):
-                value = "{"  # a megabyte is told once
-            yield {"key": f"bad-{number}", **known, column: value}
+                value = value[:1]  # a megabyte is told once
+            yield {self.stage.key_column: f"bad-{number}", **known, column: value}
+
+    def _kinds(self) -> tuple[dict[str, Any], list[dict[str, list[Any]]]]:
+        """Return a row that could be run, due now, and by column what makes it one that cannot."""
+        now = time.time()
+        ours, theirs = int(now * 1000), int(now)
+        if self.stage.type == "rdb_compat":
+            good = {
+                "data": b'{"type": "work"}', "cron": "* * * * *", "timezone": "UTC", "delay": 0,
+                "next_time": theirs, "timeout": theirs, "created_at": theirs, "owner": 0,
+            }  # fmt: skip
+            return good, [BAD_IN_COMPAT]
+        good = {
+            "type": "work", "data": "{}", "status": "waiting", "cron": "* * * * *", "timezone": "UTC", "delay_ms": 0,
+            "next_time": ours, "run_at": ours, "due": ours, "band": 0, "user": "", "priority": 0,
+        }  # fmt: skip
+        return good, [BAD, BAD_ON_REDIS] if self.stage.store == "redis" else [BAD]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -26,56 +27,15 @@ from sqlalchemy import (
     update,
 )
 
-from psched.backends.sql.fields import Fields
+from psched.backends.rdb_compat.fences import Fence, Settled, refusal, rounded_up, shows, wait_of
 from psched.clock import boottime
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
-from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, NotSupportedError, PreemptedError
-from psched.model import Lease
+from psched.errors import IdempotentAlreadyFinishedError, NotSupportedError, ScheduleError
+from psched.model import Lease, Retry
 
-_SHIFT = 2**40
-
-
-class Fence(NamedTuple):
-    """What the row must hold for a write under a lease; packed into the integer of `Lease.fence`."""
-
-    occurrence: int
-    timeout: int
-
-    @classmethod
-    def of(cls, lease: Lease) -> Fence:
-        """Return the fence of a lease."""
-        return cls(*divmod(lease.fence, _SHIFT))
-
-    @classmethod
-    def in_row(cls, row: RowMapping) -> Fence:
-        """Return what a row holds; 0 for what is no integer."""
-        fields = Fields(row)
-        return cls(fields.number("occurrence"), fields.number("timeout"))
-
-    def holds(self, row: RowMapping) -> bool:
-        """Tell whether the row is under this fence."""
-        return self == Fence.in_row(row)
-
-    def until(self, timeout: int) -> Fence:
-        """Return the fence of the same occurrence with another timeout."""
-        return Fence(self.occurrence, timeout)
-
-    @property
-    def packed(self) -> int:
-        """One integer for both."""
-        return self.occurrence * _SHIFT + self.timeout
-
-    def lease(self, key: str, cancel_requested: bool) -> Lease:
-        """Return the lease on `key` with this fence."""
-        return Lease(key, self.packed, float(self.timeout), cancel_requested)
-
-
-class Settled(NamedTuple):
-    """How a settling ended: it was done, or this is the row as it is instead."""
-
-    done: bool
-    row: RowMapping | None
+_TOGETHER = 500
+"""Rows that are put off by one statement, at the most."""
 
 
 class CompatLeases:
@@ -144,8 +104,38 @@ class CompatLeases:
 
     def retry(self, lease: Lease, wait: float, until: float) -> None:
         """Make the row due `wait` seconds from now, rounded up to whole seconds."""
-        rounding = 999 if wait > 0 else 0
-        self.settle(lease, self._retry, {"wait": math.ceil(wait * 1000) + rounding}, until)
+        self.settle(lease, self._retry, {"wait": rounded_up(wait)}, until)
+
+    def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
+        """Do for each what `retry` does, those that wait equally long together, some hundreds by one statement."""
+        found: dict[Lease, ScheduleError | None] = {}
+        for wait, equal in groupby(sorted(retries, key=wait_of), wait_of):
+            leases = [retry.lease for retry in equal]
+            for start in range(0, len(leases), _TOGETHER):
+                found |= self._retry_together(leases[start : start + _TOGETHER], wait, until)
+        return [found[retry.lease] for retry in retries]
+
+    def _retry_together(self, leases: Sequence[Lease], wait: float, until: float) -> dict[Lease, ScheduleError | None]:
+        fences = {lease: self._present_fence(lease, until) for lease in leases}
+        values = {"keys": [lease.key for lease in leases], "alive": 0}
+
+        def work(connection: Connection, uncertain: bool) -> dict[Lease, Settled]:
+            with self._database.transaction(connection):
+                rows = {row["id"]: row for row in connection.execute(self._locked, values).mappings()}
+                held = [lease for lease in leases if lease.key in rows and fences[lease].holds(rows[lease.key])]
+                if held:
+                    connection.execute(self._put_off, {"keys": [lease.key for lease in held], "wait": rounded_up(wait)})
+            return {
+                lease: Settled(
+                    lease in held or (uncertain and row is not None and row["now"] < fences[lease].timeout), row
+                )
+                for lease in leases
+                for row in [rows.get(lease.key)]
+            }
+
+        settled = self._database.run(work, until)
+        self._forget(leases)
+        return {lease: None if done else refusal(lease, row) for lease, (done, row) in settled.items()}
 
     def settle(
         self,
@@ -171,19 +161,17 @@ class CompatLeases:
             row = connection.execute(self._read, {"lease_key": lease.key}).mappings().first()
             if row is None or fence.holds(row) or not uncertain:
                 return Settled(False, row)
-            return Settled(row["now"] < fence.timeout or _shows(row, outcome), row)
+            return Settled(row["now"] < fence.timeout or shows(row, outcome), row)
 
         done, row = self._database.run(work, until)
         self._forget([lease])
         if done:
             return None
-        if row is None:
-            raise IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
-        if fence.holds(row):
+        if row is not None and fence.holds(row):
             return row
-        if _shows(row, outcome):
+        if row is not None and shows(row, outcome):
             raise IdempotentAlreadyFinishedError(f"{lease.key!r}: this occurrence was finished before")
-        raise PreemptedError(f"{lease.key!r}: the lease of this run is lost; somebody else has had the row since")
+        raise refusal(lease, row)
 
     def settling(self, *conditions: ColumnElement[bool], **values: Any) -> Update:
         """Return the UPDATE that ends the lease on :lease_key and writes `values`, if `conditions` hold."""
@@ -252,7 +240,9 @@ class CompatLeases:
         self._renew = update(self._table).where(of_keys).values(timeout=bindparam("end"))
         self._read = select(*self._seen).where(c.id == bindparam("lease_key"))
         self._release = self.settling(timeout=now)
-        self._retry = self.settling(timeout=seconds(now_ms() + bindparam("wait", type_=BigInteger)))
+        later = seconds(now_ms() + bindparam("wait", type_=BigInteger))
+        self._retry = self.settling(timeout=later)
+        self._put_off = update(self._table).where(of_keys).values(timeout=later)
 
     def _waiting(self, *can_be_due: ColumnElement[bool]) -> Select[Any]:
         """Return the SELECT of the milliseconds until the first row is due of those that `can_be_due`."""
@@ -264,7 +254,3 @@ class CompatLeases:
 def seconds(milliseconds: ColumnElement[int]) -> ColumnElement[int]:
     """Return whole seconds in SQL, rounded down."""
     return cast(milliseconds // 1000, BigInteger)
-
-
-def _shows(row: RowMapping, outcome: Mapping[str, Any] | None) -> bool:
-    return outcome is not None and all(row[name] == value for name, value in outcome.items())

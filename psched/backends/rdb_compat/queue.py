@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from sqlalchemy import Connection, Integer, MetaData, RowMapping, Update, bindparam, case, delete, select, update
 
-from psched.backends.rdb_compat.leases import Fence, seconds
+from psched.backends.rdb_compat.fences import Fence
+from psched.backends.rdb_compat.leases import seconds
 from psched.backends.rdb_compat.queue_leases import FIRST_TIMEOUT, RETIRED, CompatQueueLeases
 from psched.backends.rdb_compat.store import CompatLeaseStore
 from psched.backends.rdb_compat.tables import data_column, queue_table, read_task, whole_seconds

@@ -21,10 +21,11 @@ from sqlalchemy import (
     update,
 )
 
+from psched.backends.rdb_compat.fences import refusal
 from psched.backends.rdb_compat.leases import CompatLeases, seconds
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
-from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError, ScheduleError
+from psched.errors import IdempotentAlreadyFinishedError, ScheduleError
 from psched.model import Lease
 
 RETIRED = 1_000_000_000
@@ -73,10 +74,8 @@ class CompatQueueLeases(CompatLeases):
 
     def _refusal(self, lease: Lease, row: RowMapping | None, uncertain: bool) -> ScheduleError | None:
         """Return why a run was not finished; None when an attempt whose answer was lost has done it."""
-        if row is None:
-            return IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
-        if row["created_at"] is not None:
-            return PreemptedError(f"{lease.key!r}: the lease of this run is lost; somebody else has had the row since")
+        if row is None or row["created_at"] is not None:
+            return refusal(lease, row)
         return None if uncertain else IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was finished before")
 
     def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:

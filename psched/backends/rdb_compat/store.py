@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from psched.backends.each import retried
 from psched.backends.rdb_compat.leases import CompatLeases
 from psched.backends.sql.layout import Layout
 from psched.backends.sql.store import SqlStore
@@ -51,8 +50,8 @@ class CompatLeaseStore(SqlStore):
         self._leases.retry(lease, wait, until)
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
-        """Retry one row after the other: each has a fence of its own, which is when it is due."""
-        return retried(self, retries, until)
+        """Do for each what `retry` does, some hundreds by one statement."""
+        return self._leases.retry_many(retries, until)
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
         """Give back nothing: this table does not know its holders."""
