@@ -32,7 +32,9 @@ def check_url(url: str) -> None:
         raise ValueError(
             "expected sqlite:///file.db (three slashes, relative) or sqlite:////folder/file.db (four, absolute)"
         )
-    parse(url)
+    parts = parse(url)
+    if parts.get_backend_name() == "sqlite" and (parts.database or "").startswith("file:"):
+        raise ValueError("expected the path of a file as it is, as in sqlite:///psched.db, not a file: URI")
 
 
 def type_fault(type_: str, url: str) -> str | None:
@@ -63,7 +65,7 @@ def absolute_url(url: str, base: Path) -> str:
     """Return `url`; the relative file of a SQLite URL is taken from the folder `base`."""
     parts = parse(url)
     file = parts.database
-    if parts.get_backend_name() != "sqlite" or not file or file == ":memory:" or file.startswith("file:"):
+    if parts.get_backend_name() != "sqlite" or not file or file == ":memory:":
         return url
     return parts.set(database=str(absolute_path(file, base))).render_as_string(hide_password=False)
 

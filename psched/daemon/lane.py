@@ -138,7 +138,8 @@ class Lane:
         except Exception as error:  # noqa: BLE001 – no fault of a database ends the polling
             self._failed(error)
             return ()
-        self._answered()
+        if not self._standing_by:  # who stands by has asked nobody
+            self._answered()
         return tasks
 
     def take_more(self) -> Sequence[Task]:

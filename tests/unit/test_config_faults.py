@@ -146,6 +146,7 @@ def test_values_that_would_let_a_frozen_child_outlive_its_lease_are_refused(keys
         ("mysql://psched:s3cret@db:port/psched", "expected a URL like"),
         ("mysql://psched:s3@cret@db/psched", "the password holds an '@'; write it as %40"),
         ("sqlite://psched.db", "three slashes"),
+        ("sqlite:///file::memory:?uri=true", "not a file: URI"),
     ],
 )
 def test_a_wrong_url_is_told_without_its_password(url: str, expected: str) -> None:

@@ -13,6 +13,7 @@ from psched.application import Application
 from psched.daemon.lane import Lane
 from psched.daemon.prefetch import FixedPrefetch
 from psched.daemon.vigil import Vigil
+from psched.daemon.watch import Alone
 from psched.source import Source
 
 
@@ -65,3 +66,36 @@ def test_a_burst_is_not_kept_waiting_by_what_is_old() -> None:
     road.drive(20)
     assert road.tidied
     assert min(road.tidied) > 1000.9
+
+
+class Refusing(Alone):
+    """A lane whose database refuses, beside a sibling who takes the watch for a moment now and then."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        store = SimpleNamespace(next_due=self._refuse, is_unavailable=lambda _: True)
+        source: Any = SimpleNamespace(
+            open_bell=lambda _: None, poll_multi=self._refuse, tidy=lambda **_: None, store=store
+        )
+        vigil = Vigil(1.0, lambda: self.time, lambda least, most: (least + most) / 2)
+        self.lane = Lane("queue", cast("Source", source), Application(()), FixedPrefetch(9), vigil, None, 3.0, self)
+
+    def stand_by(self, news: bool = False) -> float | None:
+        return 1.0 if int(self.time) % 3 == 0 else None
+
+    def _refuse(self, *_: object, **__: object) -> None:
+        raise ConnectionError("nobody answers")
+
+
+def test_who_leaves_it_to_a_sibling_does_not_take_it_that_the_database_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refusing = Refusing()
+    refusing.lane.expect()
+    with caplog.at_level("WARNING"):
+        for _ in range(50):
+            refusing.lane.poll()
+            refusing.time += 0.5
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "section=queue the database does not answer"
+    ]
