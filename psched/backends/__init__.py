@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -12,6 +11,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from psched.errors import ConfigError
 from psched.store import Stores, StoreSettings
+
+_DRIVERS_OWN = (
+    ("sqlite3", "Error"),
+    ("redis.exceptions", "RedisError"),
+    ("redis.exceptions", "RedisClusterException"),
+)
+"""The errors that come to us as the driver raised them, by their modules."""
 
 
 def open_stores(type_: str, settings: StoreSettings) -> Stores:
@@ -39,11 +45,9 @@ def find_backend(type_: str) -> Callable[[StoreSettings], Stores]:
 
 def is_driver_error(error: BaseException) -> bool:
     """Tell whether a database's driver raised it, so that its own words say more than a traceback."""
-    if isinstance(error, SQLAlchemyError | sqlite3.Error):
-        return True
-    # Its errors can only be met once somebody has loaded it; without need that takes a quarter of a second.
-    redis = sys.modules.get("redis.exceptions")
-    return redis is not None and isinstance(error, redis.RedisError | redis.RedisClusterException)
+    # Errors of a driver can only be met once somebody has loaded it; without need that takes time and memory.
+    loaded = [(sys.modules[module], name) for module, name in _DRIVERS_OWN if module in sys.modules]
+    return isinstance(error, (SQLAlchemyError, *(getattr(module, name) for module, name in loaded)))
 
 
 def _exists(name: str) -> bool:
