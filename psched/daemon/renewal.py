@@ -33,7 +33,8 @@ class Renewal:
         self._interval = interval
         self._chosen = chosen
         self._clock = clock
-        self._failing = False
+        self.failing = False
+        """Whether the last attempt to renew something failed."""
 
     def renew(self) -> bool:
         """Renew what is due; True while anything is held."""
@@ -48,9 +49,9 @@ class Renewal:
         except Exception as error:  # noqa: BLE001 – whatever a driver raises, the next tick tries again
             self._failed(error)
             return
-        if self._failing and tasks:
+        if self.failing and tasks:
             log.warning("leases are renewed again")
-            self._failing = False
+            self.failing = False
         for task in lost:
             self._tell_lost(task)
 
@@ -76,9 +77,9 @@ class Renewal:
                 run.tell(reason, self._clock())
 
     def _failed(self, error: Exception) -> None:
-        if not self._failing:
+        if not self.failing:
             log.warning("leases cannot be renewed: %s; runs are stopped before their leases end", one_line(error))
-        self._failing = True
+        self.failing = True
 
 
 @contextmanager

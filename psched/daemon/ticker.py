@@ -25,7 +25,8 @@ class Ticker(threading.Thread):
         super().__init__(name=name, daemon=True)
         self._tick = tick
         self._last = last
-        self._interval = interval
+        self.interval = interval
+        """Seconds between two ticks; a tick may change it."""
         self._wake = threading.Event()
         self._asleep = False
         self._closed = False
@@ -50,7 +51,7 @@ class Ticker(threading.Thread):
                 begun = monotonic()
             self._asleep = False
             self._wake.clear()
-            self._wake.wait(max(0.0, begun + self._interval - monotonic()))
+            self._wake.wait(max(0.0, begun + self.interval - monotonic()))
         if self._last is not None:
             self._last()
 

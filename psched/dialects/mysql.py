@@ -104,12 +104,15 @@ class Dialect(base.Dialect):
         return {"connect_args": arguments, **self.pool_options()}
 
     def connect(self, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Return PyMySQL's connection, but a swifter one."""
+        """Return PyMySQL's connection, but a swifter one. Raises ConfigError for certificates that cannot be read."""
         if self.url.get_driver_name() != self.driver:
             return None
         from psched.dialects.pymysql_rows import SwiftConnection  # noqa: PLC0415 – another driver may be installed
 
-        return SwiftConnection(*arguments, **options)
+        try:
+            return SwiftConnection(*arguments, **options)
+        except OSError as error:  # the network's are PyMySQL's own
+            raise ConfigError(f"url: the files of ssl_ca, ssl_cert and ssl_key cannot be used: {error}") from error
 
     def prepare(self, connection: Any) -> None:
         """Set the session up. What only MariaDB knows stands in its own kind of comment.

@@ -14,6 +14,8 @@ class Retries:
     CONFLICTS = 10
     SPAN = 10.0
     """How many conflicts, over how many seconds, a call without a deadline bears."""
+    LONGEST = 0.5
+    """Seconds between two attempts under a deadline, which is the end of a lease: it may be near."""
 
     def __init__(self, until: float | None, clock: Clock) -> None:
         """`until`: a deadline on `clock`; None for calls that their caller repeats by himself."""
@@ -43,7 +45,7 @@ class Retries:
             return 0  # the pooled connection may have been dead for hours: that is no outage
         if self._until is None:
             return None
-        return self._in_time(min(2.0, 0.05 * 2 ** min(self._losses, 10)) * random.uniform(0.5, 1))
+        return self._in_time(min(self.LONGEST, 0.05 * 2 ** min(self._losses, 10)) * random.uniform(0.5, 1))
 
     def _in_time(self, pause: float) -> float | None:
         return pause if self._clock() + pause < self._end else None

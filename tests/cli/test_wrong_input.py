@@ -108,6 +108,11 @@ def test_a_database_in_memory_is_refused_since_no_other_process_sees_it(fresh: C
         assert fresh.fault(*arguments).endswith("own and loses it; name a file, as in sqlite:///psched.db")
 
 
+def test_a_certificate_that_cannot_be_read_is_named_by_its_option(fresh: Commands) -> None:
+    fresh.use("mysql://u:p@127.0.0.1:1/d?ssl_ca=/nowhere/ca.pem")
+    assert "ssl_ca" in fresh.fault("list")
+
+
 def test_only_init_creates_a_sqlite_file(fresh: Commands) -> None:
     fresh.use("sqlite:///../psched.db")
     assert "psched init" in fresh.fault(*ADD)

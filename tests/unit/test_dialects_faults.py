@@ -180,8 +180,8 @@ def test_under_a_lease_a_lost_connection_is_tried_until_its_deadline() -> None:
     made = pauses(LOST, 130, clock)
     assert made[0] == 0
     assert 125 < clock.now < 130
-    assert max(made) <= 2
-    assert len(made) > 10
+    assert max(made) <= 0.5
+    assert len(made) > 60
 
 
 def test_a_deadline_that_is_over_still_allows_one_fresh_connection() -> None:

@@ -124,6 +124,22 @@ def test_a_run_whose_lease_is_renewed_is_left_alone(child: Child) -> None:
     assert run.told is None
 
 
+def test_what_cannot_be_renewed_is_tried_again_soon_and_then_as_before(
+    child: Child, store: ScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ConnectionError("reset by peer")
+
+    child.begin()
+    child.clock.time += ALIVE / 3
+    with monkeypatch.context() as away:
+        away.setattr(store, "extend", refuse)
+        assert child.keeper.tick()
+        assert child.keeper.ticker.interval == 0.25
+    assert child.keeper.tick()
+    assert child.keeper.ticker.interval == 1.0
+
+
 def test_a_run_whose_lease_cannot_be_renewed_is_told_before_it_ends_and_ended_before_it_ends(child: Child) -> None:
     run = child.begin()
     child.clock.time = run.task.deadline - MARGIN - 0.1
