@@ -114,6 +114,8 @@ class Dialect:
     """Whether UPDATE can return the rows it changed."""
     partial_indexes: ClassVar[bool] = True
     """Whether an index can leave rows out."""
+    keeps_cursors: ClassVar[bool] = False
+    """Whether the driver's cursors are worth keeping from statement to statement."""
     nested_writes: ClassVar[bool] = False
     """Whether an UPDATE can stand in the WITH of an INSERT: one statement to wait for instead of four."""
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Insert, PoolProxiedConnection, Table, Update, create_engine, event
+from sqlalchemy import Connection, Insert, Table, Update, create_engine, event
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.sql.elements import TextClause
@@ -22,6 +22,7 @@ from sqlalchemy.sql.elements import TextClause
 from psched.clock import Clock, boottime
 from psched.dialects.base import Dialect, Fault, Timeouts
 from psched.dialects.direct import Direct, whole, wrapped
+from psched.dialects.kept import Kept
 from psched.dialects.pairs import Executing, Pair
 from psched.dialects.retries import Retries
 from psched.errors import ConfigError, NotSupportedError
@@ -44,6 +45,7 @@ class Database:
         self.dialect = dialect
         self._clock = clock
         self._sleep = sleep
+        self._kept = Kept(dialect.connections)
         try:
             self._engine = create_engine(
                 dialect.url,
@@ -176,7 +178,7 @@ class Database:
 
     def dedicated(self) -> Any:
         """Return a connection that no longer belongs to the pool; its `dbapi_connection` is the driver's own."""
-        connection = self._engine.raw_connection()
+        connection = self._kept.asking(self._engine.raw_connection)
         connection.detach()
         return connection
 
@@ -227,6 +229,7 @@ class Database:
 
     def close(self) -> None:
         """Close the pooled connections; idempotent."""
+        self._kept.close()
         self._engine.dispose()
 
     def _roll_back(self, connection: Executing, error: DBAPIError) -> None:
@@ -234,7 +237,7 @@ class Database:
             connection.exec_driver_sql("ROLLBACK")
 
     def _attempt(self, work: Work[T], uncertain: bool) -> T:
-        with self._engine.connect() as connection:
+        with self._kept.asking(self._engine.connect) as connection:
             try:
                 return work(connection, uncertain)
             except BaseException as error:
@@ -243,17 +246,27 @@ class Database:
                 raise
 
     def _attempt_directly(self, work: DirectWork[T], uncertain: bool) -> T:
-        with closing(Direct(self._connected(), self._engine)) as connection:
-            try:
-                return work(connection, uncertain)
-            except BaseException as error:
-                if self._is_spoilt(error):
-                    connection.invalidate()
-                if isinstance(error, DBAPIError) and error.connection_invalidated:
-                    self._engine.dispose()  # the others in the pool are as old
-                if isinstance(error, self._engine.dialect.loaded_dbapi.Error):  # SQLite finds more rows as it is asked
-                    raise wrapped(error, self._engine.dialect) from error
-                raise
+        direct = self._kept.take(self._connected)
+        try:
+            done = work(direct, uncertain)
+        except BaseException as error:
+            self._let_go(direct, error)
+            if isinstance(error, self._engine.dialect.loaded_dbapi.Error):  # SQLite finds more rows as it is asked
+                raise wrapped(error, self._engine.dialect) from error
+            raise
+        self._kept.keep(direct)
+        return done
+
+    def _let_go(self, direct: Direct, error: BaseException) -> None:
+        """Give a connection back after `error`, closed if it cannot be used any more."""
+        try:
+            if self._is_spoilt(error):
+                direct.invalidate()
+        finally:
+            direct.close()
+        if isinstance(error, DBAPIError) and error.connection_invalidated:
+            self._kept.give_back()
+            self._engine.dispose()  # the others in the pool are as old
 
     def _is_spoilt(self, error: BaseException) -> bool:
         """Tell whether a connection cannot be used after `error`.
@@ -262,9 +275,9 @@ class Database:
         """
         return not isinstance(error, DBAPIError) or self.fault(error) is Fault.LOST
 
-    def _connected(self) -> PoolProxiedConnection:
+    def _connected(self) -> Direct:
         """Return a connection of the pool's. Raises DBAPIError."""
         try:
-            return self._engine.raw_connection()
+            return Direct(self._engine.raw_connection(), self._engine, self.dialect.keeps_cursors)
         except self._engine.dialect.loaded_dbapi.Error as error:
             raise wrapped(error, self._engine.dialect) from error

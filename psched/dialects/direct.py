@@ -12,15 +12,25 @@ from sqlalchemy.exc import DBAPIError
 
 from psched.dialects.pairs import Executing
 
+_CURSOR = "psched cursor"
+"""What a connection's cursor is called among the things that belong to it, and go with it when it is lost."""
+
 
 class Direct:
     """Has of SQLAlchemy's Connection what a prepared statement needs, and raises the same errors."""
 
-    def __init__(self, connection: PoolProxiedConnection, engine: Engine) -> None:
+    def __init__(self, connection: PoolProxiedConnection, engine: Engine, keeps_cursor: bool = False) -> None:
+        """`keeps_cursor`: all statements on this connection have one cursor, and so the answer of the last one only."""
         self._connection = connection
         self._engine = engine
+        self._keeps_cursor = keeps_cursor
         self._whole: Connection | None = None
         self.dialect = engine.dialect
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether SQLAlchemy has it too, so that it is closed with what SQLAlchemy has."""
+        return self._whole is not None
 
     @property
     def whole(self) -> Connection:
@@ -30,15 +40,21 @@ class Direct:
         return self._whole
 
     def exec_driver_sql(self, text: str, parameters: Any = ()) -> Any:
-        """Execute a statement; returns the driver's cursor. Raises DBAPIError."""
+        """Execute a statement; returns the driver's cursor, to be read before the next one. Raises DBAPIError."""
         cursor = None
         try:
-            cursor = self._connection.cursor()
+            cursor = self._kept_cursor() if self._keeps_cursor else self._connection.cursor()
             cursor.execute(text, parameters)
         except self.dialect.loaded_dbapi.Error as error:
             lost = self.dialect.is_disconnect(error, self._connection, cursor)
             raise wrapped(error, self.dialect, text, lost) from error
         return cursor
+
+    def _kept_cursor(self) -> Any:
+        kept = self._connection.info
+        if _CURSOR not in kept:
+            kept[_CURSOR] = self._connection.cursor()
+        return kept[_CURSOR]
 
     def invalidate(self) -> None:
         """Close the driver's connection, which the pool is not to have again."""

@@ -73,6 +73,8 @@ class Dialect(base.Dialect):
 
     name: ClassVar[str] = "postgresql"
     driver: ClassVar[str] = "psycopg"
+    keeps_cursors: ClassVar[bool] = True
+    """psycopg's find out anew how each type is told and read: a third of its share of a statement."""
     nested_writes: ClassVar[bool] = True
 
     def engine_options(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from psched.dialects.database import Database
 from psched.dialects.direct import whole
 from psched.dialects.given import OfKeys
 from psched.dialects.pairs import Executing
+from tests.stores.bench import eventually
 
 INSERT = "INSERT INTO secrets VALUES (?)"
 
@@ -120,3 +122,54 @@ def test_an_error_met_while_rows_are_fetched_is_as_sqlalchemy_raises_it(database
     for run in (database.run, database.run_direct):
         with pytest.raises(sa.exc.OperationalError, match="integer overflow"):
             run(work)
+
+
+@pytest.fixture
+def alone() -> Iterator[Database]:
+    """Yield a database in memory, which has a single connection."""
+    with closing(open_database("sqlite:///:memory:?read_timeout=60", {})) as database:
+        database.run(lambda connection, _: connection.exec_driver_sql("CREATE TABLE secrets (word TEXT PRIMARY KEY)"))
+        yield database
+
+
+def count(connection: sa.Connection, uncertain: bool) -> int:
+    return int(connection.exec_driver_sql("SELECT count(*) FROM secrets").scalar_one())
+
+
+def test_what_is_kept_between_single_statements_is_at_hand_for_all_else(alone: Database) -> None:
+    assert alone.run_direct(insert("a")) == 1
+    assert alone.run(count) == 1
+    assert alone.run_direct(insert("b")) == 1
+    assert alone.run(count) == 2
+
+
+def test_who_waits_for_the_pool_gets_the_connection_of_a_single_statement(alone: Database) -> None:
+    found: list[int] = []
+    waiter = threading.Thread(target=lambda: found.append(alone.run(count)))
+
+    def work(connection: Executing, uncertain: bool) -> int:
+        waiter.start()
+        eventually(lambda: alone._kept._asking)
+        return int(insert("a")(connection, uncertain))
+
+    assert alone.run_direct(work) == 1
+    waiter.join(20)
+    assert found == [1]
+
+
+def test_kept_connections_that_died_together_are_one_loss(database: Database) -> None:
+    for direct in [database._connected() for _ in range(2)]:
+        database._kept.keep(direct)
+    for direct in database._kept._idle:
+        driver: Any = direct._connection.dbapi_connection
+        driver.close()
+    assert database.run_direct(insert("a")) == 1
+
+
+def test_a_database_that_was_closed_amid_a_statement_keeps_no_connection(database: Database) -> None:
+    def work(connection: Executing, uncertain: bool) -> int:
+        database.close()
+        return int(insert("a")(connection, uncertain))
+
+    assert database.run_direct(work) == 1
+    assert not database._kept._idle
