@@ -150,7 +150,7 @@ class Advance:
     def _advance(self, claim: Claim, until: float, entry: Entry, also: Also | None) -> None:
         row = cast("ScheduleRow", claim.row)
         for _ in range(_TRIES):
-            step = self._step(replace(claim, row=row), entry)
+            step = self._step(claim._replace(row=row), entry)
             changed = self._store.advance(step.claim, step.next_time, step.next_run_time, until, also, entry)
             if changed is None:
                 return

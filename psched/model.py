@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
 
 class _Nothing(Mapping[str, Any]):
@@ -55,8 +55,7 @@ class Policy:
     alert_after: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """The right to run and settle one row until `expires_at`, proved by `fence`.
 
     `fence` is what every write under this lease compares: in `rdb` an integer that grows at each acquire, in
@@ -71,11 +70,13 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """What a schedule and a queue task have in common, as read from the store.
+class ScheduleRow:
+    """One schedule, as read from the store. What it has in common with a queue task is told of `Row`.
 
-    `attempts` counts acquires since the last finish, the present one included; `node` is who holds or last held it.
-    `problem` says why a row that somebody wrote past us cannot be run; such a row is never handed to a handler.
+    `next_time`: the occurrence (unix seconds). `next_run_time`: when it is due, or its lease ends.
+    `settled` is True when the row is neither leased nor waiting for a retry, so that a new rule may move it.
+    `previous`: the occurrence that was settled last. `extra`: the occurrence that `run_now` added last. Occurrences
+    whose run time is in the pause, from `paused_from` to `paused_until` (None: it lasts), are skipped.
     """
 
     key: str
@@ -86,22 +87,7 @@ class Row:
     last_error: str | None = None
     node: str | None = None
     problem: str | None = None
-
-    @property
-    def scheduled_time(self) -> int:
-        """When this run was to start, in unix seconds: what a handler is told it runs for."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleRow(Row):
-    """One schedule. `next_time`: the occurrence (unix seconds). `next_run_time`: when it is due, or its lease ends.
-
-    `settled` is True when the row is neither leased nor waiting for a retry, so that a new rule may move it.
-    `previous`: the occurrence that was settled last. `extra`: the occurrence that `run_now` added last. Occurrences
-    whose run time is in the pause, from `paused_from` to `paused_until` (None: it lasts), are skipped.
-    """
-
+    _: KW_ONLY
     rule: Rule
     next_time: int
     next_run_time: float
@@ -119,8 +105,12 @@ class ScheduleRow(Row):
 
     @property
     def scheduled_time(self) -> int:
-        """The occurrence."""
+        """When this run was to start, in unix seconds, what a handler is told it runs for: the occurrence."""
         return self.next_time
+
+    def attempted(self, attempts: int) -> Self:
+        """Return the row with another number of attempts."""
+        return replace(self, attempts=attempts)
 
 
 class NewSchedule(NamedTuple):
@@ -162,16 +152,23 @@ class NewTask(NamedTuple):
     compression: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRow(Row):
-    """One queue task. Its `status` is waiting, running, finished, failed or cancelled.
+class TaskRow(NamedTuple):
+    """One queue task, as read from the store. Its `status` is waiting, running, finished, failed or cancelled.
 
     `run_at`: when it was to run first; `due`: when it is due, or its lease ends, None once it is retired; `created_at`,
-    `finished_at`: when it was submitted and retired. All unix seconds, None where that is not known.
+    `finished_at`: when it was submitted and retired. All unix seconds, None where that is not known. A tuple, like
+    leases and claims, as some are made for each task that runs.
     """
 
+    key: str
+    type: str
+    data: dict[str, Any]
+    status: str
     run_at: float | None
     due: float | None
+    attempts: int = 0
+    last_error: str | None = None
+    node: str | None = None
     created_at: float | None = None
     finished_at: float | None = None
     user: str | None = None
@@ -180,15 +177,27 @@ class TaskRow(Row):
     max_attempts: int | None = None
     cancel_requested: bool = False
     compression: str | None = None
+    problem: str | None = None
 
     @property
     def scheduled_time(self) -> int:
         """When it was to run first; 0 where that is not known any more, of a finished one."""
         return 0 if self.run_at is None else int(self.run_at)
 
+    def attempted(self, attempts: int) -> Self:
+        """Return the row with another number of attempts."""
+        return self._replace(attempts=attempts)
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+
+Row = ScheduleRow | TaskRow
+"""What a schedule and a queue task have in common: `key` to `problem`, `scheduled_time`, `attempted`.
+
+`attempts` counts acquires since the last finish, the present one included; `node` is who holds or last held it.
+`problem` says why a row that somebody wrote past us cannot be run; such a row is never handed to a handler.
+"""
+
+
+class Claim(NamedTuple):
     """A row that was acquired, with the lease that was written for it.
 
     `started`: when its run began, in unix seconds on the database's clock; None when it has not.

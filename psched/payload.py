@@ -89,10 +89,22 @@ def decode(text: str | bytes) -> dict[str, Any]:
         text = _expand(text)
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text), "surrogatepass")
-    value: Any = _DECODER.decode(text)  # type: ignore[arg-type]
+    value: Any = _DECODER.value(text)  # type: ignore[arg-type]
     if not isinstance(value, dict):
         raise ValueError(f"data must be a JSON object, found {type(value).__name__}")
     return value
+
+
+class _Decoder(json.JSONDecoder):
+    """Looks for blanks around a value only where it is not as `encode` writes it."""
+
+    def value(self, text: str) -> Any:
+        """Return what `decode` does."""
+        if text[:1] == "{":
+            found, end = self.scan_once(text, 0)  # type: ignore[attr-defined]
+            if end == len(text):
+                return found
+        return self.decode(text)
 
 
 def _refuse(constant: str) -> None:
@@ -102,7 +114,7 @@ def _refuse(constant: str) -> None:
 
 _NESTED = (dict, list, tuple)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-_DECODER = json.JSONDecoder(parse_constant=_refuse)
+_DECODER = _Decoder(parse_constant=_refuse)
 """Made once: for small data that takes longer than using them."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from psched.backoff import Backoff
@@ -174,7 +174,7 @@ class Source:
         allowed = self._completion.attempts_allowed(row, max_attempts)
         if allowed is not None and row.attempts >= allowed:
             worn_out = row.attempts > allowed  # and this attempt was not begun
-            ended = replace(claim, row=replace(row, attempts=row.attempts - 1)) if worn_out else claim
+            ended = claim._replace(row=row.attempted(row.attempts - 1)) if worn_out else claim
             self._completion.fail(ended, error, until)
             return "failed"
         seconds = self.times.backoff.seconds(row.attempts) if wait is None else wait

@@ -19,7 +19,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from psched.errors import AlreadyFinishedError, PreemptedError
 from psched.model import Claim
@@ -186,7 +186,7 @@ class Simulation:
             for worker in self.workers:
                 if worker.claim is not None:
                     lease = worker.claim.lease
-                    worker.claim = Claim(worker.claim.row, replace(lease, fence=lease.fence - PASSING))
+                    worker.claim = Claim(worker.claim.row, lease._replace(fence=lease.fence - PASSING))
 
     def _judge(self) -> None:
         for (key, occurrence), times in self.finished.items():

@@ -56,7 +56,7 @@ def test_what_is_advanced_with_others_is_stored_and_recorded_as_what_is_advanced
         store.add(key, "t", HOURLY, LONG_AGO, LONG_AGO, {}, policy)
     for claim in store.acquire(3, 100):
         store.retry(claim.lease, 0, "it broke", soon())
-    claims = {claim.row.key: replace(claim, started=LONG_AGO) for claim in store.acquire(3, 100)}
+    claims = {claim.row.key: claim._replace(started=LONG_AGO) for claim in store.acquire(3, 100)}
     entry = Entry(SKIPPED, "late", LONG_AGO, LONG_AGO + 7200, 3)
     store.advance(claims["alone"], FAR_OFF, FAR_OFF + 30, soon(), entry=entry)
     steps = [Step(claims[key], FAR_OFF, FAR_OFF + 30, entry) for key in ("one", "two")]
@@ -87,7 +87,7 @@ def test_each_is_told_what_became_of_it_and_the_others_are_advanced(
     (step,) = [step for step in steps_of(claims) if step.claim.row.key == "settled"]
     store.advance(step.claim, step.next_time, step.next_run_time, soon())
     stale = lost["stale"]
-    claims[claims.index(stale)] = replace(stale, lease=replace(stale.lease, fence=stale.lease.fence - 1))
+    claims[claims.index(stale)] = stale._replace(lease=stale.lease._replace(fence=stale.lease.fence - 1))
     before = {key: bench.raw(key) for key in ("changed", "settled", "stale")}
     steps = steps_of(claims)
     found = dict(zip((claim.row.key for claim in claims), store.advance_many(steps, soon()), strict=True))
@@ -116,7 +116,7 @@ def test_one_that_is_not_as_it_was_is_enough_to_look_at_each(bench: Bench, store
         if key in changes:
             assert store.modify(seen, replace(seen, rule=replace(seen.rule, **changes[key])))
         else:
-            first = replace(claim, lease=replace(claim.lease, fence=claim.lease.fence - 1))
+            first = claim._replace(lease=claim.lease._replace(fence=claim.lease.fence - 1))
         before = bench.raw(key)
         refused, done = store.advance_many(steps_of([first, second]), soon())
         assert isinstance(refused, Rule if key in changes else PreemptedError)

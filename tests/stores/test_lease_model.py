@@ -136,7 +136,7 @@ class Leases(RuleBasedStateMachine):
         if self.bench.compat:
             for held in self.held:
                 lease = held.claim.lease
-                held.claim = Claim(held.claim.row, replace(lease, fence=lease.fence - seconds))
+                held.claim = Claim(held.claim.row, lease._replace(fence=lease.fence - seconds))
 
     @rule()
     def look(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 import pytest
 
@@ -62,7 +61,7 @@ def test_each_is_told_what_became_of_it_and_the_others_are_retried(
     other.delete("deleted")
     lease = claims["stale"].lease
     before = bench.raw("stale")
-    leases = [claims["a"].lease, claims["deleted"].lease, replace(lease, fence=lease.fence - 1), claims["z"].lease]
+    leases = [claims["a"].lease, claims["deleted"].lease, lease._replace(fence=lease.fence - 1), claims["z"].lease]
     done, gone, lost, last = store.retry_many([Retry(lease, 1000, None) for lease in leases], soon())
     assert (done, last) == (None, None)
     assert isinstance(gone, NotFoundError)

@@ -90,6 +90,9 @@ class JointAcquire:
 
 def deal(claims: Sequence[Claim], wishes: Sequence[Wish]) -> None:
     """Give the claims out in turn, to nobody more than he wants."""
+    if len(wishes) == 1:
+        wishes[0].claims.extend(claims)
+        return
     turns = deque(wishes)
     for claim in claims:
         wish = turns.popleft()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import sqlalchemy as sa
@@ -13,7 +14,7 @@ from psched.backends import open_stores
 from psched.config import load
 from psched.errors import ConfigError, NotSupportedError
 from psched.ledger import LedgerFilter
-from psched.model import Rule
+from psched.model import Rule, ScheduleRow
 from psched.schedules import Defaults, ScheduleCollection, open_schedules
 from psched.source import LeaseTimes
 from psched.store import ScheduleStore, StoreSettings
@@ -120,7 +121,7 @@ def test_an_end_and_its_entry_are_one(bare: Bench, store: ScheduleStore) -> None
     assert bare.raw("key") == before
     assert store.ledger is not None
     assert list(store.ledger.rows(LedgerFilter())) == []
-    wrong = replace(claim, row=replace(claim.row, rule=Rule("7 * * * *", "UTC")))  # type: ignore[call-arg]
+    wrong = claim._replace(row=replace(cast("ScheduleRow", claim.row), rule=Rule("7 * * * *", "UTC")))
     assert store.advance(wrong, FAR_OFF, FAR_OFF, soon()) is not None
     assert list(store.ledger.rows(LedgerFilter())) == []
     store.advance(claim, FAR_OFF, FAR_OFF, soon())

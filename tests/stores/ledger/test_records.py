@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from psched.backends.redis.handover import Handover
 from psched.errors import PreemptedError
 from psched.ledger import Entry, Ledger, LedgerFilter, LedgerRow
-from psched.model import Policy, Rule
+from psched.model import Policy, Rule, ScheduleRow
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, soon
 
@@ -26,7 +26,7 @@ def test_a_finished_occurrence_is_on_record(bench: Bench, store: ScheduleStore, 
     claim = bench.take(store, "key")
     before = store.now()
     store.advance(
-        replace(claim, started=before - 5), FAR_OFF, FAR_OFF, soon(), None, Entry("enqueued", "task-1", before - 5)
+        claim._replace(started=before - 5), FAR_OFF, FAR_OFF, soon(), None, Entry("enqueued", "task-1", before - 5)
     )
     [row] = rows(ledger, key="key")
     assert (row.key, row.scheduled_time, row.fence) == ("key", LONG_AGO, claim.lease.fence)
@@ -102,7 +102,10 @@ def test_an_occurrence_that_is_to_be_computed_anew_is_not_entered(
     assert store.modify(seen, replace(seen, rule=new))
     assert store.advance(claim, FAR_OFF, FAR_OFF, soon()) == new
     assert rows(ledger) == []
-    assert store.advance(replace(claim, row=replace(claim.row, rule=new)), FAR_OFF, FAR_OFF, soon()) is None  # type: ignore[call-arg]
+    assert (
+        store.advance(claim._replace(row=replace(cast("ScheduleRow", claim.row), rule=new)), FAR_OFF, FAR_OFF, soon())
+        is None
+    )
     assert len(rows(ledger)) == 1
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from psched.errors import AlreadyFinishedError, NotFoundError, PreemptedError
 from psched.model import Claim
 from psched.store import TaskStore
@@ -72,7 +70,7 @@ def test_each_is_told_what_became_of_it_and_what_is_not_ours_is_left_alone(
 
 def test_a_stale_fence_finishes_nothing(bench: QueueBench, store: TaskStore) -> None:
     claims = taken(bench, store, ["one", "two"])
-    stale = replace(claims["one"], lease=replace(claims["one"].lease, fence=claims["one"].lease.fence - 1))
+    stale = claims["one"]._replace(lease=claims["one"].lease._replace(fence=claims["one"].lease.fence - 1))
     first, second = store.retire_many([stale, claims["two"]], "finished", 100, soon())
     assert isinstance(first, PreemptedError)
     assert second is None
