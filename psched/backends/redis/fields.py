@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -38,8 +38,8 @@ def stored(key: str | bytes, found: Sequence[bytes]) -> dict[str, Any]:
     for place in range(0, len(found), 2):
         name, is_number = _field(found[place])
         value = found[place + 1]
-        row[name] = _number(value) if is_number else _text(value)
-    row["key"] = _text(key) if isinstance(key, bytes) else key
+        row[name] = _number(value) if is_number else as_text(value)
+    row["key"] = as_text(key) if isinstance(key, bytes) else key
     return row
 
 
@@ -66,6 +66,11 @@ def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
 
 
+def reader_of(name: str) -> Callable[[bytes], Any]:
+    """Return what reads the value of a field."""
+    return _number if name in _NUMBERS else as_text
+
+
 def _nothing() -> None:
     return None
 
@@ -81,10 +86,11 @@ def _number(value: bytes) -> Any:
     try:
         return int(value)
     except ValueError:
-        return _text(value)
+        return as_text(value)
 
 
-def _text(value: bytes) -> str | bytes:
+def as_text(value: bytes) -> str | bytes:
+    """Return a text, or what somebody has put in its place."""
     try:
         return value.decode()
     except UnicodeDecodeError:

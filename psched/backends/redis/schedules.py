@@ -5,12 +5,21 @@ from __future__ import annotations
 import builtins
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from psched.alarm import Alarms
-from psched.backends.rdb.schedule_rows import all_columns, changed_columns, pause_columns, read_schedule, rule_columns
+from psched.backends.rdb.schedule_rows import (
+    all_columns,
+    changed_columns,
+    claimed_schedule,
+    pause_columns,
+    read_schedule,
+    rule_columns,
+)
+from psched.backends.rdb.tables import CLAIMED_OF_SCHEDULE
 from psched.backends.redis.alarms import RedisAlarms
-from psched.backends.redis.fields import lease_of, milliseconds, stored
+from psched.backends.redis.fields import as_text, milliseconds, reader_of, stored
 from psched.backends.redis.handover import Handover
 from psched.backends.redis.layout import Table
 from psched.backends.redis.ledger import RedisLedger
@@ -28,6 +37,10 @@ _RUN = Entry()
 _PAGE = 500
 """Rows read at once."""
 _RUNNING = "running"
+_CLAIMED = CLAIMED_OF_SCHEDULE[1:]
+"""What is told of a row that was just leased, in this order."""
+_READ = [reader_of(name) for name in _CLAIMED]
+_CATCH_UP = _CLAIMED.index("catch_up")
 
 
 class RedisScheduleStore(Adding, RedisLeaseStore):
@@ -37,7 +50,7 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
 
     def __init__(self, server: RedisServer, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
-        super().__init__(server, Table(server, table, "schedules"), settings.holder, claimed_schedule)
+        super().__init__(server, Table(server, table, "schedules"), settings.holder, partial(claimed, settings.holder))
         self._reckoning = settings.reckoning
         self.ledger: Ledger | None = RedisLedger(self._run)
         self.alarms: Alarms | None = RedisAlarms(self._run)
@@ -128,10 +141,11 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
         ]
 
 
-def claimed_schedule(key: bytes, found: Sequence[bytes]) -> Claim:
-    """Return a schedule that was just leased, from its key and the fields and values of its hash."""
-    row = stored(key, found)
-    return Claim(read_row(row), lease_of(row))
+def claimed(holder: str, key: bytes, values: Sequence[Any]) -> Claim:
+    """Return a schedule that `holder` has just leased: its key, and the values that schedules.lua tells of it."""
+    row = [None if value is None else read(value) for read, value in zip(_READ, values, strict=True)]
+    row[_CATCH_UP] = row[_CATCH_UP] or "all"  # a schedule older than policies has none
+    return claimed_schedule(holder, (as_text(key), *row))
 
 
 def read_row(row: Mapping[str, Any]) -> ScheduleRow:

@@ -59,31 +59,44 @@ local function forget(key, type)
   call('ZREM', T .. 'due:' .. type, key)
 end
 
--- Leases a row, found in the set of `kind`, until `ends`; returns it, nothing when it is no hash, nil when there is none, or
--- when that set did not know its type or due time, which is mended.
+-- What is told of a row that was just leased, in this order.
+local CLAIMED = {'ready', 'fence', 'due', 'type', 'data', 'attempts', 'last_error', 'cron', 'timezone', 'delay_ms', 'next_time',
+  'last_time', 'extra', 'paused_from', 'paused_until', 'catch_up', 'max_lateness_ms', 'alert_after_ms'}
+
+-- Returns the number after one in a row; what somebody has spoilt begins anew.
+local function next_of(number, anew)
+  if not number or (#number < 16 and number:match('^%-?%d+$')) then
+    return whole((tonumber(number) or 0) + 1)
+  end
+  return anew
+end
+
+-- Leases a row, found in the set of `kind`, until `ends`; returns CLAIMED of it, nothing when it is no hash, nil when there
+-- is none, or when that set did not know its type or due time, which is mended.
 local function take(key, kind, ends, holder, number)
   local row = row_of(key)
-  local was = redis.pcall('HMGET', row, 'due', 'type', 'holder')
-  if was.err or (not was[1] and call('EXISTS', row) == 0) then
+  local is = redis.pcall('HMGET', row, 'holder', unpack(CLAIMED))
+  if is.err or (not is[4] and call('EXISTS', row) == 0) then
     forget(key, kind)
-    return was.err and {} or nil
+    return is.err and {} or nil
   end
-  local due = tonumber(was[1]) or now
-  if due > now or (kind ~= '' and kind ~= was[2]) then
+  local held = table.remove(is, 1)
+  local due, type = tonumber(is[3]) or now, is[4]
+  if due > now or (kind ~= '' and kind ~= type) then
     forget(key, kind)
-    move(key, was[2], due)
+    move(key, type, due)
     return nil
   end
-  if was[3] then
-    mark('SREM', T .. 'held:' .. was[3], key)
+  if held then
+    mark('SREM', T .. 'held:' .. held, key)
   end
-  grow(row, 'fence', 1)
-  grow(row, 'attempts', 1)
-  call('HSET', row, 'status', 'running', 'ready', whole(due), 'claim', number, 'holder', holder, 'node', holder,
-    'updated', whole(now))
+  is[1], is[2], is[3], is[6] = whole(due), next_of(is[2], whole(now)), whole(ends), next_of(is[6], '0')
+  call('HSET', row, 'ready', is[1], 'fence', is[2], 'due', is[3], 'attempts', is[6], 'status', 'running', 'claim', number,
+    'holder', holder, 'node', holder, 'updated', whole(now))
   mark('SADD', T .. 'held:' .. holder, key)
-  move(key, was[2], ends, due)
-  return call('HGETALL', row)
+  call('ZADD', T .. 'due:', is[3], key)
+  call('ZADD', T .. 'due:' .. (type or ''), is[3], key)
+  return is
 end
 
 -- Makes the lease of a row end then.

@@ -1,5 +1,5 @@
 -- Leases the rows that have been due longest. ARGV: the most rows, the lease in milliseconds, holder, number of this
--- acquire, spans of earlier ones to be undone (counted), types (counted; -1 for any). Returns rows: key and fields, of
+-- acquire, spans of earlier ones to be undone (counted), types (counted; -1 for any). Returns rows: key and CLAIMED, of
 -- what is no hash none.
 local AHEAD = 200  -- rows looked at once behind some that turned out to be none
 local ROUNDS = 6   -- how often that is done

@@ -1,0 +1,39 @@
+"""Reading rows of Redis that were just leased: what a script tells in short is what the row's hash says."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from psched.backends.rdb.tables import CLAIMED_OF_SCHEDULE
+from psched.backends.redis.fields import stored
+from psched.backends.redis.schedules import claimed, read_row
+
+_VALUES: dict[str, list[bytes | None]] = {
+    "fence": [b"3"],
+    "due": [b"1700000015000", b"1700000015500"],
+    "type": [b"t", b"", b"\xff", None],
+    "data": [b'{"a": 1}', b"[1]", b"", b"\xff", None],
+    "attempts": [b"1", b"7", b"many"],
+    "last_error": [None, b"it fails", b"\xff"],
+    "cron": [b"* * * * *", None],
+    "timezone": [b"UTC", None],
+    "delay_ms": [b"0", b"1500", b"-1", b"x"],
+    "next_time": [b"1700000000000", b"1000000000000000000", None],
+    "last_time": [None, b"1699999940000", b"x"],
+    "extra": [None, b"1700000000000"],
+    "paused_from": [None, b"1700000000000"],
+    "catch_up": [b"all", b"none", b"never", None],
+    "alert_after_ms": [None, b"500"],
+}
+
+
+def test_a_schedule_is_the_same_leased_as_listed() -> None:
+    plain = {name: some[0] for name, some in _VALUES.items()}
+    for one, other in product(_VALUES, _VALUES):
+        for first, second in product(_VALUES[one], _VALUES[other]):
+            row = {**plain, one: first, other: second}
+            words = [(name.encode(), value) for name, value in row.items() if value is not None]
+            found = [word for pair in (*words, (b"status", b"running"), (b"node", b"me")) for word in pair]
+            claim = claimed("me", b"k", [row.get(name) for name in CLAIMED_OF_SCHEDULE[1:]])
+            assert repr(claim.row) == repr(read_row(stored("k", found))), row
+            assert (claim.lease.key, claim.lease.fence) == ("k", 3)
