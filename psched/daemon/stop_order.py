@@ -8,6 +8,7 @@ import threading
 from collections.abc import Collection
 from contextlib import suppress
 
+from psched.clock import monotonic
 from psched.daemon.pipes import Pinned
 
 
@@ -35,14 +36,20 @@ class StopOrder:
         return self._given.wait(seconds)
 
     def wait_for(self, descriptors: Collection[int], seconds: float) -> Collection[int]:
-        """Wait until one of `descriptors` is readable, or closed; return those that are. The order ends the wait."""
+        """Wait until one of `descriptors` is readable, or closed; return those that are. The order ends the wait.
+
+        `poll` counts milliseconds, rounded up: what is left of the last one is waited for without it.
+        """
+        end = monotonic() + seconds
         if not descriptors:
             self._given.wait(seconds)
             return ()
         poll = select.poll()
         for descriptor in (self._descriptor(), *descriptors):
             poll.register(descriptor, select.POLLIN)
-        ready = [descriptor for descriptor, _ in poll.poll(max(0.0, seconds) * 1000)]
+        ready = [descriptor for descriptor, _ in poll.poll(max(0, int(seconds * 1000)))]
+        if not ready and (left := end - monotonic()) > 0:
+            self._given.wait(left)
         return [descriptor for descriptor in ready if descriptor in descriptors]
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -79,3 +80,13 @@ def test_what_was_closed_meanwhile_ends_the_wait(order: StopOrder, ends: tuple[i
     os.close(reader)
     os.close(writer)
     assert time_of(lambda: order.wait_for([reader], LONG)) < LONG / 2
+
+
+def test_a_wait_does_not_go_on_to_the_next_whole_millisecond(order: StopOrder, ends: tuple[int, int]) -> None:
+    took = math.inf
+    deadline = time.monotonic() + 10
+    while took >= 0.0019 and time.monotonic() < deadline:  # what keeps one of them longer is a busy machine
+        begun = time.monotonic()
+        assert order.wait_for([ends[0]], 0.0011) == []
+        took = min(took, time.monotonic() - begun)
+    assert 0.0011 <= took < 0.0019
