@@ -70,6 +70,10 @@ class LeaseStore(Protocol):
         """Raise ConfigError naming `psched init` when a table is missing, or was made by a newer psched."""
         ...
 
+    def prepare(self, types: Collection[str] | None = None) -> None:
+        """Do now what would else delay the first rows that are acquired (of `types`) and settled; changes nothing."""
+        ...
+
     def diagnose(self) -> Iterator[Finding]:
         """Yield what `psched doctor` shows of this store: tables, indexes, collations, server version and its clock."""
         ...
@@ -86,18 +90,16 @@ class LeaseStore(Protocol):
         """Lease up to `limit` due rows for `alive_time` seconds, earliest first, and return those that are ours alone.
 
         Leases whose time is over are due again. With `types`, only rows of these types (`rdb_compat` raises
-        NotSupportedError). The leases are committed on return and last `alive_time` from this call at the least. Rows
-        whose acquiring was committed although the answer was lost are due again with the holder's next acquire (in
-        `rdb_compat`, which knows no holders, when their lease ends).
+        NotSupportedError). The leases are committed on return and last `alive_time` from this call at the least. When
+        the answer was lost they end with the holder's next acquire (in `rdb_compat`, which knows none, by themselves).
         """
         ...
 
     def next_due(self, types: Collection[str] | None = None) -> float | None:
         """Return in how many seconds the earliest row is due by the database's clock, None when there is none.
 
-        0.0 when one is due now. The end of a lease counts, too: the row is due then unless it is settled before. With
-        `types`, only rows of these types count (`rdb_compat` raises NotSupportedError). What is due need not be ours to
-        acquire: others may be faster, or its user may have enough running.
+        0.0 when one is due now. The end of a lease counts, too: the row is due then unless it is settled before. Of
+        `types` only (as for `acquire`). It need not be ours to have: others may be faster, or its user at his limit.
         """
         ...
 

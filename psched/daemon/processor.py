@@ -37,6 +37,7 @@ class Processor:
         settings = boot.settings
         cells = settings.processors if settings.processor_type == "thread" else 1
         self._boot = boot
+        self._application = application
         self._say = say
         self._stopping = StopOrder()
         self._runs = Runs(cells)
@@ -113,6 +114,7 @@ class Processor:
         for site in self._sites:
             try:
                 site.source.store.check_tables()
+                site.source.store.prepare(self._application.of(site.name).types)
             except Exception as error:
                 if site.source.store.is_unavailable(error):
                     log.warning("section=%s the database does not answer yet: %s", site.name, one_line(error))

@@ -31,18 +31,6 @@ class Prepared:
         own = {name: bind.effective_value for bind, name in compiled.bind_names.items() if not bind.required}
         return cls(str(compiled), places, own)
 
-    @classmethod
-    def expanded(
-        cls, statement: Update | Select[Any], connection: Executing, name: str, count: int
-    ) -> tuple[Prepared, list[str]]:
-        """Return `statement` with `count` values in its expanding parameter `name`, and the names of these."""
-        compiled: Any = statement.compile(dialect=connection.dialect)
-        own = {key: bind.effective_value for bind, key in compiled.bind_names.items() if not bind.required}
-        blank = dict.fromkeys(compiled.bind_names.values()) | own
-        state = compiled.construct_expanded_state({**blank, name: [""] * count}, escape_names=False)
-        places = None if state.positiontup is None else tuple(state.positiontup)
-        return cls(state.statement, places, own), list(state.parameter_expansion[name])
-
     def parameters(self, values: Mapping[str, Any]) -> Any:
         """Return the parameters as the driver takes them."""
         everything = {**self.own, **values}
@@ -85,11 +73,44 @@ class Texts:
         return self._prepared[kind]
 
 
+class Expanding:
+    """A statement with an expanding parameter, compiled once for each kind of connection, and written out by number."""
+
+    def __init__(self, statement: Update | Select[Any], name: str) -> None:
+        self._statement = statement
+        self._name = name
+        self._compiled: dict[tuple[object, ...], Any] = {}
+        self._prepared: dict[tuple[object, ...], tuple[Prepared, list[str]]] = {}
+
+    def of(self, connection: Executing, count: int) -> tuple[Prepared, list[str]]:
+        """Return the statement with `count` values in its expanding parameter, and the names of these."""
+        kind = kind_of(connection)
+        if (*kind, count) not in self._prepared:
+            if kind not in self._compiled:
+                self._compiled[kind] = self._compile(connection)
+            self._prepared[(*kind, count)] = self._expanded(self._compiled[kind], count)
+        return self._prepared[(*kind, count)]
+
+    def _compile(self, connection: Executing) -> Any:
+        return self._statement.compile(dialect=connection.dialect)
+
+    def _expanded(self, compiled: Any, count: int) -> tuple[Prepared, list[str]]:
+        own = {key: bind.effective_value for bind, key in compiled.bind_names.items() if not bind.required}
+        blank = dict.fromkeys(compiled.bind_names.values()) | own
+        state = compiled.construct_expanded_state({**blank, self._name: [""] * count}, escape_names=False)
+        places = None if state.positiontup is None else tuple(state.positiontup)
+        return Prepared(state.statement, places, own), list(state.parameter_expansion[self._name])
+
+
 class Pair:
     """A row is changed by `first`; if it was there, `second` is done. Built once for a table."""
 
     def __init__(self, first: Update, second: Insert) -> None:
         self._texts = Texts(first, second)
+
+    def prepare(self, connection: Executing) -> None:
+        """Compile both, if that was not done."""
+        self._texts.of(connection)
 
     def prepared(self, connection: Executing) -> tuple[Prepared, Prepared]:
         """Return both as the driver takes them."""

@@ -55,6 +55,11 @@ class Advancing:
         self._advance = Given(_STEP, partial(_advancing, table, statements))
         self._enter = Given(_ENTRY, records.entering_given)
 
+    def prepare(self, connection: Executing) -> None:
+        """Compile both statements."""
+        self._advance.prepare(connection)
+        self._enter.prepare(connection)
+
     def advance(self, steps: Sequence[Step], until: float) -> tuple[bool, bool]:
         """Advance all of them in one transaction, or change nothing when some are not as they were.
 

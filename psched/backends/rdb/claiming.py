@@ -31,6 +31,10 @@ class Claiming(Protocol):
         """
         ...
 
+    def prepare(self, connection: Executing, type_count: int | None) -> None:
+        """Compile what `acquire` most often executes. Asks the database nothing."""
+        ...
+
 
 def claiming_by(dialect: type[Dialect], table: Table, statements: LeaseStatements) -> Claiming:
     """Return the way of claiming that suits the database."""
@@ -61,14 +65,19 @@ class OneStatement:
 
     def acquire(self, connection: Executing, parameters: Parameters, type_count: int | None) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows."""
-        if type_count not in self._by_types:
-            self._by_types[type_count] = self._statement(type_count)
-        return earliest_first(self._by_types[type_count].rows(connection, parameters))
+        return earliest_first(self._statement(type_count).rows(connection, parameters))
+
+    def prepare(self, connection: Executing, type_count: int | None) -> None:
+        """Compile the statement."""
+        self._statement(type_count).prepare(connection)
 
     def _statement(self, type_count: int | None) -> Compiled:
-        due = self._statements.due(type_count, locked=True).subquery()
-        keys = self._dialect.among(self._table.c.key, select(due.c.key))
-        return Compiled(self._statements.claim(keys).returning(*self._statements.claimed))
+        if type_count not in self._by_types:
+            due = self._statements.due(type_count, locked=True).subquery()
+            keys = self._dialect.among(self._table.c.key, select(due.c.key))
+            claim = self._statements.claim(keys).returning(*self._statements.claimed)
+            self._by_types[type_count] = Compiled(claim)
+        return self._by_types[type_count]
 
 
 class ThreeSteps:
@@ -111,11 +120,20 @@ class ThreeSteps:
                 return earliest_first([row for row in held if row[0] in told])
         return []
 
+    def prepare(self, connection: Executing, type_count: int | None) -> None:
+        """Compile what looks, takes one and reads."""
+        self._looking(type_count).prepare(connection)
+        self._take.prepare(connection)
+        self._taken.prepare(connection)
+
     def _candidates(self, connection: Executing, parameters: Parameters, type_count: int | None) -> list[str]:
-        if type_count not in self._by_types:
-            self._by_types[type_count] = Compiled(self._statements.due(type_count, locked=False))
         limit = parameters["limit"]
         seen = {**parameters, "limit": limit * self._windows}
-        keys = [key for key, _ in self._by_types[type_count].rows(connection, seen)]
+        keys = [key for key, _ in self._looking(type_count).rows(connection, seen)]
         start = random.randrange(0, max(len(keys), 1), limit)
         return keys[start : start + limit]
+
+    def _looking(self, type_count: int | None) -> Compiled:
+        if type_count not in self._by_types:
+            self._by_types[type_count] = Compiled(self._statements.due(type_count, locked=False))
+        return self._by_types[type_count]

@@ -62,6 +62,10 @@ class FairClaiming:
             rows += self._take(connection, found, {**parameters, "limit": missing}, type_count)
         return rows
 
+    def prepare(self, connection: Executing, type_count: int | None) -> None:
+        """Compile what is executed while nobody uses users or priorities."""
+        self._open.prepare(connection, type_count)
+
     @once
     def _write_statements(self, dialect: type[Dialect], table: Table) -> None:
         c = table.c

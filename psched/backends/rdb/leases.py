@@ -79,6 +79,10 @@ class Leases:
                 self._unanswered[number] = asked + alive_time
             raise
 
+    def prepare(self, connection: Executing, types: Collection[str] | None) -> None:
+        """Compile what `acquire` executes."""
+        self._claiming.prepare(connection, None if types is None else len(types))
+
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now; None for those that are lost."""
         renewed: dict[tuple[str, int], Lease] = {}
@@ -111,8 +115,6 @@ class Leases:
         also: Also | None = None,
     ) -> RowMapping | None:
         """Execute `statement`, one of `LeaseStatements.settling` or made of one, and `also` in one transaction.
-
-        Not `also` with one that is compiled.
 
         Returns None when it is done, and the row when the lease is ours but another condition of the statement does
         not hold. Raises PreemptedError, IdempotentNotFoundError, IdempotentAlreadyFinishedError.
@@ -169,10 +171,21 @@ class Leases:
         also: Also | None,
     ) -> bool:
         if isinstance(statement, Compiled):
-            return statement.execute(connection, values) == 1
+            return self._execute_compiled(connection, statement, values, also)
         if isinstance(statement, Pair):
             return self._database.execute_pair(connection, statement, values, also)
         return self._database.execute_with(whole(connection), statement, values, also)
+
+    def _execute_compiled(
+        self, connection: Executing, statement: Compiled, values: Mapping[str, Any], also: Also | None
+    ) -> bool:
+        if also is None:
+            return statement.execute(connection, values) == 1
+        with self._database.transaction(connection):
+            done = statement.execute(connection, values) == 1
+            if done:
+                also(whole(connection))
+        return done
 
     def _settle_many(
         self,

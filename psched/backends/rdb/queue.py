@@ -30,6 +30,7 @@ from psched.backends.rdb.waiting import ManyBands
 from psched.backends.sql.pages import pages_by_key
 from psched.dialects.database import Database
 from psched.dialects.once import shared, table_named
+from psched.dialects.pairs import Executing
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import compress_to_text, encode
@@ -50,6 +51,11 @@ class RdbTaskStore(RdbLeaseStore):
         self._holder = holder
         self._submission = Submission(database, self._table)
         self._statements = shared(QueueStatements, leases.statements, self._table, users)
+
+    def _compile(self, connection: Executing, types: Collection[str] | None) -> None:
+        super()._compile(connection, types)
+        self._statements.retire.prepare(connection)
+        self._statements.retire_many.prepare(connection)
 
     def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> builtins.list[Claim]:
         """Lease up to `limit` due rows, by turns between users; threads that ask at once are served together."""

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from psched.backends.rdb.schedule_rows import entry_columns, optional_milliseconds
 from psched.backends.rdb.tables import milliseconds
 from psched.dialects.base import Dialect, now_ms, now_once
-from psched.dialects.given import Told
+from psched.dialects.given import Compiled, Told
 from psched.dialects.insertion import as_parameter, rows_in
 from psched.dialects.pairs import Pair
 from psched.ledger import ADD, DELETE, UPGRADE, Entry
@@ -53,7 +53,7 @@ _NOW = now_ms()
 class Settling(NamedTuple):
     """What settles an occurrence and enters that, and its further parameters."""
 
-    statement: Insert | Pair
+    statement: Compiled | Pair
     values: dict[str, Any]
 
 
@@ -79,13 +79,17 @@ class Records:
         ours = (schedules.c.key == new.c.new_key, schedules.c.nonce == bindparam("nonce", type_=schedules.c.nonce.type))
         self._additions = self._changing(schedules.c.version, given, *ours)
         self._removal = self._changing(schedules.c.version + 1, given, self._this)
-        self._settling: dict[Update, Insert | Pair] = {}
+        self._settling: dict[Update, Compiled | Pair] = {}
 
     def settling(self, settle: Update, row: ScheduleRow, entry: Entry) -> Settling:
         """Return what settles an occurrence by `settle` and enters it."""
+        return Settling(self.settling_by(settle), self._parameters(row, entry))
+
+    def settling_by(self, settle: Update) -> Compiled | Pair:
+        """Return what settles an occurrence by `settle`; made once."""
         if settle not in self._settling:
-            self._settling[settle] = self._in_one(settle) if self._nested else Pair(settle, self._entry)
-        return Settling(self._settling[settle], self._parameters(row, entry))
+            self._settling[settle] = Compiled(self._in_one(settle)) if self._nested else Pair(settle, self._entry)
+        return self._settling[settle]
 
     def entering_given(self, given: Told) -> Insert:
         """Return what enters all that has just been settled of the given keys; given is what `values` returns."""

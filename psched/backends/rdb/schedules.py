@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -44,6 +44,7 @@ from psched.backends.sql.pages import Pages
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 from psched.dialects.once import once, shared, table_named
+from psched.dialects.pairs import Executing
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.ledger import MODIFY, Entry, Ledger, Step
 from psched.model import Claim, Rule, ScheduleRow
@@ -161,6 +162,11 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
             done, uncertain = self._advancing.advance(part, until)
             found += [None if done else advanced(self, step, until, uncertain) for step in part]
         return found
+
+    def _compile(self, connection: Executing, types: Collection[str] | None) -> None:
+        super()._compile(connection, types)
+        self._advancing.prepare(connection)
+        self._records.settling_by(self._advance).prepare(connection)
 
     def _row(self, connection: Connection, statement: Select[Any], key: str) -> RowMapping | None:
         return connection.execute(statement, {"lease_key": key}).mappings().first()

@@ -14,6 +14,7 @@ from psched.backends.rdb.waiting import DueTimes
 from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
 from psched.dialects.once import shared
+from psched.dialects.pairs import Executing
 from psched.errors import ScheduleError
 from psched.model import Claim, Lease, Retry
 from psched.store import Bell, Finding
@@ -50,6 +51,13 @@ class RdbLeaseStore(SqlStore):
         self._leases = leases
         self._due_times = due_times
         self._claimed = claimed
+
+    def prepare(self, types: Collection[str] | None = None) -> None:
+        """Compile what every run needs."""
+        self._database.run_direct(lambda connection, _: self._compile(connection, types))
+
+    def _compile(self, connection: Executing, types: Collection[str] | None) -> None:
+        self._leases.prepare(connection, types)
 
     def create_tables(self) -> None:
         """Create or upgrade the tables, their indexes, and what calls idle workers where the database can do that."""

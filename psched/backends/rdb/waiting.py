@@ -17,6 +17,7 @@ from psched.backends.rdb.claiming import type_parameters
 from psched.backends.rdb.tables import USER_BAND
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
+from psched.dialects.given import Compiled
 from psched.dialects.once import once
 
 _ABOVE_ALL = 2 * USER_BAND
@@ -41,7 +42,7 @@ class OneOrder:
     @once
     def _look_at(self, table: Table) -> None:
         self._table = table
-        self._by_types: dict[int | None, Select[Any]] = {}
+        self._by_types: dict[int | None, Compiled] = {}
 
     def next_due(self, types: Collection[str] | None) -> float | None:
         """Return the seconds until something is due."""
@@ -49,9 +50,9 @@ class OneOrder:
         if count == 0:
             return None
         if count not in self._by_types:
-            self._by_types[count] = self._statement(count)
+            self._by_types[count] = Compiled(self._statement(count))
         statement, values = self._by_types[count], type_parameters(types)
-        wait = self._database.run(lambda connection, _: connection.execute(statement, values).scalar())
+        ((wait,),) = self._database.run_direct(lambda connection, _: statement.rows(connection, values))
         return None if wait is None else max(0.0, wait / 1000)
 
     def _statement(self, type_count: int | None) -> Select[Any]:
@@ -96,7 +97,7 @@ class ManyBands:
     @once
     def _look_at(self, table: Table) -> None:
         self._table = table
-        self._by_shape: dict[tuple[int, ...], Select[Any]] = {}
+        self._by_shape: dict[tuple[int, ...], Compiled] = {}
 
     def next_due(self, types: Collection[str] | None) -> float | None:
         """Return the seconds until something is due."""
@@ -114,9 +115,9 @@ class ManyBands:
         typed = kinds[0] is not None
         key = (int(typed), *shape)
         if key not in self._by_shape:
-            self._by_shape[key] = self._statement(shape, typed)
+            self._by_shape[key] = Compiled(self._statement(shape, typed))
         statement, values = self._by_shape[key], dict(_values(kinds, known))
-        row = self._database.run(lambda connection, _: connection.execute(statement, values).one())
+        (row,) = self._database.run_direct(lambda connection, _: statement.rows(connection, values))
         now, *numbers = row
         found = _Found(now)
         for kind, bands in zip(kinds, known, strict=True):

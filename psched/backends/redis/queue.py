@@ -29,6 +29,8 @@ _PRIORITIES = range(-100, 101)
 class RedisTaskStore(RedisLeaseStore):
     """`TaskStore` on a table of Redis."""
 
+    _settling = ("retire", "retire_many")
+
     def __init__(self, server: RedisServer, table: str, holder: str) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         super().__init__(server, Table(server, table, "queue"), holder, partial(claimed_task, holder))

@@ -46,6 +46,7 @@ _CATCH_UP = _CLAIMED.index("catch_up")
 class RedisScheduleStore(Adding, RedisLeaseStore):
     """`ScheduleStore` on a table of Redis."""
 
+    _settling = ("advance", "together")
     keeps_policies = True
 
     def __init__(self, server: RedisServer, table: str, settings: StoreSettings) -> None:

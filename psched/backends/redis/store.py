@@ -6,7 +6,7 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from psched.backends.redis.bell import WakeList
 from psched.backends.redis.faults import passes
@@ -38,6 +38,9 @@ Answer = Sequence[Any]
 class RedisLeaseStore:
     """Due rows with leases in one table; `claimed` makes of one that was just leased what the engine knows."""
 
+    _settling: ClassVar[Sequence[str]]
+    """The scripts that settle what went well."""
+
     shows_fence = True
     knows_holders = True
 
@@ -59,6 +62,11 @@ class RedisLeaseStore:
     def check_tables(self) -> None:
         """Raise ConfigError naming the remedy when the table cannot be used; log when the server may drop rows."""
         self._table.check()
+
+    def prepare(self, types: Collection[str] | None = None) -> None:
+        """Read the scripts that every run needs."""
+        for verb in ("acquire", "next_due", *self._settling):
+            self._scripts[verb]
 
     def diagnose(self) -> Iterator[Finding]:
         """Yield what `psched doctor` shows of this store."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from sqlalchemy import select
 
@@ -31,6 +31,9 @@ class SqlStore:
     def check_tables(self) -> None:
         """Raise ConfigError naming the remedy when the table cannot be used as it is."""
         self._layout.check()
+
+    def prepare(self, types: Collection[str] | None = None) -> None:
+        """Do what would else delay the first rows: nothing."""
 
     def diagnose(self) -> Iterator[Finding]:
         """Yield what `psched doctor` shows of this store."""

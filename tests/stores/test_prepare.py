@@ -1,0 +1,46 @@
+"""What a worker does before there is anything to run: the first runs are then as quick as the later ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from psched.dialects.pairs import Expanding, Prepared
+from psched.ledger import LedgerFilter, Step
+from psched.store import ScheduleStore
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
+
+KEYS = ["a", "b", "c", "d"]
+ROUNDS = 12
+"""More than a choice of what rows have in common must come for a statement of its own."""
+
+
+def test_a_prepared_store_compiles_nothing_for_the_first_runs(
+    bench: Bench, store: ScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in KEYS:
+        bench.add(store, key)
+    store.prepare()
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a statement is compiled during a run")
+
+    monkeypatch.setattr(Prepared, "of", refuse)
+    monkeypatch.setattr(Expanding, "_compile", refuse)
+    (alone,) = store.acquire(1, 100)
+    assert store.advance(alone, FAR_OFF, FAR_OFF, soon()) is None
+    steps = [Step(claim, FAR_OFF + n, FAR_OFF) for n, claim in enumerate(store.acquire(9, 100))]
+    assert store.advance_many(steps, soon()) == [None] * 3
+
+
+def test_a_prepared_store_advances_alike_the_first_time_and_the_twelfth(bench: Bench, store: ScheduleStore) -> None:
+    for key in KEYS:
+        bench.add(store, key)
+    store.prepare()
+    for number in range(1, ROUNDS + 1):
+        steps = [Step(claim, LONG_AGO + number, LONG_AGO + number) for claim in store.acquire(9, 100)]
+        assert store.advance_many(steps, soon()) == [None] * 4
+    if store.ledger is not None:
+        entered = [(row.key, row.scheduled_time) for row in store.ledger.rows(LedgerFilter())]
+        assert sorted(entered) == [(key, LONG_AGO + number) for key in KEYS for number in range(ROUNDS)]
