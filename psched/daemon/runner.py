@@ -16,7 +16,7 @@ from psched.daemon.lane import Lane
 from psched.daemon.prefetch import TOO_LONG
 from psched.daemon.runs import Run, Runs
 from psched.daemon.stop_order import StopOrder
-from psched.daemon.wording import one_line
+from psched.daemon.wording import is_refusal, one_line
 from psched.errors import CancelRequestedError, ImmediateProcessStopError, PreemptedError, ScheduleError
 from psched.task import Task
 from psched.unfit import LOST_ATTEMPTS
@@ -143,10 +143,12 @@ class Runner:
         run = Run(task, lane, started=task.begun_at)
         try:
             self._run(run)
+        except ScheduleError as error:
+            log.info("key=%s was not settled: %s", task.key, error)
         except Exception as error:
-            log.exception(
-                "key=%s type=%s could not be settled: %s; it comes back", task.key, task.type, one_line(error)
-            )
+            fault = None if is_refusal(error) else error
+            words = "key=%s type=%s could not be settled: %s; it comes back"
+            log.error(words, task.key, task.type, one_line(error), exc_info=fault)
         finally:
             now = self._clock()
             took = now - run.started

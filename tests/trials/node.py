@@ -15,6 +15,8 @@ from tests.lab.clock import WallClock
 from tests.lab.proxy import Proxy
 
 STOPS_WITHIN = 30.0
+GONE_WITHIN = 120.0
+"""Seconds that a stop may take while the database does not answer: workers wait for the timeouts of its answers."""
 STARTS_WITHIN = 120.0  # no promise of psched's: a machine that has much else to do may take so long
 
 
@@ -53,7 +55,7 @@ class Node:
     def start(self) -> None:
         """Start a master; it may be up only later. The one before, if any, has ended or is about to."""
         if self._started:
-            self.daemon.process.wait(STOPS_WITHIN)
+            self.daemon.process.wait(GONE_WITHIN)
         self._started = True
         with (self.daemon.folder / "stderr").open("ab") as file:
             self.daemon.start(wait=False, stderr=file, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -75,8 +77,8 @@ class Node:
         wait_for(self.bring_back, self.daemon.explain, STARTS_WITHIN)
 
     def wait_until_gone(self) -> None:
-        """Wait until a master that was told to stop has ended."""
-        wait_for(lambda: self.pid is None, self.daemon.explain, STOPS_WITHIN)
+        """Wait until a master that was told to stop amid other faults has ended."""
+        wait_for(lambda: self.pid is None, self.daemon.explain, GONE_WITHIN)
 
     def stop(self) -> None:
         """Stop in good order; what does not end in time is killed, and that is an error."""

@@ -59,6 +59,22 @@ def test_a_lost_lease_is_told_and_harms_no_other(child: Child, caplog: pytest.Lo
     assert child.source.held == []
 
 
+def test_a_row_that_is_gone_when_its_run_fails_is_told_without_a_traceback(
+    child: Child, caplog: pytest.LogCaptureFixture
+) -> None:
+    @child.app.task("robs")
+    def rob(task: Task) -> None:
+        child.store.delete(task.key)
+        raise ValueError("it broke")
+
+    with caplog.at_level(logging.INFO):
+        child.serve("robs.1")
+    last = caplog.records[-1]
+    assert "key=robs.1 was not settled: " in last.getMessage()
+    assert last.exc_info is None
+    assert child.source.held == []
+
+
 def test_a_database_that_stays_away_is_waited_for_until_the_leases_end(
     child: Child, caplog: pytest.LogCaptureFixture
 ) -> None:
