@@ -70,6 +70,7 @@ class Ways(NamedTuple):
 class given_rows(FunctionElement[str]):  # noqa: N801 – spelled like the SQL function it stands for
     """The rows of a parameter that `as_parameter` made: what a dialect compiles in its own way.
 
+    A row is an array of the values of its `fields`, the value itself where there is one.
     `fields`: the names of the columns, in the order of the values, and their types.
     """
 
@@ -172,7 +173,13 @@ def rows_in(parameter: str, columns: Sequence[ColumnClause[Any]]) -> FromClause:
 
 
 def as_parameter(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """Return of `rows` what they have by these names as the parameter of `given_rows`."""
+    """Return of `rows` what they have by these names as the parameter of `given_rows`.
+
+    Of a single name that is an array of values: arrays of one are taken apart once more, each.
+    """
+    if len(names) == 1:
+        (name,) = names
+        return _ENCODER.encode([row.get(name) for row in rows])
     return _ENCODER.encode(list(zip(*([row.get(name) for row in rows] for name in names), strict=True)))
 
 

@@ -65,7 +65,9 @@ def _long_text(element: LongText, compiler: DDLCompiler, **options: Any) -> str:
 @compiles(given_rows, "mysql")
 def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
     types = compiler.dialect.type_compiler_instance
-    fields = (f"{name} {types.process(type_)} PATH '$[{place}]'" for place, (name, type_) in enumerate(element.fields))
+    paths = ["$"] if len(element.fields) == 1 else [f"$[{place}]" for place in range(len(element.fields))]
+    named = zip(paths, element.fields, strict=True)
+    fields = (f"{name} {types.process(type_)} PATH '{path}'" for path, (name, type_) in named)
     return f"JSON_TABLE({compiler.process(element.clauses, **options)}, '$[*]' COLUMNS ({', '.join(fields)}))"
 
 

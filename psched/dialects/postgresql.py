@@ -56,16 +56,21 @@ def _exact_text(element: ExactText, compiler: DDLCompiler, **options: Any) -> st
 
 @compiles(given_rows, "postgresql")
 def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
-    fields = ", ".join(_field(compiler, place, *field) for place, field in enumerate(element.fields))
     told = compiler.process(element.clauses, **options)
-    return "".join(("(SELECT ", fields, " FROM json_array_elements(CAST(", told, " AS JSON)) AS told (value))"))
+    if len(element.fields) == 1:
+        elements, values = "json_array_elements_text", ["value"]
+    else:
+        elements, values = "json_array_elements", [f"value ->> {place}" for place in range(len(element.fields))]
+    named = zip(values, element.fields, strict=True)
+    fields = ", ".join(_field(compiler, value, *field) for value, field in named)
+    return "".join(("(SELECT ", fields, " FROM ", elements, "(CAST(", told, " AS JSON)) AS told (value))"))
 
 
-def _field(compiler: SQLCompiler, place: int, name: str, type_: Any) -> str:
+def _field(compiler: SQLCompiler, value: str, name: str, type_: Any) -> str:
     """Return a value of a row. Text stays as it is: a cast to its column's type would cut it to fit."""
     if isinstance(type_, String):
-        return f"value ->> {place} AS {name}"
-    return f"CAST(value ->> {place} AS {compiler.dialect.type_compiler_instance.process(type_)}) AS {name}"
+        return f"{value} AS {name}"
+    return f"CAST({value} AS {compiler.dialect.type_compiler_instance.process(type_)}) AS {name}"
 
 
 class Dialect(base.Dialect):

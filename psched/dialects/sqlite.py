@@ -37,7 +37,9 @@ def _now_ms(element: now_ms, compiler: SQLCompiler, **options: Any) -> str:
 
 @compiles(given_rows, "sqlite")
 def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
-    fields = ", ".join(f"json_extract(value, '$[{place}]') AS {name}" for place, (name, _) in enumerate(element.fields))
+    count = len(element.fields)
+    values = ["value"] if count == 1 else [f"json_extract(value, '$[{place}]')" for place in range(count)]
+    fields = ", ".join(f"{value} AS {name}" for value, (name, _) in zip(values, element.fields, strict=True))
     return "".join(("(SELECT ", fields, " FROM json_each(", compiler.process(element.clauses, **options), "))"))
 
 
