@@ -107,3 +107,9 @@ def test_data_that_no_database_would_take_is_refused() -> None:
     encode({"a": "x" * (MAX_DATA_BYTES - 8)})
     with pytest.raises(ValueError, match=f"{MAX_DATA_BYTES + 1} bytes"):
         encode({"a": "x" * (MAX_DATA_BYTES - 7)})
+
+
+def test_nothing_but_blanks_may_follow_the_object() -> None:
+    assert decode('{"a": 1} \n') == {"a": 1}
+    with pytest.raises(ValueError, match="Extra data"):
+        decode('{"a": 1}{}')
