@@ -20,6 +20,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.sql.elements import TextClause
 
 from psched.clock import Clock, boottime
+from psched.dialects import forks
 from psched.dialects.base import Dialect, Fault, Timeouts
 from psched.dialects.direct import Direct, whole, wrapped
 from psched.dialects.kept import Kept
@@ -46,6 +47,8 @@ class Database:
         self._clock = clock
         self._sleep = sleep
         self._kept = Kept(dialect.connections)
+        self._parents: list[Any] = []
+        forks.mind(self)
         try:
             self._engine = create_engine(
                 dialect.url,
@@ -226,6 +229,14 @@ class Database:
             yield patient
         finally:
             patient.close()
+
+    def begin_anew(self) -> None:
+        """In a process that was forked off: leave the connections to the parent. A database in memory was copied."""
+        if self.dialect.ephemeral:
+            return
+        self._parents.append((self._kept, self._engine.pool))
+        self._kept = self._kept.anew()
+        self._engine.dispose(close=False)
 
     def close(self) -> None:
         """Close the pooled connections; idempotent."""

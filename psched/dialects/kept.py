@@ -60,6 +60,10 @@ class Kept:
         self._most = 0
         self.give_back()
 
+    def anew(self) -> Kept:
+        """Return one like this that keeps nothing yet."""
+        return Kept(self._most)
+
     def give_back(self) -> None:
         """Give all that is kept back to the pool."""
         while True:

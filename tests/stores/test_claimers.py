@@ -15,6 +15,7 @@ from tests.lab import forked
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
 
 CLAIMER = Path(__file__).with_name("claimer.py")
+FORKING = Path(__file__).with_name("forking.py")
 
 
 def test_threads_with_stores_of_their_own_share_no_row_and_lose_none(bench: Bench, store: ScheduleStore) -> None:
@@ -53,6 +54,15 @@ def test_processes_share_no_row_and_lose_none(bench: Bench, store: ScheduleStore
                 claimer.kill()
     assert collections.Counter(key for answer in answers for key in answer) == collections.Counter(keys)
     assert all(row.next_time == FAR_OFF for row in store.list())
+
+
+def test_a_process_that_was_forked_off_has_connections_of_its_own(bench: Bench, store: ScheduleStore) -> None:
+    bench.fill(store, ["a", "b"], lambda _: LONG_AGO)
+    environ = {**os.environ, "PYTHONPATH": str(FORKING.parents[2])}
+    command = [str(FORKING), bench.type, bench.url, bench.table]
+    with forked.start(command, Path.cwd(), environ, stdout=subprocess.PIPE) as process:
+        answer = process.communicate(timeout=60)[0]
+    assert json.loads(answer) == [0, 100, 102]
 
 
 def start_claimer(bench: Bench, holder: str) -> forked.Process:
