@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from psched.backends import open_stores
-from psched.store import StoreSettings
+from psched.store import ScheduleStore, StoreSettings
 
 TIMES = 100
 
