@@ -99,12 +99,14 @@ class _Decoder(json.JSONDecoder):
     """Looks for blanks around a value only where it is not as `encode` writes it."""
 
     def value(self, text: str) -> Any:
-        """Return what `decode` does."""
-        if text[:1] == "{":
+        """Return what `decode` does. Raises ValueError."""
+        if text[:1] != "{":
+            return self.decode(text)
+        try:
             found, end = self.scan_once(text, 0)  # type: ignore[attr-defined]
-            if end == len(text):
-                return found
-        return self.decode(text)
+        except StopIteration:  # how the scanner says that there is no value, which is an error in `decode`
+            return self.decode(text)
+        return found if end == len(text) else self.decode(text)
 
 
 def _refuse(constant: str) -> None:

@@ -15,7 +15,18 @@ ROWS = 10_000
 ON_SQLITE = 1000
 """Fewer, since each of them costs a commit to the disk when it is put off."""
 
-_TEXTS = ["{broken", "[1, 2]", '"text"', "", '{"a": NaN}', "null", "\x01\x02\x7f", "{" * 5000, '{"a": "' + "x" * 10**6]
+_TEXTS = [
+    "{broken",
+    '{"a": }',
+    "[1, 2]",
+    '"text"',
+    "",
+    '{"a": NaN}',
+    "null",
+    "\x01\x02\x7f",
+    "{" * 5000,
+    '{"a": "' + "x" * 10**6,
+]
 BAD: dict[str, list[Any]] = {
     "data": _TEXTS,
     "cron": ["nonsense", "0 0 30 2 *", "61 * * * *", "", "*/0 * * * *", "a" * 200, "* * * * * * *", "\x01"],

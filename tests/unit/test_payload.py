@@ -68,7 +68,23 @@ def test_data_that_contains_itself_is_refused() -> None:
         encode(data)
 
 
-@pytest.mark.parametrize("text", ["", "{", "nonsense", b"\xff{}", '{"x":NaN}', '{"x":-Infinity}', "[1]", "null", "1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "nonsense",
+        b"\xff{}",
+        '{"x":NaN}',
+        '{"x":-Infinity}',
+        "[1]",
+        "null",
+        "1",
+        '{"x":}',
+        '{"x":[1,]}',
+        '{"x":nul',
+    ],
+)
 def test_text_that_holds_no_json_object_is_refused(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         decode(text)
