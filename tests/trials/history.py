@@ -17,7 +17,8 @@ from tests.daemon.harness import read_lines
 
 SETTLED = frozenset({"finished", "IdempotentAlreadyFinishedError"})
 """Outcomes that say that this very run has finished its occurrence."""
-BY_ITSELF = frozenset({"raised", "exited"})
+EXITED = "exited"
+BY_ITSELF = frozenset({"raised", EXITED})
 """Outcomes that say that the handler failed of its own will: it runs again without anybody's fault."""
 
 

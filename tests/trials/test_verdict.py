@@ -37,6 +37,7 @@ ON_A = Declared("kill", 10.2, 10.5, pids=[1])
 FROZEN_A = Declared("freeze", 10.2, 25.0, nodes="a", froze=True)
 CUT = replace(R1, seen=10.3, end=None, outcome=None)
 AGAIN = replace(R1, pid=2, node="b", begin=11.0, seen=11.3, end=11.3, fence=2)
+EXITING = replace(TASK, pid=1, node="a", begin=10.35, seen=10.35, end=None, outcome="exited", fence=0)
 
 
 def history(*runs: Run, faults: Sequence[Declared] = (ELSEWHERE,), over: float = 41.0, **other: int) -> History:
@@ -77,6 +78,11 @@ BAD = {
         verdict.DOUBLED,
         history(CUT, AGAIN, R2, R3, faults=[replace(ON_A, excuses=False)]),
     ),
+    "its process ended by another run only later": (
+        verdict.DOUBLED,
+        history(CUT, AGAIN, R2, R3, replace(EXITING, begin=11.5, seen=11.5)),
+    ),
+    "another process ended by a run": (verdict.DOUBLED, history(CUT, AGAIN, R2, R3, replace(EXITING, pid=3))),
     "finished and run again": (verdict.DOUBLED, history(R1, AGAIN, R2, R3, faults=[ON_A])),
     "already finished and run again": (
         verdict.DOUBLED,
@@ -148,6 +154,7 @@ def test_every_kind_of_violation_is_among_these() -> None:
 
 EXCUSED = {
     "killed at work": history(CUT, AGAIN, R2, R3, faults=[ON_A]),
+    "its process ended by another run": history(CUT, AGAIN, R2, R3, EXITING),
     "killed before it had settled": history(replace(R1, outcome=None), AGAIN, R2, R3, faults=[ON_A]),
     "frozen past its lease": history(
         replace(R1, seen=25.1, end=25.1, outcome="PreemptedError"), AGAIN, R2, R3, faults=[FROZEN_A]

@@ -7,12 +7,13 @@ A run counts as alive as long as it gave signs of it, so whoever is accused of a
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate, chain, pairwise
 
-from tests.trials.history import BY_ITSELF, Declared, Every, History, Run
+from tests.trials.history import BY_ITSELF, EXITED, Declared, Every, History, Run
 
 LOST = "lost"
 DOUBLED = "doubled without cause"
@@ -98,9 +99,21 @@ class Judge:
 
     # What explains what
 
+    @cached_property
+    def _exits(self) -> Mapping[tuple[str, int], Sequence[float]]:
+        """By node and pid, when runs ended their process, which others may have shared."""
+        found: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for run in self.history.runs:
+            if run.outcome == EXITED:
+                found[run.node, run.pid].append(run.seen)
+        return found
+
     def _explained(self, run: Run, until: float) -> bool:
-        """Tell whether a fault touched the run between its beginning and `until`, and may have cut it off."""
-        return any(
+        """Tell whether a fault touched the run between its beginning and `until`, and may have cut it off.
+
+        So may another run of its process that ended that, by its own record: such a one may be run late.
+        """
+        return any(run.begin <= moment <= until for moment in self._exits.get((run.node, run.pid), ())) or any(
             fault.excuses
             and fault.touches(run)
             and fault.begin <= until
