@@ -33,8 +33,7 @@ class Renewal:
         self._interval = interval
         self._chosen = chosen
         self._clock = clock
-        self.failing = False
-        """Whether the last attempt to renew something failed."""
+        self._failing: set[Source] = set()
 
     def renew(self) -> bool:
         """Renew what is due; True while anything is held."""
@@ -42,16 +41,21 @@ class Renewal:
             self._renew(source)
         return any(source.held for source in self._sources)
 
+    @property
+    def failing(self) -> bool:
+        """Whether the last attempt to renew something failed, of any source."""
+        return bool(self._failing)
+
     def _renew(self, source: Source) -> None:
         try:
             with _locked(self._due(source)) as tasks:
                 lost = source.extend(tasks) if tasks else []
         except Exception as error:  # noqa: BLE001 – whatever a driver raises, the next tick tries again
-            self._failed(error)
+            self._failed(source, error)
             return
-        if self.failing and tasks:
+        if source in self._failing and tasks:
             log.warning("leases are renewed again")
-            self.failing = False
+            self._failing.remove(source)
         for task in lost:
             self._tell_lost(task)
 
@@ -76,10 +80,10 @@ class Renewal:
                 reason = PreemptedError(f"{task.key!r}: the lease of this run is lost; somebody else may be running it")
                 run.tell(reason, self._clock())
 
-    def _failed(self, error: Exception) -> None:
-        if not self.failing:
+    def _failed(self, source: Source, error: Exception) -> None:
+        if source not in self._failing:
             log.warning("leases cannot be renewed: %s; runs are stopped before their leases end", one_line(error))
-        self.failing = True
+        self._failing.add(source)
 
 
 @contextmanager

@@ -115,6 +115,10 @@ def reason_of(run: Run) -> Exception:
     return handler.reasons[0]
 
 
+def refuse(*_: object) -> None:
+    raise ConnectionError("reset by peer")
+
+
 def test_a_run_whose_lease_is_renewed_is_left_alone(child: Child) -> None:
     run = child.begin()
     for _ in range(20):
@@ -124,20 +128,22 @@ def test_a_run_whose_lease_is_renewed_is_left_alone(child: Child) -> None:
     assert run.told is None
 
 
-def test_what_cannot_be_renewed_is_tried_again_soon_and_then_as_before(
-    child: Child, store: ScheduleStore, monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be_renewed_is_tried_again_soon_whatever_else_is_renewed(
+    child: Child, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise ConnectionError("reset by peer")
-
-    child.begin()
-    child.clock.time += ALIVE / 3
-    with monkeypatch.context() as away:
-        away.setattr(store, "extend", refuse)
-        assert child.keeper.tick()
-        assert child.keeper.ticker.interval == 0.25
-    assert child.keeper.tick()
-    assert child.keeper.ticker.interval == 1.0
+    away = Source(child.store, Advance(child.store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), child.clock)
+    keeper = Keeper([away, child.source], [child.runner], interval=2.0, clock=child.clock)
+    tasks = [*away.poll_multi(1), *child.source.poll_multi(1)]
+    assert all(task.begin() for task in tasks)
+    with monkeypatch.context() as fault, caplog.at_level("WARNING"):
+        fault.setattr(away, "extend", refuse)
+        for _ in range(5):
+            child.clock.time += ALIVE / 10
+            assert keeper.tick()
+            assert keeper.ticker.interval == 0.25
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["leases cannot be renewed"]
+    assert keeper.tick()
+    assert keeper.ticker.interval == 1.0
 
 
 def test_a_run_whose_lease_cannot_be_renewed_is_told_before_it_ends_and_ended_before_it_ends(child: Child) -> None:
