@@ -44,3 +44,7 @@ def test_a_prepared_store_advances_alike_the_first_time_and_the_twelfth(bench: B
     if store.ledger is not None:
         entered = [(row.key, row.scheduled_time) for row in store.ledger.rows(LedgerFilter())]
         assert sorted(entered) == [(key, LONG_AGO + number) for key in KEYS for number in range(ROUNDS)]
+
+
+def test_who_looks_for_no_types_has_nothing_to_prepare(store: ScheduleStore) -> None:
+    store.prepare(())

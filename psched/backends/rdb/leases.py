@@ -80,8 +80,9 @@ class Leases:
             raise
 
     def prepare(self, connection: Executing, types: Collection[str] | None) -> None:
-        """Compile what `acquire` executes."""
-        self._claiming.prepare(connection, None if types is None else len(types))
+        """Compile what `acquire` executes, which is nothing when there are no types to look for."""
+        if types is None or types:
+            self._claiming.prepare(connection, None if types is None else len(types))
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now; None for those that are lost."""
