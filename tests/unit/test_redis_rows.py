@@ -22,7 +22,7 @@ _VALUES: dict[str, list[bytes | None]] = {
     "last_time": [None, b"1699999940000", b"x"],
     "extra": [None, b"1700000000000"],
     "paused_from": [None, b"1700000000000"],
-    "catch_up": [b"all", b"none", b"never", None],
+    "catch_up": [b"all", b"none", b"never", b"", None],
     "alert_after_ms": [None, b"500"],
 }
 

@@ -145,7 +145,8 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
 def claimed(holder: str, key: bytes, values: Sequence[Any]) -> Claim:
     """Return a schedule that `holder` has just leased: its key, and the values that schedules.lua tells of it."""
     row = [None if value is None else read(value) for read, value in zip(_READ, values, strict=True)]
-    row[_CATCH_UP] = row[_CATCH_UP] or "all"  # a schedule older than policies has none
+    if row[_CATCH_UP] is None:  # of a schedule that is older than policies
+        row[_CATCH_UP] = "all"
     return claimed_schedule(holder, (as_text(key), *row))
 
 
