@@ -248,6 +248,7 @@ class Database:
             connection.exec_driver_sql("ROLLBACK")
 
     def _attempt(self, work: Work[T], uncertain: bool) -> T:
+        pool = self._engine.pool
         with self._kept.asking(self._engine.connect) as connection:
             try:
                 return work(connection, uncertain)
@@ -255,6 +256,9 @@ class Database:
                 if self._is_spoilt(error):
                     connection.invalidate()
                 raise
+            finally:
+                if self._engine.pool is not pool:  # who would close what is given back to a pool that is gone?
+                    connection.invalidate()
 
     def _attempt_directly(self, work: DirectWork[T], uncertain: bool) -> T:
         direct = self._kept.take(self._connected)
@@ -289,6 +293,6 @@ class Database:
     def _connected(self) -> Direct:
         """Return a connection of the pool's. Raises DBAPIError."""
         try:
-            return Direct(self._engine.raw_connection(), self._engine, self.dialect.keeps_cursors)
+            return Direct(self._engine, self.dialect.keeps_cursors)
         except self._engine.dialect.loaded_dbapi.Error as error:
             raise wrapped(error, self._engine.dialect) from error

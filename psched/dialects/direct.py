@@ -19,18 +19,22 @@ _CURSOR = "psched cursor"
 class Direct:
     """Has of SQLAlchemy's Connection what a prepared statement needs, and raises the same errors."""
 
-    def __init__(self, connection: PoolProxiedConnection, engine: Engine, keeps_cursor: bool = False) -> None:
-        """`keeps_cursor`: all statements on this connection have one cursor, and so the answer of the last one only."""
-        self._connection = connection
+    def __init__(self, engine: Engine, keeps_cursor: bool = False) -> None:
+        """Take a connection of the pool. Raises what the driver does.
+
+        `keeps_cursor`: all statements on this connection have one cursor, and so the answer of the last one only.
+        """
+        self._pool = engine.pool
+        self._connection: PoolProxiedConnection = engine.raw_connection()
         self._engine = engine
         self._keeps_cursor = keeps_cursor
         self._whole: Connection | None = None
         self.dialect = engine.dialect
 
     @property
-    def is_whole(self) -> bool:
-        """Whether SQLAlchemy has it too, so that it is closed with what SQLAlchemy has."""
-        return self._whole is not None
+    def can_be_kept(self) -> bool:
+        """Whether it need not be given back: not to a pool that is gone, nor to what SQLAlchemy has of it."""
+        return self._whole is None and self._engine.pool is self._pool
 
     @property
     def whole(self) -> Connection:
@@ -57,11 +61,16 @@ class Direct:
         return kept[_CURSOR]
 
     def invalidate(self) -> None:
-        """Close the driver's connection, which the pool is not to have again."""
-        (self._connection if self._whole is None else self._whole).invalidate()
+        """Close the driver's connection, which the pool is not to have again; idempotent."""
+        if self._whole is not None:
+            self._whole.invalidate()
+        elif self._connection.is_valid:
+            self._connection.invalidate()
 
     def close(self) -> None:
-        """Give the connection back to the pool."""
+        """Give the connection back to the pool; close it when that is gone, for which nobody else would."""
+        if self._engine.pool is not self._pool:
+            self.invalidate()
         (self._connection if self._whole is None else self._whole).close()
 
 

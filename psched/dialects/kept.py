@@ -37,7 +37,7 @@ class Kept:
 
     def keep(self, direct: Direct) -> None:
         """Keep a connection for the next statement, unless somebody waits for the pool."""
-        if direct.is_whole or len(self._idle) >= self._most:
+        if not direct.can_be_kept or len(self._idle) >= self._most:
             direct.close()
             return
         self._idle.append(direct)

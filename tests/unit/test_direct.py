@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -166,10 +167,17 @@ def test_kept_connections_that_died_together_are_one_loss(database: Database) ->
     assert database.run_direct(insert("a")) == 1
 
 
-def test_a_database_that_was_closed_amid_a_statement_keeps_no_connection(database: Database) -> None:
-    def work(connection: Executing, uncertain: bool) -> int:
+def test_a_database_that_was_closed_amid_a_statement_closes_its_connection_then(database: Database) -> None:
+    def work(connection: Executing, uncertain: bool) -> Any:
         database.close()
-        return int(insert("a")(connection, uncertain))
+        insert(str(connection.__class__))(connection, uncertain)
+        return used(connection)
 
-    assert database.run_direct(work) == 1
+    def used(connection: Executing) -> Any:
+        found: Any = connection
+        return (found.connection if isinstance(found, sa.Connection) else found._connection).dbapi_connection
+
+    for run in (database.run, database.run_direct):
+        with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+            run(work).execute("SELECT 1")
     assert not database._kept._idle
