@@ -15,6 +15,9 @@ import tzdata
 from psched.errors import ConfigError
 from psched.suggest import did_you_mean
 
+_FILES = resources.files(tzdata)
+"""Looked for once, as this is imported: later a process may be another user, who cannot read Python's own library."""
+
 _EPOCH = datetime(1970, 1, 1)
 
 
@@ -44,7 +47,7 @@ def load_zone(name: str) -> ZoneInfo:
         ConfigError: there is no such zone.
     """
     check_timezone(name)
-    with resources.files(tzdata).joinpath("zoneinfo", *name.split("/")).open("rb") as file:
+    with _FILES.joinpath("zoneinfo", *name.split("/")).open("rb") as file:
         return ZoneInfo.from_file(file, key=name)
 
 
@@ -81,7 +84,7 @@ def _seconds(offset: timedelta | None) -> int:
 
 @lru_cache(maxsize=1)
 def _names() -> frozenset[str]:
-    return frozenset(resources.files(tzdata).joinpath("zones").read_text(encoding="ascii").split())
+    return frozenset(_FILES.joinpath("zones").read_text(encoding="utf-8").split())
 
 
 def _suggestion(name: str, names: frozenset[str]) -> str:
