@@ -83,5 +83,4 @@ def test_what_stands_behind_malformed_rows_waits_for_a_few_statements_only(
         assert [task.key for task in source.poll_multi(100)] == ["good"]
     assert len([record for record in caplog.records if "cannot be run" in record.message]) == MALFORMED - 1
     assert len({record.message for record in caplog.records}) == MALFORMED - 1
-    if not bench.compat:
-        assert len(watch.statements) < 30
+    assert len(watch.statements) < 30
