@@ -103,9 +103,8 @@ class Runner:
         while tasks:
             for each in self._lanes:
                 each.turn_away()
-            self.queue(
-                tasks
-            )  # last, since it wakes threads, which are better at work beside the handler than before it
+            # last, since it wakes threads, which are better at work beside the handler than before it
+            self.queue(tasks)
             self._run_what_waits(lane)
             tasks = lane.take_more() if self._clock() < end and not self._stopping.is_set() else ()
         lane.finished.settle()
