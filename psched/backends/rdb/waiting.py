@@ -97,7 +97,7 @@ class ManyBands:
     @once
     def _look_at(self, table: Table) -> None:
         self._table = table
-        self._by_shape: dict[tuple[int, ...], Compiled] = {}
+        self._by_shape: dict[tuple[bool, int, int], Compiled] = {}
 
     def next_due(self, types: Collection[str] | None) -> float | None:
         """Return the seconds until something is due."""
@@ -110,13 +110,12 @@ class ManyBands:
         return None
 
     def _look(self, kinds: Sequence[str | None]) -> _Found:
-        known = [self._known.get(kind, ()) for kind in kinds]
-        shape = tuple(len(bands) for bands in known)
-        typed = kinds[0] is not None
-        key = (int(typed), *shape)
-        if key not in self._by_shape:
-            self._by_shape[key] = Compiled(self._statement(shape, typed))
-        statement, values = self._by_shape[key], dict(_values(kinds, known))
+        known = _of_one_width([self._known.get(kind, ()) for kind in kinds])
+        typed, width = kinds[0] is not None, len(known[0])
+        shape = (typed, len(kinds), width)
+        if shape not in self._by_shape:
+            self._by_shape[shape] = Compiled(self._statement([width] * len(kinds), typed))
+        statement, values = self._by_shape[shape], dict(_values(kinds, known))
         (row,) = self._database.run_direct(lambda connection, _: statement.rows(connection, values))
         now, *numbers = row
         found = _Found(now)
@@ -151,6 +150,16 @@ class ManyBands:
         c = self._table.c
         backwards = (c.band.desc(), c.due.desc(), c.key.desc())
         return select(c.band).where(*conditions).order_by(*backwards).limit(1).scalar_subquery()
+
+
+def _of_one_width(known: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Return the bands of each type and, up to a power of two of the same number, a band that no row is in.
+
+    So statements are few, whichever types have rows: one for each choice of numbers would fill the memory.
+    """
+    most = max(len(bands) for bands in known)
+    width = 1 << (most - 1).bit_length() if most else 0
+    return [(*bands, *[_ABOVE_ALL] * (width - len(bands))) for bands in known]
 
 
 def _values(kinds: Sequence[str | None], known: Sequence[tuple[int, ...]]) -> Iterator[tuple[str, Any]]:

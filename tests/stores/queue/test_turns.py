@@ -14,6 +14,7 @@ from psched.model import Claim, NewTask
 from psched.store import TaskStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, eventually, keys_of, soon
 from tests.stores.queue.bench import QueueBench, row_of
+from tests.stores.statements import watched
 
 
 def users_of(claims: list[Claim]) -> Counter[object]:
@@ -141,6 +142,24 @@ def test_each_wanted_type_counts_once_and_the_empty_one_is_no_tasks(ours: QueueB
     assert store.acquire(9, 100, types=[""]) == []
     assert store.next_due([""]) is None
     assert keys_of(store.acquire(9, 100, types=["red", "red", ""])) == ["a"]
+
+
+def test_types_that_come_and_go_are_looked_at_by_few_statements(ours: QueueBench) -> None:
+    """A client keeps each statement that it has compiled; one for each choice of types with rows would be millions."""
+    store = ours.queue()
+    types = ["red", "green", "blue", "grey"]
+    with watched(ours) as watch:
+        for choice in range(1, 16):
+            chosen = [type_ for place, type_ in enumerate(types) if choice >> place & 1]
+            for place, type_ in enumerate(chosen):
+                ours.submit(store, [type_], type=type_, run_at=FAR_OFF + place, priority=place)
+            earliest = store.next_due(types)
+            assert earliest is not None
+            assert abs(earliest - (FAR_OFF - store.now())) < 60
+            for type_ in chosen:
+                store.delete(type_)
+        looks = {statement for statement in watch.statements if statement.count("band") > len(types)}
+    assert len(looks) <= 3
 
 
 def test_a_dead_run_of_a_type_that_nobody_serves_keeps_no_others_of_its_user(ours: QueueBench) -> None:
