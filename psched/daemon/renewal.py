@@ -56,6 +56,8 @@ class Renewal:
         if source in self._failing and tasks:
             log.warning("leases are renewed again")
             self._failing.remove(source)
+        elif not source.held:  # whatever could not be renewed has ended
+            self._failing.discard(source)
         for task in lost:
             self._tell_lost(task)
 

@@ -146,6 +146,22 @@ def test_what_cannot_be_renewed_is_tried_again_soon_whatever_else_is_renewed(
     assert keeper.ticker.interval == 1.0
 
 
+def test_what_could_not_be_renewed_and_has_ended_is_forgotten(
+    child: Child, store: ScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ConnectionError("reset by peer")
+
+    run = child.begin()
+    child.clock.time += ALIVE / 3
+    with monkeypatch.context() as away:
+        away.setattr(store, "extend", refuse)
+        assert child.keeper.tick()
+    run.task.forget()
+    assert not child.keeper.tick()
+    assert child.keeper.ticker.interval == 1.0
+
+
 def test_a_run_whose_lease_cannot_be_renewed_is_told_before_it_ends_and_ended_before_it_ends(child: Child) -> None:
     run = child.begin()
     child.clock.time = run.task.deadline - MARGIN - 0.1

@@ -122,7 +122,7 @@ class CompatLeases:
         def work(connection: Connection, uncertain: bool) -> dict[Lease, Settled]:
             with self._database.transaction(connection):
                 rows = {row["id"]: row for row in connection.execute(self._locked, values).mappings()}
-                held = [lease for lease in leases if lease.key in rows and fences[lease].holds(rows[lease.key])]
+                held = {lease for lease in leases if lease.key in rows and fences[lease].holds(rows[lease.key])}
                 if held:
                     connection.execute(self._put_off, {"keys": [lease.key for lease in held], "wait": rounded_up(wait)})
             return {
