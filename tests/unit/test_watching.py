@@ -128,8 +128,9 @@ def test_a_run_whose_lease_is_renewed_is_left_alone(child: Child) -> None:
     assert run.told is None
 
 
-def test_what_cannot_be_renewed_is_tried_again_soon_whatever_else_is_renewed(
-    child: Child, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_cannot_be_renewed_is_tried_again_soon_whatever_else_is_renewed_until_it_is_or_has_ended(
+    child: Child, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ended: bool
 ) -> None:
     away = Source(child.store, Advance(child.store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), child.clock)
     keeper = Keeper([away, child.source], [child.runner], interval=2.0, clock=child.clock)
@@ -142,24 +143,10 @@ def test_what_cannot_be_renewed_is_tried_again_soon_whatever_else_is_renewed(
             assert keeper.tick()
             assert keeper.ticker.interval == 0.25
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["leases cannot be renewed"]
+    if ended:
+        tasks[0].forget()
     assert keeper.tick()
     assert keeper.ticker.interval == 1.0
-
-
-def test_what_could_not_be_renewed_and_has_ended_is_forgotten(
-    child: Child, store: ScheduleStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise ConnectionError("reset by peer")
-
-    run = child.begin()
-    child.clock.time += ALIVE / 3
-    with monkeypatch.context() as away:
-        away.setattr(store, "extend", refuse)
-        assert child.keeper.tick()
-    run.task.forget()
-    assert not child.keeper.tick()
-    assert child.keeper.ticker.interval == 1.0
 
 
 def test_a_run_whose_lease_cannot_be_renewed_is_told_before_it_ends_and_ended_before_it_ends(child: Child) -> None:
