@@ -69,7 +69,7 @@ def test_a_program_that_was_set_free_lives_on_and_is_buried_when_it_ends(daemon:
     daemon.add("s1", "daemonise")
     program = psutil.Process(daemon.wait_for_trace("ran")["program"])
     daemon.wait_for(lambda: program.ppid() == daemon.master.pid)
-    daemon.pause(6.0)  # a master whose workers are idle looks after half the heartbeat limit, which is 10 s
+    daemon.pause(6.0)  # with idle workers a master looks after half the heartbeat limit of 10 s
     killed = daemon.worker()
     killed.kill()
     daemon.wait_for_successor(1, killed.pid)
