@@ -1,10 +1,11 @@
 """Orphans: what a dead child's handlers had started, in whatever session or group. In the master; Linux only.
 
-The kernel makes the master their parent (`kernel.adopt_orphans`). An orphan that appears when a child has just died by
-accident was that child's: it is killed before the child's leases are given back, so that no program goes on working on
-a task which somebody else begins anew. The master looks every second, and after half the heartbeat limit at the latest while
-nothing runs: what was set free since then is killed with its worker, too. An orphan that appears otherwise was set free on purpose (a daemon that a
-command started), and is left alone, unless it has stayed in its worker's process group.
+The kernel makes the master their parent (`kernel.adopt_orphans`). An orphan that appears when a child has just died
+by accident was that child's: it is killed before the child's leases are given back, so that no program goes on
+working on a task which somebody else begins anew. The master looks every second, and after half the heartbeat limit
+at the latest while nothing runs: what was set free since then is killed with its worker, too. An orphan that appears
+otherwise was set free on purpose (a daemon that a command started), and is left alone, unless it has stayed in its
+worker's process group.
 """
 
 from __future__ import annotations
