@@ -10,7 +10,7 @@ from sqlalchemy import RowMapping
 
 from psched.backends.sql.fields import Fields
 from psched.errors import IdempotentNotFoundError, PreemptedError, ScheduleError
-from psched.model import Lease, Retry
+from psched.model import Lease
 
 _SHIFT = 2**40
 
@@ -36,6 +36,10 @@ class Fence(NamedTuple):
         """Tell whether the row is under this fence."""
         return self == Fence.in_row(row)
 
+    def lasts(self, row: RowMapping) -> bool:
+        """Tell whether the lease has not ended by the clock in `row`: till then nobody but its holder writes that."""
+        return bool(row["now"] < self.timeout)
+
     def until(self, timeout: int) -> Fence:
         """Return the fence of the same occurrence with another timeout."""
         return Fence(self.occurrence, timeout)
@@ -55,11 +59,6 @@ class Settled(NamedTuple):
 
     done: bool
     row: RowMapping | None
-
-
-def wait_of(retry: Retry) -> float:
-    """Return how many seconds it is to wait."""
-    return retry.wait
 
 
 def rounded_up(wait: float) -> int:

@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import (
@@ -27,13 +28,14 @@ from sqlalchemy import (
     update,
 )
 
-from psched.backends.rdb_compat.fences import Fence, Settled, refusal, rounded_up, shows, wait_of
+from psched.backends.rdb_compat.fences import Fence, Settled, refusal, rounded_up, shows
 from psched.clock import boottime
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 from psched.errors import IdempotentAlreadyFinishedError, NotSupportedError, ScheduleError
 from psched.model import Lease, Retry
 
+_WAIT = attrgetter("wait")
 _TOGETHER = 500
 """Rows that are put off by one statement, at the most."""
 
@@ -109,7 +111,7 @@ class CompatLeases:
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
         """Do for each what `retry` does, those that wait equally long together, some hundreds by one statement."""
         found: dict[Lease, ScheduleError | None] = {}
-        for wait, equal in groupby(sorted(retries, key=wait_of), wait_of):
+        for wait, equal in groupby(sorted(retries, key=_WAIT), _WAIT):
             leases = [retry.lease for retry in equal]
             for start in range(0, len(leases), _TOGETHER):
                 found |= self._retry_together(leases[start : start + _TOGETHER], wait, until)
@@ -125,13 +127,8 @@ class CompatLeases:
                 held = {lease for lease in leases if lease.key in rows and fences[lease].holds(rows[lease.key])}
                 if held:
                     connection.execute(self._put_off, {"keys": [lease.key for lease in held], "wait": rounded_up(wait)})
-            return {
-                lease: Settled(
-                    lease in held or (uncertain and row is not None and row["now"] < fences[lease].timeout), row
-                )
-                for lease in leases
-                for row in [rows.get(lease.key)]
-            }
+            done = held | {one for one in leases if uncertain and one.key in rows and fences[one].lasts(rows[one.key])}
+            return {lease: Settled(lease in done, rows.get(lease.key)) for lease in leases}
 
         settled = self._database.run(work, until)
         self._forget(leases)
@@ -161,7 +158,7 @@ class CompatLeases:
             row = connection.execute(self._read, {"lease_key": lease.key}).mappings().first()
             if row is None or fence.holds(row) or not uncertain:
                 return Settled(False, row)
-            return Settled(row["now"] < fence.timeout or shows(row, outcome), row)
+            return Settled(fence.lasts(row) or shows(row, outcome), row)
 
         done, row = self._database.run(work, until)
         self._forget([lease])
@@ -200,7 +197,7 @@ class CompatLeases:
         with self._lock:
             renewed = uncertain or lease in self._unanswered
         now = Fence.in_row(row)
-        same_run = now.occurrence == fence.occurrence and row["now"] < fence.timeout
+        same_run = now.occurrence == fence.occurrence and fence.lasts(row)
         return now if renewed and same_run else None
 
     def _present_fence(self, lease: Lease, until: float) -> Fence:
