@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from psched.advance import Advance
+from psched.dialects.database import Database
 from psched.errors import NotFoundError, PreemptedError
 from psched.model import Claim, Retry
 from psched.source import LeaseTimes, Source
@@ -68,6 +69,24 @@ def test_each_is_told_what_became_of_it_and_the_others_are_retried(
     assert isinstance(lost, PreemptedError)
     assert bench.raw("stale") == before
     assert [store.extend([claims[key].lease], 100) for key in ("a", "z")] == [[None], [None]]
+
+
+@pytest.mark.parametrize("way", ["_attempt", "_attempt_directly"])
+def test_what_was_retried_though_the_answer_was_lost_is_no_lost_lease(
+    bench: Bench, store: ScheduleStore, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """On SQL: Redis' calls go another way, which tests/faults/test_redis.py tries."""
+    attempt = getattr(Database, way)
+
+    def lost(database: Database, work: object, uncertain: bool) -> object:
+        attempt(database, work, uncertain)
+        return attempt(database, work, True)
+
+    claims = taken(bench, store, ["a", "b"])
+    with monkeypatch.context() as fault:
+        fault.setattr(Database, way, lost)
+        assert store.retry_many([Retry(claim.lease, 50, None) for claim in claims.values()], soon()) == [None, None]
+    assert store.acquire(2, 100) == []
 
 
 def test_what_stands_behind_malformed_rows_waits_for_a_few_statements_only(
