@@ -134,13 +134,10 @@ class Lane:
         if not self._vigil.expects and self._stands_by():
             return ()
         try:
-            tasks = self._look()
+            return self._look()
         except Exception as error:  # noqa: BLE001 – no fault of a database ends the polling
             self._failed(error)
             return ()
-        if not self._standing_by:  # who stands by has asked nobody
-            self._answered()
-        return tasks
 
     def take_more(self) -> Sequence[Task]:
         """Take what is due behind a batch that was as large as was asked for; nothing behind a smaller one."""
@@ -169,6 +166,7 @@ class Lane:
     def _take(self) -> Sequence[Task]:
         limit = self.prefetch.limit()
         tasks = self.source.poll_multi(limit, self.application.types, ahead=True)
+        self._answered()
         self._full = len(tasks) >= limit
         if tasks:
             self._vigil.worked()
@@ -206,6 +204,7 @@ class Lane:
         self._ear.listen(self._vigil.longest * _LISTENING)
         asked = self._clock()
         wait = self.source.store.next_due(self.application.types)
+        self._answered()
         self._vigil.rest(wait, self._ear.called, self._clock() - asked)
         self._news = False
         if wait is not None and wait < _SOON:

@@ -69,10 +69,11 @@ def test_a_burst_is_not_kept_waiting_by_what_is_old() -> None:
 
 
 class Refusing(Alone):
-    """A lane whose database refuses, beside a sibling who takes the watch for a moment now and then."""
+    """A lane whose database refuses until a time, beside a sibling who takes the watch for a moment now and then."""
 
-    def __init__(self) -> None:
+    def __init__(self, until: float = math.inf) -> None:
         self.time = 0.0
+        self._until = until
         store = SimpleNamespace(next_due=self._refuse, is_unavailable=lambda _: True)
         source: Any = SimpleNamespace(
             open_bell=lambda _: None, poll_multi=self._refuse, tidy=lambda **_: None, store=store
@@ -83,8 +84,10 @@ class Refusing(Alone):
     def stand_by(self, news: bool = False) -> float | None:
         return 1.0 if int(self.time) % 3 == 0 else None
 
-    def _refuse(self, *_: object, **__: object) -> None:
-        raise ConnectionError("nobody answers")
+    def _refuse(self, *_: object, **__: object) -> list[Any]:
+        if self.time < self._until:
+            raise ConnectionError("nobody answers")
+        return []
 
 
 def test_who_leaves_it_to_a_sibling_does_not_take_it_that_the_database_answers(
@@ -99,3 +102,14 @@ def test_who_leaves_it_to_a_sibling_does_not_take_it_that_the_database_answers(
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
         "section=queue the database does not answer"
     ]
+
+
+def test_who_is_called_in_vain_has_heard_the_database_though_a_sibling_keeps_watch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refusing = Refusing(until=2.0)
+    with caplog.at_level("WARNING"):
+        for refusing.time in (1.0, 3.0):
+            refusing.lane.expect()
+            refusing.lane.poll()
+    assert caplog.records[-1].getMessage() == "section=queue the database answers again after 1 failed polls"
