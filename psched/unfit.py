@@ -6,6 +6,7 @@ Thousands of them may have been written at once, and what stands behind them is 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,9 @@ from psched.model import Claim, Retry
 from psched.store import LeaseStore
 
 log = logging.getLogger(__name__)
+
+_REMEMBERED = 10_000
+"""Of so many keys the last thing that was told is known; what is wrong with more of them is told again and again."""
 
 LOST_ATTEMPTS = "every attempt it is allowed was begun, and none was settled: its workers died, or lost their leases"
 """The error of a task that has worn out its attempts."""
@@ -45,7 +49,7 @@ class Sieve:
         self._retry = retry
         self._wait = wait
         self._clock = clock
-        self._reported: dict[str, str] = {}
+        self._reported: OrderedDict[str, str] = OrderedDict()
 
     def able(self, claims: Sequence[Claim]) -> list[Claim]:
         """Return those that can be run, and put the others off."""
@@ -84,6 +88,8 @@ class Sieve:
     def _report(self, key: str, problem: str) -> None:
         if self._reported.get(key) != problem:
             self._reported[key] = problem
+            if len(self._reported) > _REMEMBERED:
+                self._reported.popitem(last=False)
             log.error("key=%s cannot be run: %s; it is left alone until then", key, problem)
 
     def _is_only_retried(self, claim: Claim) -> bool:

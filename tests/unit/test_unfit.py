@@ -45,3 +45,14 @@ def test_a_database_that_is_away_is_not_asked_for_each_row(away: bool) -> None:
     sieve = Sieve(cast("Any", store), cast("Any", store), store.retry, lambda attempts: 5.0, lambda: 0.0)
     assert sieve.able([claim("a"), claim("b")]) == []
     assert store.alone == ([] if away else ["a", "b"])
+
+
+def test_what_was_told_of_is_not_remembered_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    store = Refusing(away=True)
+    sieve = Sieve(cast("Any", store), cast("Any", store), store.retry, lambda attempts: 5.0, lambda: 0.0)
+    seen = [claim(str(number)) for number in range(12_000)]
+    sieve.able(seen)
+    sieve.able(seen[-1:])
+    told = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == len(seen), "the last ones are told of once"
+    assert len(sieve._reported) < 11_000
