@@ -38,10 +38,11 @@ class Forked:
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid})"
 
-    def hear(self, now: float) -> None:
-        """Take in what it said, and when it has beaten."""
+    def hear(self, now: float) -> bool:
+        """Take in what it said, and when it has beaten; tell whether it said anything."""
         self.heard = max(self.heard, min(self.ends.beaten(), now))
-        for line in self.ends.listen():
+        lines = self.ends.listen()
+        for line in lines:
             self.heard = now
             word, _, rest = line.partition(" ")
             if word == pipes.READY:
@@ -54,6 +55,7 @@ class Forked:
                 self.left = True
             elif word == pipes.WHY:
                 self.why = rest
+        return bool(lines)
 
     @property
     def orderly(self) -> bool:

@@ -51,6 +51,11 @@ class Nursery:
         self._strays = Strays()
         self._forsaken = False
 
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due at the latest."""
+        return self._strays.deadline
+
     def fork(self, name: str, job: Job) -> Forked:
         """Fork a child that does `job` and never returns. Raises OSError when the system has no process left.
 
@@ -80,7 +85,8 @@ class Nursery:
     def tick(self, now: float) -> None:
         """Hear every child, and bury those that are dead, with what they had started if they died by accident."""
         for child in list(self._living):
-            child.hear(now)
+            if child.hear(now):
+                self._strays.expect(now)
             gone = child.reap(now)
             if gone or child.ends.ended:
                 self._unwatch(child)

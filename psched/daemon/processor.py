@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 
 from psched.application import Application
+from psched.clock import monotonic
 from psched.config import Section
 from psched.daemon import pipes
 from psched.daemon.boot import Boot, DeadChild
@@ -27,6 +29,9 @@ from psched.daemon.worksites import Worksite, open_sites
 from psched.errors import ConfigError
 
 log = logging.getLogger(__name__)
+
+_WORD = 0.9
+"""Seconds between two words to the master that runs have ended; `strays` counts on less than one."""
 
 
 class Processor:
@@ -54,6 +59,7 @@ class Processor:
         self._left = settings.max_request_per_child
         self._complaint: str | None = None
         self._has_worked = False
+        self._told = -math.inf
 
     def run(self) -> None:
         """Work until stopped."""
@@ -98,7 +104,14 @@ class Processor:
             ticker.poke()
 
     def _done(self) -> None:
-        """Count a run, and stop when this child has done its share (`max_request_per_child`)."""
+        """Count a run, and stop when this child has done its share (`max_request_per_child`).
+
+        The master hears of it, if it has not just heard of another: what a run has set free is to be seen by him soon.
+        """
+        now = monotonic()
+        if now >= self._told + _WORD:
+            self._told = now
+            self._say(pipes.BEAT)
         if self._left is None:
             return
         self._left -= 1

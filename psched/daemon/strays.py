@@ -2,15 +2,15 @@
 
 The kernel makes the master their parent (`kernel.adopt_orphans`). An orphan that appears when a child has just died
 by accident was that child's: it is killed before the child's leases are given back, so that no program goes on
-working on a task which somebody else begins anew. The master looks every second, and after half the heartbeat limit
-at the latest while nothing runs: what was set free since then is killed with its worker, too. An orphan that appears
-otherwise was set free on purpose (a daemon that a command started), and is left alone, unless it has stayed in its
-worker's process group.
+working on a task which somebody else begins anew. An orphan that appears otherwise was set free on purpose (a daemon
+that a command started), and is left alone, unless it has stayed in its worker's process group. The master looks every
+second while anything runs, and within a second after a run has ended; what was set free since is killed, too.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Collection, Iterable
 from contextlib import suppress
@@ -30,11 +30,21 @@ class Strays:
         self._before = _children()
         self._known: set[int] = set()
         self._next_look = 0.0
+        self.deadline = math.inf
+        """When `look` is due at the latest, monotonic."""
+
+    def expect(self, now: float) -> None:
+        """A child says that it has worked: look now, and again when what it runs within a second of its word is over.
+
+        It says no more than that of many short runs.
+        """
+        self.deadline = now + _INTERVAL
 
     def look(self, ours: Collection[int], now: float) -> None:
         """Get to know the orphans there are, and bury the dead among them; at most once a second."""
         if now >= self._next_look:
             self._next_look = now + _INTERVAL
+            self.deadline = math.inf if now >= self.deadline else self.deadline
             self._known = set(self._bury(_children() - self._before - set(ours)))
 
     def kill_new(self, ours: Collection[int]) -> None:

@@ -72,8 +72,8 @@ class Supervisor:
     def deadline(self) -> float:
         """When `tick` is due at the latest."""
         slots = [slot.deadline for slot in self._slots.values()]
-        parts = [self.restart.deadline, self.succession.deadline, self.voice.deadline, self._executor.deadline]
-        return min([*parts, *slots])
+        others = (self.nursery, self.restart, self.succession, self.voice, self._executor)
+        return min([*slots, *(part.deadline for part in others)])
 
     @property
     def calm(self) -> bool:

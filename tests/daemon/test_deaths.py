@@ -65,11 +65,13 @@ def test_a_program_in_a_session_of_its_own_is_killed_before_its_task_is_given_ba
     daemon.stop()
 
 
-def test_a_program_that_was_set_free_lives_on_and_is_buried_when_it_ends(daemon: Daemon) -> None:
+def test_a_program_that_was_set_free_lives_on_and_is_buried_when_it_ends(make_daemon: Make) -> None:
+    daemon = make_daemon(child_heartbeat_interval=20, child_heartbeat_limit=60).start()
+    daemon.pause(1.2)  # until the master rests after the start
     daemon.add("s1", "daemonise")
     program = psutil.Process(daemon.wait_for_trace("ran")["program"])
     daemon.wait_for(lambda: program.ppid() == daemon.master.pid)
-    daemon.pause(6.0)  # with idle workers a master looks after half the heartbeat limit of 10 s
+    daemon.pause(1.5)  # within a second the master has seen it, long before the next beat
     killed = daemon.worker()
     killed.kill()
     daemon.wait_for_successor(1, killed.pid)

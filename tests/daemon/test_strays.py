@@ -1,0 +1,52 @@
+"""Whom a master takes for a program that was set free, and whom for one that its dead worker has left."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from psched.daemon.strays import Strays
+from tests.lab.absent import not_run
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+@contextmanager
+def program() -> Iterator[subprocess.Popen[bytes]]:
+    """A child of this process that it has not forked as a master does: like an orphan it has adopted."""
+    with subprocess.Popen(SLEEP) as program:
+        try:
+            yield program
+        finally:
+            program.kill()
+
+
+@pytest.fixture
+def strays() -> Strays:
+    if sys.platform != "linux":
+        not_run("only Linux tells a process of its orphans")
+    return Strays()
+
+
+def test_what_a_run_sets_free_just_after_a_look_is_seen_within_a_second(strays: Strays) -> None:
+    strays.look((), 10.0)
+    with program() as free:
+        strays.expect(10.1)
+        strays.look((), 10.1)
+        assert strays.deadline == 11.1, "the master is to wake for it"
+        strays.look((), strays.deadline)
+        strays.kill_new(())
+        assert free.poll() is None
+    assert strays.deadline == math.inf, "and then no more"
+
+
+def test_what_appears_with_a_death_is_killed(strays: Strays) -> None:
+    strays.look((), 10.0)
+    with program() as left:
+        strays.kill_new(())
+        assert left.wait(10) < 0
