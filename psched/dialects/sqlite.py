@@ -106,6 +106,14 @@ class Dialect(base.Dialect):
         return None
 
     def _connect(self, mode: str) -> sqlite3.Connection:
+        try:
+            return self._open(mode)
+        except sqlite3.OperationalError:
+            if not os.path.lexists(str(self.url.database)):
+                raise
+            return self._open(mode)  # somebody may have created it since
+
+    def _open(self, mode: str) -> sqlite3.Connection:
         path = ":memory:" if self.ephemeral else f"file:{quote(str(self.url.database))}?mode={mode}"
         return sqlite3.connect(
             path, timeout=self.timeouts.lock, isolation_level=None, check_same_thread=False, uri=not self.ephemeral

@@ -210,8 +210,8 @@ def test_stop_waits_for_running_handlers_and_takes_nothing_new(site: Site, calls
 
     scheduler.start()
     key = scheduler.push("long")
-    scheduler.push("long")
     assert calls.get(timeout=10) == "begun"
+    scheduler.push("long")
     assert not scheduler.stop(timeout=0.2)
     go.set()
     site.wait_until_over(key)

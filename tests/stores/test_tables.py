@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -48,6 +50,23 @@ def test_only_making_tables_makes_a_database_file(tmp_path: Path) -> None:
         bench.open().check_tables()
         bench.close()
         assert path.exists()
+
+
+def test_a_database_file_that_is_made_meanwhile_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench("rdb", f"sqlite:///{tmp_path / 'new.db'}")
+    connect = sqlite3.connect
+
+    def overtaken(path: str, **options: Any) -> sqlite3.Connection:
+        try:
+            return connect(path, **options)
+        except sqlite3.OperationalError:
+            monkeypatch.undo()
+            bench.open().create_tables()
+            raise
+
+    monkeypatch.setattr("sqlite3.connect", overtaken)
+    bench.open().check_tables()
+    bench.close()
 
 
 def test_tables_may_be_made_again_and_keep_their_rows(bench: Bench, store: ScheduleStore) -> None:
