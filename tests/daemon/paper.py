@@ -1,0 +1,78 @@
+"""A nursery on paper: its children's words come through real pipes, but no process is forked. In the test process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from selectors import DefaultSelector
+
+from psched.application import ApplicationSpec
+from psched.config import from_mapping
+from psched.daemon.forked import Forked
+from psched.daemon.nursery import Job, Nursery
+from psched.daemon.pipes import ChildEnds, open_pipes
+from psched.daemon.plan import Plan
+from psched.daemon.signals import SignalQueue
+
+_NOBODY = 0
+_KILLED = -9
+
+
+class PaperChild(Forked):
+    """A child that does what the test says. `voice`: its ends of the pipes."""
+
+    voice: ChildEnds
+
+    def leave(self, code: int) -> None:
+        """Let it end."""
+        self.code = code
+
+    def kill(self) -> None:
+        """Kill nobody: it has ended."""
+        self.code = _KILLED
+
+
+class PaperNursery(Nursery):
+    """Has children, at the time that the test sets as `now` (monotonic seconds)."""
+
+    def __init__(self) -> None:
+        super().__init__(DefaultSelector(), SignalQueue(), lambda: None, set, lambda: self.now)
+        self.now = 100.0
+        self.born: list[PaperChild] = []
+
+    def fork(self, name: str, job: Job) -> Forked:
+        """Write a child down."""
+        ends, theirs = open_pipes()
+        child = PaperChild(name, _NOBODY, ends, born=self.now, heard=self.now)
+        child.voice = ChildEnds(*theirs)
+        self.born.append(child)
+        return child
+
+    def tick(self, now: float) -> None:
+        """Hear every child."""
+        for child in self.born:
+            child.hear(now)
+
+    def close(self) -> None:
+        """Close all pipes."""
+        self._selector.close()
+        self._signals.uninstall()
+        for child in self.born:
+            child.ends.close_pipes()
+            child.voice.close()
+
+
+@contextmanager
+def paper_nursery() -> Iterator[PaperNursery]:
+    """Give a nursery whose pipes are closed at the end."""
+    nursery = PaperNursery()
+    try:
+        yield nursery
+    finally:
+        nursery.close()
+
+
+def plan_of(folder: Path, **config: object) -> Plan:
+    """Return a plan of a section on SQLite; nothing opens it."""
+    return Plan(from_mapping({"type": "rdb", "url": f"sqlite:///{folder}/psched.db", **config}), ApplicationSpec())

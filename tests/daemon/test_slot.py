@@ -1,0 +1,106 @@
+"""A worker that cannot begin is tried again less and less often. Children on paper, a clock of our own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from psched.daemon import pipes
+from psched.daemon.estate import Estate
+from psched.daemon.exit_codes import BOOT_FAILED
+from psched.daemon.fork_processor import ForkProcessor
+from psched.daemon.logs import Log
+from tests.daemon.paper import PaperNursery, paper_nursery, plan_of
+
+SHORTEST, LONGEST, SPREAD = 0.5, 60.0, 1.25
+REASON = "no such table: psched_queue"
+
+
+class Slot:
+    """A slot that is ticked whenever it wants to be."""
+
+    def __init__(self, folder: Path, nursery: PaperNursery) -> None:
+        plan = plan_of(folder, child_fork_frequency_limit=0.1)
+        self.estate = Estate()
+        self.slot = ForkProcessor(2, plan, None, nursery, self.estate, Log(None), lambda _: False)
+        self.nursery = nursery
+
+    def tick(self, later: float = 0.0) -> None:
+        """Let time pass, and tick."""
+        self.nursery.now += later
+        self.nursery.tick(self.nursery.now)
+        self.slot.tick(self.nursery.now)
+
+    def refuse(self, ready: bool, reason: str = REASON, after: float = 0.1) -> float:
+        """Let the next child be born and refuse to begin `after` it was; return the seconds until the one after it.
+
+        `ready`: it is a reserve, which has stood by until it was called.
+        """
+        count = len(self.nursery.born)
+        self.tick(max(0.0, self.slot.deadline - self.nursery.now))
+        assert len(self.nursery.born) == count + 1
+        child = self.nursery.born[-1]
+        if ready:
+            child.voice.say(pipes.READY)
+            self.tick()
+        child.voice.say(pipes.WHY, reason)
+        child.voice.say(pipes.EMPTY)
+        child.leave(BOOT_FAILED)
+        self.tick(after)
+        return self.slot.deadline - self.nursery.now
+
+
+@pytest.fixture
+def slot(tmp_path: Path) -> Iterator[Slot]:
+    with paper_nursery() as nursery:
+        yield Slot(tmp_path, nursery)
+
+
+def is_about(pause: float, expected: float) -> bool:
+    return expected - 1e-6 <= pause <= expected * SPREAD + 1e-6
+
+
+@pytest.mark.parametrize("ready", [False, True], ids=["at its boot", "when it was called"])
+def test_each_refusal_in_a_row_waits_longer_up_to_a_minute(slot: Slot, ready: bool) -> None:
+    pauses = [slot.refuse(ready) for _ in range(10)]
+    expected = [min(SHORTEST * 2**number, LONGEST) for number in range(10)]
+    assert all(map(is_about, pauses, expected)), pauses
+
+
+def test_a_reserve_that_was_refused_is_trusted_again_when_the_next_one_has_stood_by_for_long(slot: Slot) -> None:
+    for _ in range(4):
+        slot.refuse(ready=True)
+    assert is_about(slot.refuse(ready=True, after=LONGEST - 1), SHORTEST * 16)
+    slot.tick(slot.slot.deadline - slot.nursery.now)
+    slot.nursery.born[-1].voice.say(pipes.READY)
+    slot.tick(LONGEST)
+    slot.nursery.born[-1].voice.say(pipes.WHY, REASON)
+    slot.nursery.born[-1].leave(BOOT_FAILED)
+    slot.tick()
+    assert is_about(slot.slot.deadline - slot.nursery.now, SHORTEST)
+
+
+def test_one_that_begins_after_refusals_at_boot_is_trusted_at_once(
+    slot: Slot, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        slot.refuse(ready=False)
+    assert is_about(slot.refuse(ready=True), SHORTEST)
+    assert "is up after 3 failed attempts" in caplog.text
+
+
+def test_the_reason_of_refusals_is_told_once(slot: Slot, caplog: pytest.LogCaptureFixture) -> None:
+    for reason in (REASON, REASON, "access denied", "access denied", REASON):
+        slot.refuse(ready=True, reason=reason)
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert [line.partition(";")[0] for line in told] == [
+        f"worker 2 cannot begin: {reason}" for reason in (REASON, "access denied", REASON)
+    ]
+
+
+def test_who_has_given_back_all_that_it_held_leaves_no_estate(slot: Slot) -> None:
+    slot.refuse(ready=True)
+    assert slot.estate.empty
