@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import sqlalchemy as sa
 
 from psched.dialects import open_database
 from psched.dialects.database import Database
-from psched.dialects.direct import whole
+from psched.dialects.direct import Direct, whole
 from psched.dialects.given import OfKeys
 from psched.dialects.pairs import Executing
 from tests.stores.bench import eventually
@@ -181,3 +182,44 @@ def test_a_database_that_was_closed_amid_a_statement_closes_its_connection_then(
         with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
             run(work).execute("SELECT 1")
     assert not database._kept._idle
+
+
+class Interrupted(deque[Direct]):
+    """Where connections are put aside; something else happens in the moment before."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self._meanwhile = meanwhile
+
+    def append(self, direct: Direct) -> None:
+        self._meanwhile()
+        super().append(direct)
+
+
+def test_a_connection_that_is_put_aside_while_the_database_is_closed_is_closed_too(database: Database) -> None:
+    direct = database._connected()
+    driver: Any = direct._connection.dbapi_connection
+    database._kept._idle = Interrupted(database.close)
+    database._kept.keep(direct)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        driver.execute("SELECT 1")
+
+
+def test_a_connection_that_is_put_aside_while_somebody_begins_to_wait_for_the_pool_is_his(alone: Database) -> None:
+    asked, given = threading.Event(), threading.Event()
+
+    def ask() -> None:
+        asked.set()
+        given.wait(20)
+
+    waiter = threading.Thread(target=alone._kept.asking, args=(ask,))
+
+    def wait_for_the_pool() -> None:
+        waiter.start()
+        asked.wait(20)
+
+    direct = alone._connected()
+    alone._kept._idle = Interrupted(wait_for_the_pool)
+    alone._kept.keep(direct)
+    assert not alone._kept._idle
+    given.set()
+    waiter.join()
