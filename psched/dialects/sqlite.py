@@ -29,6 +29,12 @@ _NO_STORAGE = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
 _DUPLICATE = {sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE}
 
 
+class _NoFile(sqlite3.OperationalError):
+    """There was no file to open. Somebody may have made it by now, so that looking for it says nothing."""
+
+    sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+
+
 @compiles(now_ms, "sqlite")
 def _now_ms(element: now_ms, compiler: SQLCompiler, **options: Any) -> str:
     # SQLite keeps the time in whole milliseconds; rounding takes back what the day fraction lost.
@@ -87,8 +93,7 @@ class Dialect(base.Dialect):
 
     def is_missing_table(self, error: DBAPIError) -> bool:
         """Tell whether a table or the file does not exist."""
-        absent = _code(error) & 0xFF == sqlite3.SQLITE_CANTOPEN and not os.path.lexists(str(self.url.database))
-        return absent or "no such table" in str(error.orig)
+        return isinstance(error.orig, _NoFile) or "no such table" in str(error.orig)
 
     def is_already_there(self, error: DBAPIError) -> bool:
         """Tell whether a table, column or index exists."""
@@ -108,9 +113,9 @@ class Dialect(base.Dialect):
     def _connect(self, mode: str) -> sqlite3.Connection:
         try:
             return self._open(mode)
-        except sqlite3.OperationalError:
+        except sqlite3.OperationalError as error:
             if not os.path.lexists(str(self.url.database)):
-                raise
+                raise _NoFile(*error.args) from error
             return self._open(mode)  # somebody may have created it since
 
     def _open(self, mode: str) -> sqlite3.Connection:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import ssl
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -134,3 +136,21 @@ def test_connections_share_what_encryption_costs_unless_it_is_configured() -> No
     assert (one.ctx.verify_mode, one.ctx.check_hostname) == (ssl.CERT_NONE, False)
     context = ssl.create_default_context()
     assert dialect.connect([], {"host": "h", "defer_connect": True, "ssl": context}).ctx is context
+
+
+def test_a_file_that_was_missing_is_not_refused_because_somebody_has_made_it_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = os.path.lexists
+
+    def overtaken(path: str) -> bool:
+        found = look(path)
+        Path(path).touch()
+        return found
+
+    monkeypatch.setattr("os.path.lexists", overtaken)
+    url = f"sqlite:///{tmp_path / 'psched.db'}"
+    store = open_stores("rdb", StoreSettings(url, "host/test/1", schedules="schedules")).schedules
+    assert store is not None
+    with closing(store), pytest.raises(ConfigError, match="psched init"):
+        store.check_tables()
