@@ -51,8 +51,8 @@ class Executor:
     def tick(self, now: float, settings: Settings, last: bool) -> None:
         """Watch the heir, or fork one. Call when the slots have had their turn, since a newborn worker comes first.
 
-        `last`: there will be no worker any more. Then each of the dead gets one attempt, and after that their leases
-        end by themselves.
+        `last`: there will be no worker any more. Then an attempt that fails is the last, for those who died meanwhile,
+        too, and their leases end by themselves.
         """
         if self._heir is not None:
             self._tend(self._heir, now, last)
@@ -85,6 +85,8 @@ class Executor:
             self._due = now + _PAUSE
 
     def _failed(self, reason: str, now: float, last: bool) -> None:
+        if last:
+            self._dead += self._estate.claim()
         outlook = "they end by themselves" if last else "trying again"
         log.warning("leases of %d dead workers are not given back: %s; %s", len(self._dead), reason, outlook)
         if not last:

@@ -75,6 +75,7 @@ class Processor:
         """Take no new task; `immediate`: end those that run, within `grace` seconds at the most. Returns at once."""
         self._stopping.set()
         self._steward.stop()
+        self._warden.wind_up()
         if immediate:
             self._warden.stop(grace)
 

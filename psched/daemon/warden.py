@@ -16,9 +16,16 @@ _TICK = 0.2
 _LAST_MOMENT = 0.5
 """A run that was told to stop because its lease ends is gone this many seconds before it does (or half its margin)."""
 
+_WINDING_UP = 20.0
+"""Seconds in which a process that is to stop settles and gives back what it holds, once nothing runs any more: enough
+for a statement that gets no answer, and for another one on a new connection."""
+
 
 class Warden:
-    """Ends runs whose time is over: timeout, cancel, a lease that ends, an immediate stop of the process."""
+    """Ends runs whose time is over: timeout, cancel, a lease that ends, an immediate stop of the process.
+
+    And the process, when it is to stop, nothing runs, and its database keeps it from ending.
+    """
 
     def __init__(self, runs: Runs, kill_interval: float, leave: Callable[[str], None], clock: Clock = boottime) -> None:
         """`kill_interval`: seconds a handler has between `kill(reason)` and the end. `leave` does not return."""
@@ -28,6 +35,13 @@ class Warden:
         self._leave = leave
         self._clock = clock
         self._stop_at: float | None = None
+        self._winding_up = False
+        self._end_at: float | None = None
+
+    def wind_up(self) -> None:
+        """Nothing new is begun: see that the process ends soon after what runs has ended."""
+        self._winding_up = True
+        self.ticker.poke(urgent=True)
 
     def stop(self, grace: float | None = None) -> None:
         """Stop all runs now: `kill(ImmediateProcessStopError)`, and the end `grace` later (default: kill interval)."""
@@ -48,7 +62,11 @@ class Warden:
                 self._leave(f"{run.name} did not stop: {run.task.stop_reason}")
         if self._stop_at is not None and now >= self._stop_at:
             self._leave("immediate stop")
-        return bool(active) or self._stop_at is not None
+        if self._winding_up and (active or self._end_at is None):
+            self._end_at = now + _WINDING_UP
+        if self._end_at is not None and now >= self._end_at:
+            self._leave(f"the database has kept it from ending for {_WINDING_UP:g} s; what it holds comes back")
+        return bool(active) or self._stop_at is not None or self._winding_up
 
     def _reason(self, run: Run, now: float) -> Exception | None:
         """Say why this run must stop now, or None."""

@@ -1,0 +1,44 @@
+"""When the master has what the dead held given back, and when it lets that be. With a nursery of the test's own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from psched.config import coerce
+from psched.daemon.boot import DeadChild
+from psched.daemon.estate import Estate
+from psched.daemon.executor import Executor
+from psched.daemon.logs import Log
+
+SETTINGS = coerce({"app": "a:b", "schedules": {"type": "rdb", "url": "sqlite://"}})
+
+
+class Nursery:
+    """Forks heirs that do nothing until they are killed."""
+
+    def __init__(self) -> None:
+        self.heirs: list[Any] = []
+
+    def fork(self, *_: object) -> Any:
+        heir = SimpleNamespace(gone=False, gave_back=False, why=None, end="was killed")
+        heir.kill = lambda: setattr(heir, "gone", True)
+        self.heirs.append(heir)
+        return heir
+
+
+def test_a_stop_waits_for_one_heir_whose_database_does_not_answer_however_many_have_died(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    nursery, estate = Nursery(), Estate()
+    executor = Executor(estate, cast("Any", nursery), Log(None))
+    estate.leave([DeadChild("first", ())])
+    executor.tick(0.0, SETTINGS, last=False)
+    estate.leave([DeadChild("second", ())])
+    for now in (1.0, 3.0, 3.1):
+        executor.tick(now, SETTINGS, last=True)
+    assert executor.done
+    assert len(nursery.heirs) == 1
+    assert "leases of 2 dead workers are not given back: the heir was killed; they end by themselves" in caplog.text

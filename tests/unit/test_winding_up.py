@@ -1,0 +1,54 @@
+"""A process that is to stop ends soon after its last run, whatever its database does. With a clock of the test's own."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from psched.daemon.runs import Run, Runs
+from psched.daemon.warden import Warden
+
+
+class Left(BaseException):
+    """In place of the end of the process."""
+
+
+class Winding:
+    """A warden at work, one handler thread that runs something, and a clock."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+        self.runs = Runs(1)
+        self.warden = Warden(self.runs, 2.0, self._leave, lambda: self.time)
+        task: Any = SimpleNamespace(key="k", deadline=math.inf, lease=SimpleNamespace(cancel_requested=False))
+        lane: Any = SimpleNamespace(name="queue", margin=3.0, task_timeout=None)
+        self.runs.begin(0, Run(task, cast("Any", lane), started=self.time))
+
+    def pass_(self, seconds: float) -> bool:
+        """Let time pass, and tell whether the warden goes on watching."""
+        self.time += seconds
+        return self.warden.tick()
+
+    def _leave(self, why: str) -> None:
+        raise Left(why)
+
+
+def test_what_runs_is_waited_for_and_then_the_database_20_s() -> None:
+    winding = Winding()
+    winding.warden.wind_up()
+    assert winding.pass_(0)
+    assert winding.pass_(1000)
+    winding.runs.end(0)
+    assert winding.pass_(19)
+    with pytest.raises(Left, match="the database has kept it from ending for 20 s"):
+        winding.pass_(2)
+
+
+def test_who_is_not_to_stop_may_wait_for_work_for_ever() -> None:
+    winding = Winding()
+    winding.runs.end(0)
+    assert not winding.pass_(1000)
+    assert not winding.pass_(1000)
