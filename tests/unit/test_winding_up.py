@@ -1,4 +1,4 @@
-"""A process that is to stop ends soon after its last run, whatever its database does. With a clock of the test's own."""
+"""A process that is to stop ends soon after its last run, whatever its database does. With a clock of our own."""
 
 from __future__ import annotations
 
