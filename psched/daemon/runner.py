@@ -23,7 +23,7 @@ from psched.unfit import LOST_ATTEMPTS
 
 log = logging.getLogger(__name__)
 
-TURN = 0.05
+TURN = 0.1
 """Seconds for which one lane goes on taking batches before the others have their turn."""
 
 
