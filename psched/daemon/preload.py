@@ -24,15 +24,22 @@ def preload(settings: Settings) -> None:
     """Import the stores and drivers that `settings` name. Opens stores and closes them unused: nothing is connected.
 
     The collector leaves alone what is there then: looking at an object writes to it, and a page that is written to is
-    no longer shared. Raises ConfigError for a store or driver that is not there.
+    no longer shared. What is known of folders with modules is forgotten, as each child looks at them anew. Raises
+    ConfigError for a store or driver that is not there.
     """
-    for site in open_sites(settings, "preload"):
-        site.source.store.close()
+    _load_stores(settings)
     for _, section in settings.named_sections:
         validate(_EVERY_MINUTE, section.timezone, section.cron_dialect)
+    sys.path_importer_cache.clear()
     gc.collect()
     _fill_gaps()
     gc.freeze()
+
+
+def _load_stores(settings: Settings) -> None:
+    """Open the stores and close them; when this returns nothing holds one, and they can be collected."""
+    for site in open_sites(settings, "preload"):
+        site.source.store.close()
 
 
 def _fill_gaps() -> None:

@@ -1,0 +1,23 @@
+"""What a master loads before its first fork, and what it keeps of that."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+
+import pytest
+
+from psched.config import from_mapping
+from psched.daemon.preload import preload
+from psched.dialects import forks
+
+
+def test_no_store_that_was_opened_to_preload_it_is_left_for_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    before = set(forks._connected)
+    preload(from_mapping({"type": "rdb", "url": f"sqlite:///{tmp_path}/none.db", "schedules": {}, "queue": {}}))
+    assert set(forks._connected) <= before
