@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sqlalchemy import Connection, Executable, Index, Table, delete, insert, inspect, select
+from sqlalchemy import Connection, Executable, Index, Table, delete, insert, select
 
 from psched.backends.sql.columns import add_missing_columns
 from psched.backends.sql.layout import Layout
@@ -67,10 +67,8 @@ class VersionedLayout(Layout):
 
     def _incomplete(self, connection: Connection) -> str | None:
         for table in self._others:
-            if not inspect(connection).has_table(table.name):
-                return (
-                    f"the table {table.name} does not exist; create it with: psched init (a queue's: psched queue init)"
-                )
+            if self._columns(connection, table) is None:
+                return self._is_missing(table)
         return None
 
     def _missing_indexes(self, connection: Connection) -> list[Index]:
@@ -96,7 +94,7 @@ class VersionedLayout(Layout):
         )
 
     def _stored(self, connection: Connection) -> int | None:
-        if not inspect(connection).has_table(self._versions.name):
+        if self._columns(connection, self._versions) is None:
             return None
         version: int | None = connection.execute(self._version).scalar()
         return version

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from sqlalchemy import Connection, Index, Table, false, inspect, update
+from sqlalchemy import Connection, Index, Table, false, inspect, literal_column, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -66,7 +66,7 @@ class Layout:
         except DBAPIError as error:
             if not self._database.dialect.is_missing_table(error):
                 raise
-            return self._is_missing()
+            return self._is_missing(self._table)
 
     def diagnose(self) -> Iterator[Finding]:
         """Yield what `psched doctor` shows."""
@@ -98,18 +98,28 @@ class Layout:
         unfit = self._database.dialect.unfit(connection)
         if unfit is not None:
             return unfit
-        if not inspect(connection).has_table(self._table.name):
-            return self._is_missing()
         return self._foreign(connection)
 
-    def _is_missing(self) -> str:
-        return (
-            f"the table {self._table.name} does not exist; create it with: psched init (a queue's: psched queue init)"
-        )
+    def _is_missing(self, table: Table) -> str:
+        return f"the table {table.name} does not exist; create it with: psched init (a queue's: psched queue init)"
+
+    def _columns(self, connection: Connection, table: Table) -> Collection[str] | None:
+        """Return the names of a table's columns; None when there is no such table.
+
+        They come with an answer of no rows. SQLAlchemy reads the catalogue, by what takes a worker 4 MB to compile.
+        """
+        try:
+            return connection.execute(select(literal_column("*")).select_from(table).where(false())).keys()
+        except DBAPIError as error:
+            if not self._database.dialect.is_missing_table(error):
+                raise
+            return None
 
     def _foreign(self, connection: Connection) -> str | None:
-        """Say which columns a table of this name lacks, so that it is somebody else's."""
-        present = {column["name"] for column in inspect(connection).get_columns(self._table.name)}
+        """Say that there is no table of this name, or which columns it lacks, so that it is somebody else's."""
+        present = self._columns(connection, self._table)
+        if present is None:
+            return self._is_missing(self._table)
         missing = [column.name for column in self._table.columns if column.name not in present]
         if not missing:
             return None
