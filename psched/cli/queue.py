@@ -188,4 +188,4 @@ def only_queue(chosen: Chosen) -> Settings:
     """Return the configuration without its schedules. Raises ConfigError when there is no queue."""
     settings = chosen.settings("queue")
     queue_section(settings)
-    return settings.model_copy(update={"schedules": None})
+    return settings.but(schedules=None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ValidationError
-
+from psched.checked import Checked, FaultyError
 from psched.config.document import read_environment
 from psched.config.settings import Section, Settings
 from psched.config.urls import masked_url, type_fault
@@ -17,12 +17,12 @@ from psched.errors import ConfigError
 from psched.suggest import did_you_mean
 
 Reader = Literal["schedules", "queue"]
-Model = TypeVar("Model", bound=BaseModel)
+Made = TypeVar("Made", bound=Checked)
 
 _TABLES = {"schedules": ("perfect_sched", "psched_schedules"), "queue": ("perfect_queue", "psched_queue")}
 """The default table of each section: on `rdb_compat`, elsewhere."""
-_SECTION_KEYS = frozenset(Section.model_fields)
-_PROCESS_KEYS = frozenset(Settings.model_fields) - {"environment", "path", "schedules", "queue"}
+_SECTION_KEYS = frozenset(each.name for each in fields(Section))
+_PROCESS_KEYS = frozenset(each.name for each in fields(Settings)) - {"environment", "path", "schedules", "queue"}
 _KEYS = _SECTION_KEYS | _PROCESS_KEYS | _TABLES.keys()
 
 
@@ -136,7 +136,7 @@ class _Building:
         merged = {key: value for key, value in {**top, **own}.items() if value is not None and key in _SECTION_KEYS}
         compat, ours = _TABLES[name]
         merged.setdefault("table", compat if merged.get("type") == "rdb_compat" else ours)
-        return self._validated(Section, merged, lambda key: (name, key) if key in own else (key,))
+        return self._made(Section, merged, lambda key: (name, key) if key in own else (key,))
 
     def _process(self, sections: dict[str, Section]) -> Settings | None:
         values = {key: value for key, value in self._content.items() if key in _PROCESS_KEYS and value is not None}
@@ -145,22 +145,18 @@ class _Building:
         if "child_heartbeat_interval" not in values and isinstance(values["child_heartbeat_limit"], int | float):
             values["child_heartbeat_interval"] = min(2.0, values["child_heartbeat_limit"] / 4)
         values.update(sections, environment=self._environment, path=self._file)
-        return self._validated(Settings, values, lambda key: (key,))
+        return self._made(Settings, values, lambda key: (key,))
 
-    def _validated(
-        self, model: type[Model], values: dict[str, Any], locate: Callable[[str], tuple[str, ...]]
-    ) -> Model | None:
+    def _made(self, kind: type[Made], values: dict[str, Any], locate: Callable[[str], tuple[str, ...]]) -> Made | None:
         try:
-            return model.model_validate(values, context={"base": self._base})
-        except ValidationError as error:
-            for fault in error.errors(include_url=False, include_input=False):
-                path = locate(str(fault["loc"][0]))
-                if fault["type"] == "missing":
+            return kind(self._base, **values)
+        except FaultyError as error:
+            for name, why in error.faults.items():
+                path = locate(name)
+                if why is None:
                     self._fault(f"{'.'.join(path)}: missing; {_MISSING[path[-1]]}")
-                elif fault["type"] == "value_error":
-                    self._fault(
-                        f"{'.'.join(path)}: {fault['ctx']['error']}{self._got(str(fault['ctx']['error']), path)}"
-                    )
+                else:
+                    self._fault(f"{'.'.join(path)}: {why}{self._got(str(why), path)}")
         return None
 
     def _got(self, message: str, path: tuple[str, ...]) -> str:

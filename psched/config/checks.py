@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationInfo
-
 from psched import cron
 from psched.backends import find_backend
 from psched.backoff import Backoff
@@ -99,27 +97,27 @@ def hook(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def path(value: Any, info: ValidationInfo) -> Path:
+def path(value: Any, base: Path) -> Path:
     """Accept a path; a relative one is taken from the configuration's folder."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise ValueError("expected a path")
-    return absolute_path(value, _base(info))
+    return absolute_path(value, base)
 
 
-def log_path(value: Any, info: ValidationInfo) -> Path | None:
+def log_path(value: Any, base: Path) -> Path | None:
     """Accept a path, or `stderr`."""
-    return None if value in (None, "stderr") else path(value, info)
+    return None if value in (None, "stderr") else path(value, base)
 
 
-def folders(value: Any, info: ValidationInfo) -> tuple[str, ...]:
+def folders(value: Any, base: Path) -> tuple[str, ...]:
     """Accept a folder or a list of them."""
-    return tuple(str(path(folder, info)) for folder in _listed(value, "a folder or a list of them"))
+    return tuple(str(path(folder, base)) for folder in _listed(value, "a folder or a list of them"))
 
 
-def required(value: Any, info: ValidationInfo) -> tuple[str, ...]:
+def required(value: Any, base: Path) -> tuple[str, ...]:
     """Accept a module, a Python file, or a list of them; relative files are taken from the configuration's folder."""
     return tuple(
-        str(path(name, info)) if is_file(name) else name
+        str(path(name, base)) if is_file(name) else name
         for name in _listed(value, "a module, a file, or a list of them")
     )
 
@@ -140,10 +138,10 @@ def one_of(*words: str) -> Callable[[Any], str]:
     return check
 
 
-def url(value: Any, info: ValidationInfo) -> str:
+def url(value: Any, base: Path) -> str:
     """Accept a database URL; the file of a SQLite URL is taken from the configuration's folder."""
     check_url(text(value))
-    return absolute_url(value, _base(info))
+    return absolute_url(value, base)
 
 
 def table(value: Any) -> str:
@@ -176,7 +174,7 @@ def timezone(value: Any) -> str:
     return str(value)
 
 
-def tls(value: Any, info: ValidationInfo) -> dict[str, str]:
+def tls(value: Any, base: Path) -> dict[str, str]:
     """Accept a mapping with ca, cert, key (files) and verify (full, ca or none)."""
     if not isinstance(value, dict) or not value.keys() <= {"ca", "cert", "key", "verify"}:
         raise ValueError("expected a mapping with some of ca, cert, key and verify")
@@ -184,11 +182,7 @@ def tls(value: Any, info: ValidationInfo) -> dict[str, str]:
         raise ValueError("expected verify to be full, ca or none")
     if "key" in value and "cert" not in value:
         raise ValueError("expected a cert with the key")
-    return {name: item if name == "verify" else str(path(item, info)) for name, item in value.items()}
-
-
-def _base(info: ValidationInfo) -> Path:
-    return Path(info.context["base"]) if info.context else Path()
+    return {name: item if name == "verify" else str(path(item, base)) for name, item in value.items()}
 
 
 def _number(value: Any, kind: Callable[[Any], Any], expected: str) -> Any:

@@ -5,40 +5,37 @@ Both are checked when they are made. All durations are seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
-
 from psched.backoff import Backoff
+from psched.checked import Checked, Derived, Test
 from psched.config import checks
 from psched.config.urls import absolute_path, masked_url
 from psched.cron import DIALECTS
 
-Names = Annotated[tuple[str, ...], PlainValidator(checks.names)]
-Folders = Annotated[tuple[str, ...], PlainValidator(checks.folders)]
-Required = Annotated[tuple[str, ...], PlainValidator(checks.required)]
-Text = Annotated[str, PlainValidator(checks.text)]
-Positive = Annotated[float, PlainValidator(checks.seconds(0, above=True))]
-NotNegative = Annotated[float, PlainValidator(checks.seconds(0))]
-CountOrNone = Annotated[int | None, PlainValidator(checks.count(1, "none"))]
+Names = Annotated[tuple[str, ...], Test(checks.names)]
+Folders = Annotated[tuple[str, ...], Test(checks.folders, located=True)]
+Required = Annotated[tuple[str, ...], Test(checks.required, located=True)]
+TextOrNone = Annotated[str | None, Test(checks.text)]
+Positive = Annotated[float, Test(checks.seconds(0, above=True))]
+NotNegative = Annotated[float, Test(checks.seconds(0))]
+CountOrNone = Annotated[int | None, Test(checks.count(1, "none"))]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-def _cron_dialect(known: dict[str, Any]) -> str:
+def _cron_dialect(known: Mapping[str, Any]) -> str:
     """Ruby workers may share a table of the originals, and must compute the same."""
     return "perfectsched" if known.get("type") == "rdb_compat" else "vixie"
 
 
-def _task_heartbeat_interval(known: dict[str, Any]) -> float:
+def _task_heartbeat_interval(known: Mapping[str, Any]) -> float:
     return float(min(2.0, known.get("alive_time", 300.0) / 6))
 
 
-class _Loading(_Frozen):
+@dataclass(frozen=True, init=False, slots=True, kw_only=True)
+class _Loading(Checked):
     """What is loaded to run tasks."""
 
     app: Names = ()
@@ -49,27 +46,28 @@ class _Loading(_Frozen):
 Loading = TypeVar("Loading", bound=_Loading)
 
 
+@dataclass(frozen=True, init=False, slots=True, kw_only=True)
 class Section(_Loading):
     """One table and how its rows are run: the keys that may stand at the top level or in `schedules:` and `queue:`."""
 
-    type: Annotated[str, PlainValidator(checks.store)]
-    url: Annotated[str, PlainValidator(checks.url)] = Field(repr=False)
-    table: Annotated[str, PlainValidator(checks.table)]
-    tls: Annotated[dict[str, str], PlainValidator(checks.tls)] = {}
-    timezone: Annotated[str, PlainValidator(checks.timezone)] = "UTC"
-    cron_dialect: Annotated[str, PlainValidator(checks.one_of(*DIALECTS))] = Field(default_factory=_cron_dialect)
+    type: Annotated[str, Test(checks.store)]
+    url: Annotated[str, Test(checks.url, located=True)] = field(repr=False)
+    table: Annotated[str, Test(checks.table)]
+    tls: Annotated[dict[str, str], Test(checks.tls, located=True), Derived(lambda _: {})]
+    timezone: Annotated[str, Test(checks.timezone)] = "UTC"
+    cron_dialect: Annotated[str, Test(checks.one_of(*DIALECTS)), Derived(_cron_dialect)]
     poll_interval: Positive = 1.0
     alive_time: Positive = 300.0
-    retry_wait: Annotated[float | Backoff, PlainValidator(checks.wait)] = 300.0
+    retry_wait: Annotated[float | Backoff, Test(checks.wait)] = 300.0
     retention_time: NotNegative = 300.0
-    ledger: Annotated[str | None, PlainValidator(checks.table_or_none)] = None
+    ledger: Annotated[str | None, Test(checks.table_or_none)] = None
     ledger_retention: NotNegative = 400 * 86400.0
-    ledger_count: Annotated[int, PlainValidator(checks.count(1))] = 100_000
-    on_late: Annotated[tuple[str, ...], PlainValidator(checks.hook)] = ()
+    ledger_count: Annotated[int, Test(checks.count(1))] = 100_000
+    on_late: Annotated[tuple[str, ...], Test(checks.hook)] = ()
     alert_interval: Positive = 10.0
-    task_heartbeat_interval: Positive = Field(default_factory=_task_heartbeat_interval)
-    task_prefetch: Annotated[int | Literal["auto"], PlainValidator(checks.count(1, "auto", "auto"))] = "auto"
-    task_timeout: Annotated[float | None, PlainValidator(checks.seconds(0, above=True, never=True))] = None
+    task_heartbeat_interval: Annotated[Positive, Derived(_task_heartbeat_interval)]
+    task_prefetch: Annotated[int | Literal["auto"], Test(checks.count(1, "auto", "auto"))] = "auto"
+    task_timeout: Annotated[float | None, Test(checks.seconds(0, above=True, never=True))] = None
     max_attempts: CountOrNone = None
 
     @property
@@ -78,6 +76,7 @@ class Section(_Loading):
         return masked_url(self.url)
 
 
+@dataclass(frozen=True, init=False, slots=True, kw_only=True)
 class Settings(_Loading):
     """What one process of psched is to do. `path` is the file it came from, if any."""
 
@@ -85,16 +84,14 @@ class Settings(_Loading):
     path: Path | None = None
     schedules: Section | None = None
     queue: Section | None = None
-    log: Annotated[Path | None, PlainValidator(checks.log_path)] = None
-    pid_file: Annotated[Path, PlainValidator(checks.path)] | None = None
-    user: Text | None = None
-    group: Text | None = None
-    processors: Annotated[int, PlainValidator(checks.count(1))] = 1
-    processor_type: Annotated[Literal["process", "thread"], PlainValidator(checks.one_of("process", "thread"))] = (
-        "process"
-    )
+    log: Annotated[Path | None, Test(checks.log_path, located=True)] = None
+    pid_file: Annotated[Path | None, Test(checks.path, located=True)] = None
+    user: TextOrNone = None
+    group: TextOrNone = None
+    processors: Annotated[int, Test(checks.count(1))] = 1
+    processor_type: Annotated[Literal["process", "thread"], Test(checks.one_of("process", "thread"))] = "process"
     child_kill_interval: Positive = 2.0
-    child_graceful_kill_limit: Annotated[float | None, PlainValidator(checks.seconds(0, never=True))] = None
+    child_graceful_kill_limit: Annotated[float | None, Test(checks.seconds(0, never=True))] = None
     child_heartbeat_interval: Positive = 2.0
     child_heartbeat_limit: Positive = 10.0
     child_fork_frequency_limit: NotNegative = 5.0
@@ -123,9 +120,8 @@ class Settings(_Loading):
         def over(configured: Loading) -> Loading:
             """Folders are searched first to last, modules last to first: the command line's come before the others."""
             app = apps or configured.app
-            update = {"app": app, "include": folders + configured.include, "require": configured.require + modules}
-            return configured.model_copy(update=update)
+            return configured.but(app=app, include=folders + configured.include, require=configured.require + modules)
 
         sections = {"schedules": self.schedules, "queue": self.queue}
         changed = {name: None if section is None else over(section) for name, section in sections.items()}
-        return over(self).model_copy(update=changed)
+        return over(self).but(**changed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,7 @@ def test_the_command_line_is_laid_over_every_section(tmp_path: Path, monkeypatch
 
 
 def test_settings_cannot_be_changed() -> None:
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(AttributeError, match="cannot assign"):
         from_mapping(SQLITE).processors = 2
 
 
@@ -242,7 +243,7 @@ def test_a_password_is_never_shown() -> None:
 def test_the_example_mentions_every_key_and_can_be_used_with_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PSCHED_DATABASE_PASSWORD", "secret")
     text = EXAMPLE.read_text()
-    keys = (Section.model_fields.keys() | Settings.model_fields.keys()) - {"environment", "path"}
+    keys = {field.name for field in (*fields(Section), *fields(Settings))} - {"environment", "path"}
     written = set(re.findall(r"^  #?(\w+):", text, re.MULTILINE))
     assert written == keys
     assert load(EXAMPLE, "production").processors == 4
@@ -257,6 +258,11 @@ def test_the_example_tells_the_true_defaults(tmp_path: Path, monkeypatch: pytest
     assert shown.schedules and shown.queue and default.schedules
     examples = {"path", "environment", "schedules", "queue", "app", "include", "require", "processors"}
     examples |= {"log", "pid_file", "user", "group", "max_request_per_child"}
-    assert shown.model_dump(exclude=examples) == default.model_dump(exclude=examples)
+    assert told(shown, examples) == told(default, examples)
     examples = {"url", "tls", "app", "include", "require", "task_timeout", "max_attempts", "on_late"}
-    assert shown.schedules.model_dump(exclude=examples) == default.schedules.model_dump(exclude=examples)
+    assert told(shown.schedules, examples) == told(default.schedules, examples)
+
+
+def told(settings: Section | Settings, but: set[str]) -> dict[str, object]:
+    """Return what is set, `but` for some of it."""
+    return {field.name: getattr(settings, field.name) for field in fields(settings) if field.name not in but}
