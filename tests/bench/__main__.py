@@ -8,23 +8,48 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.bench import latency, standing, submitting, throughput
-from tests.bench.peers.contenders import PEERS, install
+from tests.bench import latency, markdown, standing, stored, submitting, throughput
+from tests.bench.peers.contenders import PEERS
+from tests.bench.peers.crew import install
 from tests.bench.places import STORES, Grounds
 from tests.bench.report import Record
 from tests.bench.workload import Contender, Scale, Workload
 from tests.lab.laboratory import Lab
 
-WORKLOADS = (*throughput.WORKLOADS, *submitting.WORKLOADS, *latency.WORKLOADS, *standing.WORKLOADS)
+WORKLOADS = (
+    *throughput.WORKLOADS,
+    *submitting.WORKLOADS,
+    *latency.WORKLOADS,
+    *stored.WORKLOADS,
+    *standing.WORKLOADS,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what the arguments say; 1 when a measurement failed (not when a goal is missed)."""
     chosen = _parser().parse_args(arguments)
     record = Record()
+    if chosen.read:
+        for path in chosen.read:
+            record.take(json.loads(path.read_text()))
+    else:
+        _run(chosen, record)
+    lines = list(markdown.tables(record, WORKLOADS))
+    print("\n".join(lines))
+    print("\n".join(markdown.times(record.seconds())), file=sys.stderr)
+    if chosen.markdown:
+        chosen.markdown.write_text("\n".join(lines) + "\n")
+    if chosen.json:
+        chosen.json.write_text(json.dumps(record.as_json(), indent=1, ensure_ascii=False) + "\n")
+    return 1 if record.failures else 0
+
+
+def _run(chosen: argparse.Namespace, record: Record) -> None:
+    """Measure all that is chosen, so often, and keep what there is when interrupted."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers and workers are ended in good order then, too
     if chosen.peers:
         install()
@@ -38,11 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("interrupted; this is what there is", file=sys.stderr)
         finally:
             grounds.close()
-    for line in record.as_text():
-        print(line)
-    if chosen.json:
-        chosen.json.write_text(json.dumps(record.as_json(), indent=1, ensure_ascii=False) + "\n")
-    return 1 if record.failures else 0
 
 
 def _wanted(chosen: argparse.Namespace) -> Iterator[tuple[Workload, str, Contender]]:
@@ -61,16 +81,19 @@ def _measure(
 ) -> None:
     """Measure once. What fails is told, and does not stop the rest."""
     name = f"{workload.name}, {store}, {contender.name}"
+    begun = time.monotonic()
+    place_of = grounds.lasting(store, workload.name) if contender.lasting else grounds.place(store)
     try:
-        with grounds.place(store) as place:
+        with place_of as place:
             metrics = contender.measure(place, scale)
     except Exception as error:  # noqa: BLE001 – whatever went wrong is in the report
         record.failures.append(f"{name}: {type(error).__name__}: {error}")
         print(f"FAILED {record.failures[-1]}", file=sys.stderr, flush=True)
         return
-    record.add(workload.name, store, contender.name, metrics)
+    seconds = time.monotonic() - begun
+    record.add(workload.name, store, contender.name, metrics, seconds)
     found = ", ".join(f"{value:,.4g} {metric}" for metric, value in metrics.items())
-    print(f"{name}: {found} (load {os.getloadavg()[0]:.1f})", file=sys.stderr, flush=True)
+    print(f"{name}: {found} (load {os.getloadavg()[0]:.1f}, {seconds:.1f} s)", file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -88,6 +111,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeat", type=int, metavar="N", help="how often each is measured (default: 3)")
     parser.add_argument("--peers", action="store_true", help="also measure others, in a virtualenv of their own")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there, too")
+    parser.add_argument(
+        "--read", type=Path, action="append", metavar="FILE", help="measure nothing; take what --json wrote, of several"
+    )
     parser.add_argument("--folder", type=Path, help="where the SQLite files are (default: the temporary folder)")
     return parser
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from typing import Any
 
 from psched.application import App
 from psched.source import Source
 from psched.task import Task
-from tests.bench.tally import tally_of_environment
+from tests.bench.tally import ACQUIRES, STATEMENTS, tally_of_environment
 
 app = App()
 tally = tally_of_environment()
@@ -63,5 +64,21 @@ def _time_acquires() -> None:
     Source.poll_multi = timed  # type: ignore[method-assign]
 
 
-if os.environ.get("PSCHED_BENCH_ACQUIRES"):
+if os.environ.get(ACQUIRES):
     _time_acquires()
+
+
+def _count_statements() -> None:
+    """Count what connections to SQLite do: no server can tell."""
+    connect = sqlite3.connect
+
+    def counted(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **options)
+        connection.set_trace_callback(lambda _: tally.count())
+        return connection
+
+    sqlite3.connect = counted  # type: ignore[assignment]
+
+
+if os.environ.get(STATEMENTS):
+    _count_statements()

@@ -1,4 +1,4 @@
-"""Bare loops: what a driver and a database do per second when nothing else is done. Two processes, forked.
+"""Bare loops: what a driver and a database do per second when nothing else is done. Processes, forked.
 
 A floor is a class with the statements of one database; here is what they have in common: the processes, the clock.
 """
@@ -34,6 +34,10 @@ class Floor(Protocol):
         """Write many tasks, in the fastest way that the driver has."""
         ...
 
+    def add_many(self, keys: list[str]) -> None:
+        """Write many schedules, as wide as psched's, into a table of their own with an index of when they are due."""
+        ...
+
     def claim(self, limit: int) -> tuple[list[Any], Any]:
         """Lease up to `limit` due tasks; returns their keys and what proves the lease."""
         ...
@@ -50,17 +54,15 @@ class Floor(Protocol):
 Loop = Callable[[Floor, int], int]
 
 
-def rate(floor: Floor, loop: Loop) -> float:
-    """Run `loop(floor, number of the process)` in two processes at once; return how many a second they do together.
+def rate(floor: Floor, loop: Loop, many: int = PROCESSES) -> float:
+    """Run `loop(floor, number of the process)` in so many processes at once; return what they do together per second.
 
     A loop returns how many it has done. Raises RuntimeError when one fails.
     """
     context = multiprocessing.get_context("fork")
-    start = context.Barrier(PROCESSES, timeout=30)
+    start = context.Barrier(many, timeout=30)
     answers = context.SimpleQueue()
-    processes = [
-        context.Process(target=_in_process, args=(floor, each, loop, start, answers)) for each in range(PROCESSES)
-    ]
+    processes = [context.Process(target=_in_process, args=(floor, each, loop, start, answers)) for each in range(many)]
     for process in processes:
         process.start()
     found = [answers.get() for _ in processes]
@@ -123,6 +125,16 @@ def inserting_many(count: int) -> Loop:
 
     def loop(floor: Floor, number: int) -> int:
         floor.insert_many(list(names(count, f"task-{number}")))
+        return count
+
+    return loop
+
+
+def adding_many(count: int) -> Loop:
+    """Return the loop that writes `count` schedules in one go."""
+
+    def loop(floor: Floor, number: int) -> int:
+        floor.add_many(list(names(count, f"schedule-{number}")))
         return count
 
     return loop

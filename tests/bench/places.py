@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import redis as redis_client
 
 from tests.lab import mariadb, postgresql, redis
 from tests.lab.laboratory import Lab
@@ -35,9 +33,6 @@ class Redis(redis.Redis):
 
 
 _SERVERS: dict[str, type[Server]] = {"postgresql": PostgreSQL, "mariadb": MariaDB, "redis": Redis}
-
-_ASKED = ("eval", "evalsha", "fcall", "blpop", "ping", "info")
-"""What clients of Redis ask for; everything else is done within scripts."""
 
 DURABILITY = {
     "postgresql": "fsync on, synchronous_commit on: each commit is on disk",
@@ -68,6 +63,8 @@ class Grounds:
         self._folder = folder
         self._servers: dict[str, Server] = {}
         self._numbers = itertools.count(1)
+        self._lasting: dict[tuple[str, str], Place] = {}
+        self._kept = ExitStack()
 
     @contextmanager
     def place(self, store: str) -> Iterator[Place]:
@@ -84,8 +81,16 @@ class Grounds:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+    @contextmanager
+    def lasting(self, store: str, name: str) -> Iterator[Place]:
+        """Yield the place of this store with this name, which stays as it is left until all is closed."""
+        if (store, name) not in self._lasting:
+            self._lasting[store, name] = self._kept.enter_context(self.place(store))
+        yield self._lasting[store, name]
+
     def close(self) -> None:
         """End all servers."""
+        self._kept.close()
         for server in self._servers.values():
             server.close()
 
@@ -93,21 +98,3 @@ class Grounds:
         if store not in self._servers:
             self._servers[store] = self._lab.private(_SERVERS[store], durable=True).__enter__()
         return self._servers[store]
-
-
-def statements_so_far(place: Place) -> int | None:
-    """Return how many statements the server has executed, this question included; None where nobody counts them."""
-    server = place.server
-    if isinstance(server, MariaDB):
-        with server.admin() as cursor:
-            cursor.execute("SHOW GLOBAL STATUS LIKE 'Questions'")
-            return next((int(value) for _, value in cursor.fetchall()), None)
-    if isinstance(server, Redis):
-        with redis_client.Redis.from_url(place.url) as connection:
-            stats = connection.info("commandstats")  # what scripts call is counted there, too
-            return sum(int(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"]) for name in _ASKED)
-    if isinstance(server, PostgreSQL):
-        with server.admin() as connection:
-            row = connection.execute("SELECT sum(xact_commit + xact_rollback) FROM pg_stat_database").fetchone()
-            return int(row[0]) if row else None
-    return None

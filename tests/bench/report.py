@@ -1,24 +1,28 @@
-"""What was measured, as a table for people and as JSON. In the measuring process."""
+"""What was measured, as values and as JSON. In the measuring process."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import sqlite3
 import statistics
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.bench.goals import GOALS
+from tests.bench.goals import GOALS, Goal, Medians
 from tests.bench.places import DURABILITY
 from tests.lab import absent
 
 _DRIVERS = ("psycopg", "PyMySQL", "redis", "SQLAlchemy")
+_SERVERS = {"PostgreSQL": ("postgres",), "MariaDB": ("mariadbd", "mysqld"), "Redis": ("redis-server",)}
+_VERSION = re.compile(r"\d+\.[\d.]+")
 
 
 @dataclass
@@ -44,63 +48,77 @@ class Series:
 
 
 class Record:
-    """The series of one run."""
+    """The series of one run, or of several that belong together."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, str, str, str], Series] = {}
+        self._seconds: dict[str, float] = {}
+        self._about: dict[str, Any] = {}
         self.failures: list[str] = []
 
-    def add(self, workload: str, store: str, contender: str, metrics: Mapping[str, float]) -> None:
-        """Keep what was measured once, with the load of the machine then."""
+    def add(
+        self, workload: str, store: str, contender: str, metrics: Mapping[str, float], seconds: float = 0.0
+    ) -> None:
+        """Keep what was measured once and how long that took, with the load of the machine at its end."""
+        self._seconds[workload] = self._seconds.get(workload, 0.0) + seconds
         for metric, value in metrics.items():
-            series = Series(workload, store, contender, metric)
-            series = self._series.setdefault(series.key, series)
-            series.values.append(value)
-            series.loads.append(os.getloadavg()[0])
+            self._keep(Series(workload, store, contender, metric, [value], [os.getloadavg()[0]]))
+
+    def take(self, results: Mapping[str, Any]) -> None:
+        """Add what `as_json` of another run has; the first one's date and machine hold."""
+        self._about = self._about or {name: results[name] for name in ("date", "machine", "durability")}
+        for each in results["results"]:
+            self._keep(Series(**{name: value for name, value in each.items() if name != "median"}))
+        for workload, seconds in results["seconds"].items():
+            self._seconds[workload] = self._seconds.get(workload, 0.0) + seconds
+        self.failures += results["failures"]
+
+    def _keep(self, new: Series) -> None:
+        series = self._series.setdefault(new.key, Series(*new.key))
+        series.values += new.values
+        series.loads += new.loads
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it, the machine included."""
         return {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": machine(),
-            "durability": DURABILITY,
+            **self.about(),
             "results": [{**vars(series), "median": series.median} for series in self._series.values()],
-            "goals": [
-                {**vars(goal), "words": goal.words, "found": found[0], "reached": found[1]}
-                for goal in GOALS
-                if (found := goal.reached(self._medians()))
-            ],
+            "goals": [shown for goal in GOALS if (shown := self._judged(goal))],
+            "seconds": self._seconds,
             "failures": self.failures,
         }
 
-    def as_text(self) -> Iterator[str]:
-        """Yield the lines of the tables, in Markdown."""
-        yield "| workload | store | who | metric | median | lowest – highest | load |"
-        yield "|---|---|---|---|---|---|---|"
-        for series in sorted(self._series.values(), key=lambda each: each.key[:2]):
-            low, high = _shown(min(series.values)), _shown(max(series.values))
-            load = f"{min(series.loads):.1f}–{max(series.loads):.1f}"
-            names = " | ".join((series.workload, series.store, series.contender, series.metric))
-            yield f"| {names} | {_shown(series.median)} | {low} – {high} | {load} |"
-        yield ""
-        yield "| goal | store | who | found | wanted | reached |"
-        yield "|---|---|---|---|---|---|"
-        for goal in GOALS:
-            found = goal.reached(self._medians())
-            if found is not None:
-                names = f"{goal.workload}, {goal.metric} | {goal.store} | {goal.contender}"
-                yield f"| {names} | {found[0]:,.3g} | {goal.words} | {'yes' if found[1] else 'NO'} |"
-        for failure in self.failures:
-            yield f"FAILED {failure}"
+    def about(self) -> Mapping[str, Any]:
+        """Return when and where it was measured."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._about = self._about or {"date": now, "machine": machine(), "durability": DURABILITY}
+        return self._about
 
-    def _medians(self) -> Mapping[tuple[str, str, str, str], float]:
+    def _judged(self, goal: Goal) -> dict[str, Any] | None:
+        verdict = goal.reached(self.medians())
+        if verdict is None:
+            return None
+        ratios = [(each.words, each.reached(self.medians())) for each in goal.ratios()]
+        return {
+            **{name: getattr(goal, name) for name in ("workload", "store", "metric", "words")},
+            **verdict._asdict(),
+            "ratios": [{"words": words, **found._asdict()} for words, found in ratios if found],
+        }
+
+    def series(self) -> Sequence[Series]:
+        """Return all series, in the order in which they were measured first."""
+        return list(self._series.values())
+
+    def seconds(self) -> Mapping[str, float]:
+        """Return how long each workload took, starting and stopping included."""
+        return self._seconds
+
+    def medians(self) -> Medians:
+        """Return the median of each series."""
         return {key: series.median for key, series in self._series.items()}
 
 
-def _shown(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
+@cache
 def machine() -> dict[str, Any]:
     """Return what the figures depend on."""
     return {
@@ -108,7 +126,7 @@ def machine() -> dict[str, Any]:
         "processor": _processor(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "servers": [*_servers(), f"SQLite {sqlite3.sqlite_version}"],
+        "servers": [*(_version(name) for name in _SERVERS), f"SQLite {sqlite3.sqlite_version}"],
         "drivers": {name: version(name) for name in _DRIVERS},
     }
 
@@ -121,9 +139,8 @@ def _processor() -> str:
         return platform.processor()
 
 
-def _servers() -> Sequence[str]:
-    programs = (absent.find("postgres"), absent.find("mariadbd", "mysqld"), absent.find("redis-server"))
-    return [
-        subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-        for program in programs
-    ]
+def _version(server: str) -> str:
+    program = absent.find(*_SERVERS[server])
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    found = _VERSION.search(said)
+    return f"{server} {found[0] if found else said.strip()}"

@@ -1,11 +1,19 @@
-"""A table full of schedules that are not due: copies of one that psched added, made by the database itself."""
+"""What psched does with a table full of schedules: copies of one that it added, made by the database itself."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+
 import sqlalchemy as sa
 
+from tests.bench.latency import PICKED, REST, SINGLE, add_singly, bursts, spread, submit_singly
 from tests.bench.places import Place
+from tests.bench.worker import Worker
+from tests.bench.workload import Contender, Scale, Workload
 from tests.lab import sql
+
+_MANY = 1_000_000
 
 _SERIES = {
     "postgresql": "SELECT generate_series(1, :count) AS n",
@@ -31,3 +39,33 @@ def store_schedules(place: Place, count: int, table: str = "psched_schedules") -
             ),
             {"count": count},
         )
+
+
+def among_many(place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return what the latencies are, and the memory, where a million schedules are stored that are not due.
+
+    They are stored once: the place lasts for all rounds.
+    """
+    worker, marker = Worker(place), place.folder / "stored"
+    with worker.schedules() as schedules, worker.queue() as queue:
+        if not marker.exists():
+            schedules.add("model", "late", cron="0 0 1 1 *", next_run_time=4_000_000_000.0)
+            store_schedules(place, scale.count(_MANY))
+            marker.touch()
+        with worker:
+            time.sleep(REST)
+            found = dict(bursts(worker, schedules, scale))
+            for name, value in spread(add_singly(worker, schedules, scale.count(SINGLE))).items():
+                found[f"alone {name}"] = value
+            for name, value in spread(submit_singly(worker, queue, scale.count(PICKED))).items():
+                found[f"pick-up {name}"] = value
+    return found
+
+
+WORKLOADS = (
+    Workload(
+        "stored",
+        "the latencies with 1,000,000 schedules stored that are not due (elsewhere 1,000)",
+        (Contender("psched", among_many, ("postgresql", "mariadb", "sqlite"), lasting=True),),
+    ),
+)

@@ -11,7 +11,7 @@ import psched
 from psched.model import NewSchedule, NewTask
 from psched.queue import Queue
 from tests.bench.floors import FLOORS
-from tests.bench.loops import Floor, Loop, inserting, inserting_many, rate
+from tests.bench.loops import Floor, Loop, adding_many, inserting, inserting_many, rate
 from tests.bench.places import Place
 from tests.bench.worker import Worker
 from tests.bench.workload import Contender, Scale, Workload
@@ -20,7 +20,7 @@ _SINGLY = 20_000
 _BULK = 50_000
 _SCHEDULES = 10_000
 _EXPRESSIONS = 100
-_SECONDS = 5.0
+_SECONDS = 3.0
 
 
 class Client:
@@ -46,6 +46,10 @@ class Client:
         """Submit many tasks in one call."""
         assert self._queue is not None
         self._queue.submit_many(NewTask(key, "returns") for key in keys)
+
+    def add_many(self, keys: list[str]) -> None:
+        """Clients add no schedules here."""
+        raise NotImplementedError
 
     def claim(self, limit: int) -> tuple[list[Any], Any]:
         """Clients claim nothing here."""
@@ -74,11 +78,15 @@ def submit(bulk: bool, place: Place, scale: Scale) -> Mapping[str, float]:
 
 def insert(bulk: bool, place: Place, scale: Scale) -> Mapping[str, float]:
     """Return how many rows two bare loops write per second."""
+    return {"tasks/s": rate(_prepared(place), _loop(bulk, scale))}
+
+
+def _prepared(place: Place) -> Floor:
     floor: Floor = FLOORS[place.store](place.url)
     floor.connect()
     floor.create()
     floor.close()
-    return {"tasks/s": rate(floor, _loop(bulk, scale))}
+    return floor
 
 
 def add_many_schedules(place: Place, scale: Scale) -> Mapping[str, float]:
@@ -90,6 +98,11 @@ def add_many_schedules(place: Place, scale: Scale) -> Mapping[str, float]:
         if present:
             raise RuntimeError(f"{len(present)} schedules were there before")
         return {"schedules/s": count / (time.monotonic() - begun)}
+
+
+def add_rows(place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return how many rows as wide as schedules one bare loop writes per second."""
+    return {"schedules/s": rate(_prepared(place), adding_many(scale.count(_BULK)), 1)}
 
 
 def _expression(number: int) -> str:
@@ -131,6 +144,7 @@ WORKLOADS = (
         (
             Contender("psched", add_many_schedules, setting="add_many"),
             Contender("psched, one by one", add_schedules, setting="add"),
+            Contender("floor", add_rows, setting="one process; executemany, in one transaction; Redis: 1,000 a script"),
         ),
     ),
 )

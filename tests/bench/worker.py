@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -19,7 +20,8 @@ import psched
 from psched.queue import Queue
 from psched.schedules import ScheduleCollection
 from tests.bench.places import Place
-from tests.bench.tally import VARIABLE, Counted, read_samples, read_tally
+from tests.bench.tally import VARIABLE, Counted, count_working, read_samples, read_tally
+from tests.bench.trees import processor_time, tree_of
 from tests.programs import ROOT, install_programs
 
 PATIENCE = 180.0
@@ -35,7 +37,8 @@ class Worker:
         """`config`: further keys of the configuration. Tables are created; nothing is started."""
         self.place = place
         self.tally_folder = place.folder / "tally"
-        self.tally_folder.mkdir(exist_ok=True)
+        shutil.rmtree(self.tally_folder, ignore_errors=True)  # of a former worker at a place that lasts
+        self.tally_folder.mkdir()
         self._process: subprocess.Popen[bytes] | None = None
         self._config = {
             "type": "redis" if place.store == "redis" else "rdb",
@@ -128,15 +131,19 @@ class Worker:
 
     def tree(self) -> list[psutil.Process]:
         """Return the master and its children."""
-        return [self.master, *self.master.children(recursive=True)]
+        return tree_of([self.master])
 
     def cpu(self) -> float:
         """Return the processor time the tree has used, in seconds."""
-        return sum(sum(process.cpu_times()[:2]) for process in self.tree())
+        return processor_time(self.tree())
 
     def counted(self) -> Counted:
         """Return what handlers have counted."""
         return read_tally(self.tally_folder)
+
+    def working(self) -> int:
+        """Return how many children have run handlers."""
+        return count_working(self.tally_folder)
 
     def samples(self) -> list[float]:
         """Return what handlers have measured."""

@@ -29,13 +29,17 @@ Measure = Callable[[Place, Scale], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Contender:
-    """Who does a workload: psched, a floor, a peer. `setting` says how, where there is a choice."""
+    """Who does a workload: psched, a floor, a peer. `setting` says how, where there is a choice.
+
+    With `lasting` all rounds are at one place, which is as the one before has left it.
+    """
 
     name: str
     measure: Measure
     stores: tuple[str, ...] = STORES
     setting: str = ""
     peer: bool = False
+    lasting: bool = False
 
 
 @dataclass(frozen=True)

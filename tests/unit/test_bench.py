@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
 import pytest
 
-from tests.bench.__main__ import WORKLOADS
+from tests.bench import markdown
+from tests.bench.__main__ import WORKLOADS, main
 from tests.bench.goals import GOALS, Goal
+from tests.bench.pauses import pauses
 from tests.bench.peers.contenders import PEERS
 from tests.bench.report import Record
+from tests.bench.tally import Tally, read_samples, read_tally
+from tests.bench.trees import processor_time
 
 KEY = ("functions", "sqlite")
 MEASURED = {
@@ -20,9 +32,10 @@ MEASURED = {
 
 @pytest.mark.parametrize("goal", GOALS, ids=lambda goal: f"{goal.workload}-{goal.store}-{goal.metric}")
 def test_each_goal_is_about_what_is_measured(goal: Goal) -> None:
-    assert (goal.workload, goal.store, goal.contender) in MEASURED
-    assert goal.against is None or (goal.workload, goal.store, goal.against) in MEASURED
-    assert (goal.at_least is None) != (goal.at_most is None)
+    assert (goal.workload, goal.store, "psched") in MEASURED
+    for each in (goal, *goal.ratios()):
+        assert each.compared is None or each.compared[:3] in MEASURED
+        assert (each.at_least is None) != (each.at_most is None)
 
 
 @pytest.mark.parametrize(("mine", "reached"), [(8.0, True), (7.9, False)])
@@ -43,9 +56,79 @@ def test_a_goal_against_who_was_not_measured_is_neither_reached_nor_missed() -> 
     assert goal.reached({(*KEY, "psched", "tasks/s"): 1.0}) is None
 
 
+def test_a_goal_may_be_about_what_another_workload_found() -> None:
+    goal = Goal("stored", "sqlite", "alone p50 ms", at_most=1.25, against="psched", of=("due-alone", "p50 ms"))
+    medians = {
+        ("stored", "sqlite", "psched", "alone p50 ms"): 3.0,
+        ("due-alone", "sqlite", "psched", "p50 ms"): 2.0,
+    }
+    assert goal.reached(medians) == (1.5, False)
+    assert goal.words == "≤ 1.25 × psched in due-alone"
+
+
+def test_a_bound_is_shown_beside_the_ratio_that_it_was_where_it_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    goal = Goal(*KEY, "tasks/s", at_least=100_000, meant=((0.92, "floor 1/1"), (17, "huey")))
+    monkeypatch.setattr(markdown, "GOALS", [goal])
+    record = Record()
+    for contender, rate in (("psched", 40_000.0), ("floor 1/1", 40_000.0), ("huey", 4_000.0)):
+        record.add(*KEY, contender, {"tasks/s": rate})
+    lines = list(markdown.tables(record, WORKLOADS))
+    assert lines[-1] == (
+        "| functions, tasks/s | SQLite | ≥ 100,000 | 40,000 | **no**"
+        " | ≥ 0.92 × floor 1/1; ≥ 17 × huey | 1; 10 | yes; **no** |"
+    )
+    assert [replace(each, against=None) for each in goal.ratios()] == [
+        Goal(*KEY, "tasks/s", at_least=0.92),
+        Goal(*KEY, "tasks/s", at_least=17),
+    ]
+
+
 def test_the_report_shows_median_and_range() -> None:
     record = Record()
     for value in (3.0, 1.0, 2.0):
         record.add(*KEY, "psched", {"tasks/s": value})
-    lines = list(record.as_text())
-    assert any("| 2 | 1 – 3 |" in line for line in lines)
+    assert "| psched, tasks/s | 2 (1 – 3) |" in markdown.tables(record, WORKLOADS)
+
+
+def test_results_of_several_runs_are_one_report(tmp_path: Path) -> None:
+    files = []
+    for value in (1.0, 3.0, 5.0):
+        record = Record()
+        record.add(*KEY, "psched", {"tasks/s": value}, seconds=10)
+        files.append(tmp_path / f"{value}.json")
+        files[-1].write_text(json.dumps(record.as_json()))
+    both, shown = tmp_path / "both.json", tmp_path / "both.md"
+    assert main([*(f"--read={file}" for file in files), f"--json={both}", f"--markdown={shown}"]) == 0
+    found = json.loads(both.read_text())
+    assert found["results"][0]["values"] == [1.0, 3.0, 5.0]
+    assert found["seconds"] == {"functions": 30}
+    assert "| psched, tasks/s | 3 (1 – 5) |" in shown.read_text()
+
+
+def test_what_several_processes_count_and_measure_is_read_while_they_live(tmp_path: Path) -> None:
+    mine = Tally(tmp_path)
+    mine.count()
+    mine.sample(0.25)
+    mine.sample(0.5)
+    program = (
+        "import pathlib, sys; from tests.bench.tally import Tally; tally = Tally(pathlib.Path(sys.argv[1]));"
+        "tally.sample(0.75); tally.count(); tally.count()"
+    )
+    subprocess.run([sys.executable, "-c", program, tmp_path], check=True, cwd=Path(__file__).parents[2])
+    assert sorted(read_samples(tmp_path)) == [0.25, 0.5, 0.75]
+    counted = read_tally(tmp_path)
+    assert counted.done == 3
+    assert counted.first < counted.last
+
+
+def test_pauses_cover_an_interval_of_polling_evenly() -> None:
+    places = sorted(pause - 0.5 for pause in pauses(13))
+    gaps = [after - before for before, after in zip([0.0, *places], [*places, 1.0], strict=True)]
+    assert max(gaps) < 2 / 13
+
+
+def test_processor_time_is_what_the_system_tells_and_finer() -> None:
+    this = psutil.Process(os.getpid())
+    before = processor_time([this])
+    assert sys.platform != "linux" or 0 < processor_time([this]) - before < 0.01
+    assert processor_time([this]) == pytest.approx(sum(this.cpu_times()[:2]), abs=0.03)

@@ -15,7 +15,20 @@ CREATE TABLE floor (
     `key` VARCHAR(255) COLLATE utf8mb4_nopad_bin PRIMARY KEY, type VARCHAR(255) NOT NULL, data MEDIUMTEXT NOT NULL,
     due BIGINT, fence BIGINT NOT NULL DEFAULT 0, finished_at BIGINT, INDEX floor_due (due, `key`)) ENGINE=InnoDB
 """
+_SCHEDULES = """
+CREATE TABLE floor_schedules (
+    `key` VARCHAR(255) COLLATE utf8mb4_nopad_bin PRIMARY KEY, type VARCHAR(255) NOT NULL, data MEDIUMTEXT NOT NULL,
+    status VARCHAR(16) NOT NULL, fence BIGINT NOT NULL, attempts INTEGER NOT NULL, cron VARCHAR(255) NOT NULL,
+    timezone VARCHAR(255) NOT NULL, delay_ms BIGINT NOT NULL, next_time BIGINT NOT NULL, version BIGINT NOT NULL,
+    catch_up VARCHAR(8) NOT NULL, due BIGINT NOT NULL, INDEX floor_schedules_due (due, `key`)) ENGINE=InnoDB
+"""
 _INSERT = f"INSERT INTO floor (`key`, type, data, due) VALUES (%s, 'type', '{{}}', {_NOW})"
+_ADD = f"""
+INSERT INTO floor_schedules (`key`, type, data, status, fence, attempts,
+    cron, timezone, delay_ms, next_time, version, catch_up, due)
+VALUES (%s, 'type', '{{}}', 'waiting', 0, 0,
+    '0 0 * * *', 'UTC', 0, 1767225600, 0, 'all', {_NOW})
+"""
 _LOOK = f"SELECT `key`, type, data FROM floor WHERE due <= {_NOW} ORDER BY due, `key` LIMIT %s"
 _CLAIM = f"UPDATE floor SET due = {_NOW} + 300000, fence = %s WHERE `key` IN %s AND due <= {_NOW}"
 _TAKEN = "SELECT `key` FROM floor WHERE `key` IN %s AND fence = %s"
@@ -42,6 +55,7 @@ class Floor:
     def create(self) -> None:
         """Make the table."""
         self._cursor.execute(_CREATE)
+        self._cursor.execute(_SCHEDULES)
 
     def insert(self, key: str) -> None:
         """Write one task."""
@@ -49,8 +63,15 @@ class Floor:
 
     def insert_many(self, keys: list[str]) -> None:
         """Write many in one transaction, by executemany, which makes statements of many rows."""
+        self._many(_INSERT, keys)
+
+    def add_many(self, keys: list[str]) -> None:
+        """Write many schedules in the same way."""
+        self._many(_ADD, keys)
+
+    def _many(self, statement: str, keys: list[str]) -> None:
         self._connection.begin()
-        self._cursor.executemany(_INSERT, [(key,) for key in keys])
+        self._cursor.executemany(statement, [(key,) for key in keys])
         self._connection.commit()
 
     def claim(self, limit: int) -> tuple[list[Any], Any]:

@@ -14,7 +14,22 @@ CREATE TABLE floor (
     due BIGINT, fence BIGINT NOT NULL DEFAULT 0, finished_at BIGINT);
 CREATE INDEX floor_due ON floor (due, key) WHERE due IS NOT NULL
 """
+_SCHEDULES = """
+CREATE TABLE floor_schedules (
+    key VARCHAR(255) COLLATE "C" PRIMARY KEY, type VARCHAR(255) NOT NULL, data TEXT NOT NULL,
+    status VARCHAR(16) NOT NULL, fence BIGINT NOT NULL, attempts INTEGER NOT NULL,
+    cron VARCHAR(255) NOT NULL, timezone VARCHAR(255) NOT NULL,
+    delay_ms BIGINT NOT NULL, next_time BIGINT NOT NULL, version BIGINT NOT NULL, catch_up VARCHAR(8) NOT NULL,
+    due BIGINT NOT NULL);
+CREATE INDEX floor_schedules_due ON floor_schedules (due, key)
+"""
 _INSERT = f"INSERT INTO floor (key, type, data, due) VALUES (%s, 'type', '{{}}', {_NOW})"
+_ADD = f"""
+INSERT INTO floor_schedules (key, type, data, status, fence, attempts,
+    cron, timezone, delay_ms, next_time, version, catch_up, due)
+VALUES (%s, 'type', '{{}}', 'waiting', 0, 0,
+    '0 0 * * *', 'UTC', 0, 1767225600, 0, 'all', {_NOW})
+"""
 _CLAIM = f"""
 UPDATE floor SET due = {_NOW} + 300000, fence = %s WHERE key = ANY(ARRAY(
     SELECT key FROM floor WHERE due <= {_NOW} ORDER BY due, key LIMIT %s FOR UPDATE SKIP LOCKED))
@@ -39,6 +54,7 @@ class Floor:
     def create(self) -> None:
         """Make the table."""
         self._connection.execute(_CREATE)
+        self._connection.execute(_SCHEDULES)
 
     def insert(self, key: str) -> None:
         """Write one task."""
@@ -46,8 +62,15 @@ class Floor:
 
     def insert_many(self, keys: list[str]) -> None:
         """Write many in one transaction, by executemany (a pipeline of one statement each)."""
+        self._many(_INSERT, keys)
+
+    def add_many(self, keys: list[str]) -> None:
+        """Write many schedules in the same way."""
+        self._many(_ADD, keys)
+
+    def _many(self, statement: str, keys: list[str]) -> None:
         with self._connection.transaction(), self._connection.cursor() as cursor:
-            cursor.executemany(_INSERT, [(key,) for key in keys])
+            cursor.executemany(statement, [(key,) for key in keys])
 
     def claim(self, limit: int) -> tuple[list[Any], Any]:
         """Lease up to `limit` due tasks."""

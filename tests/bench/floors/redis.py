@@ -41,6 +41,17 @@ for place = 1, #ARGV do
   end
 end
 """
+_ADD = """
+local time = redis.call('TIME')
+for place = 1, #ARGV do
+  local row = 'floor:schedule:' .. ARGV[place]
+  if redis.call('HSETNX', row, 'type', 'type') == 1 then
+    redis.call('HSET', row, 'data', '{}', 'status', 'waiting', 'fence', 0, 'attempts', 0, 'cron', '0 0 * * *',
+      'timezone', 'UTC', 'delay_ms', 0, 'next_time', 1767225600, 'version', 0, 'catch_up', 'all')
+    redis.call('ZADD', 'floor:schedules', time[1] * 1000 + math.floor(time[2] / 1000), ARGV[place])
+  end
+end
+"""
 _PAGE = 1000
 
 
@@ -53,7 +64,7 @@ class Floor:
     def connect(self) -> None:
         """Connect, and register the scripts."""
         self._connection = redis.Redis.from_url(self._url)
-        self._scripts = [self._connection.register_script(text) for text in (_CLAIM, _FINISH, _INSERT)]
+        self._scripts = [self._connection.register_script(text) for text in (_CLAIM, _FINISH, _INSERT, _ADD)]
         self._connection.ping()
 
     def create(self) -> None:
@@ -65,8 +76,15 @@ class Floor:
 
     def insert_many(self, keys: list[str]) -> None:
         """Write many, a thousand at a time, so that nobody waits long for the server."""
+        self._many(2, keys)
+
+    def add_many(self, keys: list[str]) -> None:
+        """Write many schedules in the same way."""
+        self._many(3, keys)
+
+    def _many(self, script: int, keys: list[str]) -> None:
         for start in range(0, len(keys), _PAGE):
-            self._scripts[2](args=keys[start : start + _PAGE])
+            self._scripts[script](args=keys[start : start + _PAGE])
 
     def claim(self, limit: int) -> tuple[list[Any], Any]:
         """Lease up to `limit` due tasks."""

@@ -1,20 +1,30 @@
-"""APScheduler 3 with a SQLAlchemy job store: at most once, one process. In the peers' interpreter.
+"""APScheduler 3 with a SQLAlchemy job store, or that of Redis: at most once, one process. In the peers' interpreter.
 
-COUNT schedules, either all due in one second (`due-together`) or each alone (`due-alone`).
+COUNT schedules are added, and their rate is printed (`add`); or so many are due in one second, and again in a later one
+(`due-together`); or they are due one after another (`due-alone`).
 """
 
 from __future__ import annotations
 
-import random
 import sys
 import time
 from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
 
 from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.cron import CronTrigger
 
+from tests.bench.pauses import pauses
 from tests.bench.tally import Tally, tally_of_environment
 
 _tally: list[Tally] = []
+
+_DRIVERS = {"mysql": "mysql+pymysql", "postgresql": "postgresql+psycopg"}
+_LEAD = 6.0
+"""Seconds between the beginning and the first schedule's time, in which all are added."""
+_LATER = 3.0
+"""Seconds from one burst to the next."""
 
 
 def late(due: float) -> None:
@@ -25,21 +35,56 @@ def late(due: float) -> None:
     _tally[0].count()
 
 
-def main() -> None:
-    """Do what the command line says: VERB URL COUNT."""
-    verb, url, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    drivers = {"mysql": "mysql+pymysql", "postgresql": "postgresql+psycopg"}
-    scheme, _, rest = url.partition("://")
+def _open(url: str) -> Any:
     scheduler = BackgroundScheduler(timezone=UTC, job_defaults={"misfire_grace_time": 60})
-    scheduler.add_jobstore("sqlalchemy", url=f"{drivers.get(scheme, scheme)}://{rest}")
+    scheme, _, rest = url.partition("://")
+    if scheme == "redis":
+        at = urlsplit(url)
+        scheduler.add_jobstore("redis", host=at.hostname, port=at.port, password=at.password, db=int(at.path[1:] or 0))
+    else:
+        scheduler.add_jobstore("sqlalchemy", url=f"{_DRIVERS.get(scheme, scheme)}://{rest}")
     scheduler.start(paused=True)
-    first = float(int(time.time()) + 4)
+    return scheduler
+
+
+def _add(scheduler: Any, count: int) -> None:
+    begun = time.monotonic()
     for number in range(count):
-        due = first if verb == "due-together" else first + number * 1.3 + random.uniform(0, 0.9)
+        trigger = CronTrigger.from_crontab(f"{number % 50} {number // 50 % 2} * * *", UTC)
+        scheduler.add_job("__main__:late", trigger, args=[0.0], id=f"schedule-{number:07}")
+    print(count / (time.monotonic() - begun))
+
+
+def _run(scheduler: Any, dues: list[float]) -> None:
+    for due in dues:
         scheduler.add_job("__main__:late", "date", run_date=datetime.fromtimestamp(due, UTC), args=[due])
+    if time.time() > dues[0] - 1:
+        raise SystemExit(f"adding {len(dues)} schedules took too long")
     scheduler.resume()
     while True:
         time.sleep(60)
+
+
+def _dues(verb: str, count: int) -> list[float]:
+    due = float(int(time.time() + _LEAD))
+    if verb == "due-together":
+        return [due] * count + [due + _LATER] * count
+    dues = []
+    for pause in pauses(count):
+        due += pause
+        dues.append(due)
+    return dues
+
+
+def main() -> None:
+    """Do what the command line says: VERB URL COUNT."""
+    verb, url, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    scheduler = _open(url)
+    if verb == "add":
+        _add(scheduler, count)
+        scheduler.shutdown()
+    else:
+        _run(scheduler, _dues(verb, count))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Celery on Redis: two prefork children, late acknowledgement, a large prefetch. In the peers' interpreter."""
+"""Celery on Redis: prefork children, late acknowledgement, a large prefetch. In the peers' interpreter."""
 
 from __future__ import annotations
 
@@ -42,11 +42,10 @@ class Celery:
         for _ in range(count):
             self._returns.delay()
 
-    def work(self) -> None:
-        """One master with two children."""
-        self._app.worker_main(
-            ["worker", "-c", "2", "--loglevel=ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat"]
-        )
+    def work(self, children: int) -> None:
+        """One master with its children."""
+        quiet = ("--loglevel=ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat")
+        self._app.worker_main(["worker", "-c", str(children), *quiet])
 
     def pick(self) -> Callable[[float], None]:
         """Submit one."""

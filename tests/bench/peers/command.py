@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import sys
 import time
 from collections.abc import Callable
 from typing import Protocol
+
+from tests.bench.pauses import pauses
 
 
 class Peer(Protocol):
@@ -16,8 +17,8 @@ class Peer(Protocol):
         """Make the tables and submit a backlog."""
         ...
 
-    def work(self) -> None:
-        """Run tasks until killed."""
+    def work(self, children: int) -> None:
+        """Run tasks until killed; who forks does it in so many children."""
         ...
 
     def pick(self) -> Callable[[float], None]:
@@ -32,9 +33,9 @@ def main(open_peer: Callable[[str], Peer]) -> None:
     if verb == "fill":
         peer.fill(count)
     elif verb == "work":
-        peer.work()
+        peer.work(count)
     elif verb == "pick":
         submit = peer.pick()
-        for _ in range(count):
-            time.sleep(random.uniform(0.7, 1.7))
+        for pause in pauses(count):
+            time.sleep(pause)
             submit(time.monotonic())

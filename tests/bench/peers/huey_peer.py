@@ -1,4 +1,4 @@
-"""huey with two worker processes and no results; at most once. In processes of the peers' interpreter."""
+"""huey with worker processes and no results; at most once. In processes of the peers' interpreter."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Huey:
         for _ in range(count):
             self._returns()
 
-    def work(self) -> None:
-        """One consumer with two processes."""
-        self._huey.create_consumer(workers=2, worker_type="process", periodic=False).run()
+    def work(self, children: int) -> None:
+        """One consumer with its processes."""
+        self._huey.create_consumer(workers=children, worker_type="process", periodic=False).run()
 
     def pick(self) -> Callable[[float], None]:
         """Submit one."""

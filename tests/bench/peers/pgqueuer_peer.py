@@ -31,7 +31,7 @@ class PgQueuer:
         """Submit in pages."""
         uvloop.run(self._fill(count))
 
-    def work(self) -> None:
+    def work(self, children: int) -> None:
         """One queue manager per process."""
         uvloop.run(self._work())
 

@@ -28,7 +28,7 @@ class Procrastinate:
             for start in range(0, count, _PAGE):
                 app.configure_task("returns").batch_defer(*[{}] * min(_PAGE, count - start))
 
-    def work(self) -> None:
+    def work(self, children: int) -> None:
         """One worker per process."""
         app = self._app(PsycopgConnector(conninfo=self._url))
         tally = tally_of_environment()

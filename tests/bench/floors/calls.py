@@ -1,0 +1,95 @@
+"""The floor of picking up, where a database can call: how soon a bare driver hears of what another has written.
+
+The writer is the measuring process, the listener a process forked from it; neither looks for what it could claim.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import psycopg
+import redis
+
+Listen = Callable[[str], Iterator[str]]
+"""URL → what is called, after an empty text when listening has begun."""
+Write = Callable[[str], None]
+"""Writes a text so that the listener is called."""
+
+_CREATE = "CREATE TABLE floor (key VARCHAR(255) PRIMARY KEY, data TEXT NOT NULL)"
+_INSERT = """
+WITH written AS (INSERT INTO floor (key, data) VALUES (%s, '{}') RETURNING key)
+SELECT pg_notify('floor', key) FROM written
+"""
+
+
+def _listen_postgresql(url: str) -> Iterator[str]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("LISTEN floor")
+        yield ""
+        yield from (note.payload for note in connection.notifies())
+
+
+@contextmanager
+def _write_postgresql(url: str) -> Iterator[Write]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(_CREATE)
+
+        def write(text: str) -> None:
+            connection.execute(_INSERT, [text])
+
+        yield write
+
+
+def _listen_redis(url: str) -> Iterator[str]:
+    with redis.Redis.from_url(url, decode_responses=True) as connection:
+        connection.ping()
+        yield ""
+        while True:
+            yield connection.blpop(["floor"])[1]
+
+
+@contextmanager
+def _write_redis(url: str) -> Iterator[Write]:
+    with redis.Redis.from_url(url) as connection:
+
+        def write(text: str) -> None:
+            connection.lpush("floor", text)
+
+        yield write
+
+
+_WAYS: dict[str, tuple[Listen, Callable[[str], AbstractContextManager[Write]]]] = {
+    "postgresql": (_listen_postgresql, _write_postgresql),
+    "redis": (_listen_redis, _write_redis),
+}
+
+
+def called_after(store: str, url: str, pauses: list[float]) -> list[float]:
+    """Return how many seconds after each write the listener was called; before each there is a pause, in seconds."""
+    listen, writing = _WAYS[store]
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    listener = context.Process(target=_hear, args=(listen, url, there), daemon=True)
+    listener.start()
+    there.close()
+    try:
+        here.recv()
+        with writing(url) as write:
+            found = []
+            for pause in pauses:
+                time.sleep(pause)
+                write(repr(time.monotonic()))
+                found.append(here.recv())
+            return found
+    finally:
+        listener.kill()
+        listener.join()
+
+
+def _hear(listen: Listen, url: str, there: Any) -> None:
+    for text in listen(url):
+        there.send(time.monotonic() - float(text) if text else None)
