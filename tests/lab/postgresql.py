@@ -60,13 +60,14 @@ class PostgreSQL(Server):
         self._connect(USER, "postgres").close()
 
     def _install(self, data: Path) -> None:
+        """Create the data folder. Passwords are checked by md5: SCRAM takes 14 ms of two processors, each time."""
         with tempfile.NamedTemporaryFile("w") as password:
             password.write(PASSWORD)
             password.flush()
             own(Path(password.name))
             run_as_owner([
                 absent.find("initdb"), "--no-sync", "--encoding=UTF8", "--locale=C", f"--pgdata={data}",
-                f"--username={SUPERUSER}", f"--pwfile={password.name}", "--auth=scram-sha-256",
+                f"--username={SUPERUSER}", f"--pwfile={password.name}", "--auth=md5",
             ])  # fmt: skip
         run_as_owner([absent.find("postgres"), "--single", "-F", "-D", data, "postgres"], _USERS)
 
