@@ -22,7 +22,8 @@ import psutil
 MARK = "PSCHED_TEST_SESSION"
 """The environment variable that tells whose a process is."""
 
-_DESCRIPTORS = Path("/proc/self/fd") if sys.platform == "linux" else Path("/dev/fd")
+_HAS_PROC = sys.platform == "linux"
+_DESCRIPTORS = Path("/proc/self/fd") if _HAS_PROC else Path("/dev/fd")
 
 
 class Owned(Protocol):
@@ -92,18 +93,33 @@ def kill_since(before: Holdings, owned: Owned) -> None:
 
 def _ours(pid: int) -> Iterator[psutil.Process]:
     """Yield the process with this pid if it is the session's: by its mark, or by its ancestry."""
-    with suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        mark = os.environ.get(MARK)
-        if (mark and _mark_of(process) == mark) or any(parent.pid == os.getpid() for parent in process.parents()):
-            yield process
+    if _is_marked(pid) or os.getpid() in _ancestors(pid):
+        with suppress(psutil.NoSuchProcess):
+            yield psutil.Process(pid)
 
 
-def _mark_of(process: psutil.Process) -> str | None:
-    try:
-        return process.environ().get(MARK)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return None  # it has just ended, and may be ours for all that; or it is somebody else's
+def _is_marked(pid: int) -> bool:
+    mark = os.environ.get(MARK)
+    with suppress(OSError, psutil.Error):  # it has just ended, and may be ours for all that; or it is somebody else's
+        if _HAS_PROC:
+            return bool(mark) and f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return bool(mark) and psutil.Process(pid).environ().get(MARK) == mark
+    return False
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    """Yield the parent, its parent, and so on. psutil looks at each of them several times, which takes milliseconds."""
+    with suppress(OSError, psutil.Error):
+        while pid > 1:
+            pid = _parent(pid)
+            yield pid
+
+
+def _parent(pid: int) -> int:
+    if not _HAS_PROC:
+        return psutil.Process(pid).ppid()
+    _, _, state_and_parent = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")
+    return int(state_and_parent.split(maxsplit=2)[1])
 
 
 def _name(process: psutil.Process) -> str:
@@ -121,7 +137,7 @@ def _opened(owned: set[int]) -> Iterator[tuple[int, str]]:
             continue
         try:
             status = os.fstat(descriptor)
-            target = str(entry.readlink()) if sys.platform == "linux" else f"inode {status.st_ino}"
+            target = str(entry.readlink()) if _HAS_PROC else f"inode {status.st_ino}"
         except OSError:
             continue  # the one that listed the folder
         yield descriptor, target
