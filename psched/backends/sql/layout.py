@@ -82,7 +82,9 @@ class Layout:
         self._create_table(connection, self._table)
         problem = self._foreign(connection)
         if problem is None:
-            for index in self._missing_indexes(connection):
+            with self._database.transaction(connection):  # nobody drops one of them meanwhile
+                missing = self._missing_indexes(connection)
+            for index in missing:
                 connection.execute(CreateIndex(index))
         return problem
 

@@ -1,0 +1,34 @@
+"""Tables that several make at once. On SQLite, where an index may be gone as soon as it was seen."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, event
+
+from psched.backends import open_stores
+from psched.store import StoreSettings
+
+
+def test_an_index_that_another_drops_while_they_are_counted_harms_nobody(tmp_path: Path) -> None:
+    store = open_stores("rdb", StoreSettings(f"sqlite:///{tmp_path}/db", "host/test/1", queue="queue")).queue
+    assert store is not None
+    store.create_tables()
+    dropped = []
+
+    def interfere(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if "index_list" in statement and not dropped:
+            dropped.append("queue_user_due")
+            with closing(sqlite3.connect(tmp_path / "db", timeout=0)) as other, suppress(sqlite3.OperationalError):
+                other.execute(f"DROP INDEX {dropped[0]}")
+
+    event.listen(Engine, "after_cursor_execute", interfere)
+    try:
+        store.create_tables()
+    finally:
+        event.remove(Engine, "after_cursor_execute", interfere)
+        store.close()
+    assert dropped
