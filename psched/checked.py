@@ -43,7 +43,7 @@ class Checked:
 
     __slots__ = ()
 
-    def __init__(self, base: Path | None = None, **given: Any) -> None:
+    def __init__(self, base: Path | None = None, /, **given: Any) -> None:
         """`base`: the folder of relative paths; default: the working directory.
 
         Raises FaultyError, TypeError for a name that is no field's.

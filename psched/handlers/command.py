@@ -24,15 +24,14 @@ import os
 import re
 import signal
 import threading
-from typing import Annotated, Any, ClassVar, Self
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 from psched.application import Base, Dispatch
 from psched.application.routing import Routes
+from psched.checked import Checked, Derived, Test
+from psched.handlers.instructions import flag, listed, named, number, read, seconds, text
 from psched.handlers.program import Ending, Program
-from psched.suggest import did_you_mean
 from psched.task import Task
 
 log = logging.getLogger(__name__)
@@ -48,52 +47,58 @@ class CommandError(Exception):
     """The program could not be started; the message says why."""
 
 
-def _text(value: str) -> str:
-    if "\0" in value:
+def _argument(value: Any) -> str:
+    if "\0" in text(value):
         raise ValueError("a NUL character cannot be passed to a program")
-    return value
+    return str(value)
 
 
-def _variable(value: str) -> str:
+def _command(value: Any) -> str:
+    if not _argument(value):
+        raise ValueError("expected a command; it is empty")
+    return str(value)
+
+
+def _variable(value: Any) -> str:
     if not value or "=" in value:
         raise ValueError("the name of an environment variable must not be empty nor hold '='")
-    return _text(value)
+    return _argument(value)
 
 
-def _folder(value: str) -> str:
-    if not value.startswith("/"):
+def _folder(value: Any) -> str:
+    if not _argument(value).startswith("/"):
         raise ValueError(f"expected an absolute path, got {value!r}")
-    return _text(value)
+    return str(value)
 
 
-Text = Annotated[str, AfterValidator(_text)]
-Variable = Annotated[str, AfterValidator(_variable)]
-Folder = Annotated[str, AfterValidator(_folder)]
-ExitCode = Annotated[int, Field(ge=0, le=255)]
+def _exit_code(value: Any) -> int:
+    if not 0 <= number(value) <= 255:
+        raise ValueError("expected a number from 0 to 255")
+    return int(value)
 
 
-class Instruction(BaseModel):
+@dataclass(frozen=True, init=False, slots=True, kw_only=True)
+class Instruction(Checked):
     """What the data of a task says is to be run."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    argv: Annotated[list[str] | None, Test(listed(_argument))] = None
+    shell: Annotated[bool, Test(flag)] = False
+    command: Annotated[str | None, Test(_command)] = None
+    cwd: Annotated[str | None, Test(_folder)] = None
+    env: Annotated[dict[str, str], Test(named(_variable, _argument)), Derived(lambda _: {})]
+    timeout: Annotated[float | None, Test(seconds)] = None
+    ok_exit_codes: Annotated[list[int], Test(listed(_exit_code)), Derived(lambda _: [0])]
 
-    argv: list[Text] | None = Field(default=None, min_length=1)
-    shell: bool = False
-    command: Text | None = Field(default=None, min_length=1)
-    cwd: Folder | None = None
-    env: dict[Variable, Text] = {}
-    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    ok_exit_codes: list[ExitCode] = Field(default=[0], min_length=1)
-
-    @model_validator(mode="after")
-    def _one_way_only(self) -> Self:
+    @property
+    def problem(self) -> str | None:
+        """Say why values that are right each for itself do not go together; None when they do."""
         if self.shell and (self.command is None or self.argv is not None):
-            raise ValueError('with "shell": true give "command", not "argv"')
+            return 'with "shell": true give "command", not "argv"'
         if not self.shell and (self.argv is None or self.command is not None):
-            raise ValueError('give "argv", a list of strings, or "shell": true with "command"')
+            return 'give "argv", a list of strings, or "shell": true with "command"'
         if self.argv is not None and not self.argv[0]:
-            raise ValueError('the first of "argv" names the program; it is empty')
-        return self
+            return 'the first of "argv" names the program; it is empty'
+        return None
 
     @property
     def program(self) -> list[str]:
@@ -168,10 +173,12 @@ class Command(Dispatch):
 def instruction_from(data: dict[str, Any]) -> Instruction:
     """Return what `data` says. Raises CommandError: one line with every fault in it."""
     try:
-        return Instruction.model_validate(data)
-    except ValidationError as error:
-        faults = "; ".join(_fault(details) for details in error.errors(include_url=False))
-        raise CommandError(f"the data of this task cannot be run: {faults}") from error
+        instruction = read(Instruction, data)
+    except ValueError as error:
+        raise CommandError(f"the data of this task cannot be run: {error}") from None
+    if instruction.problem is not None:
+        raise CommandError(f"the data of this task cannot be run: {instruction.problem}")
+    return instruction
 
 
 def about(task: Task) -> dict[str, str]:
@@ -203,11 +210,3 @@ def signal_name(number: int) -> str:
 def quoted(tail: str) -> str:
     """Return the lines of `tail`, each on a line of its own behind a mark that no log line begins with."""
     return "".join(f"\n  | {line}" for line in tail.splitlines())
-
-
-def _fault(details: ErrorDetails) -> str:
-    where = ".".join(str(part) for part in details["loc"])
-    if details["type"] == "extra_forbidden":
-        return f"unknown key {where!r}{did_you_mean(where, Instruction.model_fields)}"
-    message = details["msg"].removeprefix("Value error, ")
-    return f"{where}: {message}" if where else message

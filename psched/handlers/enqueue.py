@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Any, ClassVar
-
-from pydantic import BaseModel, ConfigDict, ValidationError
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, ClassVar
 
 from psched.application import Base, Dispatch
 from psched.application.routing import Routes
+from psched.checked import Checked, Derived, Test
+from psched.handlers.instructions import mapping, number, read, text
 from psched.model import NewTask
 from psched.queue import checked_task
-from psched.suggest import did_you_mean
 from psched.task import Task
 
 log = logging.getLogger(__name__)
@@ -31,18 +31,17 @@ log = logging.getLogger(__name__)
 _PREFIX = "enqueue."
 
 
-class Instruction(BaseModel):
+@dataclass(frozen=True, init=False, slots=True, kw_only=True)
+class Instruction(Checked):
     """What the data of a schedule says of its tasks; `checked_task` says whether they can be stored."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    type: str | None = None
-    data: dict[str, Any] = {}
-    user: str | None = None
-    max_running: int | None = None
-    priority: int = 0
-    max_attempts: int | None = None
-    compression: str | None = None
+    type: Annotated[str | None, Test(text)] = None
+    data: Annotated[dict[str, Any], Test(mapping), Derived(lambda _: {})]
+    user: Annotated[str | None, Test(text)] = None
+    max_running: Annotated[int | None, Test(number)] = None
+    priority: Annotated[int, Test(number)] = 0
+    max_attempts: Annotated[int | None, Test(number)] = None
+    compression: Annotated[str | None, Test(text)] = None
 
 
 class EnqueueHandler(Base):
@@ -68,19 +67,12 @@ class Enqueue(Dispatch):
 def task_for(occurrence: Task) -> NewTask:
     """Return the task that an occurrence is to become. Raises ValueError: one line that says what is wrong."""
     try:
-        wanted = Instruction.model_validate(occurrence.data)
-    except ValidationError as error:
-        faults = "; ".join(_fault(fault["loc"], fault["type"], fault["msg"]) for fault in error.errors())
-        raise ValueError(f"the data of this schedule makes no task: {faults}") from error
+        wanted = read(Instruction, occurrence.data)
+    except ValueError as error:
+        raise ValueError(f"the data of this schedule makes no task: {error}") from None
     named = occurrence.type[len(_PREFIX) :]
-    fields = wanted.model_dump() | {"type": named if wanted.type is None else wanted.type}
-    if not fields["type"]:
+    told = {field.name: getattr(wanted, field.name) for field in fields(wanted)}
+    told["type"] = named if wanted.type is None else wanted.type
+    if not told["type"]:
         raise ValueError('the data of this schedule makes no task: it has no "type"; give one, or use enqueue.<type>')
-    return checked_task(NewTask(key=f"{occurrence.key}@{occurrence.scheduled_time}", **fields))
-
-
-def _fault(place: tuple[int | str, ...], kind: str, message: str) -> str:
-    where = ".".join(str(part) for part in place)
-    if kind == "extra_forbidden":
-        return f"unknown key {where!r}{did_you_mean(where, Instruction.model_fields)}"
-    return f"{where}: {message}"
+    return checked_task(NewTask(key=f"{occurrence.key}@{occurrence.scheduled_time}", **told))
