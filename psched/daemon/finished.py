@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from psched.clock import Clock, boottime
 from psched.daemon.wording import one_line
+from psched.daemon.worth import Worth
 from psched.errors import AlreadyFinishedError, PreemptedError, ScheduleError
 from psched.source import Source
 from psched.task import Task
@@ -22,7 +23,7 @@ from psched.task import Task
 log = logging.getLogger(__name__)
 
 LONGEST = 0.2
-"""Seconds for which a run waits for others to be settled with, give or take a handler."""
+"""Seconds for which a run waits for others to be settled with, give or take a handler; longer while that is slow."""
 _LAST_MOMENT = 1.0
 """Runs whose leases end within so many seconds of one another are given up together."""
 
@@ -43,6 +44,7 @@ class Finished:
         self._clock = clock
         self._collected: deque[Done] = deque()
         self._since = math.inf
+        self._worth = Worth()
 
     def add(self, done: Done, now: float) -> None:
         """Collect a run that is concluded, or finished already and only to be logged."""
@@ -52,7 +54,7 @@ class Finished:
 
     def make_way(self, now: float, seconds: float | None) -> None:
         """Settle what would wait too long for a run that is expected to take `seconds`; None: nobody knows."""
-        if self._collected and (seconds is None or now + seconds > self._since + LONGEST):
+        if self._collected and (seconds is None or now + seconds > self._since + self._longest()):
             self.settle()
 
     def settle(self) -> None:
@@ -64,7 +66,7 @@ class Finished:
 
     def settle_overdue(self) -> None:
         """Settle what has waited too long, as somebody is busy. What fails is tried again next time, or by `settle`."""
-        if self._clock() <= self._since + LONGEST:
+        if self._clock() <= self._since + self._longest():
             return
         unsettled = self._try(self._take(), self._clock())
         if unsettled:
@@ -72,6 +74,9 @@ class Finished:
             log.debug("section=%s %d runs are not settled yet: %s", self._section, len(unsettled), error)
             self._since = self._clock()
             self._collected.extendleft(done for done, _ in reversed(unsettled))
+
+    def _longest(self) -> float:
+        return self._worth.at_least(LONGEST)
 
     def _take(self) -> list[Done]:
         """Take all out, log those that are settled and return the others."""
@@ -89,11 +94,17 @@ class Finished:
         """Settle them, each under its lock, so that no renewal comes between. Raises whatever the driver does."""
         with _locked(runs):
             left = [done for done in runs if not done.task.settled]
-            errors = self._source.finish_many([done.task for done in left], until) if left else []
+            errors = self._finish([done.task for done in left], until) if left else []
         refused = [(done.task, error) for done, error in zip(left, errors, strict=True) if error is not None]
         report(self._section, [done for done in runs if done.task.settled] if refused else runs)
         for task, error in refused:
             _tell(task, error)
+
+    def _finish(self, tasks: Sequence[Task], until: float) -> Sequence[ScheduleError | None]:
+        begun = self._clock()
+        errors = self._source.finish_many(tasks, until)
+        self._worth.learn(self._clock() - begun)
+        return errors
 
     def _try(self, runs: Sequence[Done], until: float) -> list[tuple[Done, Exception]]:
         """Settle them, each by itself if they cannot be settled together for another reason than an outage.

@@ -165,10 +165,12 @@ class Lane:
 
     def _take(self) -> Sequence[Task]:
         limit = self.prefetch.limit()
+        begun = self._clock()
         tasks = self.source.poll_multi(limit, self.application.types, ahead=True)
         self._answered()
         self._full = len(tasks) >= limit
         if tasks:
+            self.prefetch.took(self._clock() - begun)
             self._vigil.worked()
             self.seat.answer()
             self._standing_by = False

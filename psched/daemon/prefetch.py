@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from psched.daemon.worth import Worth
+
 _MOMENT = 0.2
 """A batch is made so large that its last task waits for about so many seconds,"""
 _LONGER_MOMENT = 0.4
@@ -34,6 +36,10 @@ class Prefetch(Protocol):
 
     def note(self, type: str, seconds: float) -> None:
         """Learn how long one run of this type took."""
+        ...
+
+    def took(self, seconds: float) -> None:
+        """Learn how long it took to acquire a batch."""
         ...
 
     def expected(self, type: str) -> float | None:
@@ -82,6 +88,9 @@ class FixedPrefetch:
         """Learn what `expected` tells; the number stays."""
         self._durations.learn(type, seconds)
 
+    def took(self, seconds: float) -> None:
+        """The number stays."""
+
 
 class AdaptivePrefetch:
     """`task_prefetch: auto`: one at a time while handlers are slow or unknown, large batches while they are quick.
@@ -97,6 +106,8 @@ class AdaptivePrefetch:
         self.expected = self._durations.expected
         self._new: float | None = None
         self._pace: float | None = None
+        self._worth = Worth()
+        self._longest = _LONGER_MOMENT
         self._size = 1
         self._ran = 0
         self._stumbled = False
@@ -105,7 +116,8 @@ class AdaptivePrefetch:
         """Return how many quick runs fit into a moment, at most a few times as many as went well before."""
         grown = self._size if self._stumbled else self._size * _GROWTH
         most = grown if self._ran else min(self._size, _FIRST)
-        moment = _MOMENT if self._ran < self._size else _LONGER_MOMENT
+        self._longest = self._worth.at_least(_LONGER_MOMENT)
+        moment = _MOMENT if self._ran < self._size else self._longest
         fit = _LARGEST if self._pace is None else int(moment / max(self._pace, 1e-6))
         self._size = max(1, min(_LARGEST, most, fit))
         self._ran = 0
@@ -114,9 +126,9 @@ class AdaptivePrefetch:
 
     def keep(self, types: Sequence[str]) -> int:
         """Keep those that need not wait too long for the ones before them; the first always."""
-        wait = 0.0
+        wait, too_long = 0.0, TOO_LONG * self._longest / _LONGER_MOMENT
         for number, type_ in enumerate(types):
-            if wait > TOO_LONG:
+            if wait > too_long:
                 self._size = min(self._size, number)
                 self._stumbled = True
                 return number
@@ -133,6 +145,10 @@ class AdaptivePrefetch:
         if self._durations.learn(type, seconds):
             self._new = _learnt(self._new, seconds)
         self._ran += 1
+
+    def took(self, seconds: float) -> None:
+        """Learn how long it took to acquire a batch."""
+        self._worth.learn(seconds)
 
     def _expected(self, type_: str) -> float:
         known = self._durations.expected(type_)

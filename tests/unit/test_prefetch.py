@@ -133,6 +133,25 @@ def test_a_hiccup_is_forgotten_soon() -> None:
     assert worker.given_back <= 20
 
 
+def test_slow_acquires_become_fewer_but_nobody_waits_for_much_longer_than_a_second() -> None:
+    worker = Worker({"t": 0.01})
+    worker.work(stream_of({"t": 1}), 10)
+    assert len(worker.batches[-1]) == 40
+    for _ in range(10):
+        worker.prefetch.took(0.02)
+    worker.work(stream_of({"t": 1}), 3)
+    assert 70 <= len(worker.batches[-1]) <= 80
+    for _ in range(10):
+        worker.prefetch.took(0.5)
+    worker.work(stream_of({"t": 1}), 3)
+    assert len(worker.batches[-1]) == 100
+    assert worker.given_back == 0
+    for _ in range(20):
+        worker.prefetch.took(0.001)
+    worker.work(stream_of({"t": 1}), 3)
+    assert len(worker.batches[-1]) == 40
+
+
 def test_types_that_never_come_again_do_not_hold_up_a_quick_stream() -> None:
     names = [f"t{n}" for n in range(20_000)]
     worker = Worker(dict.fromkeys(names, QUICK))
@@ -166,6 +185,7 @@ def test_a_fixed_number_stays(number: int) -> None:
     prefetch = prefetch_for(number)()
     assert isinstance(prefetch, FixedPrefetch)
     prefetch.note("t", 30.0)
+    prefetch.took(30.0)
     assert prefetch.limit() == number
     assert prefetch.keep(["t"] * number) == number
 
