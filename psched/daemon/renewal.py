@@ -15,6 +15,9 @@ from psched.task import Task
 
 log = logging.getLogger(__name__)
 
+_BRIEF = 1.0
+"""Seconds for which a run that was taken ahead keeps its short lease: one that is over by then costs no renewal."""
+
 
 class Renewal:
     """Renews the leases of the tasks that `chosen` names, each when it was last written an interval ago."""
@@ -67,8 +70,15 @@ class Renewal:
         return [
             task
             for task in source.held
-            if self._chosen(task) and task.deadline - now <= source.lease_time(task) - self._interval_of(task)
+            if self._chosen(task)
+            and task.deadline - now <= self._due_length(source, task, now) - self._interval_of(task)
         ]
+
+    def _due_length(self, source: Source, task: Task, now: float) -> float:
+        """Return for how long its lease should have been written; what is over at once need not have a longer one."""
+        if task.started and (task.concluded or now < task.begun_at + min(self._interval, _BRIEF)):
+            return min(source.lease_time(task), source.times.prefetch_time)
+        return source.lease_time(task)
 
     def _interval_of(self, task: Task) -> float:
         """Return the seconds between two renewals: a lease of the task's own may be shorter than what is configured."""

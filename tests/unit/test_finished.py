@@ -13,7 +13,7 @@ from psched.daemon.runner import TURN, give_back
 from psched.model import NewTask
 from psched.task import Task
 from tests.stores.queue.bench import keys_in
-from tests.unit.batches import ALIVE, Child, finished, opened_child
+from tests.unit.batches import ALIVE, SHORT, Child, finished, opened_child
 
 
 @pytest.fixture
@@ -73,6 +73,36 @@ def test_the_first_waits_for_a_moment_only(child: Child) -> None:
     child.serve(*(f"takes.{n}" for n in range(6)))
     assert max(child.ending.parts) <= 4
     assert sum(child.ending.parts) == 6
+
+
+def test_slow_settlements_become_fewer_but_nothing_waits_for_longer_than_a_second(child: Child) -> None:
+    def takes_long() -> None:
+        child.time += 0.1
+
+    @child.app.task("takes")
+    def takes(task: Task) -> None:
+        child.time += LONGEST * 0.4
+
+    child.ending.before = takes_long
+    child.serve(*(f"takes.{n}" for n in range(10)))
+    assert len(child.ending.parts) == 2
+    assert child.lane.finished._longest() == 1.0
+
+
+def test_a_run_that_is_over_at_once_costs_no_renewal(child: Child) -> None:
+    deadlines: list[float] = []
+
+    @child.app.task("stays")
+    def stays(task: Task) -> None:
+        for _ in range(2):
+            child.time += 0.5
+            child.keeper.tick()
+            child.steward.tick()
+            deadlines.extend(held.deadline - child.time for held in child.source.held)
+
+    child.lane.finished._since = 1e9  # not overdue
+    child.serve("stays.1", "quick.2")
+    assert deadlines == [SHORT - 0.5, SHORT - 0.5, ALIVE, SHORT - 1.0]
 
 
 def test_the_steward_settles_what_waits_for_a_handler_that_takes_long(child: Child) -> None:
