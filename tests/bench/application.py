@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
 from typing import Any
 
@@ -70,6 +69,8 @@ if os.environ.get(ACQUIRES):
 
 def _count_statements() -> None:
     """Count what connections to SQLite do: no server can tell."""
+    import sqlite3  # noqa: PLC0415 – else it is a megabyte of each worker whose memory is measured, on other stores
+
     connect = sqlite3.connect
 
     def counted(*arguments: Any, **options: Any) -> sqlite3.Connection:
