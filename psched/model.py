@@ -197,6 +197,10 @@ Row = ScheduleRow | TaskRow
 """
 
 
+WORKER_DIED = "the worker that was running it died"
+"""The error of a run whose worker is known to be gone."""
+
+
 class Claim(NamedTuple):
     """A row that was acquired, with the lease that was written for it.
 

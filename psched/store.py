@@ -126,9 +126,9 @@ class LeaseStore(Protocol):
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
         """Give back all that a dead `holder` still leases, and return how many rows that were.
 
-        Rows in `suspects` (keys it was running) are due after 1 s, doubling with each crash in a row up to
-        `longest_wait` seconds; all others at once, the attempt not counted. Where a store does not know its holders
-        (`rdb_compat`) nothing is given back and the leases end by themselves.
+        Rows in `suspects` (keys it was running), with `WORKER_DIED` as their error, are due after 1 s, doubling with
+        each crash in a row up to `longest_wait` seconds; all others at once, the attempt not counted. Where a store
+        knows no holders (`rdb_compat`) nothing is given back and the leases end by themselves.
         """
         ...
 

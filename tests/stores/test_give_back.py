@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psched.errors import PreemptedError
+from psched.model import WORKER_DIED
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
 
@@ -36,6 +37,7 @@ def test_all_of_the_dead_is_due_at_once_but_its_suspects_after_a_second(
     claims = store.acquire(10, 100)
     assert sorted(keys_of(claims)) == ["a", "c", "d"]
     assert {claim.row.attempts for claim in claims} == {1}, "the attempt was counted though nothing had begun"
+    assert {suspect.last_error, *(claim.row.last_error for claim in claims)} == {WORKER_DIED, None}
 
 
 def test_nothing_is_given_back_twice(bench: Bench, store: ScheduleStore, dead: ScheduleStore) -> None:

@@ -24,6 +24,7 @@ from sqlalchemy import (
 from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.dialects.base import Dialect, ExactText, LongText, now_ms, now_once
 from psched.dialects.given import Given, Told
+from psched.model import WORKER_DIED
 
 _LONGEST_BACKOFF = 30
 """Doublings of the wait after crashes: beyond that a shift would overflow, and any cap is reached."""
@@ -178,6 +179,7 @@ class LeaseStatements:
                 (c.due, now_ms() + case((suspect, wait), else_=0)),
                 (c.attempts, c.attempts - case((suspect, 0), else_=1)),
                 (c.crashes, c.crashes + case((suspect, 1), else_=0)),
+                (c.last_error, case((suspect, literal(WORKER_DIED, c.last_error.type)), else_=c.last_error)),
                 (c.fence, c.fence + 1),
                 (c.status, WAITING),
                 (c.holder, None),

@@ -18,7 +18,7 @@ from psched.backends.redis.scripts import Scripts
 from psched.backends.redis.server import Argument, RedisServer
 from psched.clock import boottime
 from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError, ScheduleError
-from psched.model import Claim, Lease, Retry
+from psched.model import WORKER_DIED, Claim, Lease, Retry
 from psched.store import Bell, Finding
 
 log = logging.getLogger(__name__)
@@ -155,7 +155,8 @@ class RedisLeaseStore:
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
         """Give back what a dead `holder` leases."""
         count = 0
-        while done := int(self._run("give_back", holder, math.ceil(longest_wait * 1000), _BATCH, *suspects)):
+        given: list[Argument] = [holder, math.ceil(longest_wait * 1000), _BATCH, WORKER_DIED, *suspects]
+        while done := int(self._run("give_back", *given)):
             count += done
         return count
 

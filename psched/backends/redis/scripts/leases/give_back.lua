@@ -1,8 +1,8 @@
--- Gives back what a dead holder leases. ARGV: holder, the longest wait in milliseconds, the most rows, then keys that it
--- was running, which wait. Returns how many rows were given back.
+-- Gives back what a dead holder leases. ARGV: holder, the longest wait in milliseconds, the most rows, the error of what
+-- it was running, then the keys of that, which wait. Returns how many rows were given back.
 local held = T .. 'held:' .. ARGV[1]
 local longest, most, suspects, count = tonumber(ARGV[2]), tonumber(ARGV[3]), {}, 0
-for place = 4, #ARGV do
+for place = 5, #ARGV do
   suspects[ARGV[place]] = true
 end
 for _, key in ipairs(marked(held)) do
@@ -17,6 +17,9 @@ for _, key in ipairs(marked(held)) do
     insist(row)
     grow(row, 'fence', 1)
     grow(row, suspects[key] and 'crashes' or 'attempts', suspects[key] and 1 or -1)
+    if suspects[key] then
+      call('HSET', row, 'last_error', ARGV[4])
+    end
     settle(key, now + (suspects[key] and crash_wait(tonumber(is[2]) or 0, longest) or 0))
     count = count + 1
   end
