@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
+from attrs import evolve
 
 from psched.cli.options import Chosen, common_options
 from psched.cli.rows import (
@@ -188,4 +189,4 @@ def only_queue(chosen: Chosen) -> Settings:
     """Return the configuration without its schedules. Raises ConfigError when there is no queue."""
     settings = chosen.settings("queue")
     queue_section(settings)
-    return settings.but(schedules=None)
+    return evolve(settings, schedules=None)

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from psched.checked import Checked, FaultyError
+from attrs import evolve, fields_dict
+from cattrs import AttributeValidationNote, ClassValidationError
+
 from psched.config.document import read_environment
 from psched.config.settings import Section, Settings
+from psched.config.structure import structuring
 from psched.config.urls import masked_url, type_fault
 from psched.config.variables import UnsetVariableError, expand
 from psched.errors import ConfigError
 from psched.suggest import did_you_mean
 
 Reader = Literal["schedules", "queue"]
-Made = TypeVar("Made", bound=Checked)
+Made = TypeVar("Made", Section, Settings)
 
 _TABLES = {"schedules": ("perfect_sched", "psched_schedules"), "queue": ("perfect_queue", "psched_queue")}
 """The default table of each section: on `rdb_compat`, elsewhere."""
-_SECTION_KEYS = frozenset(each.name for each in fields(Section))
-_PROCESS_KEYS = frozenset(each.name for each in fields(Settings)) - {"environment", "path", "schedules", "queue"}
+_SECTION_KEYS = frozenset(fields_dict(Section))
+_PROCESS_KEYS = frozenset(fields_dict(Settings)) - {"environment", "path", "schedules", "queue"}
 _KEYS = _SECTION_KEYS | _PROCESS_KEYS | _TABLES.keys()
 
 
@@ -144,20 +146,25 @@ class _Building:
         values.setdefault("child_heartbeat_limit", min(10.0, shortest / 3))
         if "child_heartbeat_interval" not in values and isinstance(values["child_heartbeat_limit"], int | float):
             values["child_heartbeat_interval"] = min(2.0, values["child_heartbeat_limit"] / 4)
-        values.update(sections, environment=self._environment, path=self._file)
-        return self._made(Settings, values, lambda key: (key,))
+        values["environment"] = self._environment
+        settings = self._made(Settings, values, lambda key: (key,))
+        if settings is None:
+            return None
+        return evolve(settings, path=self._file, schedules=sections.get("schedules"), queue=sections.get("queue"))
 
     def _made(self, kind: type[Made], values: dict[str, Any], locate: Callable[[str], tuple[str, ...]]) -> Made | None:
         try:
-            return kind(self._base, **values)
-        except FaultyError as error:
-            for name, why in error.faults.items():
-                path = locate(name)
-                if why is None:
-                    self._fault(f"{'.'.join(path)}: missing; {_MISSING[path[-1]]}")
-                else:
-                    self._fault(f"{'.'.join(path)}: {why}{self._got(str(why), path)}")
+            return structuring(self._base).structure(values, kind)
+        except ClassValidationError as error:
+            for fault in error.exceptions:
+                self._tell(locate(_field_of(fault)), fault)
         return None
+
+    def _tell(self, path: tuple[str, ...], fault: Exception) -> None:
+        if isinstance(fault, KeyError):
+            self._fault(f"{'.'.join(path)}: missing; {_MISSING[path[-1]]}")
+        else:
+            self._fault(f"{'.'.join(path)}: {fault}{self._got(str(fault), path)}")
 
     def _got(self, message: str, path: tuple[str, ...]) -> str:
         """Return `, got …` as the file spells it, so that what a variable or a URL hides is not repeated."""
@@ -179,6 +186,11 @@ _MISSING = {
     "type": "expected rdb, redis or rdb_compat",
     "url": "expected a URL like sqlite:///psched.db, mysql://user:password@host:3306/database or redis://host:6379/0",
 }
+
+
+def _field_of(fault: Exception) -> str:
+    """Return the field that is at fault, as the library notes it."""
+    return next(note.name for note in fault.__notes__ if isinstance(note, AttributeValidationNote))
 
 
 def cross_faults(settings: Settings, given: Mapping[str, Any]) -> list[str]:

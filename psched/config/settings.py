@@ -1,20 +1,32 @@
 """What the configuration says, frozen: `Settings` of the process and a `Section` for each table. Used in every process.
 
-Both are checked when they are made. All durations are seconds.
+`build` makes them of mappings, and tests each value as its annotation says. All durations are seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+from attrs import Factory, evolve, field, frozen
+
 from psched.backoff import Backoff
-from psched.checked import Checked, Derived, Test
 from psched.config import checks
 from psched.config.urls import absolute_path, masked_url
 from psched.cron import DIALECTS
+
+
+@frozen
+class Test:
+    """In an annotation: `check(value)` returns the value as it is used, or raises ValueError.
+
+    `located`: it is given a folder, too, from which it takes relative paths.
+    """
+
+    check: Callable[..., Any]
+    located: bool = False
+
 
 Names = Annotated[tuple[str, ...], Test(checks.names)]
 Folders = Annotated[tuple[str, ...], Test(checks.folders, located=True)]
@@ -25,17 +37,17 @@ NotNegative = Annotated[float, Test(checks.seconds(0))]
 CountOrNone = Annotated[int | None, Test(checks.count(1, "none"))]
 
 
-def _cron_dialect(known: Mapping[str, Any]) -> str:
+def _cron_dialect(section: Section) -> str:
     """Ruby workers may share a table of the originals, and must compute the same."""
-    return "perfectsched" if known.get("type") == "rdb_compat" else "vixie"
+    return "perfectsched" if section.type == "rdb_compat" else "vixie"
 
 
-def _task_heartbeat_interval(known: Mapping[str, Any]) -> float:
-    return float(min(2.0, known.get("alive_time", 300.0) / 6))
+def _task_heartbeat_interval(section: Section) -> float:
+    return min(2.0, section.alive_time / 6)
 
 
-@dataclass(frozen=True, init=False, slots=True, kw_only=True)
-class _Loading(Checked):
+@frozen(kw_only=True)
+class _Loading:
     """What is loaded to run tasks."""
 
     app: Names = ()
@@ -46,16 +58,16 @@ class _Loading(Checked):
 Loading = TypeVar("Loading", bound=_Loading)
 
 
-@dataclass(frozen=True, init=False, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Section(_Loading):
     """One table and how its rows are run: the keys that may stand at the top level or in `schedules:` and `queue:`."""
 
     type: Annotated[str, Test(checks.store)]
     url: Annotated[str, Test(checks.url, located=True)] = field(repr=False)
     table: Annotated[str, Test(checks.table)]
-    tls: Annotated[dict[str, str], Test(checks.tls, located=True), Derived(lambda _: {})]
+    tls: Annotated[dict[str, str], Test(checks.tls, located=True)] = Factory(dict)
     timezone: Annotated[str, Test(checks.timezone)] = "UTC"
-    cron_dialect: Annotated[str, Test(checks.one_of(*DIALECTS)), Derived(_cron_dialect)]
+    cron_dialect: Annotated[str, Test(checks.one_of(*DIALECTS))] = Factory(_cron_dialect, takes_self=True)
     poll_interval: Positive = 1.0
     alive_time: Positive = 300.0
     retry_wait: Annotated[float | Backoff, Test(checks.wait)] = 300.0
@@ -65,7 +77,7 @@ class Section(_Loading):
     ledger_count: Annotated[int, Test(checks.count(1))] = 100_000
     on_late: Annotated[tuple[str, ...], Test(checks.hook)] = ()
     alert_interval: Positive = 10.0
-    task_heartbeat_interval: Annotated[Positive, Derived(_task_heartbeat_interval)]
+    task_heartbeat_interval: Positive = Factory(_task_heartbeat_interval, takes_self=True)
     task_prefetch: Annotated[int | Literal["auto"], Test(checks.count(1, "auto", "auto"))] = "auto"
     task_timeout: Annotated[float | None, Test(checks.seconds(0, above=True, never=True))] = None
     max_attempts: CountOrNone = None
@@ -76,7 +88,7 @@ class Section(_Loading):
         return masked_url(self.url)
 
 
-@dataclass(frozen=True, init=False, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Settings(_Loading):
     """What one process of psched is to do. `path` is the file it came from, if any."""
 
@@ -119,9 +131,9 @@ class Settings(_Loading):
 
         def over(configured: Loading) -> Loading:
             """Folders are searched first to last, modules last to first: the command line's come before the others."""
-            app = apps or configured.app
-            return configured.but(app=app, include=folders + configured.include, require=configured.require + modules)
+            found, wanted = folders + configured.include, configured.require + modules
+            return evolve(configured, app=apps or configured.app, include=found, require=wanted)
 
-        sections = {"schedules": self.schedules, "queue": self.queue}
-        changed = {name: None if section is None else over(section) for name, section in sections.items()}
-        return over(self).but(**changed)
+        schedules = None if self.schedules is None else over(self.schedules)
+        queue = None if self.queue is None else over(self.queue)
+        return evolve(over(self), schedules=schedules, queue=queue)
