@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from attrs import evolve, fields_dict
-from cattrs import AttributeValidationNote, ClassValidationError
+from cattrs import ClassValidationError
 
 from psched.config.document import read_environment
 from psched.config.settings import Section, Settings
-from psched.config.structure import structuring
 from psched.config.urls import masked_url, type_fault
 from psched.config.variables import UnsetVariableError, expand
 from psched.errors import ConfigError
+from psched.structuring import faults, structure
 from psched.suggest import did_you_mean
 
 Reader = Literal["schedules", "queue"]
@@ -154,10 +154,10 @@ class _Building:
 
     def _made(self, kind: type[Made], values: dict[str, Any], locate: Callable[[str], tuple[str, ...]]) -> Made | None:
         try:
-            return structuring(self._base).structure(values, kind)
+            return structure(kind, values, self._base)
         except ClassValidationError as error:
-            for fault in error.exceptions:
-                self._tell(locate(_field_of(fault)), fault)
+            for name, fault in faults(error):
+                self._tell(locate(name), fault)
         return None
 
     def _tell(self, path: tuple[str, ...], fault: Exception) -> None:
@@ -186,11 +186,6 @@ _MISSING = {
     "type": "expected rdb, redis or rdb_compat",
     "url": "expected a URL like sqlite:///psched.db, mysql://user:password@host:3306/database or redis://host:6379/0",
 }
-
-
-def _field_of(fault: Exception) -> str:
-    """Return the field that is at fault, as the library notes it."""
-    return next(note.name for note in fault.__notes__ if isinstance(note, AttributeValidationNote))
 
 
 def cross_faults(settings: Settings, given: Mapping[str, Any]) -> list[str]:

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from attrs import Factory, evolve, field, frozen
 
@@ -15,18 +15,7 @@ from psched.backoff import Backoff
 from psched.config import checks
 from psched.config.urls import absolute_path, masked_url
 from psched.cron import DIALECTS
-
-
-@frozen
-class Test:
-    """In an annotation: `check(value)` returns the value as it is used, or raises ValueError.
-
-    `located`: it is given a folder, too, from which it takes relative paths.
-    """
-
-    check: Callable[..., Any]
-    located: bool = False
-
+from psched.structuring import Test
 
 Names = Annotated[tuple[str, ...], Test(checks.names)]
 Folders = Annotated[tuple[str, ...], Test(checks.folders, located=True)]

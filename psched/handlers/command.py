@@ -24,14 +24,15 @@ import os
 import re
 import signal
 import threading
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
+
+from attrs import Factory, frozen
 
 from psched.application import Base, Dispatch
 from psched.application.routing import Routes
-from psched.checked import Checked, Derived, Test
 from psched.handlers.instructions import flag, listed, named, number, read, seconds, text
 from psched.handlers.program import Ending, Program
+from psched.structuring import Test
 from psched.task import Task
 
 log = logging.getLogger(__name__)
@@ -77,17 +78,17 @@ def _exit_code(value: Any) -> int:
     return int(value)
 
 
-@dataclass(frozen=True, init=False, slots=True, kw_only=True)
-class Instruction(Checked):
+@frozen(kw_only=True)
+class Instruction:
     """What the data of a task says is to be run."""
 
     argv: Annotated[list[str] | None, Test(listed(_argument))] = None
     shell: Annotated[bool, Test(flag)] = False
     command: Annotated[str | None, Test(_command)] = None
     cwd: Annotated[str | None, Test(_folder)] = None
-    env: Annotated[dict[str, str], Test(named(_variable, _argument)), Derived(lambda _: {})]
+    env: Annotated[dict[str, str], Test(named(_variable, _argument))] = Factory(dict)
     timeout: Annotated[float | None, Test(seconds)] = None
-    ok_exit_codes: Annotated[list[int], Test(listed(_exit_code)), Derived(lambda _: [0])]
+    ok_exit_codes: Annotated[list[int], Test(listed(_exit_code))] = Factory(lambda: [0])
 
     @property
     def problem(self) -> str | None:

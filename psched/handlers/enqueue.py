@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar
+
+from attrs import Factory, asdict, frozen
 
 from psched.application import Base, Dispatch
 from psched.application.routing import Routes
-from psched.checked import Checked, Derived, Test
 from psched.handlers.instructions import mapping, number, read, text
 from psched.model import NewTask
 from psched.queue import checked_task
+from psched.structuring import Test
 from psched.task import Task
 
 log = logging.getLogger(__name__)
@@ -31,12 +32,12 @@ log = logging.getLogger(__name__)
 _PREFIX = "enqueue."
 
 
-@dataclass(frozen=True, init=False, slots=True, kw_only=True)
-class Instruction(Checked):
+@frozen(kw_only=True)
+class Instruction:
     """What the data of a schedule says of its tasks; `checked_task` says whether they can be stored."""
 
     type: Annotated[str | None, Test(text)] = None
-    data: Annotated[dict[str, Any], Test(mapping), Derived(lambda _: {})]
+    data: Annotated[dict[str, Any], Test(mapping)] = Factory(dict)
     user: Annotated[str | None, Test(text)] = None
     max_running: Annotated[int | None, Test(number)] = None
     priority: Annotated[int, Test(number)] = 0
@@ -71,7 +72,7 @@ def task_for(occurrence: Task) -> NewTask:
     except ValueError as error:
         raise ValueError(f"the data of this schedule makes no task: {error}") from None
     named = occurrence.type[len(_PREFIX) :]
-    told = {field.name: getattr(wanted, field.name) for field in fields(wanted)}
+    told = asdict(wanted, recurse=False)
     told["type"] = named if wanted.type is None else wanted.type
     if not told["type"]:
         raise ValueError('the data of this schedule makes no task: it has no "type"; give one, or use enqueue.<type>')

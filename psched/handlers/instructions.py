@@ -7,26 +7,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any, TypeVar
 
-from psched.checked import Checked, FaultyError
+from attrs import AttrsInstance, fields_dict
+from cattrs import ClassValidationError
+
+from psched.structuring import faults, structure
 from psched.suggest import did_you_mean
 
-Made = TypeVar("Made", bound=Checked)
+Made = TypeVar("Made", bound=AttrsInstance)
 T = TypeVar("T")
 
 
 def read(kind: type[Made], data: Mapping[str, Any]) -> Made:
-    """Return the instruction that `data` is. Raises ValueError."""
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # every `Checked` is a dataclass
-    unknown = [f"unknown key {key!r}{did_you_mean(key, known)}" for key in data if key not in known]
+    """Return the instruction that `data` is; a null stands for what need not be there. Raises ValueError."""
+    known = fields_dict(kind)
+    wrong = [f"unknown key {key!r}{did_you_mean(key, known)}" for key in data if key not in known]
     try:
-        made = kind(**{key: value for key, value in data.items() if key in known})
-    except FaultyError as error:
-        raise ValueError("; ".join([str(error), *unknown])) from None
-    if unknown:
-        raise ValueError("; ".join(unknown))
+        made = structure(
+            kind, {name: data[name] for name in known.keys() & data if data[name] is not known[name].default}
+        )
+    except ClassValidationError as error:
+        wrong = [f"{name}: {fault}" for name, fault in faults(error)] + wrong
+    if wrong:
+        raise ValueError("; ".join(wrong))
     return made
 
 
