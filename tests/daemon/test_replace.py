@@ -59,7 +59,7 @@ def test_a_new_master_that_cannot_start_leaves_the_old_one(
     detached.signal(signal.SIGWINCH)
     detached.wait_for_log("not replaced: it ended with exit code 1")
     assert read_running(pid_file(detached)) == detached.process.pid
-    (detached.folder / "app.py").write_text(app)
+    detached.write_app(app)
     detached.configure()
     detached.add("s1", "quick")
     assert detached.wait_for_trace("ran")["master"] == detached.process.pid

@@ -17,7 +17,7 @@ def goes_on(daemon: Daemon, worker: int) -> None:
     daemon.add("s1", "quick")
     trace = daemon.wait_for_trace("ran", "s1")
     assert (trace["pid"], trace["version"]) == (worker, 1)
-    (daemon.folder / "app.py").write_text((daemon.folder / "app.py.old").read_text())
+    daemon.write_app((daemon.folder / "app.py.old").read_text())
     daemon.configure(processors=2)
     daemon.signal(signal.SIGUSR1)
     daemon.wait_for_workers(2)
