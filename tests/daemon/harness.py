@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -19,11 +20,15 @@ import yaml
 from psched.config import Settings, load
 from psched.holder import holder_name
 from psched.schedules import ScheduleCollection, open_schedules
+from tests.daemon.prepared import DECIDING, empty_database
 from tests.lab import forked
 
 HERE = Path(__file__).parent
 PATIENCE = 15.0
 """Seconds after which a condition counts as never coming true."""
+
+_parsed: Callable[[str], dict[str, Any]] = lru_cache(50_000)(json.loads)
+"""Reads a line of a file that is looked at again and again while it grows. Nobody changes what it returns."""
 
 T = TypeVar("T")
 
@@ -43,15 +48,20 @@ _CONFIG: dict[str, Any] = {
 
 
 def wait_for(condition: Callable[[], T | None], explain: Callable[[], str] = str, within: float = PATIENCE) -> T:
-    """Return what `condition` returns once that is true. Fails with `explain()` when it never is."""
+    """Return what `condition` returns once that is true. Fails with `explain()` when it never is.
+
+    What takes long to find out is asked less often: the processor is for those who are waited for.
+    """
     deadline = time.monotonic() + within
     while True:
+        begun = time.thread_time()
         found = condition()
+        spent = time.thread_time() - begun
         if found:
             return found
         if time.monotonic() > deadline:
             raise AssertionError(f"it never came true\n{explain()}")
-        time.sleep(0.01)
+        time.sleep(max(0.01, 2 * spent))
 
 
 class Daemon:
@@ -68,8 +78,11 @@ class Daemon:
         self._settings = dict(_CONFIG)
         shutil.copy(HERE / "application.py", folder / "app.py")
         self.configure(**config)
-        with self.schedules() as schedules:
-            schedules.store.create_tables()
+        if DECIDING.isdisjoint(config):
+            (folder / "psched.db").write_bytes(empty_database())
+        else:
+            with self.schedules() as schedules:
+                schedules.store.create_tables()
 
     def __enter__(self) -> Self:
         return self
@@ -108,12 +121,17 @@ class Daemon:
         return load(self.config)
 
     def edit_app(self, old: str, new: str) -> None:
-        """Change the application's source, as if seconds later: what is compiled is known by the second."""
-        app = self.folder / "app.py"
-        source, written = app.read_text(), app.stat().st_mtime
+        """Change the application's source."""
+        source = (self.folder / "app.py").read_text()
         assert old in source
-        app.write_text(source.replace(old, new))
-        os.utime(app, (written + 2, written + 2))
+        self.write_app(source.replace(old, new))
+
+    def write_app(self, source: str) -> None:
+        """Replace the application's source, as if seconds later: what is compiled is known by second and length."""
+        app = self.folder / "app.py"
+        later = app.stat().st_mtime + 2
+        app.write_text(source)
+        os.utime(app, (later, later))
 
     def schedules(self) -> ScheduleCollection:
         """Open the schedules for use in the test process."""
@@ -250,7 +268,7 @@ class Daemon:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the recorded lines in their order; the last one only when it is seen whole, since it may be growing."""
     whole, _, _ = path.read_text().rpartition("\n") if path.exists() else ("", "", "")
-    return [json.loads(line) for line in whole.splitlines()]
+    return [_parsed(line) for line in whole.splitlines()]
 
 
 def is_alive(process: psutil.Process) -> bool:
