@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,7 +15,8 @@ from tests.bench.peers.contenders import PEERS
 from tests.bench.peers.crew import install
 from tests.bench.places import STORES, Grounds
 from tests.bench.report import Record
-from tests.bench.workload import Contender, Scale, Workload
+from tests.bench.rounds import Measurement, in_groups, measure
+from tests.bench.workload import Scale
 from tests.lab.laboratory import Lab
 
 WORKLOADS = (
@@ -56,44 +55,26 @@ def _run(chosen: argparse.Namespace, record: Record) -> None:
     with Lab() as lab, tempfile.TemporaryDirectory(prefix="psched-bench-", dir=chosen.folder) as folder:
         grounds = Grounds(lab, Path(folder))
         try:
-            for _ in range(chosen.repeat or (1 if chosen.quick else 3)):
-                for workload, store, contender in _wanted(chosen):
-                    _measure(grounds, record, workload, store, contender, Scale(chosen.quick))
+            for number in range(chosen.repeat or (1 if chosen.quick else 3)):
+                for group in in_groups(_wanted(chosen, number), chosen.apart):
+                    measure(grounds, record, group, Scale(chosen.quick))
         except KeyboardInterrupt:
             print("interrupted; this is what there is", file=sys.stderr)
         finally:
             grounds.close()
 
 
-def _wanted(chosen: argparse.Namespace) -> Iterator[tuple[Workload, str, Contender]]:
+def _wanted(chosen: argparse.Namespace, number: int) -> Iterator[Measurement]:
+    """Yield what is to be measured in the round with this number."""
     for workload in WORKLOADS:
         if chosen.only and workload.name not in chosen.only:
             continue
         peers = PEERS.get(workload.name, ()) if chosen.peers else ()
         for store in chosen.store or STORES:
             for contender in (*workload.contenders, *peers):
-                if store in contender.stores and (not chosen.who or contender.name in chosen.who):
-                    yield workload, store, contender
-
-
-def _measure(
-    grounds: Grounds, record: Record, workload: Workload, store: str, contender: Contender, scale: Scale
-) -> None:
-    """Measure once. What fails is told, and does not stop the rest."""
-    name = f"{workload.name}, {store}, {contender.name}"
-    begun = time.monotonic()
-    place_of = grounds.lasting(store, workload.name) if contender.lasting else grounds.place(store)
-    try:
-        with place_of as place:
-            metrics = contender.measure(place, scale)
-    except Exception as error:  # noqa: BLE001 – whatever went wrong is in the report
-        record.failures.append(f"{name}: {type(error).__name__}: {error}")
-        print(f"FAILED {record.failures[-1]}", file=sys.stderr, flush=True)
-        return
-    seconds = time.monotonic() - begun
-    record.add(workload.name, store, contender.name, metrics, seconds)
-    found = ", ".join(f"{value:,.4g} {metric}" for metric, value in metrics.items())
-    print(f"{name}: {found} (load {os.getloadavg()[0]:.1f}, {seconds:.1f} s)", file=sys.stderr, flush=True)
+                here = store in contender.stores and not (contender.once and number)
+                if here and (not chosen.who or contender.name in chosen.who):
+                    yield Measurement(workload, store, contender)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -110,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--who", action="append", metavar="NAME", help="such as psched, 'floor 1/1', PgQueuer")
     parser.add_argument("--repeat", type=int, metavar="N", help="how often each is measured (default: 3)")
     parser.add_argument("--peers", action="store_true", help="also measure others, in a virtualenv of their own")
+    parser.add_argument("--apart", action="store_true", help="one at a time also what mostly waits")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there, too")
     parser.add_argument(

@@ -74,7 +74,7 @@ def submit_singly(worker: Worker, queue: Queue, count: int) -> Sequence[float]:
         sent = time.monotonic()
         queue.submit(f"task-{sent}", "picked", {"sent": sent})
         time.sleep(0.02)  # whoever looks whether it has begun must not be in its way
-        worker.wait(lambda expected=done + number: worker.counted().done >= expected)  # type: ignore[misc]
+        worker.wait(lambda expected=done + number: worker.counted().done >= expected, pause=0.02)  # type: ignore[misc]
     return _new(worker, known)
 
 
@@ -135,7 +135,10 @@ WORKLOADS = (
                 "floor", called, ("postgresql", "redis"), setting="a row and its NOTIFY in one statement; LPUSH, BLPOP"
             ),
         ),
+        side_by_side=True,
     ),
-    Workload("due-alone", "a schedule due while all is idle, late by", (Contender("psched", due_alone),)),
+    Workload(
+        "due-alone", "a schedule due while all is idle, late by", (Contender("psched", due_alone),), side_by_side=True
+    ),
     Workload("due-together", "500 schedules due in the same second, late by", (Contender("psched", due_together),)),
 )

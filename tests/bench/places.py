@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ class Place:
 
 
 class Grounds:
-    """All places of one run of the benchmark; servers are started when first needed."""
+    """All places of one run of the benchmark, for any thread; servers are started when first needed."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self._lab = lab
@@ -65,6 +66,7 @@ class Grounds:
         self._numbers = itertools.count(1)
         self._lasting: dict[tuple[str, str], Place] = {}
         self._kept = ExitStack()
+        self._starting = threading.Lock()
 
     @contextmanager
     def place(self, store: str) -> Iterator[Place]:
@@ -75,8 +77,10 @@ class Grounds:
             if store == "sqlite":
                 yield Place(store, f"sqlite:///{folder / 'bench.db'}", folder, None)
             else:
-                server = self._server(store)
-                with server.database() as url:
+                with ExitStack() as stack:
+                    with self._starting:
+                        server = self._server(store)
+                        url = stack.enter_context(server.database())
                     yield Place(store, url, folder, server)
         finally:
             shutil.rmtree(folder, ignore_errors=True)

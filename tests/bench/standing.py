@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from tests.bench.floors import FLOORS
-from tests.bench.loops import Floor, Loop, names, rate
+from tests.bench.loops import Floor, Loop, inserting_many, rate
 from tests.bench.places import Place
 from tests.bench.statements import Asked, counting
 from tests.bench.tally import ACQUIRES, Tally, in_environment, read_samples
@@ -74,8 +74,8 @@ def bare_loops(place: Place, scale: Scale) -> Mapping[str, float]:
     floor = FLOORS[place.store](place.url)
     floor.connect()
     floor.create()
-    floor.insert_many(list(names(scale.count(_TASKS // 2), "task")))
     floor.close()
+    rate(floor, inserting_many(scale.count(_TASKS // 4)))
     done = rate(floor, _waiting(place.folder, scale.seconds(_SECONDS)), _CHILDREN)
     return _among_many(done, read_samples(place.folder))
 

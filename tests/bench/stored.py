@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import sqlalchemy as sa
 
-from tests.bench.latency import PICKED, REST, SINGLE, add_singly, bursts, spread, submit_singly
+from tests.bench.latency import REST, SINGLE, add_singly, bursts, spread, submit_singly
 from tests.bench.places import Place
 from tests.bench.worker import Worker
 from tests.bench.workload import Contender, Scale, Workload
@@ -57,7 +57,7 @@ def among_many(place: Place, scale: Scale) -> Mapping[str, float]:
             found = dict(bursts(worker, schedules, scale))
             for name, value in spread(add_singly(worker, schedules, scale.count(SINGLE))).items():
                 found[f"alone {name}"] = value
-            for name, value in spread(submit_singly(worker, queue, scale.count(PICKED))).items():
+            for name, value in spread(submit_singly(worker, queue, scale.count(SINGLE))).items():
                 found[f"pick-up {name}"] = value
     return found
 

@@ -9,7 +9,7 @@ from functools import partial
 from psched.model import NewTask
 from psched.queue import Queue
 from tests.bench.floors import FLOORS
-from tests.bench.loops import claiming, names, rate
+from tests.bench.loops import PROCESSES, claiming, inserting_many, names, rate
 from tests.bench.places import Place
 from tests.bench.worker import Worker
 from tests.bench.workload import Contender, Scale, Workload
@@ -60,8 +60,8 @@ def run_floor(batch: int, together: bool, place: Place, scale: Scale) -> Mapping
     floor = FLOORS[place.store](place.url)
     floor.connect()
     floor.create()
-    floor.insert_many(list(names(scale.count(_BACKLOG if together else _FEW), "task")))
     floor.close()
+    rate(floor, inserting_many(scale.count(_BACKLOG if together else _FEW) // PROCESSES))
     return {"tasks/s": rate(floor, claiming(batch, together, scale.seconds(_FLOOR_SECONDS)))}
 
 

@@ -31,7 +31,8 @@ Measure = Callable[[Place, Scale], Mapping[str, float]]
 class Contender:
     """Who does a workload: psched, a floor, a peer. `setting` says how, where there is a choice.
 
-    With `lasting` all rounds are at one place, which is as the one before has left it.
+    With `lasting` all rounds are at one place, which is as the one before has left it; with `once` there is no round
+    but the first.
     """
 
     name: str
@@ -40,12 +41,17 @@ class Contender:
     setting: str = ""
     peer: bool = False
     lasting: bool = False
+    once: bool = False
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One thing to be done, by all contenders alike. `what` completes the sentence: it measures …"""
+    """One thing to be done, by all contenders alike. `what` completes the sentence: it measures …
+
+    What is `side_by_side` waits nearly all the time; there psched is measured on all stores at once, and so are peers.
+    """
 
     name: str
     what: str
     contenders: tuple[Contender, ...]
+    side_by_side: bool = False

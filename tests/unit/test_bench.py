@@ -17,9 +17,13 @@ from tests.bench.__main__ import WORKLOADS, main
 from tests.bench.goals import GOALS, Goal
 from tests.bench.pauses import pauses
 from tests.bench.peers.contenders import PEERS
+from tests.bench.places import Grounds, Place
 from tests.bench.report import Record
+from tests.bench.rounds import Measurement, in_groups, measure
 from tests.bench.tally import Tally, read_samples, read_tally
 from tests.bench.trees import processor_time
+from tests.bench.workload import Contender, Scale, Workload
+from tests.lab.laboratory import Lab
 
 KEY = ("functions", "sqlite")
 MEASURED = {
@@ -119,6 +123,43 @@ def test_what_several_processes_count_and_measure_is_read_while_they_live(tmp_pa
     counted = read_tally(tmp_path)
     assert counted.done == 3
     assert counted.first < counted.last
+
+
+def test_only_its_like_is_measured_beside_psched_and_only_where_all_wait() -> None:
+    stores = ("sqlite", "redis")
+    contenders = (
+        Contender("psched", lambda *_: {}, stores),
+        Contender("floor", lambda *_: {}, ("redis",)),
+        Contender("huey", lambda *_: {}, stores, peer=True),
+        Contender("Celery", lambda *_: {}, ("redis",), peer=True),
+    )
+    waiting, busy = (Workload(name, "", contenders, side_by_side=name == "waiting") for name in ("waiting", "busy"))
+    wanted = [
+        Measurement(workload, store, contender)
+        for workload in (waiting, busy)
+        for store in stores
+        for contender in contenders
+        if store in contender.stores
+    ]
+    groups = [[each.contender.name for each in group] for group in in_groups(wanted, apart=False)]
+    assert groups[:3] == [["psched", "psched"], ["huey", "huey", "Celery"], ["floor"]]
+    assert [len(group) for group in groups[3:]] == [1] * 6
+    assert [len(group) for group in in_groups(wanted, apart=True)] == [1] * 12
+
+
+def test_what_fails_is_told_and_does_not_stop_the_rest(tmp_path: Path) -> None:
+    def fail(place: Place, scale: Scale) -> dict[str, float]:
+        raise RuntimeError("no such luck")
+
+    contenders = (Contender("psched", fail, ("sqlite",)), Contender("floor", lambda *_: {"tasks/s": 1.0}, ("sqlite",)))
+    workload = Workload("functions", "", contenders)
+    record = Record()
+    with Lab() as lab:
+        for contender in contenders:
+            group = [Measurement(workload, "sqlite", contender)]
+            measure(Grounds(lab, tmp_path), record, group, Scale(quick=True))
+    assert record.failures == ["functions, sqlite, psched: RuntimeError: no such luck"]
+    assert record.medians() == {(*KEY, "floor", "tasks/s"): 1.0}
 
 
 def test_pauses_cover_an_interval_of_polling_evenly() -> None:

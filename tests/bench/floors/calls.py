@@ -1,18 +1,20 @@
 """The floor of picking up, where a database can call: how soon a bare driver hears of what another has written.
 
-The writer is the measuring process, the listener a process forked from it; neither looks for what it could claim.
+The writer is the measuring process, the listener one of its own; neither looks for what it could claim.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 import psycopg
 import redis
+
+from tests.programs import ROOT
 
 Listen = Callable[[str], Iterator[str]]
 """URL → what is called, after an empty text when listening has begun."""
@@ -70,26 +72,26 @@ _WAYS: dict[str, tuple[Listen, Callable[[str], AbstractContextManager[Write]]]] 
 
 def called_after(store: str, url: str, pauses: list[float]) -> list[float]:
     """Return how many seconds after each write the listener was called; before each there is a pause, in seconds."""
-    listen, writing = _WAYS[store]
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe()
-    listener = context.Process(target=_hear, args=(listen, url, there), daemon=True)
-    listener.start()
-    there.close()
-    try:
-        here.recv()
-        with writing(url) as write:
-            found = []
-            for pause in pauses:
-                time.sleep(pause)
-                write(repr(time.monotonic()))
-                found.append(here.recv())
-            return found
-    finally:
-        listener.kill()
-        listener.join()
+    command = [sys.executable, "-m", __name__, store, url]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as listener:
+        assert listener.stdout is not None
+        try:
+            listener.stdout.readline()
+            with _WAYS[store][1](url) as write:
+                found = []
+                for pause in pauses:
+                    time.sleep(pause)
+                    write(repr(time.monotonic()))
+                    found.append(float(listener.stdout.readline()))
+                return found
+        finally:
+            listener.kill()
 
 
-def _hear(listen: Listen, url: str, there: Any) -> None:
-    for text in listen(url):
-        there.send(time.monotonic() - float(text) if text else None)
+def _hear(store: str, url: str) -> None:
+    for text in _WAYS[store][0](url):
+        print(time.monotonic() - float(text) if text else "", flush=True)
+
+
+if __name__ == "__main__":
+    _hear(*sys.argv[1:])
