@@ -84,11 +84,11 @@ class Beat(threading.Thread):
             if self._clock() >= next_beat:
                 next_beat = self._clock() + self._interval
                 self._beat()
-            self._await(next_beat)
-            if self._end_at is None:
-                self._guarded(self._obey)
-            elif self._clock() >= self._end_at:
+            told = self._await(next_beat)
+            if self._end_at is not None and self._clock() >= self._end_at:
                 self._leave("the master is gone, and the running task did not stop")
+            if told:
+                self._guarded(self._obey)
 
     def _beat(self) -> None:
         self._switch.press()
@@ -97,14 +97,17 @@ class Beat(threading.Thread):
         if not rests:
             self._ends.say(pipes.BEAT)
 
-    def _await(self, next_beat: float) -> None:
-        """Wait for an order, a signal or the time. Looks at no descriptor that is not ours any more."""
+    def _await(self, next_beat: float) -> bool:
+        """Wait for the time, an order or a signal; tell whether it was one of these.
+
+        Looks at no descriptor that is not ours any more, and at none for orders once there is no master.
+        """
         poll = select.poll()
         for pipe in (self._ends.orders, self._signals.reader):
             if self._end_at is None and pipe.is_ours():
                 poll.register(pipe.descriptor, select.POLLIN)
         until = next_beat if self._end_at is None else min(next_beat, self._end_at)
-        poll.poll(max(0.0, until - self._clock()) * 1000)
+        return bool(poll.poll(max(0.0, until - self._clock()) * 1000))
 
     def _obey(self) -> None:
         if not self._ends.are_ours():
