@@ -107,9 +107,9 @@ class Reserve:
             for seat in unkept:
                 seat.keep()  # for the others not to do the same
             return True
-        bells = [bell for seat in self._seats if (bell := seat.descriptor) is not None]
-        self._stopping.wait_for(bells, min(left if rest is None else rest for rest in rests.values()))
-        calls = [seat.heard() for seat in self._seats]  # each is taken, as all are answered
+        bells = {bell: seat for seat in self._seats if (bell := seat.descriptor) is not None}
+        rung = self._stopping.wait_for(bells, min(left if rest is None else rest for rest in rests.values()))
+        calls = [bells[bell].heard() for bell in rung]  # each is taken, as all are answered
         self._is_called = any(calls)
         return self._is_called
 
