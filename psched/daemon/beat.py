@@ -48,6 +48,10 @@ class Obedient(Protocol):
         """Reopen the log file."""
         ...
 
+    def own_up(self) -> None:
+        """Name what has run and is not settled, since something of it has spoilt the process."""
+        ...
+
     def beating(self) -> bool:
         """Called at each beat; tell whether nothing was run since the last one, so that the master need not look."""
         ...
@@ -136,6 +140,7 @@ class Beat(threading.Thread):
         """
         try:
             log.error("%s; leaving at once", why)
+            self._guarded(self._child.own_up)
             kill_descendants()
         finally:
             os._exit(LOST_MASTER)

@@ -53,6 +53,10 @@ class Work(Protocol):
         """Tell whether nothing was run since the last call."""
         ...
 
+    def own_up(self) -> None:
+        """Have the master suspect what has run and is not settled, too."""
+        ...
+
 
 @dataclass(slots=True)
 class ChildProcess:
@@ -109,6 +113,11 @@ class ChildProcess:
     def reopen(self) -> None:
         """Reopen the log file."""
         self.log.reopen()
+
+    def own_up(self) -> None:
+        """Have the master suspect what has run and is not settled, too."""
+        if self._work is not None:
+            self._work.own_up()
 
     def beating(self) -> bool:
         """Keep the process title up to date; tell whether nothing was run since the last beat."""
@@ -170,3 +179,6 @@ class _Nothing:
     def rested(self) -> bool:
         """Nothing ran."""
         return True
+
+    def own_up(self) -> None:
+        """Nothing ran."""

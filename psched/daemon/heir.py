@@ -62,6 +62,9 @@ class Heir:
         """Nothing ran."""
         return True
 
+    def own_up(self) -> None:
+        """Nothing ran."""
+
 
 def inherit(settings: Settings, dead: Sequence[DeadChild], log_file: Log, ends: ChildEnds) -> int:
     """Be the heir of `dead`; returns the exit code."""

@@ -94,6 +94,16 @@ class Processor:
         worked, self._has_worked = self._has_worked, False
         return not worked and self.running() is None
 
+    def own_up(self) -> None:
+        """Have the master suspect what has run and is not settled, too: the last of it, one for each idle thread.
+
+        Else what spoils a process and returns would be run again at once, and without end.
+        """
+        unsettled = [f"{site.name}:{task.key}" for site in self._sites for task in site.source.held if task.concluded]
+        idle = [cell for cell in range(self._runs.cells) if self._runs.at(cell) is None]
+        for cell, name in zip(idle, reversed(unsettled), strict=False):
+            self._boot.board.running(cell, name)
+
     def _runner(self, cell: int, application: Application) -> Runner:
         lanes = [open_lane(site, application, self._boot) for site in self._sites]
         self._lanes += lanes

@@ -98,6 +98,11 @@ class Reserve:
         """Tell whether nothing was run since the last call."""
         return self._work is None or self._work.rested()
 
+    def own_up(self) -> None:
+        """Have the master suspect what has run and is not settled, too."""
+        if self._work is not None:
+            self._work.own_up()
+
     def _is_needed(self) -> bool:
         """Rest for a while; True when a sibling has called, or nobody has been keeping watch."""
         rests = {seat: seat.stand_by() for seat in self._seats}

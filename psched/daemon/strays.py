@@ -49,7 +49,7 @@ class Strays:
 
     def kill_new(self, ours: Collection[int]) -> None:
         """Kill the orphans that were not there at the last look, and all they have started."""
-        for pid in _children() - self._before - self._known - set(ours):
+        for pid in self._bury(_children() - self._before - self._known - set(ours)):
             with suppress(psutil.Error):
                 stray = psutil.Process(pid)
                 family = [stray, *stray.children(recursive=True)]

@@ -138,6 +138,12 @@ def closes_everything(task: Task) -> None:
         time.sleep(0.01)
 
 
+@app.task("shut")
+def closes_everything_and_returns(task: Task) -> None:
+    trace("ran", task)
+    os.closerange(3, 1000)
+
+
 @app.task("reuse")
 def closes_and_reuses_everything(task: Task) -> None:
     trace("ran", task)

@@ -32,6 +32,7 @@ def serves_others(daemon: Daemon) -> None:
         ("segfault", "was killed by SIGSEGV while running schedules:s1"),
         ("close", "a handler has closed the pipes to the master"),
         ("reuse", "a handler has closed the pipes to the master"),
+        ("shut", "ended with exit code 71 while running schedules:s1"),
     ],
 )
 def test_a_handler_that_misbehaves_harms_no_other_task(daemon: Daemon, handler: str, expected: str) -> None:

@@ -8,9 +8,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
 import pytest
 
 from psched.daemon.strays import Strays
+from tests.daemon.harness import wait_for
 from tests.lab.absent import not_run
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -50,3 +52,14 @@ def test_what_appears_with_a_death_is_killed(strays: Strays) -> None:
     with program() as left:
         strays.kill_new(())
         assert left.wait(10) < 0
+
+
+def test_what_has_ended_with_its_worker_is_buried_without_a_word(
+    strays: Strays, caplog: pytest.LogCaptureFixture
+) -> None:
+    with program() as left:
+        left.kill()
+        wait_for(lambda: psutil.Process(left.pid).status() == psutil.STATUS_ZOMBIE)
+        strays.kill_new(())
+        assert not psutil.pid_exists(left.pid)
+    assert not caplog.records
