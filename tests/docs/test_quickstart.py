@@ -7,7 +7,11 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.programs import ROOT, install_programs
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_quickstart_shows_a_schedule_firing_and_leaves_nothing_running(tmp_path: Path) -> None:

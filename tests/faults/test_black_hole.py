@@ -16,6 +16,8 @@ from tests.lab.proxy import Proxy
 from tests.lab.servers import Server
 from tests.stores.bench import FAR_OFF, HOURLY, Bench, eventually
 
+pytestmark = pytest.mark.slow
+
 SHORT = {"connect_timeout": "0.5", "read_timeout": "0.5"}
 LIMIT = 20
 """Seconds in which a call that never ends is known to be one; their timeouts are half a second."""

@@ -7,6 +7,8 @@ import pytest
 from tests.promises.cluster import occurrences
 from tests.promises.conftest import SERVERS_AND_STORES, MakeCluster
 
+pytestmark = pytest.mark.slow
+
 EVERY_MINUTE = "* * * * *"
 
 

@@ -19,6 +19,8 @@ from tests.lab.servers import Server
 from tests.promises.cluster import EVERY_SECOND, Cluster, occurrences
 from tests.promises.conftest import AND_REDIS, SERVERS, SERVERS_AND_STORES
 
+pytestmark = pytest.mark.slow
+
 AWAY = 15.0
 """Seconds of the outage."""
 SINGLE = {"amid": AWAY / 2, "through": AWAY + 3}

@@ -22,6 +22,8 @@ from tests.lab.ports import HOST, free_port
 from tests.lab.servers import Server
 from tests.programs import ROOT
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = ROOT / "docs" / "examples"
 _FIRED = re.compile(r"report at (\d+) in (\d+)")
 

@@ -16,6 +16,8 @@ from psched.backends.redis.scripts import Script
 from tests.stores.bench import Bench
 from tests.stores.interleaving import PromiseBrokenError, Simulation
 
+pytestmark = pytest.mark.slow
+
 WORKERS = 3
 SEEDS = 20
 """Enough for each removed guard to be found several times over (see below)."""

@@ -21,6 +21,8 @@ from tests.trials.stage import SECOND_BY_SECOND, Stage
 from tests.trials.trial import Outcome, Trial
 from tests.trials.verdict import Bounds
 
+pytestmark = pytest.mark.slow
+
 SEED = 20
 BOUNDS = Bounds(runs=40)
 

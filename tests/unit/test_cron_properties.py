@@ -22,6 +22,8 @@ from psched.cron import DIALECTS, check_timezone, first_time, next_time, occurre
 from psched.cron.zones import load_zone
 from psched.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 PERIOD = (-5_000_000_000, 8_000_000_000)
 """From 1811 to 2223."""
 
