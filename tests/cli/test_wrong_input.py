@@ -134,7 +134,7 @@ def test_indentation_by_a_tab_is_named(fresh: Commands) -> None:
 
 def test_closed_output_is_no_fault(psched: Commands) -> None:
     process = psched.start("list", preexec_fn=lambda: os.close(1), stderr=-1)
-    assert process.communicate(timeout=20)[1] == b""
+    assert process.communicate()[1] == b""
     assert process.returncode == 0
 
 
@@ -191,6 +191,6 @@ def test_an_unknown_kind_of_database_is_told(fresh: Commands) -> None:
 def test_output_that_cannot_be_written_is_told(psched: Commands) -> None:
     with Path("/dev/full").open("w") as full:
         process = psched.start("next", "@daily", stdout=full, stderr=-1)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate()
     assert process.returncode == 1
     assert err.decode() == "psched: No space left on device\n"
