@@ -1,16 +1,10 @@
-"""What holds for every cron expression: order, completeness, statelessness, bounds; and agreement with two others.
-
-`expected` below works out the set of instants by looking at every second around a clock change, with a reading of
-expressions of its own.
-"""
+"""What holds for every cron expression: order, completeness, statelessness, bounds; and agreement with two others."""
 
 from __future__ import annotations
 
 import re
-from calendar import monthrange
 from collections.abc import Iterator
-from datetime import datetime, timedelta
-from functools import lru_cache
+from datetime import datetime
 from itertools import islice, pairwise
 
 import pytest
@@ -21,6 +15,7 @@ from hypothesis import strategies as st
 from psched.cron import DIALECTS, check_timezone, first_time, next_time, occurrences, validate
 from psched.cron.zones import load_zone
 from psched.errors import ConfigError
+from tests.unit.oracle import expected, window
 
 pytestmark = pytest.mark.slow
 
@@ -128,100 +123,12 @@ CLOCK_CHANGES = {
     "Pacific/Kwajalein": (-7988400, 745934400),
 }
 CHANGE = st.sampled_from([(zone, change) for zone, changes in CLOCK_CHANGES.items() for change in changes])
-EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 – of wall clocks, which have no zone
-
-
-@lru_cache
-def walls(zone: str, change: int) -> tuple[int, list[int]]:
-    """The first second of a window around the change, and the wall time of each second in it."""
-    info = load_zone(zone)
-
-    def wall(instant: int) -> int:
-        return round((datetime.fromtimestamp(instant, info).replace(tzinfo=None) - EPOCH).total_seconds())
-
-    margin = 5400 + max(0, wall(change - 1) - wall(change))
-    start = change - margin
-    return start, [wall(instant) for instant in range(start, change + margin)]
-
-
-def values(text: str, low: int, high: int, vixie: bool) -> set[int]:
-    """Read one field of plain terms."""
-    found: set[int] = set()
-    for term in text.split(","):
-        span, _, step = term.partition("/")
-        first, _, last = span.partition("-")
-        if span == "*":
-            first, last = str(low), str(high)
-        elif not last:
-            last = str(high) if step and vixie else first
-        found |= set(range(int(first), int(last) + 1, int(step or 1)))
-    return found
-
-
-class Reading:
-    """An expression as the oracle reads it."""
-
-    def __init__(self, cron: str, vixie: bool) -> None:
-        fields = cron.split() if len(cron.split()) == 6 else ["0", *cron.split()]
-        second, minute, hour, self.day, month, self.weekday = fields
-        self.vixie = vixie
-        self.seconds = values(second, 0, 59, vixie)
-        self.minutes = values(minute, 0, 59, vixie)
-        self.hours = values(hour, 0, 23, vixie)
-        self.months = values(month, 1, 12, vixie)
-        self.once = vixie and minute[0] != "*" and hour[0] != "*"
-
-    def matches_date(self, moment: datetime) -> bool:
-        if self.day == "L" and not self.vixie:
-            return moment.month in self.months and self._hits_day(moment)  # Ruby looks at no weekday then
-        both = any(text[0] == "*" if self.vixie else text == "*" for text in (self.day, self.weekday))
-        hits = (self._hits_day(moment), self._hits_weekday(moment))
-        return moment.month in self.months and (all(hits) if both else any(hits))
-
-    def _hits_day(self, moment: datetime) -> bool:
-        last = monthrange(moment.year, moment.month)[1]
-        text = self.day.replace("L", str(last))
-        return moment.day in values(text, 1, 31, self.vixie)
-
-    def _hits_weekday(self, moment: datetime) -> bool:
-        return any(self._hits_weekday_term(term, moment) for term in self.weekday.split(","))
-
-    def _hits_weekday_term(self, term: str, moment: datetime) -> bool:
-        plain, _, nth = term.partition("#")
-        plain = plain.removesuffix("L")
-        in_week = moment.isoweekday() % 7 in {day % 7 for day in values(plain, 0, 7, self.vixie)}
-        if term.endswith("L"):
-            return in_week and (moment + timedelta(days=7)).month != moment.month
-        return in_week and (not nth or (moment.day - 1) // 7 + 1 == int(nth))
-
-    def matching(self, found: set[int]) -> set[int]:
-        """Those of the wall times that match."""
-        times = {(h * 60 + m) * 60 + s for h in self.hours for m in self.minutes for s in self.seconds}
-        days = {day for day in {wall // 86400 for wall in found} if self.matches_date(EPOCH + timedelta(days=day))}
-        return {wall for wall in found if wall % 86400 in times and wall // 86400 in days}
-
-
-def expected(cron: str, zone: str, change: int, dialect: str) -> list[int]:
-    """Every run in the window, by looking at every second."""
-    reading = Reading(cron, dialect == "vixie")
-    start, clock = walls(zone, change)
-    runs = reading.matching(set(clock))
-    if not reading.once:
-        return [start + i for i, wall in enumerate(clock) if wall in runs]
-    first: dict[int, int] = {}
-    for i, wall in enumerate(clock):
-        first.setdefault(wall, start + i)
-    found = {first[wall] for wall in runs}
-    for i, (earlier, later) in enumerate(pairwise(clock)):
-        if 1 < later - earlier < 3 * 3600 + 1 and reading.matching(set(range(earlier + 1, later))):
-            found.add(start + i + 1)
-    return sorted(found)
 
 
 def actual(cron: str, zone: str, change: int, dialect: str) -> Iterator[int]:
-    start, clock = walls(zone, change)
-    moment = start - 1
-    while (moment := next_time(cron, moment, zone, dialect)) < start + len(clock):
+    seen = window(zone, change)
+    moment = seen.start - 1
+    while (moment := next_time(cron, moment, zone, dialect)) < seen.start + len(seen.clock):
         yield moment
 
 

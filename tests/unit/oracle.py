@@ -1,0 +1,125 @@
+"""What a cron expression means around a clock change, worked out by looking at every second. In the test process.
+
+It has a reading of expressions of its own.
+"""
+
+from __future__ import annotations
+
+from calendar import monthrange
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from itertools import pairwise
+
+from psched.cron.zones import load_zone
+
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 – of wall clocks, which have no zone
+LONGEST_GAP = 3 * 3600
+"""Seconds. What falls into a gap of as many, or of more, is not run."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The seconds around a clock change: the instant of the first, and what clocks on the wall show in each.
+
+    `first`: when they show a time first. `days`: which times of which days they show. `gaps`: an instant, and what they
+    have not shown before it.
+    """
+
+    start: int
+    clock: list[int]
+    first: dict[int, int]
+    days: dict[int, set[int]]
+    gaps: list[tuple[int, dict[int, set[int]]]]
+
+
+@lru_cache
+def window(zone: str, change: int) -> Window:
+    """Look at every second of an hour and a half, and of what is shown twice, before and after the change."""
+    info = load_zone(zone)
+
+    def wall(instant: int) -> int:
+        return instant + round(datetime.fromtimestamp(instant, info).utcoffset().total_seconds())  # type: ignore[union-attr]
+
+    margin = 5400 + max(0, wall(change - 1) - wall(change))
+    start = change - margin
+    clock = [wall(instant) for instant in range(start, change + margin)]
+    first = {shown: start + i for i, shown in reversed(list(enumerate(clock)))}
+    jumps = [(start + i, a + 1, b) for i, (a, b) in enumerate(pairwise(clock), 1) if 1 < b - a <= LONGEST_GAP]
+    return Window(start, clock, first, by_day(first), [(instant, by_day(range(a, b))) for instant, a, b in jumps])
+
+
+def by_day(walls: Iterable[int]) -> dict[int, set[int]]:
+    """Return wall times as seconds of the day, by day."""
+    days: dict[int, set[int]] = defaultdict(set)
+    for wall in walls:
+        days[wall // 86400].add(wall % 86400)
+    return days
+
+
+def values(text: str, low: int, high: int, vixie: bool) -> set[int]:
+    """Read one field of plain terms."""
+    found: set[int] = set()
+    for term in text.split(","):
+        span, _, step = term.partition("/")
+        first, _, last = span.partition("-")
+        if span == "*":
+            first, last = str(low), str(high)
+        elif not last:
+            last = str(high) if step and vixie else first
+        found |= set(range(int(first), int(last) + 1, int(step or 1)))
+    return found
+
+
+class Reading:
+    """An expression as the oracle reads it."""
+
+    def __init__(self, cron: str, vixie: bool) -> None:
+        fields = cron.split() if len(cron.split()) == 6 else ["0", *cron.split()]
+        second, minute, hour, self.day, month, self.weekday = fields
+        self.vixie = vixie
+        hours, minutes = values(hour, 0, 23, vixie), values(minute, 0, 59, vixie)
+        self.times = {(h * 60 + m) * 60 + s for h in hours for m in minutes for s in values(second, 0, 59, vixie)}
+        self.months = values(month, 1, 12, vixie)
+        self.once = vixie and minute[0] != "*" and hour[0] != "*"
+
+    def matches_date(self, moment: datetime) -> bool:
+        if self.day == "L" and not self.vixie:
+            return moment.month in self.months and self._hits_day(moment)  # Ruby looks at no weekday then
+        both = any(text[0] == "*" if self.vixie else text == "*" for text in (self.day, self.weekday))
+        hits = (self._hits_day(moment), self._hits_weekday(moment))
+        return moment.month in self.months and (all(hits) if both else any(hits))
+
+    def _hits_day(self, moment: datetime) -> bool:
+        last = monthrange(moment.year, moment.month)[1]
+        text = self.day.replace("L", str(last))
+        return moment.day in values(text, 1, 31, self.vixie)
+
+    def _hits_weekday(self, moment: datetime) -> bool:
+        return any(self._hits_weekday_term(term, moment) for term in self.weekday.split(","))
+
+    def _hits_weekday_term(self, term: str, moment: datetime) -> bool:
+        plain, _, nth = term.partition("#")
+        plain = plain.removesuffix("L")
+        in_week = moment.isoweekday() % 7 in {day % 7 for day in values(plain, 0, 7, self.vixie)}
+        if term.endswith("L"):
+            return in_week and (moment + timedelta(days=7)).month != moment.month
+        return in_week and (not nth or (moment.day - 1) // 7 + 1 == int(nth))
+
+    def matching(self, days: Mapping[int, set[int]]) -> set[int]:
+        """Return those of the wall times that match."""
+        hits = [day for day in days if self.matches_date(EPOCH + timedelta(days=day))]
+        return {day * 86400 + time for day in hits for time in self.times & days[day]}
+
+
+def expected(cron: str, zone: str, change: int, dialect: str) -> list[int]:
+    """Every run in the window, by looking at every second."""
+    reading, seen = Reading(cron, dialect == "vixie"), window(zone, change)
+    runs = reading.matching(seen.days)
+    if not reading.once:
+        return [seen.start + i for i, shown in enumerate(seen.clock) if shown in runs]
+    found = {seen.first[shown] for shown in runs}
+    found |= {instant for instant, gap in seen.gaps if reading.matching(gap)}
+    return sorted(found)
