@@ -29,7 +29,10 @@ class RdbAlarms:
         is_untold = or_(c.alerted.is_(None), c.alerted != c.next_time)
         is_free = or_(c.ringing_until.is_(None), c.ringing_until <= now_ms())
         this = (c.key == bindparam("of_key"), c.next_time == bindparam("of_time"))
-        found = select(*c, now_ms().label("now")).where(is_late).order_by(c.alert_at, c.key).limit(bindparam("limit"))
+        told = (c.key, c.type, c.next_time, c.delay_ms, c.status, c.attempts, c.node, c.last_error)
+        found = (
+            select(*told, now_ms().label("now")).where(is_late).order_by(c.alert_at, c.key).limit(bindparam("limit"))
+        )
         self._overdue = found
         self._untold = found.where(is_untold, is_free)
         until = now_ms() + bindparam("span", type_=BigInteger)
