@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -48,20 +50,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(chosen: argparse.Namespace, record: Record) -> None:
-    """Measure all that is chosen, so often, and keep what there is when interrupted."""
+    """Measure all that is chosen, so often, and keep what there is when interrupted or when the time is up."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers and workers are ended in good order then, too
     if chosen.peers:
         install()
     with Lab() as lab, tempfile.TemporaryDirectory(prefix="psched-bench-", dir=chosen.folder) as folder:
         grounds = Grounds(lab, Path(folder))
         try:
-            for number in range(chosen.repeat or (1 if chosen.quick else 3)):
-                for group in in_groups(_wanted(chosen, number), chosen.apart):
-                    measure(grounds, record, group, Scale(chosen.quick))
+            for group in _groups(chosen):
+                measure(grounds, record, group, Scale(chosen.quick))
         except KeyboardInterrupt:
             print("interrupted; this is what there is", file=sys.stderr)
         finally:
             grounds.close()
+
+
+def _groups(chosen: argparse.Namespace) -> Iterator[Sequence[Measurement]]:
+    """Yield what is measured next, round after round, until the time is up."""
+    end = time.monotonic() + chosen.minutes * 60
+    for number in range(chosen.repeat or (1 if chosen.quick else 3)):
+        for group in in_groups(_wanted(chosen, number), chosen.apart):
+            if time.monotonic() > end:
+                print("the time is up; this is what there is", file=sys.stderr)
+                return
+            yield group
 
 
 def _wanted(chosen: argparse.Namespace, number: int) -> Iterator[Measurement]:
@@ -90,6 +102,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--store", action="append", choices=STORES)
     parser.add_argument("--who", action="append", metavar="NAME", help="such as psched, 'floor 1/1', PgQueuer")
     parser.add_argument("--repeat", type=int, metavar="N", help="how often each is measured (default: 3)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=math.inf,
+        metavar="N",
+        help="begin no measurement after that; shows what there is",
+    )
     parser.add_argument("--peers", action="store_true", help="also measure others, in a virtualenv of their own")
     parser.add_argument("--apart", action="store_true", help="one at a time also what mostly waits")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")

@@ -26,7 +26,7 @@ _TASKS = 64_000
 _WARMING = 4.0
 """Seconds after all children have begun, in which batches get as large as they are going to be."""
 _SECONDS = 8.0
-_SETTLING = 8.0
+_SETTLING = 6.0
 """Seconds after which workers that were just started have come to rest."""
 _IDLE = 30.0
 """Seconds, three times the longest interval that anything has."""

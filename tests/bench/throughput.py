@@ -65,10 +65,7 @@ def run_floor(batch: int, together: bool, place: Place, scale: Scale) -> Mapping
     return {"tasks/s": rate(floor, claiming(batch, together, scale.seconds(_FLOOR_SECONDS)))}
 
 
-_SINGLY = tuple(
-    Contender(f"floor {batch}/1", partial(run_floor, batch, False), setting=f"claim {batch}, finish 1")
-    for batch in (1, 50)
-)
+_SINGLY = Contender("floor 1/1", partial(run_floor, 1, False), setting="claim 1, finish 1")
 _BATCHES = tuple(
     Contender(f"floor {batch}/{batch}", partial(run_floor, batch, True), setting=f"claim {batch}, finish {batch}")
     for batch in (50, 500)
@@ -78,11 +75,11 @@ WORKLOADS = (
     Workload(
         "functions",
         "no-op function handlers, which finish by returning",
-        (Contender("psched", partial(run_backlog, "returns", _BACKLOG)), *_SINGLY[:1], *_BATCHES),
+        (Contender("psched", partial(run_backlog, "returns", _BACKLOG)), _SINGLY, *_BATCHES),
     ),
     Workload(
         "finishes",
         "no-op handlers that call task.finish(), durable when it returns",
-        (Contender("psched", partial(run_backlog, "finishes", _FEW)), *_SINGLY),
+        (Contender("psched", partial(run_backlog, "finishes", _FEW)), _SINGLY),
     ),
 )

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -168,8 +170,17 @@ def test_pauses_cover_an_interval_of_polling_evenly() -> None:
     assert max(gaps) < 2 / 13
 
 
-def test_processor_time_is_what_the_system_tells_and_finer() -> None:
+def test_processor_time_is_what_the_system_tells_and_finer_and_has_that_of_ended_threads() -> None:
     this = psutil.Process(os.getpid())
     before = processor_time([this])
     assert sys.platform != "linux" or 0 < processor_time([this]) - before < 0.01
+    thread = threading.Thread(target=_use_a_tenth_of_a_second)
+    thread.start()
+    thread.join()
+    assert processor_time([this]) - before >= 0.1
     assert processor_time([this]) == pytest.approx(sum(this.cpu_times()[:2]), abs=0.03)
+
+
+def _use_a_tenth_of_a_second() -> None:
+    while time.thread_time() < 0.12:
+        pass

@@ -15,7 +15,7 @@ from tests.bench.standing import IDLE_CHILDREN, at_rest
 from tests.bench.statements import counting
 from tests.bench.workload import Contender, Measure, Scale
 
-_SECONDS = 5.0
+_SECONDS = 4.0
 _CHILDREN = 2
 _ADDED = 2_000
 
@@ -100,7 +100,7 @@ _LIBRARIES = (
     Library("PgQueuer", "pgqueuer_peer.py", ("postgresql",), "asyncpg, uvloop, batches of 500", False, 60_000),
     Library("Procrastinate", "procrastinate_peer.py", ("postgresql",), "asynchronous, concurrency 10", False, 6_000),
     Library("huey", "huey_peer.py", ("sqlite", "redis"), "at most once, no results, fsync", True),
-    Library("Celery", "celery_peer.py", ("redis",), "acks_late, prefetch 100, no results", True, 8_000),
+    Library("Celery", "celery_peer.py", ("redis",), "acks_late, prefetch 100, no results", True, 6_000),
 )
 
 
