@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from psched.model import NewSchedule
 from tests.promises.cluster import YEARLY, occurrences
 from tests.promises.conftest import ON_SERVERS, MakeCluster
 
@@ -17,10 +18,10 @@ def test_400_schedules_due_at_once_are_run_once_each_by_all_children(cluster_on:
     now = cluster.now()
     due = occurrences(YEARLY, now - 3 * 366 * 86400, now)
     required = {f"s{number}": due for number in range(SCHEDULES)}
-    for key in required:
-        cluster.schedules.add(
-            key, "work", cron=YEARLY, next_time=due[0], next_run_time=now + 2, data={"seconds": 0.002}
-        )
+    cluster.schedules.add_many(
+        NewSchedule(key, "work", YEARLY, next_time=due[0], next_run_time=now + 2, data={"seconds": 0.002})
+        for key in required
+    )
     cluster.wait_until_run(list(required), due[-1], within=30)
     cluster.stop()
     assert cluster.judge(required) == []
