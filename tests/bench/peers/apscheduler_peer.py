@@ -21,8 +21,11 @@ from tests.bench.tally import Tally, tally_of_environment
 _tally: list[Tally] = []
 
 _DRIVERS = {"mysql": "mysql+pymysql", "postgresql": "postgresql+psycopg"}
-_LEAD = 6.0
-"""Seconds between the beginning and the first schedule's time, in which all are added."""
+_LEAD = 3.0
+"""Seconds to the first schedule's time, besides those in which all are added."""
+_TRIAL = 20
+"""How many schedules are added to see how long one takes."""
+_FAR = 4_000_000_000.0
 _LATER = 3.0
 """Seconds from one burst to the next."""
 
@@ -56,8 +59,7 @@ def _add(scheduler: Any, count: int) -> None:
 
 
 def _run(scheduler: Any, dues: list[float]) -> None:
-    for due in dues:
-        scheduler.add_job("__main__:late", "date", run_date=datetime.fromtimestamp(due, UTC), args=[due])
+    _add_single(scheduler, dues)
     if time.time() > dues[0] - 1:
         raise SystemExit(f"adding {len(dues)} schedules took too long")
     scheduler.resume()
@@ -65,9 +67,22 @@ def _run(scheduler: Any, dues: list[float]) -> None:
         time.sleep(60)
 
 
-def _dues(verb: str, count: int) -> list[float]:
-    due = float(int(time.time() + _LEAD))
-    if verb == "due-together":
+def _add_single(scheduler: Any, dues: list[float]) -> None:
+    for due in dues:
+        scheduler.add_job("__main__:late", "date", run_date=datetime.fromtimestamp(due, UTC), args=[due])
+
+
+def _lead(scheduler: Any, count: int) -> float:
+    """Return in how many seconds the first may be due; adding may take twice as long as at first."""
+    begun = time.monotonic()
+    _add_single(scheduler, [_FAR] * _TRIAL)
+    return _LEAD + 2 * count * (time.monotonic() - begun) / _TRIAL
+
+
+def _dues(scheduler: Any, verb: str, count: int) -> list[float]:
+    together = verb == "due-together"
+    due = float(int(time.time() + _lead(scheduler, 2 * count if together else count)))
+    if together:
         return [due] * count + [due + _LATER] * count
     dues = []
     for pause in pauses(count):
@@ -84,7 +99,7 @@ def main() -> None:
         _add(scheduler, count)
         scheduler.shutdown()
     else:
-        _run(scheduler, _dues(verb, count))
+        _run(scheduler, _dues(scheduler, verb, count))
 
 
 if __name__ == "__main__":
