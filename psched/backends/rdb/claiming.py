@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -12,7 +12,6 @@ from sqlalchemy import Table, bindparam, select
 from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import RUNNING
 from psched.dialects.base import Dialect
-from psched.dialects.database import Database
 from psched.dialects.given import Compiled, OfKeys
 from psched.dialects.once import once, shared
 from psched.dialects.pairs import Executing
@@ -37,12 +36,9 @@ class Claiming(Protocol):
         ...
 
 
-def claiming_by(database: Database, table: Table, statements: LeaseStatements) -> Claiming:
+def claiming_by(dialect: type[Dialect], table: Table, statements: LeaseStatements) -> Claiming:
     """Return the way of claiming that suits the database."""
-    dialect = type(database.dialect)
-    if dialect.returning:
-        return shared(OneStatement, dialect, table, statements)
-    return ThreeSteps(database, table, statements)
+    return shared(OneStatement, dialect, table, statements) if dialect.returning else ThreeSteps(table, statements)
 
 
 def type_parameters(types: Collection[str] | None) -> Parameters:
@@ -85,22 +81,20 @@ class OneStatement:
 
 
 class ThreeSteps:
-    """Look at candidates, take those that are still due, read what was taken. For MariaDB and MySQL.
+    """Look at candidates, take those that are still due, read what was taken: the fastest, and free of deadlocks.
 
-    These have no UPDATE … RETURNING. The least work is to look without a lock. But claimers that look at once see the
-    same candidates; all but the first get few of them, and wait for his commit to find that out. So whoever gets less
-    than he saw locks his candidates for a while, and passes over what others have locked; then he may be alone again.
-    What was taken is found among what its taker holds: to tell hundreds of keys again, and to look each of them up,
-    costs more.
+    For MariaDB and MySQL, which have no UPDATE … RETURNING. Claimers that look at once see the same candidates; all
+    but the first get few of them. So whoever gets less than he saw looks further and picks a window by chance, the
+    wider the oftener that happens, and comes back to the earliest rows as soon as he is alone. What was taken is found
+    among what its taker holds: to tell hundreds of keys again, and to look each of them up, costs more.
     """
 
-    CROWDED = 16
-    """How many times candidates are locked after others were faster."""
+    TRIES = 6
+    WIDEST = 16
 
-    def __init__(self, database: Database, table: Table, statements: LeaseStatements) -> None:
-        self._database = database
+    def __init__(self, table: Table, statements: LeaseStatements) -> None:
         self._write_statements(table, statements)
-        self._crowded = 0
+        self._windows = 1
 
     @once
     def _write_statements(self, table: Table, statements: LeaseStatements) -> None:
@@ -110,39 +104,36 @@ class ThreeSteps:
         by_index = (c.holder == bindparam("claimer"), *([c.purge_at.is_(None)] if "purge_at" in c else []))
         ours = (*by_index, c.claim == bindparam("claim_number"), c.status == RUNNING)
         self._taken = Compiled(select(*statements.claimed).where(*ours))
-        self._candidates: dict[tuple[int | None, bool], Compiled] = {}
+        self._by_types: dict[int | None, Compiled] = {}
 
     def acquire(self, connection: Executing, parameters: Parameters, type_count: int | None) -> Sequence[ClaimedRow]:
-        """Lease up to :limit due rows; none only when none is due, or others are about to have them."""
-        keys, taken = self._take_candidates(connection, parameters, type_count)
-        if keys and not taken:
-            keys, taken = self._take_candidates(connection, parameters, type_count)
-        if not taken:
-            return []
-        told = set(keys)  # what this acquire took before, from another band or for a user, has its number, too
-        return earliest_first([row for row in self._taken.rows(connection, parameters) if row[0] in told])
+        """Lease up to :limit due rows; none only when none is due, or others were faster every time."""
+        for _ in range(self.TRIES):
+            keys = self._candidates(connection, parameters, type_count)
+            if not keys:
+                return []
+            taken = self._take.execute(connection, keys, parameters)
+            self._windows = min(self._windows * 2, self.WIDEST) if taken < len(keys) else max(self._windows // 2, 1)
+            if taken:
+                told = set(keys)  # what this acquire took before, from another band or for a user, has its number, too
+                held = self._taken.rows(connection, parameters)
+                return earliest_first([row for row in held if row[0] in told])
+        return []
 
     def prepare(self, connection: Executing, type_count: int | None) -> None:
         """Compile what looks, takes one and reads."""
-        self._looking(type_count, locked=False).prepare(connection)
+        self._looking(type_count).prepare(connection)
         self._take.prepare(connection)
         self._taken.prepare(connection)
 
-    def _take_candidates(
-        self, connection: Executing, parameters: Parameters, type_count: int | None
-    ) -> tuple[list[str], int]:
-        """Return the keys that were seen, and how many were taken; the next ones are locked when it was not all."""
-        locked = self._crowded > 0
-        with self._database.transaction(connection) if locked else nullcontext():
-            keys = [key for key, _ in self._looking(type_count, locked).rows(connection, parameters)]
-            taken = self._take.execute(connection, keys, parameters) if keys else 0
-        if locked:
-            self._crowded -= 1
-        elif taken < len(keys):
-            self._crowded = self.CROWDED
-        return keys, taken
+    def _candidates(self, connection: Executing, parameters: Parameters, type_count: int | None) -> list[str]:
+        limit = parameters["limit"]
+        seen = {**parameters, "limit": limit * self._windows}
+        keys = [key for key, _ in self._looking(type_count).rows(connection, seen)]
+        start = random.randrange(0, max(len(keys), 1), limit)
+        return keys[start : start + limit]
 
-    def _looking(self, type_count: int | None, locked: bool) -> Compiled:
-        if (type_count, locked) not in self._candidates:
-            self._candidates[type_count, locked] = Compiled(self._statements.due(type_count, locked))
-        return self._candidates[type_count, locked]
+    def _looking(self, type_count: int | None) -> Compiled:
+        if type_count not in self._by_types:
+            self._by_types[type_count] = Compiled(self._statements.due(type_count, locked=False))
+        return self._by_types[type_count]

@@ -45,7 +45,7 @@ class FairClaiming:
     def __init__(self, database: Database, table: Table, users: Table, clock: Clock = monotonic) -> None:
         dialect = type(database.dialect)
         self._write_statements(dialect, table)
-        self._open = claiming_by(database, table, self._in_band)
+        self._open = claiming_by(dialect, table, self._in_band)
         self._candidates = Candidates(dialect, table, users)
         self._users = UserClaims(database, table, users)
         self._clock = clock

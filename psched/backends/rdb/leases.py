@@ -43,7 +43,7 @@ class Leases:
         self.statements = shared(LeaseStatements, dialect, table)
         self._database = database
         self._holder = holder
-        self._claiming = claiming_by(database, table, self.statements) if claiming is None else claiming
+        self._claiming = claiming_by(dialect, table, self.statements) if claiming is None else claiming
         self._lock = threading.Lock()
         self._unanswered: dict[int, float] = {}
 
