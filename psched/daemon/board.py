@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import struct
 import zlib
+from collections.abc import Mapping
 
 _HEADER = struct.Struct("=II")  # length, checksum; length 0: idle
 _CELL = 2048
@@ -22,15 +23,28 @@ class Board:
     def __init__(self, cells: int) -> None:
         self._cells = cells
         self._memory = mmap.mmap(-1, cells * _CELL)
+        self._sealed = False
 
     def running(self, cell: int, name: str) -> None:
         """Say that handler thread `cell` runs `name`. Longer than some 2,000 bytes of UTF-8, it is cut."""
+        if not self._sealed:
+            self._write(cell, name)
+
+    def seal(self, names: Mapping[int, str]) -> None:
+        """Say that these run, by cell, and whatever begins or ends from now on changes nothing of it."""
+        self._sealed = True
+        for cell, name in names.items():
+            self._write(cell, name)
+
+    def _write(self, cell: int, name: str) -> None:
         word = name.encode("utf-8", "replace")[:_LONGEST]
         start = cell * _CELL
         self._memory[start : start + _HEADER.size + len(word)] = _HEADER.pack(len(word), zlib.crc32(word)) + word
 
     def idle(self, cell: int) -> None:
         """Say that handler thread `cell` runs nothing."""
+        if self._sealed:
+            return
         start = cell * _CELL
         self._memory[start : start + _HEADER.size] = _IDLE
 

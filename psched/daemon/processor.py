@@ -95,14 +95,15 @@ class Processor:
         return not worked and self.running() is None
 
     def own_up(self) -> None:
-        """Have the master suspect what has run and is not settled, too: the last of it, one for each idle thread.
+        """Have the master suspect what runs, and what has run and is not settled: the last of it for each idle thread.
 
-        Else what spoils a process and returns would be run again at once, and without end.
+        Else what spoils a process and returns would be run again at once, and without end. Nothing clears it any more.
         """
         unsettled = [f"{site.name}:{task.key}" for site in self._sites for task in site.source.held if task.concluded]
-        idle = [cell for cell in range(self._runs.cells) if self._runs.at(cell) is None]
-        for cell, name in zip(idle, reversed(unsettled), strict=False):
-            self._boot.board.running(cell, name)
+        runs = {cell: self._runs.at(cell) for cell in range(self._runs.cells)}
+        names = {cell: run.name for cell, run in runs.items() if run is not None}
+        idle = [cell for cell, run in runs.items() if run is None]
+        self._boot.board.seal(names | dict(zip(idle, reversed(unsettled), strict=False)))
 
     def _runner(self, cell: int, application: Application) -> Runner:
         lanes = [open_lane(site, application, self._boot) for site in self._sites]

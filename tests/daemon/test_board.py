@@ -6,10 +6,14 @@ import os
 import random
 import signal
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from psched.daemon.board import Board
+from psched.daemon.processor import Processor
+from psched.daemon.runs import Run, Runs
 
 LONGEST = "schedules:" + "𝄞" * 255
 
@@ -68,3 +72,24 @@ def test_rubbish_is_read_without_an_error(board: Board) -> None:
     for _ in range(300):
         board._memory[:64] = rubbish.randbytes(64)
         board.names()
+
+
+def test_what_is_sealed_is_said_for_good() -> None:
+    board = Board(2)
+    board.running(0, "queue:begun")
+    board.seal({0: "queue:begun", 1: "queue:done"})
+    board.idle(0)
+    board.running(1, "queue:innocent")
+    assert board.names() == ("queue:begun", "queue:done")
+
+
+def test_who_owns_up_names_what_runs_and_the_last_that_has_run_however_it_goes_on() -> None:
+    board, runs = Board(2), Runs(2)
+    task: Any = SimpleNamespace(key="at work", concluded=False)
+    runs.begin(0, Run(task, cast("Any", SimpleNamespace(name="queue"))))
+    held = [SimpleNamespace(key="done", concluded=True), task, SimpleNamespace(key="done last", concluded=True)]
+    site = SimpleNamespace(name="queue", source=SimpleNamespace(held=held))
+    child: Any = SimpleNamespace(_sites=[site], _runs=runs, _boot=SimpleNamespace(board=board))
+    Processor.own_up(child)
+    board.idle(0)
+    assert board.names() == ("queue:at work", "queue:done last")
