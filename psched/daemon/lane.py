@@ -74,7 +74,7 @@ class Lane:
         self._busy_since = math.inf
         self._failures = 0
         self._failed_at = 0.0
-        self._standing_by = False
+        self._standing_by = self._asked = False
         self._news = False
         self._complaint: str | None = None
 
@@ -133,11 +133,15 @@ class Lane:
             return ()
         if not self._vigil.expects and self._stands_by():
             return ()
+        self._asked = False
         try:
-            return self._look()
+            tasks = self._look()
         except Exception as error:  # noqa: BLE001 – no fault of a database ends the polling
             self._failed(error)
             return ()
+        if self._asked:  # who stands by has asked nobody
+            self._answered()
+        return tasks
 
     def take_more(self) -> Sequence[Task]:
         """Take what is due behind a batch that was as large as was asked for; nothing behind a smaller one."""
@@ -167,7 +171,7 @@ class Lane:
         limit = self.prefetch.limit()
         begun = self._clock()
         tasks = self.source.poll_multi(limit, self.application.types, ahead=True)
-        self._answered()
+        self._asked = True
         self._full = len(tasks) >= limit
         if tasks:
             self.prefetch.took(self._clock() - begun)
@@ -206,7 +210,7 @@ class Lane:
         self._ear.listen(self._vigil.longest * _LISTENING)
         asked = self._clock()
         wait = self.source.store.next_due(self.application.types)
-        self._answered()
+        self._asked = True
         self._vigil.rest(wait, self._ear.called, self._clock() - asked)
         self._news = False
         if wait is not None and wait < _SOON:

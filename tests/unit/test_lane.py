@@ -113,3 +113,21 @@ def test_who_is_called_in_vain_has_heard_the_database_though_a_sibling_keeps_wat
             refusing.lane.expect()
             refusing.lane.poll()
     assert caplog.records[-1].getMessage() == "section=queue the database answers again after 1 failed polls"
+
+
+def test_a_database_that_is_asked_but_does_not_let_take_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    road = Road(1000.0)
+    road.drive(3)
+    road.due = road.time
+    refused = []
+
+    def refuse(*_: object, **__: object) -> list[Any]:
+        refused.append(road.time)
+        raise ConnectionError("read-only")
+
+    road.lane.source.poll_multi = refuse  # type: ignore[method-assign]
+    road.lane.source.store.is_unavailable = lambda _: True  # type: ignore[method-assign]
+    with caplog.at_level("WARNING"):
+        road.drive(60)
+    assert len(caplog.records) == 1
+    assert len(refused) < 20, "it comes back less and less often"
