@@ -66,7 +66,7 @@ class Runner:
             all(give_back(task) for task in self._waiting)  # where one fails the others would, too
             for lane in self._lanes:
                 lane.close()
-                lane.application.close()
+                self._runs.close(self._cell, lane.application.close)
 
     def current(self) -> Run | None:
         """Return the run in progress. Any thread."""

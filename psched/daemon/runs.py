@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from psched.application import Handler
 from psched.clock import boottime
@@ -60,6 +61,7 @@ class Runs:
     def __init__(self, cells: int) -> None:
         self.cells = cells
         self._runs: list[Run | None] = [None] * cells
+        self._closing: set[int] = set()
 
     def begin(self, cell: int, run: Run) -> None:
         """Handler thread `cell` begins `run`."""
@@ -68,6 +70,19 @@ class Runs:
     def end(self, cell: int) -> None:
         """Handler thread `cell` is done."""
         self._runs[cell] = None
+
+    @property
+    def closing(self) -> bool:
+        """Whether a handler thread is in `close`."""
+        return bool(self._closing)
+
+    def close(self, cell: int, close: Callable[[], None]) -> None:
+        """Let handler thread `cell` close what its handlers have opened, which may take its time as they do."""
+        self._closing.add(cell)
+        try:
+            close()
+        finally:
+            self._closing.discard(cell)
 
     def at(self, cell: int) -> Run | None:
         """Return what handler thread `cell` runs."""

@@ -62,7 +62,7 @@ class Warden:
                 self._leave(f"{run.name} did not stop: {run.task.stop_reason}")
         if self._stop_at is not None and now >= self._stop_at:
             self._leave("immediate stop")
-        if self._winding_up and (active or self._end_at is None):
+        if self._winding_up and (active or self._runs.closing or self._end_at is None):
             self._end_at = now + _WINDING_UP
         if self._end_at is not None and now >= self._end_at:
             self._leave(f"the database has kept it from ending for {_WINDING_UP:g} s; what it holds comes back")

@@ -52,3 +52,12 @@ def test_who_is_not_to_stop_may_wait_for_work_for_ever() -> None:
     winding.runs.end(0)
     assert not winding.pass_(1000)
     assert not winding.pass_(1000)
+
+
+def test_what_handlers_have_opened_is_closed_in_its_own_time() -> None:
+    winding = Winding()
+    winding.runs.end(0)
+    winding.warden.wind_up()
+    winding.runs.close(0, lambda: [winding.pass_(19) for _ in range(3)])
+    with pytest.raises(Left):
+        [winding.pass_(19) for _ in range(3)]
