@@ -126,13 +126,14 @@ class AdaptivePrefetch:
 
     def keep(self, types: Sequence[str]) -> int:
         """Keep those that need not wait too long for the ones before them; the first always."""
-        wait, too_long = 0.0, TOO_LONG * self._longest / _LONGER_MOMENT
+        wait, slowest, too_long = 0.0, 0.0, TOO_LONG * self._longest / _LONGER_MOMENT
         for number, type_ in enumerate(types):
-            if wait > too_long:
+            if wait > too_long or slowest > TOO_LONG:
                 self._size = min(self._size, number)
                 self._stumbled = True
                 return number
             wait += self._expected(type_)
+            slowest = max(slowest, self._expected(type_))
         return len(types)
 
     def note(self, type: str, seconds: float) -> None:

@@ -193,3 +193,12 @@ def test_a_fixed_number_stays(number: int) -> None:
 def test_auto_learns_anew_for_every_lane() -> None:
     make = prefetch_for("auto")
     assert make() is not make()
+
+
+def test_slow_ones_run_one_at_a_time_though_acquiring_takes_long() -> None:
+    worker = Worker({"t": 0.6})
+    worker.work(stream_of({"t": 1}), 10)
+    for _ in range(10):
+        worker.prefetch.took(0.025)
+    worker.prefetch.limit()
+    assert worker.prefetch.keep(["t", "t", "t"]) == 1
