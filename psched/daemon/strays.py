@@ -44,7 +44,7 @@ class Strays:
         """Get to know the orphans there are, and bury the dead among them; at most once a second."""
         if now >= self._next_look:
             self._next_look = now + _INTERVAL
-            self.deadline = math.inf if now >= self.deadline else self.deadline
+            self.deadline = math.inf if now >= self.deadline else max(self.deadline, self._next_look)
             self._known = set(self._bury(_children() - self._before - set(ours)))
 
     def kill_new(self, ours: Collection[int]) -> None:

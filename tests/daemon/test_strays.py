@@ -63,3 +63,12 @@ def test_what_has_ended_with_its_worker_is_buried_without_a_word(
         strays.kill_new(())
         assert not psutil.pid_exists(left.pid)
     assert not caplog.records
+
+
+def test_the_master_is_woken_for_no_look_that_is_not_taken(strays: Strays) -> None:
+    strays.look((), 10.0)
+    strays.expect(10.1)
+    strays.look((), 11.05)
+    assert strays.deadline >= 12.05
+    strays.look((), strays.deadline)
+    assert strays.deadline == math.inf
