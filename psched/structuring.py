@@ -1,4 +1,4 @@
-"""From mappings to frozen objects (of attrs), each value tested as its field's annotation says. Any process."""
+"""From mappings to frozen objects (of attrs), each value checked as its field's annotation says. Any process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Made = TypeVar("Made")
 
 
 @frozen
-class Test:
-    """In an annotation: `check(value)` returns the value as it is used, or raises ValueError.
+class Check:
+    """In an annotation: `function(value)` returns the value as it is used, or raises ValueError.
 
     `located`: it is given a folder, too, from which it takes relative paths.
     """
 
-    check: Callable[..., Any]
+    function: Callable[..., Any]
     located: bool = False
 
 
@@ -33,7 +33,7 @@ def structure(kind: type[Made], values: Mapping[str, Any], base: Path = Path()) 
 
 
 def faults(error: ClassValidationError) -> Iterator[tuple[str, Exception]]:
-    """Yield each field that cannot be used, and why: what its test raised, KeyError when it is missing."""
+    """Yield each field that cannot be used, and why: what its check raised, KeyError when it is missing."""
     for fault in error.exceptions:
         yield next(note.name for note in fault.__notes__ if isinstance(note, AttributeValidationNote)), fault
 
@@ -41,15 +41,18 @@ def faults(error: ClassValidationError) -> Iterator[tuple[str, Exception]]:
 @lru_cache(maxsize=8)
 def _converter(base: Path) -> Converter:
     converter = Converter(forbid_extra_keys=True)
-    converter.register_structure_hook_factory(lambda kind: _test_of(kind) is not None, lambda kind: _hook(kind, base))
+    converter.register_structure_hook_factory(_is_checked, lambda kind: _hook(_check_of(kind), base))
     return converter
 
 
-def _test_of(kind: Any) -> Test | None:
-    return next((each for each in getattr(kind, "__metadata__", ()) if isinstance(each, Test)), None)
+def _is_checked(kind: Any) -> bool:
+    return any(isinstance(each, Check) for each in getattr(kind, "__metadata__", ()))
 
 
-def _hook(kind: Any, base: Path) -> Callable[[Any, Any], Any]:
-    test = _test_of(kind)
-    assert test is not None
-    return (lambda value, _: test.check(value, base)) if test.located else (lambda value, _: test.check(value))
+def _check_of(kind: Any) -> Check:
+    return next(each for each in kind.__metadata__ if isinstance(each, Check))
+
+
+def _hook(check: Check, base: Path) -> Callable[[Any, Any], Any]:
+    function = check.function
+    return (lambda value, _: function(value, base)) if check.located else (lambda value, _: function(value))

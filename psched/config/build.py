@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from attrs import evolve, fields_dict
+from attrs import asdict, evolve, fields_dict
 from cattrs import ClassValidationError
 
 from psched.config.document import read_environment
@@ -68,12 +68,28 @@ def coerce(
 ) -> Settings:
     """Return the settings that `config` is or names: settings, one environment as a mapping, or a file's path."""
     if isinstance(config, Settings):
-        return config
+        return _checked(config)
     if isinstance(config, Mapping):
         return from_mapping(config, environment=environment, reader=reader)
     if isinstance(config, str | os.PathLike):
         return load(config, environment, reader)
     raise ConfigError(f"config: expected a dict, Settings or the path of a YAML file, got {type(config).__name__}")
+
+
+def _checked(settings: Settings) -> Settings:
+    """Return settings that somebody made or changed, with each value tested. Raises ConfigError."""
+    found = {name: _again(section, name) for name, section in settings.named_sections}
+    own = evolve(settings, schedules=None, queue=None, path=None)
+    return evolve(_again(own, ""), schedules=found.get("schedules"), queue=found.get("queue"), path=settings.path)
+
+
+def _again(made: Made, section: str) -> Made:
+    values = {name: value for name, value in asdict(made, recurse=False).items() if value is not None}
+    try:
+        return structure(type(made), values, Path.cwd())
+    except ClassValidationError as error:
+        words = (f"config: {section}{section and '.'}{name}: {fault}" for name, fault in faults(error))
+        raise ConfigError("\n".join(words)) from None
 
 
 class _Building:
@@ -144,8 +160,9 @@ class _Building:
         values = {key: value for key, value in self._content.items() if key in _PROCESS_KEYS and value is not None}
         shortest = min((section.alive_time for section in sections.values()), default=300.0)
         values.setdefault("child_heartbeat_limit", min(10.0, shortest / 3))
-        if "child_heartbeat_interval" not in values and isinstance(values["child_heartbeat_limit"], int | float):
-            values["child_heartbeat_interval"] = min(2.0, values["child_heartbeat_limit"] / 4)
+        limit = values["child_heartbeat_limit"]
+        if "child_heartbeat_interval" not in values and isinstance(limit, int | float) and limit > 0:
+            values["child_heartbeat_interval"] = min(2.0, limit / 4)
         values["environment"] = self._environment
         settings = self._made(Settings, values, lambda key: (key,))
         if settings is None:
@@ -157,11 +174,11 @@ class _Building:
             return structure(kind, values, self._base)
         except ClassValidationError as error:
             for name, fault in faults(error):
-                self._tell(locate(name), fault)
+                self._tell(locate(name), fault, name not in values)
         return None
 
-    def _tell(self, path: tuple[str, ...], fault: Exception) -> None:
-        if isinstance(fault, KeyError):
+    def _tell(self, path: tuple[str, ...], fault: Exception, missing: bool) -> None:
+        if missing:
             self._fault(f"{'.'.join(path)}: missing; {_MISSING[path[-1]]}")
         else:
             self._fault(f"{'.'.join(path)}: {fault}{self._got(str(fault), path)}")
@@ -172,6 +189,8 @@ class _Building:
             return ""
         found: Any = self._raw
         for key in path:
+            if key not in found:  # it follows from another value, of which is told
+                return ""
             found = found[key]
         return f", got {masked_url(repr(found))[:100]}"
 

@@ -15,15 +15,15 @@ from psched.backoff import Backoff
 from psched.config import checks
 from psched.config.urls import absolute_path, masked_url
 from psched.cron import DIALECTS
-from psched.structuring import Test
+from psched.structuring import Check
 
-Names = Annotated[tuple[str, ...], Test(checks.names)]
-Folders = Annotated[tuple[str, ...], Test(checks.folders, located=True)]
-Required = Annotated[tuple[str, ...], Test(checks.required, located=True)]
-TextOrNone = Annotated[str | None, Test(checks.text)]
-Positive = Annotated[float, Test(checks.seconds(0, above=True))]
-NotNegative = Annotated[float, Test(checks.seconds(0))]
-CountOrNone = Annotated[int | None, Test(checks.count(1, "none"))]
+Names = Annotated[tuple[str, ...], Check(checks.names)]
+Folders = Annotated[tuple[str, ...], Check(checks.folders, located=True)]
+Required = Annotated[tuple[str, ...], Check(checks.required, located=True)]
+TextOrNone = Annotated[str | None, Check(checks.text)]
+Positive = Annotated[float, Check(checks.seconds(0, above=True))]
+NotNegative = Annotated[float, Check(checks.seconds(0))]
+CountOrNone = Annotated[int | None, Check(checks.count(1, "none"))]
 
 
 def _cron_dialect(section: Section) -> str:
@@ -51,24 +51,24 @@ Loading = TypeVar("Loading", bound=_Loading)
 class Section(_Loading):
     """One table and how its rows are run: the keys that may stand at the top level or in `schedules:` and `queue:`."""
 
-    type: Annotated[str, Test(checks.store)]
-    url: Annotated[str, Test(checks.url, located=True)] = field(repr=False)
-    table: Annotated[str, Test(checks.table)]
-    tls: Annotated[dict[str, str], Test(checks.tls, located=True)] = Factory(dict)
-    timezone: Annotated[str, Test(checks.timezone)] = "UTC"
-    cron_dialect: Annotated[str, Test(checks.one_of(*DIALECTS))] = Factory(_cron_dialect, takes_self=True)
+    type: Annotated[str, Check(checks.store)]
+    url: Annotated[str, Check(checks.url, located=True)] = field(repr=False)
+    table: Annotated[str, Check(checks.table)]
+    tls: Annotated[dict[str, str], Check(checks.tls, located=True)] = Factory(dict)
+    timezone: Annotated[str, Check(checks.timezone)] = "UTC"
+    cron_dialect: Annotated[str, Check(checks.one_of(*DIALECTS))] = Factory(_cron_dialect, takes_self=True)
     poll_interval: Positive = 1.0
     alive_time: Positive = 300.0
-    retry_wait: Annotated[float | Backoff, Test(checks.wait)] = 300.0
+    retry_wait: Annotated[float | Backoff, Check(checks.wait)] = 300.0
     retention_time: NotNegative = 300.0
-    ledger: Annotated[str | None, Test(checks.table_or_none)] = None
+    ledger: Annotated[str | None, Check(checks.table_or_none)] = None
     ledger_retention: NotNegative = 400 * 86400.0
-    ledger_count: Annotated[int, Test(checks.count(1))] = 100_000
-    on_late: Annotated[tuple[str, ...], Test(checks.hook)] = ()
+    ledger_count: Annotated[int, Check(checks.count(1))] = 100_000
+    on_late: Annotated[tuple[str, ...], Check(checks.hook)] = ()
     alert_interval: Positive = 10.0
     task_heartbeat_interval: Positive = Factory(_task_heartbeat_interval, takes_self=True)
-    task_prefetch: Annotated[int | Literal["auto"], Test(checks.count(1, "auto", "auto"))] = "auto"
-    task_timeout: Annotated[float | None, Test(checks.seconds(0, above=True, never=True))] = None
+    task_prefetch: Annotated[int | Literal["auto"], Check(checks.count(1, "auto", "auto"))] = "auto"
+    task_timeout: Annotated[float | None, Check(checks.seconds(0, above=True, never=True))] = None
     max_attempts: CountOrNone = None
 
     @property
@@ -85,14 +85,14 @@ class Settings(_Loading):
     path: Path | None = None
     schedules: Section | None = None
     queue: Section | None = None
-    log: Annotated[Path | None, Test(checks.log_path, located=True)] = None
-    pid_file: Annotated[Path | None, Test(checks.path, located=True)] = None
+    log: Annotated[Path | None, Check(checks.log_path, located=True)] = None
+    pid_file: Annotated[Path | None, Check(checks.path, located=True)] = None
     user: TextOrNone = None
     group: TextOrNone = None
-    processors: Annotated[int, Test(checks.count(1))] = 1
-    processor_type: Annotated[Literal["process", "thread"], Test(checks.one_of("process", "thread"))] = "process"
+    processors: Annotated[int, Check(checks.count(1))] = 1
+    processor_type: Annotated[Literal["process", "thread"], Check(checks.one_of("process", "thread"))] = "process"
     child_kill_interval: Positive = 2.0
-    child_graceful_kill_limit: Annotated[float | None, Test(checks.seconds(0, never=True))] = None
+    child_graceful_kill_limit: Annotated[float | None, Check(checks.seconds(0, never=True))] = None
     child_heartbeat_interval: Positive = 2.0
     child_heartbeat_limit: Positive = 10.0
     child_fork_frequency_limit: NotNegative = 5.0

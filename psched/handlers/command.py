@@ -32,7 +32,7 @@ from psched.application import Base, Dispatch
 from psched.application.routing import Routes
 from psched.handlers.instructions import flag, listed, named, number, read, seconds, text
 from psched.handlers.program import Ending, Program
-from psched.structuring import Test
+from psched.structuring import Check
 from psched.task import Task
 
 log = logging.getLogger(__name__)
@@ -82,13 +82,13 @@ def _exit_code(value: Any) -> int:
 class Instruction:
     """What the data of a task says is to be run."""
 
-    argv: Annotated[list[str] | None, Test(listed(_argument))] = None
-    shell: Annotated[bool, Test(flag)] = False
-    command: Annotated[str | None, Test(_command)] = None
-    cwd: Annotated[str | None, Test(_folder)] = None
-    env: Annotated[dict[str, str], Test(named(_variable, _argument))] = Factory(dict)
-    timeout: Annotated[float | None, Test(seconds)] = None
-    ok_exit_codes: Annotated[list[int], Test(listed(_exit_code))] = Factory(lambda: [0])
+    argv: Annotated[list[str] | None, Check(listed(_argument))] = None
+    shell: Annotated[bool, Check(flag)] = False
+    command: Annotated[str | None, Check(_command)] = None
+    cwd: Annotated[str | None, Check(_folder)] = None
+    env: Annotated[dict[str, str], Check(named(_variable, _argument))] = Factory(dict)
+    timeout: Annotated[float | None, Check(seconds)] = None
+    ok_exit_codes: Annotated[list[int], Check(listed(_exit_code))] = Factory(lambda: [0])
 
     @property
     def problem(self) -> str | None:

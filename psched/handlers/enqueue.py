@@ -24,7 +24,7 @@ from psched.application.routing import Routes
 from psched.handlers.instructions import mapping, number, read, text
 from psched.model import NewTask
 from psched.queue import checked_task
-from psched.structuring import Test
+from psched.structuring import Check
 from psched.task import Task
 
 log = logging.getLogger(__name__)
@@ -36,13 +36,13 @@ _PREFIX = "enqueue."
 class Instruction:
     """What the data of a schedule says of its tasks; `checked_task` says whether they can be stored."""
 
-    type: Annotated[str | None, Test(text)] = None
-    data: Annotated[dict[str, Any], Test(mapping)] = Factory(dict)
-    user: Annotated[str | None, Test(text)] = None
-    max_running: Annotated[int | None, Test(number)] = None
-    priority: Annotated[int, Test(number)] = 0
-    max_attempts: Annotated[int | None, Test(number)] = None
-    compression: Annotated[str | None, Test(text)] = None
+    type: Annotated[str | None, Check(text)] = None
+    data: Annotated[dict[str, Any], Check(mapping)] = Factory(dict)
+    user: Annotated[str | None, Check(text)] = None
+    max_running: Annotated[int | None, Check(number)] = None
+    priority: Annotated[int, Check(number)] = 0
+    max_attempts: Annotated[int | None, Check(number)] = None
+    compression: Annotated[str | None, Check(text)] = None
 
 
 class EnqueueHandler(Base):

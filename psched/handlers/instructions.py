@@ -5,7 +5,6 @@ In children.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -15,12 +14,15 @@ from cattrs import ClassValidationError
 from psched.structuring import faults, structure
 from psched.suggest import did_you_mean
 
+_LONGEST = 1e9
+"""Seconds: 31 years."""
+
 Made = TypeVar("Made", bound=AttrsInstance)
 T = TypeVar("T")
 
 
 def read(kind: type[Made], data: Mapping[str, Any]) -> Made:
-    """Return the instruction that `data` is; a null stands for what need not be there. Raises ValueError."""
+    """Return the instruction that `data` is; a null is as good as what may be null by default. Raises ValueError."""
     known = fields_dict(kind)
     wrong = [f"unknown key {key!r}{did_you_mean(key, known)}" for key in data if key not in known]
     try:
@@ -57,8 +59,8 @@ def flag(value: Any) -> bool:
 
 def seconds(value: Any) -> float:
     """Accept a number of seconds above 0."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-        raise ValueError("expected a number of seconds > 0")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= _LONGEST:
+        raise ValueError(f"expected a number of seconds > 0 and ≤ {_LONGEST:.0f}")
     return float(value)
 
 
@@ -84,7 +86,7 @@ def named(name: Callable[[Any], str], test: Callable[[Any], T]) -> Callable[[Any
     """Return a test for a JSON object with names that `name` accepts, of what `test` accepts."""
 
     def check(value: Any) -> dict[str, T]:
-        return {name(key): _named(key, test, item) for key, item in mapping(value).items()}
+        return {name(key): _named(repr(key), test, item) for key, item in mapping(value).items()}
 
     return check
 

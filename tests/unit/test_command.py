@@ -196,7 +196,7 @@ def test_a_program_may_close_its_output_and_go_on(ledger: Ledger) -> None:
         ({"argv": ["ls"], "base": "/"}, "unknown key 'base'"),
         ({"argv": ["ls"], "timeout": True}, "timeout: expected a number of seconds > 0"),
         ({"argv": ["ls"], "cwd": "var"}, "cwd: expected an absolute path, got 'var'"),
-        ({"argv": ["ls"], "env": {"A": 1}}, "env: A: expected text"),
+        ({"argv": ["ls"], "env": {"a\nb": 1}}, "env: 'a\\nb': expected text"),
         ({"argv": ["ls"], "env": {"A=B": "1"}}, "environment variable must not be empty nor hold '='"),
         ({"argv": ["ls"], "ok_exit_codes": [256]}, "ok_exit_codes: item 0: expected a number from 0 to 255"),
         ({"argv": [1], "cwd": 2}, "argv: item 0: expected text; cwd: expected text"),

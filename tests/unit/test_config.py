@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import fields
+from attrs import evolve, fields
 from attrs.exceptions import FrozenInstanceError
 
 from psched.backoff import Backoff
@@ -186,7 +186,7 @@ def test_anchors_and_merge_keys_may_share_settings(file: Path) -> None:
 
 def test_coerce_takes_settings_a_mapping_or_a_path(file: Path) -> None:
     settings = from_mapping(SQLITE)
-    assert coerce(settings) is settings
+    assert coerce(settings) == settings
     assert coerce(SQLITE) == settings
     assert coerce(str(file), "development") == coerce(file, "development") == load(file, "development")
 
@@ -268,3 +268,13 @@ def test_the_example_tells_the_true_defaults(tmp_path: Path, monkeypatch: pytest
 def told(settings: Section | Settings, but: set[str]) -> dict[str, object]:
     """Return what is set, `but` for some of it."""
     return {field.name: getattr(settings, field.name) for field in fields(type(settings)) if field.name not in but}
+
+
+@pytest.mark.parametrize("name", ["schedules", "queue"])
+def test_settings_that_somebody_has_changed_are_tested_again(name: str) -> None:
+    settings = from_mapping({**SQLITE, "schedules": {}, "queue": {}})
+    wrong = evolve(getattr(settings, name), alive_time=-5)
+    with pytest.raises(ConfigError, match=f"{name}.alive_time: expected a number of seconds > 0"):
+        coerce(evolve(settings, **{name: wrong}))
+    with pytest.raises(ConfigError, match="config: processors: expected"):
+        coerce(evolve(settings, processors=0))
