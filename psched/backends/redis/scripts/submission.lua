@@ -83,7 +83,7 @@ local function submit(first)
   local sets, lines, fresh = {}, {}, {}
   local nonce, present, news, fence, at = ARGV[first], {}, 0, nil, whole(now)
   local keys, types, data, times, users, limits, priorities, attempts = columns_in(first + 1)
-  local where, like = nil, {}
+  local where, fields, like = nil, nil, {}
   for number, key in ipairs(keys) do
     local row = row_of(key)
     if call('EXISTS', row) == 1 then
@@ -91,23 +91,26 @@ local function submit(first)
         present[#present + 1] = key
       end
     else
-      local type, user, priority, run_at = types[number], users[number], priorities[number], times[number]
-      run_at = run_at == '' and at or run_at
-      fence = fence or first_fence(T)
-      local fields = {'type', type, 'data', data[number], 'run_at', run_at, 'user', user, 'priority', priority,
-        'nonce', nonce, 'fence', fence, 'attempts', '0', 'crashes', '0', 'cancel_requested', '0', 'created', at,
-        'status', 'waiting', 'due', run_at, 'updated', at}
-      if limits[number] ~= '' then
-        fields[#fields + 1], fields[#fields + 2] = 'max_running', limits[number]
-      end
-      if attempts[number] ~= '' then
-        fields[#fields + 1], fields[#fields + 2] = 'max_attempts', attempts[number]
-      end
-      call('HSET', row, unpack(fields))
-      if type ~= like[1] or user ~= like[2] or priority ~= like[3] or run_at ~= like[4] then
-        like = {type, user, priority, run_at}
+      local type, run_at, user, limit = types[number], times[number], users[number], limits[number]
+      local priority, most = priorities[number], attempts[number]
+      if not fields or type ~= like[1] or run_at ~= like[2] or user ~= like[3] or limit ~= like[4] or priority ~= like[5]
+        or most ~= like[6] then
+        like = {type, run_at, user, limit, priority, most}
+        run_at = run_at == '' and at or run_at
+        fence = fence or first_fence(T)
+        fields = {'data', '', 'type', type, 'run_at', run_at, 'user', user, 'priority', priority, 'nonce', nonce,
+          'fence', fence, 'attempts', '0', 'crashes', '0', 'cancel_requested', '0', 'created', at, 'status', 'waiting',
+          'due', run_at, 'updated', at}
+        if limit ~= '' then
+          fields[#fields + 1], fields[#fields + 2] = 'max_running', limit
+        end
+        if most ~= '' then
+          fields[#fields + 1], fields[#fields + 2] = 'max_attempts', most
+        end
         where = place_of(lines, type, user, tonumber(priority), tonumber(run_at))
       end
+      fields[2] = data[number]  -- rows that come one after the other mostly differ by that alone
+      call('HSET', row, unpack(fields))
       collect(sets, T .. 'keys', 0, key)
       collect(sets, where[1], where[3], key)
       collect(sets, where[2], where[3], key)
