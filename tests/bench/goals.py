@@ -6,12 +6,14 @@ the ratio that it was there to what the same machine did in a bare loop or a pee
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-Medians = Mapping[tuple[str, str, str, str], float]
-"""(workload, store, contender, metric) → median."""
+Rounds = Mapping[tuple[str, str, str, str], Sequence[float]]
+"""(workload, store, contender, metric) → what was measured in each round."""
 
 SQL = ("postgresql", "mariadb", "sqlite")
 ALL = (*SQL, "redis")
@@ -50,7 +52,7 @@ class Goal:
 
     @property
     def compared(self) -> tuple[str, str, str, str] | None:
-        """Whose figure it is compared with, as a key of the medians."""
+        """Whose figure it is compared with, as a key of what was measured."""
         if self.against is None:
             return None
         workload, metric = self.of or (self.workload, self.metric)
@@ -62,15 +64,19 @@ class Goal:
             least, most = (None, times) if self.at_least is None else (times, None)
             yield replace(self, at_least=least, at_most=most, against=against, meant=())
 
-    def reached(self, medians: Medians) -> Verdict | None:
-        """Return what was found, or None if it was not measured."""
-        mine = medians.get((self.workload, self.store, "psched", self.metric))
-        theirs = 1.0 if self.compared is None else medians.get(self.compared)
+    def reached(self, rounds: Rounds) -> Verdict | None:
+        """Return what was found, or None if it was not measured: the median of what it was in each round.
+
+        Where the two were not measured equally often, it is the ratio of their medians.
+        """
+        mine = rounds.get((self.workload, self.store, "psched", self.metric))
+        theirs = (1.0,) if self.compared is None else rounds.get(self.compared)
         if mine is None or theirs is None:
             return None
-        if self.compared is not None:
-            mine = mine / theirs if theirs else float("inf")
-        return Verdict(mine, mine >= self.at_least if self.at_least is not None else mine <= (self.at_most or 0.0))
+        if len(mine) != len(theirs):
+            mine, theirs = (statistics.median(mine),), (statistics.median(theirs),)
+        found = statistics.median(one / other if other else math.inf for one, other in zip(mine, theirs, strict=True))
+        return Verdict(found, found >= self.at_least if self.at_least is not None else found <= (self.at_most or 0.0))
 
 
 def _times(workload: str, metric: str, against: str, **at_least: float) -> list[Goal]:

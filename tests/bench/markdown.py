@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tests.bench.goals import GOALS, Goal, Medians, Verdict
+from tests.bench.goals import GOALS, Goal, Rounds, Verdict
 from tests.bench.places import STORES
 from tests.bench.report import Record, Series
 from tests.bench.workload import Workload
@@ -17,7 +17,7 @@ def tables(record: Record, workloads: Iterable[Workload]) -> Iterator[str]:
     yield from _where(record)
     for workload in workloads:
         yield from _table(workload, [each for each in record.series() if each.workload == workload.name])
-    yield from _goals(record.medians())
+    yield from _goals(record.rounds())
     yield from (f"FAILED {failure}" for failure in record.failures)
 
 
@@ -62,9 +62,9 @@ def _range(values: Sequence[float]) -> str:
     return f"{shown(min(values))} – {shown(max(values))}"
 
 
-def _goals(medians: Medians) -> Iterator[str]:
+def _goals(rounds: Rounds) -> Iterator[str]:
     """A bound that others have comes with what it meant: the ratio, on the machine where it was set."""
-    lines = [_goal(goal, found, medians) for goal in GOALS if (found := goal.reached(medians))]
+    lines = [_goal(goal, found, rounds) for goal in GOALS if (found := goal.reached(rounds))]
     if lines:
         yield ""
         yield "| goal | store | wanted | found | reached | what that meant | found | reached |"
@@ -72,8 +72,8 @@ def _goals(medians: Medians) -> Iterator[str]:
         yield from lines
 
 
-def _goal(goal: Goal, verdict: Verdict, medians: Medians) -> str:
-    ratios = [(each.words, found) for each in goal.ratios() if (found := each.reached(medians))]
+def _goal(goal: Goal, verdict: Verdict, rounds: Rounds) -> str:
+    ratios = [(each.words, found) for each in goal.ratios() if (found := each.reached(rounds))]
     cells = (
         f"{goal.workload}, {goal.metric}",
         _TITLES[goal.store],

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.bench.goals import GOALS, Goal, Medians
+from tests.bench.goals import GOALS, Goal, Rounds
 from tests.bench.places import DURABILITY
 from tests.lab import absent
 
@@ -95,10 +95,10 @@ class Record:
         return self._about
 
     def _judged(self, goal: Goal) -> dict[str, Any] | None:
-        verdict = goal.reached(self.medians())
+        verdict = goal.reached(self.rounds())
         if verdict is None:
             return None
-        ratios = [(each.words, each.reached(self.medians())) for each in goal.ratios()]
+        ratios = [(each.words, each.reached(self.rounds())) for each in goal.ratios()]
         return {
             **{name: getattr(goal, name) for name in ("workload", "store", "metric", "words")},
             **verdict._asdict(),
@@ -113,9 +113,9 @@ class Record:
         """Return how long each workload took, starting and stopping included."""
         return self._seconds
 
-    def medians(self) -> Medians:
-        """Return the median of each series."""
-        return {key: series.median for key, series in self._series.items()}
+    def rounds(self) -> Rounds:
+        """Return the values of each series."""
+        return {key: series.values for key, series in self._series.items()}
 
 
 @cache
