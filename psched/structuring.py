@@ -33,8 +33,13 @@ def structure(kind: type[Made], values: Mapping[str, Any], base: Path = Path()) 
 
 
 def faults(error: ClassValidationError) -> Iterator[tuple[str, Exception]]:
-    """Yield each field that cannot be used, and why: what its check raised, KeyError when it is missing."""
+    """Yield each field that cannot be used, and why: the ValueError of its check, KeyError when it is missing.
+
+    Raises what else a check has raised: that is no fault of the value.
+    """
     for fault in error.exceptions:
+        if not isinstance(fault, ValueError | KeyError):
+            raise fault
         yield next(note.name for note in fault.__notes__ if isinstance(note, AttributeValidationNote)), fault
 
 

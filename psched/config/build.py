@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 from attrs import asdict, evolve, fields_dict
 from cattrs import ClassValidationError
 
+from psched.config import checks
 from psched.config.document import read_environment
 from psched.config.settings import Section, Settings
 from psched.config.urls import masked_url, type_fault
@@ -161,7 +162,7 @@ class _Building:
         shortest = min((section.alive_time for section in sections.values()), default=300.0)
         values.setdefault("child_heartbeat_limit", min(10.0, shortest / 3))
         limit = values["child_heartbeat_limit"]
-        if "child_heartbeat_interval" not in values and isinstance(limit, int | float) and limit > 0:
+        if "child_heartbeat_interval" not in values and isinstance(limit, int | float) and 0 < limit <= checks.LONGEST:
             values["child_heartbeat_interval"] = min(2.0, limit / 4)
         values["environment"] = self._environment
         settings = self._made(Settings, values, lambda key: (key,))

@@ -19,7 +19,7 @@ from psched.backoff import Backoff
 from psched.config.urls import absolute_path, absolute_url, check_url
 from psched.errors import ConfigError
 
-_LONGEST = 1e9
+LONGEST = 1e9
 """Seconds (31 years): more is a slip, and more than what threads can wait for."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _APPLICATION = re.compile(r"(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*:)?[^\W\d]\w*(?:\.[^\W\d]\w*)*")
@@ -33,8 +33,8 @@ def seconds(minimum: float, above: bool = False, never: bool = False) -> Callabl
         if never and value in (None, "never", "none"):
             return None
         number: float = _number(value, float, expected)
-        if not math.isfinite(number) or number < minimum or (above and number == minimum) or number > _LONGEST:
-            raise ValueError(expected + (f" and ≤ {_LONGEST:.0f}" if number > _LONGEST else ""))
+        if not math.isfinite(number) or number < minimum or (above and number == minimum) or number > LONGEST:
+            raise ValueError(expected + (f" and ≤ {LONGEST:.0f}" if number > LONGEST else ""))
         return number
 
     return check

@@ -278,3 +278,12 @@ def test_settings_that_somebody_has_changed_are_tested_again(name: str) -> None:
         coerce(evolve(settings, **{name: wrong}))
     with pytest.raises(ConfigError, match="config: processors: expected"):
         coerce(evolve(settings, processors=0))
+
+
+def test_what_goes_wrong_in_a_check_is_no_fault_of_the_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> object:
+        raise RuntimeError(f"{name} needs a token")
+
+    monkeypatch.setattr("psched.config.checks.find_backend", broken)
+    with pytest.raises(RuntimeError, match="needs a token"):
+        from_mapping(SQLITE)

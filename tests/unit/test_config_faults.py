@@ -57,6 +57,11 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ),
         ({"task_prefetch": "all"}, "config: task_prefetch: expected a whole number ≥ 1 or auto, got 'all'"),
         ({"poll_interval": 0}, "config: poll_interval: expected a number of seconds > 0, got 0"),
+        ({"child_heartbeat_limit": 0}, "config: child_heartbeat_limit: expected a number of seconds > 0, got 0"),
+        (
+            {"child_heartbeat_limit": 10**400},
+            "config: child_heartbeat_limit: expected a number of seconds > 0, got 1" + "0" * 99,
+        ),
         ({"poll_interval": False}, "config: poll_interval: expected a number of seconds > 0, got False"),
         ({"retry_wait": -1}, "config: retry_wait: expected a number of seconds ≥ 0, got -1"),
         (
