@@ -11,11 +11,9 @@ from typing import Any, TypeVar
 from attrs import AttrsInstance, fields_dict
 from cattrs import ClassValidationError
 
+from psched.config.checks import LONGEST
 from psched.structuring import faults, structure
 from psched.suggest import did_you_mean
-
-_LONGEST = 1e9
-"""Seconds: 31 years."""
 
 Made = TypeVar("Made", bound=AttrsInstance)
 T = TypeVar("T")
@@ -59,8 +57,8 @@ def flag(value: Any) -> bool:
 
 def seconds(value: Any) -> float:
     """Accept a number of seconds above 0."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= _LONGEST:
-        raise ValueError(f"expected a number of seconds > 0 and ≤ {_LONGEST:.0f}")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= LONGEST:
+        raise ValueError(f"expected a number of seconds > 0 and ≤ {LONGEST:.0f}")
     return float(value)
 
 
