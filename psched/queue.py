@@ -46,7 +46,7 @@ class Queue:
         """Return a reference to the task with this key, whether it exists or not."""
         return QueuedTask(self.store, self.source, check_key(key), self._retention)
 
-    def submit(  # noqa: PLR0913 – one argument for each thing that can be said of a task
+    def submit(
         self,
         key: str,
         type: str,
