@@ -16,7 +16,7 @@ from psched.model import Rule, TaskFilter
 from psched.queue import storable_task
 from psched.scheduler.engine import Engine, Work, names_of
 from psched.scheduler.handlers import Function, check_function, current
-from psched.scheduler.order import check_seconds, checked_name, order
+from psched.scheduler.order import check_seconds, checked_name, order, refuse_options
 from psched.scheduler.place import Opened, Place, place_of
 from psched.scheduler.registrations import Registration
 from psched.schedules import checked_rule
@@ -73,10 +73,10 @@ class Scheduler:
         """Let this instance run tasks of this name by `function`, which gets their data; also as a decorator.
 
         It runs in a thread of the scheduler, an `async def` on an event loop of that thread. Returning False, or
-        raising, means that it failed. A name that is bound again gets the new function.
+        raising, means that it failed.
 
         Raises:
-            ScheduleError: the scheduler is running.
+            ScheduleError: the scheduler is running, or the name is bound already.
             ValueError: the name or the function cannot be used.
         """
         self._refuse_running("bind")
@@ -85,6 +85,8 @@ class Scheduler:
         def decorate(function: F) -> F:
             self._refuse_running("bind")
             check_function(text, function)
+            if text in self._bindings:
+                raise ScheduleError(f"{text!r} is bound already, to {self._bindings[text]!r}; bind each name once")
             self._bindings[text] = function
             return function
 
@@ -106,18 +108,23 @@ class Scheduler:
         scheduler's own by default. `retry`, `retry_timeout`: as for `push`.
 
         Raises:
-            ScheduleError: the scheduler is running.
+            ScheduleError: the scheduler is running, or the name is registered already.
             ConfigError: the cron expression or the time zone cannot be used.
             ValueError: another value cannot.
         """
         self._refuse_running("register")
         section = self._place.settings.sections[0]
+        refuse_options("register", name, cron)
         if not isinstance(cron, str):
             raise ConfigError(f"cron must be text like '*/10 * * * *', got {cron!r}")
         rule = checked_rule(Rule(cron, section.timezone if timezone is None else timezone), section.cron_dialect)
         wanted = order(data, retry, retry_timeout)
         wanted.check_data()
-        self._registrations[checked_name(name)] = Registration(name, rule, wanted)
+        before = self._registrations.get(checked_name(name))
+        if before is not None:
+            again = f"register each name once, or unregister({name!r}) first"
+            raise ScheduleError(f"{name!r} is registered already, with {before.rule.cron!r}; {again}")
+        self._registrations[name] = Registration(name, rule, wanted)
 
     def unregister(self, name: str) -> bool:
         """Remove the registration, here and in the store, whoever stored it; False when the store had none.
@@ -132,25 +139,54 @@ class Scheduler:
                 return False
             return True
 
+    @overload
     def push(
         self,
         name: str,
-        data: Any = None,
+        data: Any,
+        /,
         *,
+        delay: float = 0,
+        retry: bool = False,
+        retry_timeout: float | None = None,
+    ) -> str: ...
+
+    @overload
+    def push(
+        self,
+        name: str,
+        *,
+        data: Any = None,
+        delay: float = 0,
+        retry: bool = False,
+        retry_timeout: float | None = None,
+    ) -> str: ...
+
+    def push(
+        self,
+        name: str,
+        *positional: Any,
+        data: Any = None,
         delay: float = 0,
         retry: bool = False,
         retry_timeout: float | None = None,
     ) -> str:
         """Submit a task that is run once, at once or `delay` seconds from now, and return its key. Needs no `start`.
 
-        `data`: any JSON value. It is run by an instance that has bound `name`. Without `retry` it is begun at most
-        once. With it, it is begun again `retry_timeout` seconds (None: 60) after it failed, or its process died, until
-        a handler succeeds.
+        `data`: any JSON value, by position or keyword; by position no mapping that has only option names of
+        schedule-mq, since those are keywords here. The task is run by an instance that has bound `name`. Without
+        `retry` it is begun at most once. With it, it is begun again `retry_timeout` seconds (None: 60) after it
+        failed, or its process died, until a handler succeeds.
 
         Raises:
             ScheduleError: this process was forked off a process in which the scheduler is started.
             ValueError: a value cannot be stored.
         """
+        if positional:
+            if len(positional) > 1 or data is not None:
+                raise TypeError("push takes a name and data; delay, retry and retry_timeout are given by keyword")
+            (data,) = positional
+            refuse_options("push", name, data)
         wanted = order(data, retry, retry_timeout)
         check_seconds("delay", delay)
         key = f"push:{secrets.token_hex(16)}"

@@ -19,6 +19,13 @@ _LONGEST_NAME = 200
 """So that the keys of its tasks have room for more."""
 _LONGEST = 1e9
 
+_OPTIONS = {
+    "push": {"data": "data", "delay": "delay", "retry": "retry", "retryTimeout": "retry_timeout"},
+    "register": {"cronExpr": "cron", "retry": "retry", "retryTimeout": "retry_timeout"},
+}
+"""What schedule-mq takes in the mapping after the name, by verb: its option names, and psched's keywords for them."""
+_MILLISECONDS = {"delay", "retryTimeout"}
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -57,6 +64,26 @@ class Order:
 def order(data: object, retry: bool, retry_timeout: float | None) -> Order:
     """Return the order that says so; `retry_timeout` None takes the usual one. Raises ValueError, as `checked` does."""
     return Order(data, retry, RETRY_TIMEOUT if retry_timeout is None else retry_timeout).checked()
+
+
+def refuse_options(verb: str, name: str, given: object) -> None:
+    """Raise ValueError, with the call to write instead, when `given` is a mapping of schedule-mq's options."""
+    keywords = _OPTIONS[verb]
+    if not isinstance(given, Mapping) or not given or not given.keys() <= keywords.keys():
+        return
+    call = ", ".join([repr(name), *(f"{keywords[option]}={_shown(option, value)}" for option, value in given.items())])
+    as_data = f"; or {verb}({name!r}, data={{…}}) if this mapping is the task's data" if verb == "push" else ""
+    raise ValueError(
+        f"{name!r}: {', '.join(given)} in a mapping are options as schedule-mq takes them; "
+        f"write {verb}({call}), in seconds{as_data}"
+    )
+
+
+def _shown(option: str, value: object) -> str:
+    """Return a value as psched takes it; data, which may be long or secret, is left out."""
+    if option in _MILLISECONDS and isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value / 1000:g}"
+    return "…" if option == "data" else repr(value)
 
 
 def checked_name(name: object) -> str:

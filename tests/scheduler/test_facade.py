@@ -185,10 +185,10 @@ def test_nothing_is_bound_registered_or_started_while_it_runs_and_everything_aft
         ):
             with pytest.raises(ScheduleError, match="while the scheduler is running; stop it first"):
                 forbidden()
-    scheduler.bind("task", lambda data: calls.put("anew"))
-    scheduler.register("task", cron=EVERY_SECOND)
+    scheduler.bind("other", lambda data: calls.put("other"))
+    scheduler.register("other", cron=EVERY_SECOND)
     with scheduler:
-        assert calls.get(timeout=10) == "anew"
+        assert calls.get(timeout=10) == "other"
 
 
 def test_what_is_registered_must_be_bound(site: Site) -> None:

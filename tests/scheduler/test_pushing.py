@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
+
+import pytest
 
 from tests.scheduler.site import Site
 
@@ -53,3 +56,42 @@ def test_stores_that_are_in_use_are_closed_by_who_ends_last(redis_site: Site) ->
     assert opened.loans.call_in() is False, "somebody uses it"
     opened.give_back()
     assert opened.loans.call_in() is True
+
+
+@pytest.mark.parametrize(
+    ("options", "call"),
+    [
+        ({"retry": True, "retryTimeout": 5000}, "push('task', retry=True, retry_timeout=5)"),
+        ({"data": "im data", "delay": 1500}, "push('task', data=…, delay=1.5)"),
+        ({"delay": 5000}, "push('task', delay=5)"),
+        ({"data": "im data"}, "push('task', data=…)"),
+    ],
+)
+def test_options_in_a_mapping_as_schedule_mq_takes_them_are_not_stored_as_data(
+    site: Site, options: dict[str, Any], call: str
+) -> None:
+    scheduler = site.scheduler()
+    with pytest.raises(ValueError, match=re.escape(call)):
+        scheduler.push("task", options)
+    assert site.tasks() == []
+    scheduler.push("task", data=options)
+    assert [task.data for task in site.tasks()] == [{"data": options}]
+
+
+@pytest.mark.parametrize("data", [{}, {"retry": True, "uid": 1}, ["retry"], "im data", None])
+def test_other_data_may_be_given_by_position(site: Site, data: Any) -> None:
+    site.scheduler().push("task", data)
+    assert [task.data for task in site.tasks()] == [{"data": data}]
+
+
+def test_more_than_data_is_not_taken_by_position(site: Site) -> None:
+    scheduler: Any = site.scheduler()
+    for call in (lambda: scheduler.push("task", 1, 5), lambda: scheduler.push("task", 1, data=2)):
+        with pytest.raises(TypeError, match="given by keyword"):
+            call()
+
+
+def test_options_of_a_registration_in_a_mapping_are_refused_with_the_call_to_write(site: Site) -> None:
+    scheduler: Any = site.scheduler()
+    with pytest.raises(ValueError, match=re.escape("register('task', cron='@daily', retry=True, retry_timeout=10)")):
+        scheduler.register("task", {"cronExpr": "@daily", "retry": True, "retryTimeout": 10000})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from psched import AlreadyExistsError, Scheduler
+from psched import AlreadyExistsError, ScheduleError, Scheduler
 from psched.model import ScheduleRow
 from psched.scheduler.place import Opened, table_stem
 from tests.scheduler.site import Site
@@ -30,10 +30,10 @@ def stored(opened: Opened, name: str = "task") -> ScheduleRow:
 
 def test_a_registration_that_changes_in_the_code_changes_the_stored_one(file_and_server: Site) -> None:
     opened = file_and_server.opened()
-    scheduler = file_and_server.scheduler()
-    started_once(scheduler, cron=YEARLY, data=1)
+    started_once(file_and_server.scheduler(), cron=YEARLY, data=1)
     assert (stored(opened).rule.cron, stored(opened).data) == (YEARLY, {"data": 1})
-    started_once(scheduler, cron="30 2 * * *", data=2, retry=True, retry_timeout=7, timezone="Asia/Tokyo")
+    other = {"cron": "30 2 * * *", "data": 2, "retry": True, "retry_timeout": 7, "timezone": "Asia/Tokyo"}
+    started_once(file_and_server.scheduler(), **other)
     changed = stored(opened)
     assert (changed.rule.cron, changed.rule.timezone) == ("30 2 * * *", "Asia/Tokyo")
     assert changed.data == {"data": 2, "retry": True, "retry_timeout": 7}
@@ -86,3 +86,25 @@ def test_prefixes_make_tables_of_their_own() -> None:
     stems = [table_stem(prefix) for prefix in prefixes]
     assert len(set(stems)) == len(prefixes)
     assert all(stem.isidentifier() and stem.isascii() and len(stem) <= 36 for stem in stems)
+
+
+def test_a_name_is_registered_and_bound_once(site: Site) -> None:
+    scheduler = site.scheduler()
+    scheduler.bind("task", print)
+    scheduler.register("task", cron=YEARLY)
+    with pytest.raises(ScheduleError, match=r"'task' is bound already, to <built-in function print>"):
+        scheduler.bind("task", len)
+    with pytest.raises(ScheduleError, match="'task' is bound already"):
+
+        @scheduler.bind("task")
+        def task(data: Any) -> None: ...
+
+    with pytest.raises(ScheduleError, match=r"'task' is registered already, with '0 0 1 1 \*'.*unregister\('task'\)"):
+        scheduler.register("task", cron="@daily")
+    scheduler.start()
+    scheduler.stop()
+    assert stored(site.opened()).rule.cron == YEARLY
+    assert scheduler.unregister("task")
+    scheduler.register("task", cron="@daily")
+    with scheduler:
+        assert stored(site.opened()).rule.cron == "@daily"
