@@ -63,11 +63,11 @@ class LeaseStore(Protocol):
     """Whether what a process leased can be found by its name, and so given back by another one."""
 
     def create_tables(self) -> None:
-        """Create or upgrade the tables and indexes; idempotent."""
+        """Create the tables and indexes; idempotent. Raises ConfigError for tables of another version of psched."""
         ...
 
     def check_tables(self) -> None:
-        """Raise ConfigError naming `psched init` when a table is missing, or was made by a newer psched."""
+        """Raise ConfigError naming `psched init` when a table is missing, or was made by another version."""
         ...
 
     def prepare(self, types: Collection[str] | None = None) -> None:

@@ -44,7 +44,7 @@ def queue(chosen: Chosen) -> None:
 @queue.command()
 @common_options()
 def init(chosen: Chosen) -> None:
-    """Create the queue's tables, or upgrade them.
+    """Create the queue's tables.
 
     Nothing happens when they are there already. Only this command and `psched init` create a SQLite file.
     """

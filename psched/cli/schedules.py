@@ -57,7 +57,7 @@ _UNCUT = (3, 5, 6)
 @click.command()
 @common_options()
 def init(chosen: Chosen) -> None:
-    """Create the tables of every section, or upgrade them.
+    """Create the tables of every section.
 
     Nothing happens when they are there already. Only this command, and `psched queue init`, create a SQLite file.
     """

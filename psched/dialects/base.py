@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sqlalchemy import URL, Connection, Index, String, Table, Text
+from sqlalchemy import URL, Connection, String, Table, Text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.schema import DropIndex
 from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.selectable import Select
@@ -199,10 +198,6 @@ class Dialect:
         """Return the server's name and version."""
         found = connection.dialect.server_version_info
         return f"{self.name} {'.'.join(str(part) for part in found or ())}"
-
-    def drop_index(self, connection: Connection, index: Index) -> None:
-        """Drop an index; nothing is done when there is none of this name."""
-        connection.execute(DropIndex(index, if_exists=True))
 
     def install_bell(self, connection: Connection, table: Table) -> None:
         """Let rows of `table` that become due call who listens, where the database can do that. In a transaction."""

@@ -11,11 +11,10 @@ import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from sqlalchemy import Connection, Index, Table, text
+from sqlalchemy import Connection, Table, text
 from sqlalchemy.dialects.mysql import insert
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.schema import DropIndex
 from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 
 from psched.dialects import base
@@ -29,7 +28,6 @@ _NO_TABLE = 1146
 _TABLE_EXISTS = 1050
 _COLUMN_EXISTS = 1060
 _INDEX_EXISTS = 1061
-_NO_INDEX = 1091
 
 _CONFLICTS = {1020, 1205, 1213, 1317, 1969, 3024}
 """Changed since read, lock wait timeout, deadlock, interrupted, statement timeout of MariaDB and of MySQL."""
@@ -188,14 +186,6 @@ class Dialect(base.Dialect):
                 raise
             return False
         return True
-
-    def drop_index(self, connection: Connection, index: Index) -> None:
-        """Drop an index; nothing is done when there is none of this name. Only MariaDB knows IF EXISTS."""
-        try:
-            connection.execute(DropIndex(index))
-        except DBAPIError as error:
-            if _code(error) != _NO_INDEX:
-                raise
 
     def unfit(self, connection: Connection) -> str | None:
         """Say why this server cannot be used, or None."""

@@ -15,7 +15,7 @@ from psched.backends import open_stores
 from psched.errors import ConfigError
 from psched.store import ScheduleStore, StoreSettings
 from tests.stores.bench import Bench
-from tests.stores.places import STORES, on_sql
+from tests.stores.places import DATABASES, STORES, on_sql
 
 
 @pytest.fixture(params=STORES)
@@ -143,20 +143,59 @@ def test_a_word_of_sql_is_a_name_like_any_other(bare: Bench) -> None:
         bench.close()
 
 
-@on_sql
-def test_a_table_of_a_newer_layout_is_refused(bench: Bench, store: ScheduleStore) -> None:
-    if bench.compat:
-        return  # the originals' layout is what it is for ever
+@pytest.mark.parametrize("bare", [("rdb", database) for database in DATABASES], indirect=True, ids="-".join)
+def test_tables_of_another_version_are_refused_and_left_as_they_are(bench: Bench, store: ScheduleStore) -> None:
+    bench.add(store, "key")
+    names = [bench.table, f"{bench.table}_ledger", f"{bench.table}_changes"]
+    ours = {"name": bench.table}
+    for change in (
+        "UPDATE psched_meta SET schema_hash = 'another' WHERE table_name = :name",
+        "DELETE FROM psched_meta WHERE table_name = :name",
+    ):
+        assert bench.execute(change, **ours) == 1
+        before = everything(bench)
+        newcomer = bench.open()
+        for refused in (newcomer.check_tables, newcomer.create_tables):
+            with pytest.raises(
+                ConfigError, match="(?s)another version of psched.*stop all workers.*psched init"
+            ) as found:
+                refused()
+            assert all(name in str(found.value) for name in names)
+        assert [(finding.subject, finding.ok) for finding in newcomer.diagnose()] == [("table", False)]
+        assert everything(bench) == before
+
+    for name in names:
+        with pytest.raises(ConfigError, match=name):
+            newcomer.create_tables()
+        bench.execute(f"DROP TABLE {name}")
+    newcomer.create_tables()
+    newcomer.check_tables()
+    assert [finding for finding in newcomer.diagnose() if not finding.ok] == []
+    assert list(newcomer.list()) == []
+
+
+@pytest.mark.parametrize("fresh", ["rdb"], indirect=True)
+def test_an_entry_table_of_another_version_is_refused_too(fresh: Bench) -> None:
+    fresh.execute("CREATE TABLE psched_meta (table_name VARCHAR(64) PRIMARY KEY, layout INTEGER NOT NULL)")
+    for refused in (fresh.open().check_tables, fresh.open().create_tables):
+        with pytest.raises(ConfigError, match="psched init"):
+            refused()
+    with pytest.raises(ConfigError, match=f"psched_meta, {fresh.table}.*another version"):
+        fresh.open().create_tables()
+
+
+def everything(bench: Bench) -> tuple[object, ...]:
+    """Return the columns and indexes of a bench's tables, what is recorded of them, and its row."""
     with bench.connect() as connection:
+        found = sa.inspect(connection)
+        tables = {name for name in found.get_table_names() if name.startswith(bench.table) or name == "psched_meta"}
+        columns = {name: [str(column) for column in found.get_columns(name)] for name in tables}
+        indexes = {
+            name: sorted((index["name"], index["column_names"]) for index in found.get_indexes(name)) for name in tables
+        }
         meta = sa.Table("psched_meta", sa.MetaData(), autoload_with=connection)
-        column = next(column for column in meta.c if "version" in column.name or "layout" in column.name)
-        ours = meta.c.table_name == bench.table
-        assert connection.execute(meta.update().where(ours).values({column.name: 99})).rowcount == 1
-    newcomer = bench.open()
-    with pytest.raises(ConfigError, match="newer"):
-        newcomer.check_tables()
-    with pytest.raises(ConfigError, match="newer"):
-        newcomer.create_tables()
+        hashes = connection.execute(sa.select(meta).where(meta.c.table_name == bench.table)).all()
+    return columns, indexes, hashes, bench.raw("key")
 
 
 def test_no_table_named_is_no_store_opened() -> None:

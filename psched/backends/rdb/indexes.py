@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, ColumnElement, Computed, Index, MetaData, Table, literal_column
-
-from psched.dialects.base import ExactText
+from sqlalchemy import Column, ColumnElement, Computed, Index, Table, literal_column, text
 
 
 class OfUsers(NamedTuple):
@@ -26,13 +24,6 @@ def of_users(queue: Table) -> OfUsers:
     return OfUsers(c.user_band, c.user_due, c.user_holder) if "user_due" in c else OfUsers(c.band, c.due, c.holder)
 
 
-def outdated_indexes(queue: Table) -> list[Index]:
-    """Return those indexes, by their names, which had more rows in older layouts, or other columns."""
-    of_all = [] if "user_due" not in queue.c else ["purge", "holder"]
-    former = Table(queue.name, MetaData(), Column("key", ExactText(255)))
-    return [Index(f"{queue.name}_{name}", former.c.key) for name in ("user_due", "user_run", *of_all)]
-
-
 def has_user(queue: Table) -> ColumnElement[bool]:
     """Return the condition that a row is in the indexes of users; a parameter would not show that it is."""
     return queue.c.user_name > literal_column("''")
@@ -41,8 +32,8 @@ def has_user(queue: Table) -> ColumnElement[bool]:
 def index_some(queue: Table) -> None:
     """Add the indexes that leave out what they are not asked for."""
     c, name = queue.c, queue.name
-    retired = c.purge_at.is_not(None)
-    waits, runs = c.band.is_not(None) & has_user(queue), c.holder.is_not(None) & has_user(queue)
+    retired = text("purge_at IS NOT NULL")
+    waits, runs = text("band IS NOT NULL AND user_name > ''"), text("holder IS NOT NULL AND user_name > ''")
     Index(f"{name}_user_due", c.band, c.user_name, c.due, c.key, postgresql_where=waits, sqlite_where=waits)
     Index(f"{name}_user_run", c.user_name, c.holder, postgresql_where=runs, sqlite_where=runs)
     Index(f"{name}_purge", c.purge_at, postgresql_where=retired, sqlite_where=retired)
@@ -63,5 +54,5 @@ def index_all(queue: Table) -> None:
 
 def index_holders(table: Table) -> None:
     """Add the index of who holds what."""
-    held = table.c.holder.is_not(None)
+    held = text("holder IS NOT NULL")
     Index(f"{table.name}_holder", table.c.holder, postgresql_where=held, sqlite_where=held)

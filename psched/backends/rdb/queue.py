@@ -11,7 +11,6 @@ from typing import Any, cast
 from sqlalchemy import Connection, RowMapping, Update, select
 
 from psched.backends.rdb.fair_claiming import FairClaiming
-from psched.backends.rdb.indexes import outdated_indexes
 from psched.backends.rdb.joint import JointAcquire
 from psched.backends.rdb.leases import Leases, lease_of, new_number, storable
 from psched.backends.rdb.queue_statements import QueueStatements
@@ -45,8 +44,7 @@ class RdbTaskStore(RdbLeaseStore):
         users = table_named(users_table, table)
         leases = Leases(database, self._table, holder, FairClaiming(database, self._table, users))
         due_times = ManyBands(database, self._table)
-        claimed, outdated = partial(claimed_task, holder), shared(outdated_indexes, self._table)
-        super().__init__(database, leases, due_times, claimed, self._table, users, outdated=outdated)
+        super().__init__(database, leases, due_times, partial(claimed_task, holder), self._table, users)
         self._joint = JointAcquire(super().acquire)
         self._holder = holder
         self._submission = Submission(database, self._table)

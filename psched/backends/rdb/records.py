@@ -13,15 +13,12 @@ from sqlalchemy import (
     Connection,
     FromClause,
     Insert,
-    String,
     Table,
     Update,
     bindparam,
     case,
     column,
     insert,
-    literal,
-    null,
     select,
 )
 
@@ -31,7 +28,7 @@ from psched.dialects.base import Dialect, now_ms, now_once
 from psched.dialects.given import Compiled, Told
 from psched.dialects.insertion import as_parameter, rows_in
 from psched.dialects.pairs import Pair
-from psched.ledger import ADD, DELETE, UPGRADE, Entry
+from psched.ledger import ADD, DELETE, Entry
 from psched.model import ScheduleRow
 
 _PAGE = 2000
@@ -122,17 +119,6 @@ class Records:
     def removal(self, connection: Connection, key: str, node: str, pending: int) -> None:
         """Enter that the schedule, whose row is still there, is deleted."""
         self._enter_change(connection, self._removal, key, DELETE, node, pending)
-
-    def adopting(self) -> Insert:
-        """Return what enters the definition of every schedule that has none on record."""
-        known = select(self._changes.c.key).where(self._changes.c.key == self._schedules.c.key).exists()
-        given: dict[str, Any] = {
-            "action": literal(UPGRADE, String(16)),
-            "node": null(),
-            "pending": null(),
-            "reckoning": null(),
-        }
-        return self._changing(self._schedules.c.version, given, ~known)
 
     def _in_one(self, settle: Update) -> Insert:
         """Return the one statement that executes `settle` and enters what it settled; its row count is the same."""

@@ -74,7 +74,6 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
             OneOrder(database, self._table),
             partial(claimed_schedule, settings.holder),
             *(self._table, *others),
-            upgrading=(self._records.adopting(),),
         )
         self._addition = Addition(database, self._table, self._records, settings.holder)
         self._pages = Pages(database, self._table, self._table.c.due, self._table.c.key)

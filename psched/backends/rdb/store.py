@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Executable, Index, MetaData, Table
+from sqlalchemy import MetaData, Table
 
 from psched.backends.rdb.leases import Leases
-from psched.backends.rdb.tables import versions_table
-from psched.backends.rdb.versions import VersionedLayout
+from psched.backends.rdb.schema_version import HashedLayout, meta_table
 from psched.backends.rdb.waiting import DueTimes
 from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
@@ -20,8 +19,8 @@ from psched.model import Claim, Lease, Retry
 from psched.store import Bell, Finding
 
 
-def _versions() -> Table:
-    return versions_table(MetaData())
+def _meta() -> Table:
+    return meta_table(MetaData())
 
 
 class RdbLeaseStore(SqlStore):
@@ -37,16 +36,9 @@ class RdbLeaseStore(SqlStore):
         due_times: DueTimes,
         claimed: Callable[[Sequence[Any]], Claim],
         *tables: Table,
-        upgrading: Sequence[Executable] = (),
-        outdated: Sequence[Index] = (),
     ) -> None:
-        """Connects to nothing yet. `tables`: the one of the rows, and what else belongs to it.
-
-        `upgrading` fills the columns and tables that an older layout lacks, whose `outdated` indexes are dropped.
-        """
-        versions = shared(_versions)
-        layout = VersionedLayout(database, versions, *tables, upgrading=upgrading, outdated=outdated)
-        super().__init__(database, layout)
+        """Connects to nothing yet. `tables`: the one of the rows, and what else belongs to it."""
+        super().__init__(database, HashedLayout(database, shared(_meta), *tables))
         self._rows = tables[0]
         self._leases = leases
         self._due_times = due_times
@@ -60,7 +52,7 @@ class RdbLeaseStore(SqlStore):
         self._leases.prepare(connection, types)
 
     def create_tables(self) -> None:
-        """Create or upgrade the tables, their indexes, and what calls idle workers where the database can do that."""
+        """Create the tables, their indexes, and what calls idle workers where the database can do that."""
         super().create_tables()
         self._database.install_bell(self._rows)
 

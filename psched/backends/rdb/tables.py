@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, text
 
 from psched.backends.rdb.indexes import index_all, index_holders, index_some
 from psched.backends.sql.layout import checked_name
 from psched.dialects.base import ExactText, LongText
-
-SCHEDULES_LAYOUT = 2
-QUEUE_LAYOUT = 2
-UNFILTERED_QUEUE_LAYOUT = 3
-"""The versions of these tables; kept per table in `psched_meta`, so that older code refuses what it does not know.
-
-The last one is a queue's where an index cannot leave rows out.
-"""
 
 USER_BAND = 1000
 """What sets the bands of tasks with a user apart; more than twice any priority."""
@@ -43,18 +35,6 @@ FAILED = "failed"
 CANCELLED = "cancelled"
 
 
-def versions_table(metadata: MetaData) -> Table:
-    """Return the table that keeps the layout version of every table."""
-    return Table(
-        "psched_meta",
-        metadata,
-        Column("table_name", ExactText(64), primary_key=True),
-        Column("layout", Integer, nullable=False),
-        mysql_engine="InnoDB",
-        mysql_charset="utf8mb4",
-    )
-
-
 def schedules_table(metadata: MetaData, name: str) -> Table:
     """Return the table of schedules. Raises ConfigError for a name that is no plain identifier.
 
@@ -65,7 +45,7 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
     table = _leased_table(
         metadata,
         name,
-        {"layout": SCHEDULES_LAYOUT, "claimed": CLAIMED_OF_SCHEDULE},
+        CLAIMED_OF_SCHEDULE,
         Column("cron", ExactText(255), nullable=False),
         Column("timezone", ExactText(255), nullable=False),
         Column("delay_ms", BigInteger, nullable=False),
@@ -84,7 +64,7 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
         Column("paused_until", BigInteger),
     )
     c = table.c
-    watched = c.alert_at.is_not(None)
+    watched = text("alert_at IS NOT NULL")
     Index(f"{name}_due", c.due, c.key)
     Index(f"{name}_type_due", c.type, c.due, c.key)
     index_holders(table)
@@ -164,7 +144,7 @@ def queue_table(metadata: MetaData, name: str, partial_indexes: bool) -> Table:
     table = _leased_table(
         metadata,
         name,
-        {"layout": QUEUE_LAYOUT if partial_indexes else UNFILTERED_QUEUE_LAYOUT, "claimed": CLAIMED_OF_TASK},
+        CLAIMED_OF_TASK,
         Column("run_at", BigInteger, nullable=False),
         Column("due", BigInteger),
         Column("user_name", ExactText(255), nullable=False, server_default=""),
@@ -177,7 +157,7 @@ def queue_table(metadata: MetaData, name: str, partial_indexes: bool) -> Table:
         Column("purge_at", BigInteger),
     )
     c = table.c
-    in_band = c.band.is_not(None)
+    in_band = text("band IS NOT NULL")
     Index(f"{name}_due", c.band, c.due, c.key, postgresql_where=in_band, sqlite_where=in_band)
     Index(f"{name}_type_due", c.type, c.band, c.due, c.key, postgresql_where=in_band, sqlite_where=in_band)
     (index_some if partial_indexes else index_all)(table)
@@ -213,10 +193,10 @@ def has_users(band: int) -> bool:
     return band > USER_BAND // 2
 
 
-def _leased_table(metadata: MetaData, name: str, info: dict[str, Any], *columns: Column[Any]) -> Table:
+def _leased_table(metadata: MetaData, name: str, claimed: tuple[str, ...], *columns: Column[Any]) -> Table:
     """Return a table of due rows with leases: everything that leases.py writes, and `columns`.
 
-    `info`: the `layout`, and the columns that are `claimed`, read of a row that was just leased.
+    `claimed`: the columns that are read of a row that was just leased.
 
     Among them is `due`: when the row is due or its lease ends, NULL once it is finished for good. `ready` is what `due`
     was before the last acquire, `claim` which acquire that was, `nonce` which `add` made the row; `holder` is NULL
@@ -241,7 +221,7 @@ def _leased_table(metadata: MetaData, name: str, info: dict[str, Any], *columns:
         Column("last_error", LongText),
         Column("created", BigInteger, nullable=False, server_default="0"),
         Column("updated", BigInteger, nullable=False, server_default="0"),
-        info=info,
+        info={"claimed": claimed},
         mysql_engine="InnoDB",
         mysql_charset="utf8mb4",
     )

@@ -11,9 +11,9 @@ from sqlalchemy import Connection, MetaData, RowMapping, bindparam, delete, func
 
 from psched.alarm import Alarms
 from psched.backends.each import advanced
-from psched.backends.rdb.tables import changes_table, ledger_table, versions_table
+from psched.backends.rdb.schema_version import HashedLayout, meta_table
+from psched.backends.rdb.tables import changes_table, ledger_table
 from psched.backends.rdb.trimming import TrimmedLedger
-from psched.backends.rdb.versions import VersionedLayout
 from psched.backends.rdb_compat.leases import CompatLeases
 from psched.backends.rdb_compat.records import CompatRecords
 from psched.backends.rdb_compat.store import CompatLeaseStore
@@ -34,8 +34,6 @@ from psched.model import Claim, Rule, ScheduleRow
 from psched.store import Also, Finding, StoreSettings
 
 _RUN = Entry()
-_LEDGER_LAYOUT = 1
-"""The version of the ledger's tables beside a table of the originals."""
 
 
 class CompatScheduleStore(Adding, CompatLeaseStore):
@@ -48,13 +46,12 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self.ledger: Ledger | None = None
         self._records: CompatRecords | None = None
-        self._others: VersionedLayout | None = None
+        self._others: HashedLayout | None = None
         if settings.ledger is not None:
             others = ledger_table(MetaData(), settings.ledger), changes_table(MetaData(), settings.ledger)
-            others[0].info["layout"] = _LEDGER_LAYOUT
             self.ledger = TrimmedLedger(database, *others)
             self._records = CompatRecords(*others, settings.holder, settings.reckoning)
-            self._others = VersionedLayout(database, versions_table(MetaData()), *others)
+            self._others = HashedLayout(database, meta_table(MetaData()), *others)
         self._table = schedules_table(MetaData(), table)
         leases = CompatLeases(database, self._table, self._table.c.next_time)
         super().__init__(database, Layout(database, self._table, "id", "PerfectSched"), leases, read_schedule)

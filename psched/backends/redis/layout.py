@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 from redis import Redis
@@ -19,11 +18,8 @@ from psched.store import Finding
 
 log = logging.getLogger(__name__)
 
-LAYOUTS = {"schedules": 2, "queue": 1}
-"""The versions of the keys and scripts by kind; kept per table, so that older code refuses what it does not know."""
-
-_ADOPTED_AT_ONCE = 200
-"""Schedules whose definitions are entered by one script, at an upgrade."""
+LAYOUTS = {"schedules": 3, "queue": 2}
+"""Numbers of the keys' layout by kind, as in scripts/rows.lua: raised with each change, other numbers are refused."""
 
 _OLDEST = (6, 0)
 
@@ -45,7 +41,7 @@ class Table:
         return f"{self.prefix}meta"
 
     def create(self) -> None:
-        """Make the table; idempotent. Raises ConfigError when it is newer, or another kind of table."""
+        """Make the table; idempotent. Raises ConfigError for a table of another version, or of another kind."""
         problem = self._server.run(lambda _: self._create())
         if problem is not None:
             raise ConfigError(problem)
@@ -71,23 +67,9 @@ class Table:
         if unfit is not None:
             return unfit
         client = self._server.client()
-        client.hsetnx(self.meta, "kind", self.kind)
         client.hsetnx(self.meta, "layout", self._layout)
-        if self._is_older():
-            self._upgrade()
+        client.hsetnx(self.meta, "kind", self.kind)
         return self._problem()
-
-    def _is_older(self) -> bool:
-        kind, layout = self._server.client().hmget(self.meta, "kind", "layout")
-        return bool(kind == self.kind.encode() and int(layout) < self._layout)
-
-    def _upgrade(self) -> None:
-        """Enter the definitions of all schedules; what is added meanwhile is entered when it is changed or settled."""
-        adopt = Scripts(self.kind)["adopt"]
-        keys = (key for key, _ in self._server.client().zscan_iter(f"{self.prefix}due:", count=_ADOPTED_AT_ONCE))
-        while part := list(islice(keys, _ADOPTED_AT_ONCE)):
-            self._server.call(adopt, [self.meta], [0, *part])
-        self._server.call(adopt, [self.meta], [1])
 
     def _problem(self) -> str | None:
         kind, layout = self._server.client().hmget(self.meta, "kind", "layout")
@@ -95,13 +77,13 @@ class Table:
             return f"the table {self.name} does not exist; create it with: psched init (a queue's: psched queue init)"
         if kind != self.kind.encode():
             return f"the table {self.name} holds no {self.kind} but {kind.decode(errors='replace')}; name another one"
-        if int(layout) > self._layout:
+        if layout != str(self._layout).encode():
             return (
-                f"the table {self.name} was made by a newer psched (layout {int(layout)}, this one knows "
-                f"{self._layout}); upgrade psched on this host"
+                f"the table {self.name} was made by another version of psched (its layout is "
+                f"{layout.decode(errors='replace')}, this version needs {self._layout}), and is not changed. "
+                f"Recreate it: stop all workers, delete all keys {self.prefix}*, whose rows are lost (docs/redis.md "
+                "says how), and run: psched init (a queue's: psched queue init)"
             )
-        if int(layout) < self._layout:
-            return f"the layout of table {self.name} is not up to date; upgrade it with: psched init"
         return None
 
     def _unfit(self) -> str | None:

@@ -12,7 +12,6 @@ _RECORDED = ("rows", "schedules", "ledger")
 _WITH_LEDGER = ("add", "modify", "delete", "settled", "trim", "told")
 _COMPOSED = {
     **{f"schedules/{verb}": (*_RECORDED, f"schedules/{verb}") for verb in _WITH_LEDGER},
-    "schedules/adopt": ("rows", "schedules/upgrading", "schedules", "ledger", "schedules/adopt"),
     "schedules/advance": (*_RECORDED, "schedules/advance", "schedules/alone"),
     "schedules/together": (*_RECORDED, "schedules/advance", "schedules/together"),
     "queue/submit": ("rows", "queue", "submission", "queue/submit"),

@@ -56,7 +56,7 @@ class RedisLeaseStore:
         self._numbers = Numbers()
 
     def create_tables(self) -> None:
-        """Make the table; idempotent. Raises ConfigError when it is newer, or another kind of table."""
+        """Make the table; idempotent. Raises ConfigError for a table of another version, or of another kind."""
         self._table.create()
 
     def check_tables(self) -> None:

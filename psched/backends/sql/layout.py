@@ -40,7 +40,7 @@ class Layout:
         self._maker = maker
 
     def create(self) -> None:
-        """Create what is missing, upgrade what is older. Raises ConfigError when the table is newer, or not ours."""
+        """Create what is missing. Raises ConfigError when the table is of another version of psched, or not ours."""
         self._database.dialect.create_database()
         with self._database.patient() as database:
             for left in reversed(range(_TRIES)):

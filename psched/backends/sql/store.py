@@ -25,7 +25,7 @@ class SqlStore:
         self._layout = layout
 
     def create_tables(self) -> None:
-        """Create or upgrade the table and its indexes; idempotent. Raises ConfigError when it is newer, or not ours."""
+        """Create the table and its indexes; idempotent. Raises ConfigError for a table of another version."""
         self._layout.create()
 
     def check_tables(self) -> None:

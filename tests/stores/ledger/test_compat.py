@@ -145,3 +145,11 @@ def test_it_has_neither_policies_nor_pauses(tmp_path: Path) -> None:
     config.write_text("development:\n  type: rdb\n  url: sqlite:///x.db\n  ledger: proof\n")
     with pytest.raises(ConfigError, match="keeps one by itself"):
         load(config, "development")
+
+
+def test_a_ledger_of_another_version_is_refused(bare: Bench, store: ScheduleStore) -> None:
+    bare.execute("UPDATE psched_meta SET schema_hash = 'another' WHERE table_name = :name", name=f"{bare.table}_ledger")
+    for refused in (store.check_tables, store.create_tables):
+        with pytest.raises(ConfigError, match=f"{bare.table}_ledger and {bare.table}_changes .*another version"):
+            refused()
+    assert [finding.subject for finding in store.diagnose() if not finding.ok] == ["ledger"]

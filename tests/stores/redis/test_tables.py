@@ -27,15 +27,27 @@ def rows_of(bench: Bench) -> RedisRows:
     return bench.rows
 
 
-def test_a_table_of_a_newer_layout_is_refused_also_by_who_is_at_work(bench: Bench, store: ScheduleStore) -> None:
+@pytest.mark.parametrize("number", ["1", "99", "x"])
+def test_a_table_of_another_version_is_refused_also_by_who_is_at_work(
+    bench: Bench, store: ScheduleStore, number: str
+) -> None:
     bench.add(store, "key")
-    rows_of(bench).client.hset(f"{rows_of(bench).prefix}meta", "layout", 99)
+    rows = rows_of(bench)
+    rows.client.hset(f"{rows.prefix}meta", "layout", number)
+    before = (sorted(rows.client.keys(f"{rows.prefix}*")), rows.client.hgetall(f"{rows.prefix}meta"), bench.raw("key"))
     for refused in (bench.open().check_tables, bench.open().create_tables):
-        with pytest.raises(ConfigError, match="newer"):
+        with pytest.raises(ConfigError, match="another version of psched") as found:
             refused()
-    with pytest.raises(redis.ResponseError, match="newer"):
+        assert f"{rows.prefix}*" in str(found.value)
+    with pytest.raises(redis.ResponseError, match="another version of psched"):
         store.acquire(1, 100)
     assert [finding.ok for finding in store.diagnose()] == [False]
+    after = (sorted(rows.client.keys(f"{rows.prefix}*")), rows.client.hgetall(f"{rows.prefix}meta"), bench.raw("key"))
+    assert after == before
+    rows.drop()
+    store.create_tables()
+    store.check_tables()
+    assert store.acquire(1, 100) == []
 
 
 def test_schedules_and_a_queue_are_not_taken_for_one_another(bench: Bench, store: ScheduleStore) -> None:

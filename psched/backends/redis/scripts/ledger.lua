@@ -39,7 +39,7 @@ local function first_version(key)
   return math.max(now, (tonumber(last) or 0) + 1)
 end
 
--- Returns the version of a row's definition; one that is older than the ledger is entered first.
+-- Returns the version of a row's definition; a row that was written past psched, without one, is entered first.
 local function version_of(key)
   local row = row_of(key)
   local known = tonumber(call('HGET', row, 'version'))

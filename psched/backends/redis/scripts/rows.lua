@@ -1,7 +1,7 @@
 -- What every script begins with: the server's clock, the table it works on, and rows with leases, kept as hashes.
 -- KEYS[1], and KEYS[2] if a script writes two tables, is the `meta` of a table; all its other keys begin as that does.
 
-local LAYOUTS = {schedules = 2, queue = 1}
+local LAYOUTS = {schedules = '3', queue = '2'}  -- as in layout.py
 local MOST_RINGS = 16    -- elements of a wake list: more than this many sleepers are not woken at once
 local RING_LASTS = 1000  -- milliseconds after which a ring that nobody waited for is forgotten
 
@@ -36,12 +36,8 @@ local function problem(meta, kind)
   if found[1] ~= kind then
     return 'OTHERTABLE the table ' .. name .. ' holds no ' .. kind .. ' but ' .. found[1]
   end
-  local layout = tonumber(found[2]) or 0
-  if layout > LAYOUTS[kind] then
-    return 'NEWERTABLE the table ' .. name .. ' was made by a newer psched; upgrade psched on this host'
-  end
-  if layout < LAYOUTS[kind] then
-    return 'OLDERTABLE the layout of table ' .. name .. ' is not up to date; upgrade it with: psched init'
+  if found[2] ~= LAYOUTS[kind] then
+    return 'OTHERVERSION the table ' .. name .. ' was made by another version of psched; psched doctor says what to do'
   end
 end
 
