@@ -30,17 +30,29 @@ def open_stores(type_: str, settings: StoreSettings) -> Stores:
 
 
 def find_backend(type_: str) -> Callable[[StoreSettings], Stores]:
-    """Return the `open_stores` of the backend `type_`.
-
-    A name with a dot is somebody else's package with an `open_stores(settings)` of its own. Raises ConfigError.
-    """
-    name = type_ if "." in type_ else f"{__name__}.{type_}"
-    if not all(part.isidentifier() for part in name.split(".")) or not _exists(name):
-        raise ConfigError(f"type: no store {type_!r}; there are rdb, redis and rdb_compat, or a package of your own")
-    opener: Callable[[StoreSettings], Stores] | None = getattr(import_module(name), "open_stores", None)
+    """Import the backend `type_` and return its `open_stores`. Raises ConfigError."""
+    check_name(type_)
+    try:
+        opener: Callable[[StoreSettings], Stores] | None = getattr(import_module(_module(type_)), "open_stores", None)
+    except ModuleNotFoundError as error:
+        if not f"{_module(type_)}.".startswith(f"{error.name}."):  # the package is there, but not what it imports
+            raise
+        raise ConfigError(_unknown(type_)) from None
     if opener is None:
         raise ConfigError(f"type: no store {type_!r}; its package has no open_stores(settings)")
     return opener
+
+
+def check_name(type_: str) -> None:
+    """Raise ConfigError unless `type_` may name a backend. Imports nothing: root checks configurations, too.
+
+    A name with a dot is somebody else's package with an `open_stores(settings)` of its own. Of such a name only the
+    first part is looked for here, since Python imports a package to look inside it.
+    """
+    name = _module(type_)
+    known = all(part.isidentifier() for part in name.split("."))
+    if not known or find_spec(name.partition(".")[0] if "." in type_ else name) is None:
+        raise ConfigError(_unknown(type_))
 
 
 def is_driver_error(error: BaseException) -> bool:
@@ -50,8 +62,9 @@ def is_driver_error(error: BaseException) -> bool:
     return isinstance(error, (SQLAlchemyError, *(getattr(module, name) for module, name in loaded)))
 
 
-def _exists(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
+def _module(type_: str) -> str:
+    return type_ if "." in type_ else f"{__name__}.{type_}"
+
+
+def _unknown(type_: str) -> str:
+    return f"type: no store {type_!r}; there are rdb, redis and rdb_compat, or a package of your own"

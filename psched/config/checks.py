@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from psched import cron
-from psched.backends import find_backend
+from psched.backends import check_name
 from psched.backoff import Backoff
 from psched.config.urls import absolute_path, absolute_url, check_url
 from psched.errors import ConfigError
@@ -157,9 +157,9 @@ def table_or_none(value: Any) -> str | None:
 
 
 def store(value: Any) -> str:
-    """Accept the name of a store: one of psched's, or somebody else's package."""
+    """Accept the name of a store: one of psched's, or somebody else's package, which is not imported here."""
     try:
-        find_backend(text(value))
+        check_name(text(value))
     except ConfigError as error:
         raise ValueError(str(error).removeprefix("type: ")) from error
     return str(value)

@@ -7,7 +7,8 @@ import os
 import pwd
 import re
 import subprocess
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -28,6 +29,10 @@ import os, pathlib, psched
 pathlib.Path(__file__).with_name("loaded").open("a").write(f"{os.getresuid()} {os.getresgid()}\\n")
 app = psched.App()
 app.task("any")(print)
+"""
+WHO_IMPORTS = """\
+import os, pathlib
+pathlib.Path(__file__).parents[1].joinpath("loaded").open("a").write(f"{os.getresuid()} {os.getresgid()}\\n")
 """
 
 
@@ -55,26 +60,60 @@ def test_no_password_is_in_the_process_list_or_the_log(make_daemon: Callable[...
     assert [text for text in told if PASSWORD in text] == []
 
 
-def test_root_loads_no_code_of_the_application(tmp_path: Path) -> None:
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users may look into: those above pytest's own are closed to them at each start of it."""
+    with tempfile.TemporaryDirectory(prefix="psched-trust-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_root_loads_no_code_of_the_application(open_folder: Path) -> None:
     """With `user:` the master, its probes and its workers are that user before the first line of it runs."""
     if os.geteuid() != 0:
         not_run("only root can become another user, run the tests as root")
-    pschedd = prepared(tmp_path)
+    pschedd = prepared(open_folder)
     try:
         started = pschedd("start")
         assert started.returncode == 0, started.stderr
         assert pschedd("reload").returncode == 0
         account = pwd.getpwnam("nobody")
-        loaded = (tmp_path / "loaded").read_text().splitlines()
+        loaded = (open_folder / "loaded").read_text().splitlines()
         assert set(loaded) == {f"{(account.pw_uid,) * 3} {(account.pw_gid,) * 3}"}
     finally:
         pschedd("stop", "--immediate")
 
 
+def test_no_command_of_roots_imports_what_the_configuration_names(open_folder: Path) -> None:
+    """A store of somebody else's (`type: package.module`) is code of the user's, too."""
+    if os.geteuid() != 0:
+        not_run("only root can become another user, run the tests as root")
+    pschedd = prepared(open_folder)
+    package = open_folder / "stores"
+    package.mkdir()
+    (package / "__init__.py").write_text(WHO_IMPORTS)
+    (package / "own.py").write_text(WHO_IMPORTS + "from psched.backends.rdb import open_stores\n")
+    (open_folder / "loaded").touch()
+    os.chown(open_folder / "loaded", pwd.getpwnam("nobody").pw_uid, -1)
+    pschedd.configure('"type": "rdb"', '"type": "stores.own"')
+    program = pschedd.folder / "bin/pschedd"
+    program.write_text(
+        program.read_text().replace("import sys\n", f"import sys\nsys.path.insert(0, {str(open_folder)!r})\n")
+    )
+    try:
+        assert pschedd("status").returncode == 3
+        for action in ("start", "status", "reload", "reopen-logs", "restart"):
+            done = pschedd(action)
+            assert done.returncode == 0, (action, done.stderr)
+    finally:
+        pschedd("stop", "--immediate")
+    account = pwd.getpwnam("nobody")
+    loaded = (open_folder / "loaded").read_text().splitlines()
+    assert set(loaded) == {f"{(account.pw_uid,) * 3} {(account.pw_gid,) * 3}"}
+
+
 def prepared(folder: Path) -> Pschedd:
     """Make a daemon whose application writes down who loads it, in a folder that nobody may write to but its user."""
-    for parent in (folder, *list(folder.parents)[:3]):
-        parent.chmod(0o755)
     (folder / "etc").mkdir()
     (folder / "app.py").write_text(WHO_LOADS)
     config = {"type": "rdb", "url": "sqlite:///../psched.db", "app": "app:app", "include": "..", "user": "nobody"}

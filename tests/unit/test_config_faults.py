@@ -36,7 +36,10 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
             {"type": "rbd"},
             "config: type: no store 'rbd'; there are rdb, redis and rdb_compat, or a package of your own",
         ),
-        ({"type": "os.path"}, "config: type: no store 'os.path'; its package has no open_stores(settings)"),
+        (
+            {"type": "nowhere.store"},
+            "config: type: no store 'nowhere.store'; there are rdb, redis and rdb_compat, or a package of your own",
+        ),
         ({"type": ["rdb"]}, "config: type: expected text, got ['rdb']"),
         ({"retry_wiat": 3}, "config: retry_wiat: unknown key; did you mean 'retry_wait'?"),
         ({"schedules": {"tabel": "x"}}, "config: schedules.tabel: unknown key; did you mean 'table'?"),
