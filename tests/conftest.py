@@ -28,10 +28,11 @@ _PATIENCE = 2.0
 _KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL}
 _failed = pytest.StashKey[bool]()
 
-# how long an example takes says something about this machine's load only
-hypothesis.settings.register_profile(
-    "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
-)
+# How long an example takes says something about this machine's load only.
+_untimed = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)
+# The suite draws the same examples every time; scripts/explore draws others, and a hundred times as many.
+hypothesis.settings.register_profile("suite", _untimed, derandomize=True)
+hypothesis.settings.register_profile("long", _untimed, max_examples=10_000)
 hypothesis.settings.load_profile("suite")
 
 
