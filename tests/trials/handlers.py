@@ -107,6 +107,6 @@ class Bomb(Work):
 
 
 class Handlers(Dispatch):
-    """Each by its name in small letters."""
+    """Each by its name in small letters, and what only this node does."""
 
-    routes: ClassVar = {kind.__name__.lower(): kind for kind in (Work, Flaky, Exit, Bomb)}
+    routes: ClassVar = {f"only-{NODE}": Work, **{kind.__name__.lower(): kind for kind in (Work, Flaky, Exit, Bomb)}}

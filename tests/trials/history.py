@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,18 @@ SETTLED = frozenset({"finished", "IdempotentAlreadyFinishedError"})
 EXITED = "exited"
 BY_ITSELF = frozenset({"raised", EXITED})
 """Outcomes that say that the handler failed of its own will: it runs again without anybody's fault."""
+PAUSE = "pause"
+RESUME = "resume"
+RUN_NOW = "run-now"
+_SLACK = 1.0
+"""Seconds by which an action may have taken effect before it was tried, or after it was done: clocks are rounded."""
+ONLY = "only-"
+"""Keys and types that begin so are one node's, whose name follows."""
+
+
+def only_node(key: str) -> str | None:
+    """Return which node alone may run this key; None: any."""
+    return key.removeprefix(ONLY).split("-")[0] if key.startswith(ONLY) else None
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,86 @@ class Every:
     seconds: int
     work: float = 0.0
 
+    def has(self, occurrence: int) -> bool:
+        """Tell whether the rule of the schedule has this occurrence."""
+        return occurrence >= self.first and (occurrence - self.first) % self.seconds == 0
+
+
+@dataclass(frozen=True)
+class Action:
+    """What an operator did to a schedule: one of the verbs, from when it was first tried until its end.
+
+    `done`: whether psched said so. Otherwise it may have been done, or not.
+    """
+
+    key: str
+    verb: str
+    tried: float
+    ended: float
+    done: bool
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What operators did to one schedule, in their order. `boot`: the true unix time at boottime 0."""
+
+    actions: Sequence[Action]
+    boot: float
+
+    @cached_property
+    def _pauses(self) -> list[tuple[Action, Action | None]]:
+        """Each pause with the `resume` that ended it."""
+        pauses: list[tuple[Action, Action | None]] = []
+        begun: Action | None = None
+        for action in self.actions:
+            if action.verb == PAUSE and begun is None:
+                begun = action
+            elif action.verb == RESUME and begun is not None:
+                pauses.append((begun, action))
+                begun = None
+        return pauses if begun is None else [*pauses, (begun, None)]
+
+    def maybe_paused(self, occurrence: int) -> bool:
+        """Tell whether the schedule may have been paused when this occurrence came."""
+        moment = occurrence - self.boot
+        return any(
+            begun.tried - _SLACK <= moment and (ended is None or moment <= ended.ended + _SLACK)
+            for begun, ended in self._pauses
+        )
+
+    def surely_paused(self, occurrence: int) -> bool:
+        """Tell whether the schedule was paused when this occurrence came."""
+        moment = occurrence - self.boot
+        return any(
+            begun.done and begun.ended + _SLACK < moment and (ended is None or moment < ended.tried - _SLACK)
+            for begun, ended in self._pauses
+        )
+
+    def maybe_asked(self, run: Run) -> bool:
+        """Tell whether a run may have been asked for by `run-now`, as an extra one or for what had come in a pause."""
+        moment = run.occurrence - self.boot
+        return any(
+            action.tried <= run.begin
+            and moment <= action.ended + _SLACK
+            and (action.tried - _SLACK <= moment or self.maybe_paused(run.occurrence))
+            for action in self._extras
+        )
+
+    def unanswered(self, runs: Sequence[Run]) -> Iterator[Action]:
+        """Yield each `run-now` that was done, and of which no run came to its end."""
+        for action in self._extras:
+            if action.done and not any(
+                run.end is not None
+                and run.begin >= action.tried
+                and run.occurrence - self.boot <= action.ended + _SLACK
+                for run in runs
+            ):
+                yield action
+
+    @cached_property
+    def _extras(self) -> list[Action]:
+        return [action for action in self.actions if action.verb == RUN_NOW]
+
 
 @dataclass(frozen=True)
 class Recorded:
@@ -120,6 +213,7 @@ class History:
     over: float
     fences: Mapping[str, int] = field(default_factory=dict)
     proof: Proof | None = None
+    actions: Sequence[Action] = ()
 
     def by_key(self) -> dict[str, list[Run]]:
         """Return the runs of each key in the order in which they began."""
@@ -127,6 +221,17 @@ class History:
         for run in sorted(self.runs, key=lambda run: run.begin):
             found[run.key].append(run)
         return found
+
+    def actions_on(self, key: str) -> Actions:
+        """Return what operators did to a schedule."""
+        return self._actions.get(key) or Actions((), self.boot)
+
+    @cached_property
+    def _actions(self) -> dict[str, Actions]:
+        found: dict[str, list[Action]] = defaultdict(list)
+        for action in self.actions:
+            found[action.key].append(action)
+        return {key: Actions(actions, self.boot) for key, actions in found.items()}
 
     def late(self, run: Run) -> float:
         """Return how many seconds after its time a run began; negative: it was early."""
@@ -159,6 +264,11 @@ def read_submissions(paths: Iterable[Path]) -> dict[str, Submission]:
             acknowledged = line["at"] if line["event"] == "acknowledged" else before.acknowledged
             found[line["key"]] = Submission(line["run_at"], acknowledged)
     return found
+
+
+def read_actions(path: Path) -> list[Action]:
+    """Return what operators did, from their records."""
+    return [Action(**line) for line in read_lines(path)]
 
 
 def write_faults(path: Path, faults: Iterable[Declared]) -> None:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from psched import cron
 from psched.holder import holder_name
+from psched.ledger import FINISHED
 from psched.queue import Queue, open_queue
 from tests.daemon.harness import Daemon
 from tests.lab.galera import Galera
@@ -26,7 +27,7 @@ from tests.lab.redis import Redis
 from tests.lab.servers import Server
 from tests.lab.small_disk import SmallDisk
 from tests.stores.rows import DRIVERS
-from tests.trials.history import Every, Proof, Recorded
+from tests.trials.history import ONLY, Every, Proof, Recorded, only_node
 from tests.trials.node import STARTS_WITHIN, Node
 from tests.trials.sabotage import TABLES, OnMariaDB, OnPostgreSQL, OnRedis, OnSQLite, Sabotage
 
@@ -63,8 +64,13 @@ Schedules = Mapping[str, tuple[int, dict[str, Any]]]
 SECOND_BY_SECOND: Schedules = {
     f"second-{number}": (1, {"seconds": number / 40, "together": number % 2 == 0}) for number in range(6)
 }
+OF_ONE_NODE: Schedules = {f"{ONLY}{name}": (2, {"seconds": 0.05}) for name in "ab"}
+"""Each of a type that one node routes, and no other."""
+OPERATED: Schedules = {f"operated-{number}": (5, {"seconds": 0.05, "together": number == 0}) for number in range(3)}
+"""What an operator pauses, resumes and runs besides."""
+SHORT: Schedules = {**SECOND_BY_SECOND, **OF_ONE_NODE, **OPERATED}
 SCHEDULES: Schedules = {
-    **SECOND_BY_SECOND,
+    **SHORT,
     "long": (20, {"seconds": 10.0}),
     "stubborn": (30, {"seconds": 14.0, "stubborn": True}),
 }
@@ -93,8 +99,8 @@ class Stage:
         self.server: Server | None = None
         self.disk = SmallDisk() if small_disk else None
         self._lab = lab
-        self._wanted = schedules
         self._names = "abcdefgh"[:nodes]
+        self._wanted = {key: what for key, what in schedules.items() if (only_node(key) or "a") in self._names}
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -110,6 +116,7 @@ class Stage:
                 self.nodes[name] = self._node(name, None if ways is None else next(ways))
             self.queue = self._open_queue()
             self.schedules = self._add_schedules()
+            self.collection = stack.enter_context(next(iter(self.nodes.values())).daemon.schedules())
             self.begin()
             self._stack = stack.pop_all()
         return self
@@ -145,6 +152,11 @@ class Stage:
         return "id" if self.type == "rdb_compat" else "key"
 
     @property
+    def operated(self) -> list[str]:
+        """The schedules that an operator works on; none where schedules cannot be paused."""
+        return [] if self.type == "rdb_compat" else [key for key in self.schedules if key in OPERATED]
+
+    @property
     def longest(self) -> float:
         """For how many seconds the longest run works."""
         return max(float(data["seconds"]) for _, data in self._wanted.values())
@@ -169,6 +181,7 @@ class Stage:
             entries = [
                 Recorded(row.key, row.scheduled_time, row.fence if store.shows_fence else None)
                 for row in schedules.history()
+                if row.outcome == FINISHED
             ]
             since = min(every.first for every in self.schedules.values())
             verdicts = schedules.audit(since, int(store.now()), keys=self.schedules.keys())
@@ -198,7 +211,7 @@ class Stage:
             now = int(schedules.store.now())
             for key, (seconds, data) in self._wanted.items():
                 rule = f"*/{seconds} * * * * *"
-                schedules.add(key, "work", cron=rule, next_time=now + 1, data=data)
+                schedules.add(key, key if only_node(key) else "work", cron=rule, next_time=now + 1, data=data)
                 every[key] = Every(cron.first_time(rule, now + 1, "UTC"), seconds, float(data["seconds"]))
         return every
 

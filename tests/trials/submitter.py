@@ -11,12 +11,14 @@ import random
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
 from psched.clock import boottime
 from psched.errors import AlreadyExistsError
 from psched.queue import Queue
+from tests.trials.history import ONLY
 
 PAUSE = 0.25
 """Seconds between two submits."""
@@ -30,8 +32,10 @@ class Submitter:
     `longest`: how many seconds the longest task works, one in two hundred.
     """
 
-    def __init__(self, queue: Queue, file: Path, seed: str, longest: float) -> None:
+    def __init__(self, queue: Queue, file: Path, seed: str, longest: float, nodes: Iterable[str] = ()) -> None:
+        """`nodes`: for each of them there are tasks of a type that it alone routes."""
         self._queue = queue
+        self._of_one_node = [f"{ONLY}{node}" for node in nodes]
         self._file = file
         self._longest = longest
         self._rng = random.Random(seed)
@@ -57,7 +61,9 @@ class Submitter:
             while self._orders:
                 type_ = self._orders.popleft()
                 self._submit(f"{type_}-{self._next()}", type_, {}, int(time.time()))
-            self._submit(f"task-{self._next()}", "work", self._data(), self._run_at())
+            type_ = self._rng.choice(["work", "work", "work", *self._of_one_node])
+            key = "task" if type_ == "work" else type_
+            self._submit(f"{key}-{self._next()}", type_, self._data(), self._run_at())
 
     def _submit(self, key: str, type_: str, data: dict[str, Any], run_at: int) -> None:
         known = {"key": key, "run_at": run_at}

@@ -17,7 +17,7 @@ from tests.trials.fault import Fault
 from tests.trials.master_faults import Clock, FreezeHost, ImmediateStorm, KillMaster
 from tests.trials.network_faults import BlackHole, LostAnswers
 from tests.trials.plan import Step
-from tests.trials.stage import SECOND_BY_SECOND, Stage
+from tests.trials.stage import SHORT, Stage
 from tests.trials.trial import Outcome, Trial
 from tests.trials.verdict import Bounds
 
@@ -54,7 +54,7 @@ def run_trial(
 ) -> Outcome:
     """Run a trial of a few seconds and print what came of it, in case it fails."""
     steps = [Step(at, lasts, fault, f"{SEED}/{fault.kind}") for at, lasts, fault in plan]
-    with Stage(lab, store, folder, nodes=nodes, schedules=SECOND_BY_SECOND) as stage:
+    with Stage(lab, store, folder, nodes=nodes, schedules=SHORT) as stage:
         outcome = Trial(stage, steps, SEED, bounds).run()
         if outcome.violations:
             print(*(node.daemon.log for node in stage.nodes.values()), sep="\n")

@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 
 from tests.trials import verdict
 from tests.trials.history import (
+    PAUSE,
+    RESUME,
+    RUN_NOW,
+    Action,
     Declared,
     Every,
     History,
@@ -30,7 +34,7 @@ BOUNDS = Bounds(aftermath=2, awakening=1, recovery=10, runs=3)
 FIRST = 1_000_010
 R1 = Run("s", FIRST, 1, 10.1, 10.4, 10.4, "finished", "a", 1)
 R2 = Run("s", FIRST + 10, 2, 20.1, 20.4, 20.4, "finished", "b", 2)
-R3 = Run("s", FIRST + 20, 1, 30.1, 30.4, 30.4, "finished", "a", 3)
+R3 = Run("s", FIRST + 20, 1, 30.1, 30.4, 30.4, "finished", "a", 4)
 TASK = Run("t", FIRST, 2, 12.0, 12.1, 12.1, "finished", "b", 1)
 ELSEWHERE = Declared("elsewhere", 11, 12, nodes="z")
 ON_A = Declared("kill", 10.2, 10.5, pids=[1])
@@ -49,6 +53,16 @@ def history(*runs: Run, faults: Sequence[Declared] = (ELSEWHERE,), over: float =
 
 GOOD = history(R1, R2, R3)
 ENTRIES = [Recorded(run.key, run.occurrence, run.fence) for run in GOOD.runs if run.key == "s"]
+
+
+PAUSED = [Action("s", PAUSE, 17.0, 17.1, True), Action("s", RESUME, 23.0, 23.1, True)]
+"""A pause over the second occurrence."""
+NOW = Action("s", RUN_NOW, 25.0, 25.1, True)
+EXTRA = Run("s", FIRST + 15, 1, 25.2, 25.3, 25.3, "finished", "a", 8)
+
+
+def acted(trial: History, *actions: Action) -> History:
+    return replace(trial, actions=actions)
 
 
 def accused(trial: History) -> set[str]:
@@ -135,6 +149,27 @@ BAD = {
     "never began": (verdict.STUCK, replace(GOOD, schedules={"s": Every(FIRST, 10), "x": Every(FIRST, 10)})),
     "a stranger": (verdict.UNASKED, history(R1, R2, R3, replace(R1, key="x"))),
     "no occurrence": (verdict.UNASKED, history(R1, replace(AGAIN, occurrence=FIRST + 5, fence=2), R2, R3)),
+    "in a pause": (verdict.UNASKED, acted(history(R1, R2, R3), *PAUSED)),
+    "passed over before a pause": (verdict.LOST, acted(history(R1, R3), Action("s", PAUSE, 22.0, 22.1, True))),
+    "passed over after a pause": (
+        verdict.LOST,
+        acted(history(R1, R3), PAUSED[0], replace(PAUSED[1], tried=18, ended=18)),
+    ),
+    "still standing after a pause": (verdict.STUCK, acted(history(R1, over=60.0), *PAUSED)),
+    "an extra run that nobody asked for": (verdict.UNASKED, history(R1, R2, EXTRA, R3)),
+    "an extra run before it was asked for": (
+        verdict.UNASKED,
+        acted(history(R1, R2, EXTRA, R3), replace(NOW, tried=27.0, ended=27.1)),
+    ),
+    "an extra run that never came": (verdict.LOST, acted(history(R1, R2, R3), NOW)),
+    "on a node that does not route it": (
+        verdict.MISROUTED,
+        replace(
+            GOOD,
+            runs=[*GOOD.runs, replace(TASK, key="only-a-1")],
+            submissions={**GOOD.submissions, "only-a-1": Submission(FIRST)},
+        ),
+    ),
     "too little happened": (verdict.VACUOUS, replace(GOOD, runs=[TASK])),
     "no fault": (verdict.VACUOUS, history(R1, R2, R3, faults=[])),
     "a fault while nothing ran": (verdict.VACUOUS, history(R1, R2, R3, faults=[replace(ON_A, begin=70, until=80)])),
@@ -165,6 +200,19 @@ EXCUSED = {
     "failed by itself": history(replace(R1, outcome="raised"), AGAIN, R2, R3),
     "tried and never committed": replace(GOOD, submissions={**GOOD.submissions, "u": Submission(FIRST)}),
     "stored with the fence of whoever did it": history(R1, R2, R3, t=1),
+    "passed over in a pause": acted(history(R1, R3), *PAUSED),
+    "in what may have been a pause": acted(history(R1, R2, R3), replace(PAUSED[0], done=False), PAUSED[1]),
+    "paused to the end": acted(history(R1, R2, over=60.0), replace(PAUSED[0], tried=22.0, ended=22.1)),
+    "run in a pause because somebody asked": acted(
+        history(R1, replace(R2, begin=22.1, seen=22.2, end=22.2), R3), *PAUSED, replace(NOW, tried=22, ended=22)
+    ),
+    "an extra run": acted(history(R1, R2, EXTRA, R3), NOW),
+    "an extra run that may not have been asked for": acted(history(R1, R2, R3), replace(NOW, done=False)),
+    "on the node that routes it": replace(
+        GOOD,
+        runs=[*GOOD.runs, replace(TASK, key="only-b-1")],
+        submissions={**GOOD.submissions, "only-b-1": Submission(FIRST)},
+    ),
     "due only after it was calm": history(R1, R2, over=39.0),
 }
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from psched.clock import boottime
 from tests.trials.fault import Fault
-from tests.trials.history import Declared, History, read_runs, read_submissions, write_faults
+from tests.trials.history import Declared, History, read_actions, read_runs, read_submissions, write_faults
 from tests.trials.plan import Pace, Step
+from tests.trials.schedule_operator import ScheduleOperator
 from tests.trials.stage import Stage
 from tests.trials.submitter import Submitter
 from tests.trials.verdict import Bounds, Judge, Violation, recoveries
@@ -37,6 +38,10 @@ class Outcome:
         tries = len({(run.key, run.occurrence) for run in history.runs})
         acknowledged = sum(task.acknowledged is not None for task in history.submissions.values())
         yield f"{self.title}: {'FAILED' if self.violations else 'passed'}"
+        verbs = Counter(action.verb for action in history.actions if action.done)
+        yield "  an operator did " + (
+            ", ".join(f"{count} × {verb}" for verb, count in sorted(verbs.items())) or "nothing"
+        )
         yield f"  {len(history.runs)} runs of {tries} occurrences and tasks; {acknowledged} submits were acknowledged"
         yield from self._survived()
         for kind, count in Counter(violation.kind for violation in self.violations).items():
@@ -62,11 +67,14 @@ class Trial:
         self.bounds = bounds
         self.declared: list[Declared] = []
         self._submissions = stage.folder / "submissions"
+        self._actions = stage.folder / "actions"
 
     def run(self) -> Outcome:
         """Do all of it; raises AssertionError when masters do not stop at the end."""
-        with Submitter(self.stage.queue, self._submissions, str(self.seed), self.stage.longest) as submitter:
-            self._strike(submitter)
+        seed, stage = str(self.seed), self.stage
+        with Submitter(stage.queue, self._submissions, seed, stage.longest, stage.nodes) as submitter:
+            with ScheduleOperator(stage.collection, stage.operated, self._actions, seed):
+                self._strike(submitter)
             calm = boottime()
             self._catch_up(calm)
         over = boottime()
@@ -95,7 +103,8 @@ class Trial:
         """Return what is known by now."""
         runs, submissions = read_runs(self.stage.records), read_submissions([self._submissions])
         boot = time.time() - boottime()
-        return History(runs, self.stage.schedules, submissions, self.declared, boot, calm, boottime())
+        actions = read_actions(self._actions) if self._actions.exists() else []
+        return History(runs, self.stage.schedules, submissions, self.declared, boot, calm, boottime(), actions=actions)
 
     def _strike(self, submitter: Submitter) -> None:
         """Begin and heal all faults in their time."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 
-from tests.trials.history import BY_ITSELF, EXITED, Declared, Every, History, Run
+from tests.trials.history import BY_ITSELF, EXITED, Declared, Every, History, Run, only_node
 
 LOST = "lost"
 DOUBLED = "doubled without cause"
@@ -23,10 +23,11 @@ DISORDERED = "out of order"
 USURPED = "settled by a non-holder"
 STUCK = "never recovered"
 UNASKED = "run though nobody asked"
+MISROUTED = "run by a node that does not route it"
 MISRECORDED = "on record otherwise than it ran"
 VACUOUS = "vacuous"
 
-KINDS = (LOST, DOUBLED, OVERLAPPED, EARLY, DISORDERED, USURPED, STUCK, UNASKED, MISRECORDED, VACUOUS)
+KINDS = (LOST, DOUBLED, OVERLAPPED, EARLY, DISORDERED, USURPED, STUCK, UNASKED, MISROUTED, MISRECORDED, VACUOUS)
 
 _SAME_MOMENT = 0.05
 """Seconds by which two clocks of one host may seem to differ when both are read."""
@@ -73,7 +74,7 @@ class Judge:
         for key, every in self.history.schedules.items():
             found += chain(self._unrun(key, every, by_key.get(key, [])), self._backward(by_key.get(key, [])))
         for key, runs in by_key.items():
-            found += self._unasked(key)
+            found += chain(self._unasked(key), self._misrouted(runs))
             found += chain(self._early(runs), self._overlapping(runs), self._reused(runs))
             found += chain(self._repeated(runs), self._usurped(runs))
         found += self._forgotten(by_key)
@@ -93,7 +94,7 @@ class Judge:
         work = 0.0
         for key, every in self.history.schedules.items():
             complete = {run.occurrence for run in by_key.get(key, []) if run.end is not None}
-            behind = sum(due not in complete for due in range(every.first, calm + 1, every.seconds))
+            behind = sum(due not in complete for due in self._required(key, every, calm))
             work = max(work, behind * every.work)
         return work
 
@@ -147,17 +148,30 @@ class Judge:
         if history.submissions and not any(task.acknowledged for task in history.submissions.values()):
             yield Violation(VACUOUS, "*", "no submit was acknowledged")
 
+    def _required(self, key: str, every: Every, until: int) -> Iterator[int]:
+        """Yield the occurrences up to `until` that must be done: all but those that may have come in a pause."""
+        actions = self.history.actions_on(key)
+        return (due for due in range(every.first, until + 1, every.seconds) if not actions.maybe_paused(due))
+
     def _unrun(self, key: str, every: Every, runs: Sequence[Run]) -> Iterator[Violation]:
         """An occurrence that was passed over is lost; the ones at the end are late, up to a bound."""
+        actions = self.history.actions_on(key)
         complete = {run.occurrence for run in runs if run.end is not None}
-        reached = max(complete, default=every.first - every.seconds)
-        for occurrence in range(every.first, reached, every.seconds):
+        reached = max((due for due in complete if every.has(due)), default=every.first - every.seconds)
+        for occurrence in self._required(key, every, reached - 1):
             if occurrence not in complete:
                 yield Violation(LOST, key, f"{occurrence} was never done, though {reached} was")
         for run in runs:
-            if run.occurrence < every.first or (run.occurrence - every.first) % every.seconds:
+            if actions.maybe_asked(run):
+                continue
+            if not every.has(run.occurrence):
                 yield Violation(UNASKED, key, f"{run.occurrence} is no occurrence")
-        if reached + every.seconds <= self.history.boot + self.history.calm:
+            elif actions.surely_paused(run.occurrence):
+                yield Violation(UNASKED, key, f"{run.occurrence} came in a pause")
+        for action in actions.unanswered(runs):
+            yield Violation(LOST, key, f"run-now was done at {action.ended:.3f}, and nothing ran")
+        calm = int(self.history.boot + self.history.calm)
+        if any(due > reached for due in self._required(key, every, calm)):
             behind = self.history.boot + self.history.over - reached
             yield Violation(STUCK, key, f"it stands at {reached}, {behind:.1f} s before the end")
 
@@ -174,6 +188,12 @@ class Judge:
     def _unasked(self, key: str) -> Iterator[Violation]:
         if key not in self.history.schedules and key not in self.history.submissions:
             yield Violation(UNASKED, key, "no submitter has tried it")
+
+    def _misrouted(self, runs: Sequence[Run]) -> Iterator[Violation]:
+        for run in runs:
+            node = only_node(run.key)
+            if node is not None and run.node != node:
+                yield Violation(MISROUTED, run.key, f"{run.occurrence} was begun on {run.node!r}")
 
     def _early(self, runs: Sequence[Run]) -> Iterator[Violation]:
         for run in runs:
@@ -212,6 +232,8 @@ class Judge:
             again = later.get(run.occurrence)
             later[run.occurrence] = run
             if again is None or run.outcome in BY_ITSELF or self._overslept(again, run):
+                continue
+            if self.history.actions_on(run.key).maybe_asked(again):
                 continue
             if run.finished or not self._explained(run, again.begin):
                 what = f"{run.outcome or 'not settled'} in {run.pid} of {run.node!r}, begun {run.begin:.3f}"
