@@ -46,6 +46,10 @@ class StoreSettings:
     ledger: str | None = None
 
 
+Accepts = Callable[[str], bool]
+"""Tells whether rows of a type are wanted."""
+
+
 class Finding(NamedTuple):
     """One line of `psched doctor`: what was looked at, whether it is well, and what was found or is to be done."""
 
@@ -61,6 +65,11 @@ class LeaseStore(Protocol):
     """Whether a lease's fence is a number that grows, worth showing to handlers as `task.fence`."""
     knows_holders: bool
     """Whether what a process leased can be found by its name, and so given back by another one."""
+    keeps_types: bool
+    """Whether the type of a row is a column of its own, so that `types` limits what is acquired.
+
+    Where types stand in the data (`rdb_compat`), `types` is refused, and `accepts` says which types are wanted.
+    """
 
     def create_tables(self) -> None:
         """Create the tables and indexes; idempotent. Raises ConfigError for tables of another version of psched."""
@@ -86,20 +95,37 @@ class LeaseStore(Protocol):
         """Tell whether `error` means the database is away, overloaded or read-only, and will pass by itself."""
         ...
 
-    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:
+    def acquire(
+        self,
+        limit: int,
+        alive_time: float,
+        types: Collection[str] | None = None,
+        accepts: Accepts | None = None,
+    ) -> list[Claim]:
         """Lease up to `limit` due rows for `alive_time` seconds, earliest first, and return those that are ours alone.
 
-        Leases whose time is over are due again. With `types`, only rows of these types (`rdb_compat` raises
-        NotSupportedError). The leases are committed on return and last `alive_time` from this call at the least. When
-        the answer was lost they end with the holder's next acquire (in `rdb_compat`, which knows none, by themselves).
+        Leases whose time is over are due again. With `types`, only rows of these types, where the store `keeps_types`;
+        elsewhere it raises NotSupportedError, and takes only rows whose type `accepts` accepts. Nothing is written to
+        any other row, and rows of other types that have been due longer keep nothing back. The leases are committed on
+        return and last `alive_time` from this call at the least. When the answer was lost they end with the holder's
+        next acquire (in `rdb_compat`, which knows none, by themselves).
         """
         ...
 
-    def next_due(self, types: Collection[str] | None = None) -> float | None:
+    def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
         """Return in how many seconds the earliest row is due by the database's clock, None when there is none.
 
         0.0 when one is due now. The end of a lease counts, too: the row is due then unless it is settled before. Of
-        `types` only (as for `acquire`). It need not be ours to have: others may be faster, or its user at his limit.
+        `types` only, or of those that `accepts` accepts (as for `acquire`). It need not be ours to have: others may be
+        faster, or its user at his limit.
+        """
+        ...
+
+    def due_by_type(self) -> Mapping[str, float]:
+        """Return what `next_due` tells for each type that has rows which are not retired.
+
+        One statement, which reads a few rows of each type, however many there are. A store may go by what it saw when
+        it acquires rows of some types. Raises NotSupportedError unless the store `keeps_types`.
         """
         ...
 

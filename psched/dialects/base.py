@@ -113,6 +113,8 @@ class Dialect:
     """Whether UPDATE can return the rows it changed."""
     partial_indexes: ClassVar[bool] = True
     """Whether an index can leave rows out."""
+    groups_by_index: ClassVar[bool] = False
+    """Whether GROUP BY reads the first row of each group in an index, and skips the others."""
     keeps_cursors: ClassVar[bool] = False
     """Whether the driver's cursors are worth keeping from statement to statement."""
     nested_writes: ClassVar[bool] = False

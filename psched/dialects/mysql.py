@@ -90,6 +90,7 @@ class Dialect(base.Dialect):
     begin: ClassVar[str] = "START TRANSACTION"
     returning: ClassVar[bool] = False
     partial_indexes: ClassVar[bool] = False
+    groups_by_index: ClassVar[bool] = True
 
     def engine_options(self) -> dict[str, Any]:
         """Return how to connect. `read_timeout` bounds the handshake too, which `connect_timeout` does not."""

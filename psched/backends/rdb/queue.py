@@ -33,6 +33,7 @@ from psched.dialects.pairs import Executing
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import compress_to_text, encode
+from psched.store import Accepts
 
 
 class RdbTaskStore(RdbLeaseStore):
@@ -55,7 +56,13 @@ class RdbTaskStore(RdbLeaseStore):
         self._statements.retire.prepare(connection)
         self._statements.retire_many.prepare(connection)
 
-    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> builtins.list[Claim]:
+    def acquire(
+        self,
+        limit: int,
+        alive_time: float,
+        types: Collection[str] | None = None,
+        accepts: Accepts | None = None,
+    ) -> builtins.list[Claim]:
         """Lease up to `limit` due rows, by turns between users; threads that ask at once are served together."""
         return self._joint.acquire(limit, alive_time, types)
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import MetaData, Table
 
 from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.schema_version import HashedLayout, meta_table
-from psched.backends.rdb.waiting import DueTimes
+from psched.backends.rdb.waiting import DueTimes, TypeHeads
 from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
 from psched.dialects.once import shared
 from psched.dialects.pairs import Executing
 from psched.errors import ScheduleError
 from psched.model import Claim, Lease, Retry
-from psched.store import Bell, Finding
+from psched.store import Accepts, Bell, Finding
 
 
 def _meta() -> Table:
@@ -28,6 +28,7 @@ class RdbLeaseStore(SqlStore):
 
     shows_fence = True
     knows_holders = True
+    keeps_types = True
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class RdbLeaseStore(SqlStore):
         self._rows = tables[0]
         self._leases = leases
         self._due_times = due_times
+        self._type_heads = TypeHeads(database, self._rows)
         self._claimed = claimed
 
     def prepare(self, types: Collection[str] | None = None) -> None:
@@ -69,13 +71,23 @@ class RdbLeaseStore(SqlStore):
         """Return what rings when rows become due; None where the database calls nobody."""
         return self._database.open_bell(self._rows.name)
 
-    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:
+    def acquire(
+        self,
+        limit: int,
+        alive_time: float,
+        types: Collection[str] | None = None,
+        accepts: Accepts | None = None,
+    ) -> list[Claim]:
         """Lease up to `limit` due rows, earliest first."""
         return [self._claimed(row) for row in self._leases.acquire(limit, alive_time, types)]
 
-    def next_due(self, types: Collection[str] | None = None) -> float | None:
+    def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
         """Return in how many seconds the earliest row is due; None when there is none."""
         return self._due_times.next_due(types)
+
+    def due_by_type(self) -> Mapping[str, float]:
+        """Return in how many seconds the earliest row of each type is due."""
+        return self._type_heads.due_by_type()
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now; None for those that are lost."""

@@ -6,16 +6,16 @@ rows of all bands are compared; one statement looks at those of the bands that a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, Select, Table, bindparam, func, select, union_all
+from sqlalchemy import ColumnElement, FromClause, Select, Table, bindparam, func, select, tuple_, union_all
 
 from psched.backends.rdb.claiming import type_parameters
 from psched.backends.rdb.tables import USER_BAND
-from psched.dialects.base import now_ms
+from psched.dialects.base import Dialect, now_ms
 from psched.dialects.database import Database
 from psched.dialects.given import Compiled
 from psched.dialects.once import once
@@ -150,6 +150,65 @@ class ManyBands:
         c = self._table.c
         backwards = (c.band.desc(), c.due.desc(), c.key.desc())
         return select(c.band).where(*conditions).order_by(*backwards).limit(1).scalar_subquery()
+
+
+class TypeHeads:
+    """Looks at the first row of each type, of a queue's in each band, by an index that begins with type (and band).
+
+    Where a database does not skip from group to group by itself, each step looks for the first row behind a group.
+    """
+
+    def __init__(self, database: Database, table: Table) -> None:
+        self._database = database
+        self._write_statement(type(database.dialect), table)
+
+    @once
+    def _write_statement(self, dialect: type[Dialect], table: Table) -> None:
+        statement = _grouped(table) if dialect.groups_by_index else _stepping(dialect, table)
+        self._statement = Compiled(statement)
+
+    def due_by_type(self) -> Mapping[str, float]:
+        """Return the seconds until something of each type is due, 0.0 when it is."""
+        rows = self._database.run_direct(lambda connection, _: self._statement.rows(connection, {}))
+        heads: dict[str, float] = {}
+        for type_, due, now in rows:
+            if due is not None:
+                wait = max(0.0, (due - now) / 1000)
+                heads[type_] = min(wait, heads.get(type_, wait))
+        return heads
+
+
+def _groups(rows: FromClause) -> list[ColumnElement[Any]]:
+    """Return the columns by which rows are told apart before their due times are compared."""
+    return [rows.c[name] for name in ("type", "band") if name in rows.c]
+
+
+def _live(rows: FromClause) -> list[ColumnElement[bool]]:
+    """Return the condition that a row is in the index, which has no retired tasks."""
+    return [rows.c.band.is_not(None)] if "band" in rows.c else []
+
+
+def _grouped(table: Table) -> Select[Any]:
+    """Return the SELECT of each type with the earliest due time in each of its bands, and of the clock."""
+    groups = _groups(table)
+    heads = select(*groups, func.min(table.c.due).label("due")).group_by(*groups).subquery()
+    return select(heads.c.type, heads.c.due, now_ms())
+
+
+def _stepping(dialect: type[Dialect], table: Table) -> Select[Any]:
+    """Return the same SELECT as steps from one group's first row to the next one's."""
+
+    def ordered(rows: FromClause) -> Select[Any]:
+        wanted = select(rows.c.key, *_groups(rows), rows.c.due).where(*_live(rows))
+        return wanted.order_by(*_groups(rows), rows.c.due, rows.c.key).limit(1)
+
+    heads = select(ordered(table).subquery("earliest")).cte("heads", recursive=True)
+    further, row = table.alias("further"), table.alias("row")
+    beyond = tuple_(*_groups(further)) > tuple_(*_groups(heads))
+    key = ordered(further).with_only_columns(further.c.key).where(beyond).correlate(heads)
+    step = select(row.c.key, *_groups(row), row.c.due).select_from(heads.join(row, dialect.among(row.c.key, key)))
+    heads = heads.union_all(step)
+    return select(heads.c.type, heads.c.due, now_ms())
 
 
 def _of_one_width(known: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -11,6 +11,7 @@ from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
 from psched.errors import NotSupportedError, ScheduleError
 from psched.model import Claim, Lease, Retry, Row
+from psched.store import Accepts
 
 
 class CompatLeaseStore(SqlStore):
@@ -18,6 +19,7 @@ class CompatLeaseStore(SqlStore):
 
     shows_fence = False
     knows_holders = False
+    keeps_types = False
 
     def __init__(
         self, database: Database, layout: Layout, leases: CompatLeases, read: Callable[[Mapping[Any, Any]], Row]
@@ -27,15 +29,25 @@ class CompatLeaseStore(SqlStore):
         self._leases = leases
         self._read_row = read
 
-    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:
+    def acquire(
+        self,
+        limit: int,
+        alive_time: float,
+        types: Collection[str] | None = None,
+        accepts: Accepts | None = None,
+    ) -> list[Claim]:
         """Lease up to `limit` due rows. Raises NotSupportedError for `types`: they are no column."""
         if types is not None:
             raise NotSupportedError("rdb_compat cannot take rows of some types only; type: rdb can")
         return [Claim(self._read_row(row), lease) for row, lease in self._leases.acquire(limit, alive_time)]
 
-    def next_due(self, types: Collection[str] | None = None) -> float | None:
+    def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
         """Return in how many seconds the earliest row is due; None when there is none."""
         return self._leases.next_due(types)
+
+    def due_by_type(self) -> Mapping[str, float]:
+        """Raise NotSupportedError: types are no column."""
+        raise NotSupportedError("rdb_compat cannot look for rows of some types only; type: rdb can")
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now; None for those that are lost."""

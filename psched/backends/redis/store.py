@@ -19,7 +19,7 @@ from psched.backends.redis.server import Argument, RedisServer
 from psched.clock import boottime
 from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError, ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, Retry
-from psched.store import Bell, Finding
+from psched.store import Accepts, Bell, Finding
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,7 @@ class RedisLeaseStore:
 
     shows_fence = True
     knows_holders = True
+    keeps_types = True
 
     def __init__(
         self, server: RedisServer, table: Table, holder: str, claimed: Callable[[bytes, Sequence[Any]], Claim]
@@ -85,7 +86,13 @@ class RedisLeaseStore:
         """Tell whether `error` means that the server is away, overloaded, full or read-only."""
         return passes(error)
 
-    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None = None) -> list[Claim]:
+    def acquire(
+        self,
+        limit: int,
+        alive_time: float,
+        types: Collection[str] | None = None,
+        accepts: Accepts | None = None,
+    ) -> list[Claim]:
         """Lease up to `limit` due rows, in the order in which they are to be run.
 
         Each attempt writes a number of its own into its rows. While one without an answer may hold rows, as it may
@@ -112,13 +119,18 @@ class RedisLeaseStore:
         self._forget([strange for strange in found if not strange[1]])
         return [self._claimed(key, row) for key, row, *_ in found if row]
 
-    def next_due(self, types: Collection[str] | None = None) -> float | None:
+    def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
         """Return the seconds until something is due, 0.0 when it is; None when nothing is stored."""
         kinds = _kinds(types)
         if kinds == []:
             return None
         wait = self._server.run(lambda _: self._call("next_due", *counted(kinds)))
         return None if wait is None else int(wait) / 1000
+
+    def due_by_type(self) -> Mapping[str, float]:
+        """Return in how many seconds the earliest row of each type is due."""
+        found = self._server.run(lambda _: self._call("due_by_type"))
+        return {type_.decode(): int(wait) / 1000 for type_, wait in zip(found[::2], found[1::2], strict=True)}
 
     def open_bell(self, selective: bool = False) -> Bell:
         """Return a bell on the table's wake list."""

@@ -73,6 +73,8 @@ class Snapshot:
             return all(_line(rest, user) in self.sets for user in self.sets[name])
         if kind == "parked":
             return all(_line(type_, rest) in self.sets for type_ in self.sets[name])
+        if name == "types":
+            return {row["type"] for row in self.rows.values()} <= self.sets[name].keys()
         return set(self.sets[name]) <= set(self.rows)
 
 

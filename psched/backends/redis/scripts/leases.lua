@@ -19,3 +19,33 @@ local function undo(holder, spans)
     end
   end
 end
+
+local KNOWN = 600000      -- milliseconds after which it is noted anew that a type has rows
+local FORGOTTEN = 3600000 -- and after which one that has none is forgotten
+
+-- Returns each type that has rows, followed by the milliseconds until its earliest row is due. `sets`: the sorted sets of
+-- rows by due time, without the type in their names. A type that has a set `waiting` is due now, as any is if `all_due`.
+local function due_by_type(sets, waiting, all_due)
+  local found, types = {}, call('ZRANGE', T .. 'types', 0, -1, 'WITHSCORES')
+  for place = 1, #types, 2 do
+    local type, noted, earliest = types[place], tonumber(types[place + 1]), nil
+    for _, name in ipairs(sets) do
+      local head = call('ZRANGE', T .. name .. type, 0, 0, 'WITHSCORES')
+      if head[1] then
+        earliest = math.min(earliest or math.huge, tonumber(head[2]))
+      end
+    end
+    if waiting and call('EXISTS', T .. waiting .. type) == 1 then
+      earliest = 0
+    end
+    if earliest then
+      found[#found + 1], found[#found + 2] = type, all_due and '0' or whole(math.max(0, earliest - now))
+    end
+    if earliest and noted < now - KNOWN then
+      call('ZADD', T .. 'types', 'XX', whole(now), type)
+    elseif not earliest and noted < now - FORGOTTEN then
+      call('ZREM', T .. 'types', type)
+    end
+  end
+  return found
+end

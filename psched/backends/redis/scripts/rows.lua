@@ -56,6 +56,11 @@ local function ring(prefix, count)
   end
 end
 
+-- Notes that the table has rows of a type.
+local function know_type(prefix, type)
+  call('ZADD', prefix .. 'types', 'NX', whole(now), type)
+end
+
 -- The fence of a new row: higher than that of any row that had its key before.
 local function first_fence(prefix)
   local floor = tonumber(call('HGET', prefix .. 'meta', 'fences') or '0')

@@ -84,6 +84,7 @@ local function take(key, kind, ends, holder, number)
   local due, type = tonumber(is[3]) or now, is[4]
   if due > now or (kind ~= '' and kind ~= type) then
     forget(key, kind)
+    know_type(T, type or '')
     move(key, type, due)
     return nil
   end

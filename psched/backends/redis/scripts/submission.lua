@@ -107,6 +107,7 @@ local function submit(first)
         if most ~= '' then
           fields[#fields + 1], fields[#fields + 2] = 'max_attempts', most
         end
+        know_type(T, type)
         where = place_of(lines, type, user, tonumber(priority), tonumber(run_at))
       end
       fields[2] = data[number]  -- rows that come one after the other mostly differ by that alone

@@ -9,6 +9,7 @@ local function create(key, first, last)
     'attempts', '0', 'crashes', '0', 'created', whole(now), 'updated', whole(now), unpack(ARGV, first, last))
   enter_change(key, version, 'add', ARGV[2], '', ARGV[3])
   local is = call('HMGET', row, 'type', 'due')
+  know_type(T, is[1])
   move(key, is[1], tonumber(is[2]))
   watch(key)
 end

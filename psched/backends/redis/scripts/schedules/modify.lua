@@ -25,6 +25,7 @@ enter_change(key, version + 1, ARGV[11], ARGV[10], ARGV[12], ARGV[13])
 local becomes = call('HMGET', row, 'type', 'due')
 if becomes[1] ~= is[9] then
   call('ZREM', T .. 'due:' .. (is[9] or ''), key)
+  know_type(T, becomes[1] or '')
 end
 move(key, becomes[1], tonumber(becomes[2]) or now, is[6])
 watch(key)
