@@ -162,6 +162,8 @@ def serve(invocation: Invocation, pid_file: PidFile | None, ready: Callable[[], 
     settings = invocation.settings()
     identity = Identity.look_up(settings.user, settings.group)
     if identity is not None:
+        if pid_file is not None:
+            pid_file.give_to(identity.uid, identity.gid)
         identity.assume()
     surroundings = Surroundings(pid_file, ready, invocation.background, invocation.again())
     return worker.run(None, invocation.settings, surroundings)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from psched.daemon.pidfile import read_running
+from psched.daemon.pidfile import read_running, signal_running
 
 _PAUSE = 0.1
 _TAIL = 16384
@@ -28,13 +28,7 @@ class Control:
 
     def send(self, number: int) -> int | None:
         """Signal the master and return its pid, or None when none runs. Raises PermissionError, PidFileError."""
-        pid = self.pid()
-        if pid is not None:
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                return None
-        return pid
+        return signal_running(self.pid_file, number)
 
     def wait(self, until: Callable[[int | None], bool], timeout: float | None, tell: Callable[[str], None]) -> bool:
         """Wait until `until(pid)`; False when `timeout` seconds (None: no limit) pass first.

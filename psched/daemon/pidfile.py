@@ -3,6 +3,9 @@
 Who runs is told by the lock alone, so a stale file is no obstacle and names nobody. The lock is an flock, which belongs
 to the open file description: it survives fork and exec, and is gone when the last process that has the descriptor
 closes it. So a binary replace hands the descriptor on, and children close theirs.
+
+The pid in the file is a claim of the user's who may write it, and root's commands read it. It is believed of a process
+that runs as the file's owner and holds the lock; nothing else is signalled.
 """
 
 from __future__ import annotations
@@ -10,10 +13,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import pwd
+import signal
 import stat
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 _MODE = 0o640  # who may open a file may also lock it, and so pass for the daemon
 _PATIENCE = 1.0
@@ -65,8 +73,15 @@ class PidFile:
             if not _lock(self.descriptor, fcntl.LOCK_EX, _PATIENCE):
                 raise AlreadyRunningError(self.path, _await_pid(self.path, self.descriptor))
             os.fchmod(self.descriptor, _MODE)
+            self.give_to(os.geteuid(), os.getegid())
         except OSError as error:
             raise _explained(self.path, error) from error
+
+    def give_to(self, uid: int, gid: int) -> None:
+        """Make this user the file's owner: the one that the process is going to run as. Only root can give it away."""
+        found = os.fstat(self.descriptor)
+        if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (uid, gid):
+            os.fchown(self.descriptor, uid, gid)
 
     def write(self, pid: int) -> None:
         """Make `pid` the process that `read_running` names."""
@@ -96,20 +111,27 @@ class PidFile:
 def read_running(path: Path) -> int | None:
     """Return the process id of the daemon that holds the lock, or None when nobody does.
 
-    Raises PidFileError when the file cannot be trusted, read, or is locked by a process that does not write its id.
+    Raises PidFileError when the file cannot be trusted or read, or is locked and names another process.
     """
-    try:
-        descriptor = _open(path, os.O_RDONLY)
-    except PidFileError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
+    with _locked_by_other(path) as descriptor:
+        return None if descriptor is None else _await_holder(path, descriptor).pid
+
+
+def signal_running(path: Path, number: int) -> int | None:
+    """Signal the daemon that holds the lock and return its process id, or None when nobody does.
+
+    Whatever the file says, no process is signalled but one that runs as the file's owner and holds the lock. Raises
+    PidFileError as `read_running` does, and PermissionError.
+    """
+    with _locked_by_other(path) as descriptor:
+        if descriptor is None:
             return None
-        raise
-    try:
-        if _lock(descriptor, fcntl.LOCK_SH, 0):
+        holder = _await_holder(path, descriptor)
+        try:
+            _send(holder, number)
+        except ProcessLookupError:
             return None
-        return _await_pid(path, descriptor)
-    finally:
-        os.close(descriptor)
+        return holder.pid
 
 
 def is_stale(path: Path) -> bool:
@@ -160,16 +182,118 @@ def _lock(descriptor: int, operation: int, patience: float) -> bool:
             return True
 
 
+@contextmanager
+def _locked_by_other(path: Path) -> Iterator[int | None]:
+    """Yield a descriptor of the file while somebody holds its lock; None when nobody does."""
+    try:
+        descriptor = _open(path, os.O_RDONLY)
+    except PidFileError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            yield None
+            return
+        raise
+    try:
+        yield None if _lock(descriptor, fcntl.LOCK_SH, 0) else descriptor
+    finally:
+        os.close(descriptor)
+
+
 def _await_pid(path: Path, descriptor: int) -> int:
     """Read the pid; its writer may be between locking and writing."""
     deadline = time.monotonic() + _PATIENCE
     while True:
-        text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        text = os.pread(descriptor, 32, 0).decode("ascii", "replace").partition("\n")[0].strip()
         if text.isdecimal() and int(text) > 1:
             return int(text)
         if time.monotonic() >= deadline:
             raise PidFileError(f"pid file {path} is locked, but names no process: {text!r}")
         time.sleep(_PAUSE)
+
+
+def _await_holder(path: Path, descriptor: int) -> psutil.Process:
+    """Return the process that the file names, once that is the daemon.
+
+    The lock's holder may not have written its own pid yet, or be about to become the user it runs as. Raises
+    PidFileError when it stays another process.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        pid = _await_pid(path, descriptor)
+        process, doubt = _look_at(pid, os.fstat(descriptor))
+        if process is not None:
+            return process
+        if time.monotonic() >= deadline:
+            raise PidFileError(f"pid file {path} names process {pid}, {doubt}; nothing was signalled")
+        time.sleep(_PAUSE)
+
+
+def _look_at(pid: int, file: os.stat_result) -> tuple[psutil.Process | None, str]:
+    """Return the process `pid` if it may be the daemon of this pid file, else why it is not."""
+    try:
+        process = psutil.Process(pid)  # it knows when the process began, and so is not deceived when the pid is reused
+        found = {*process.uids()}
+        holds_lock = _holds_lock(pid, file)
+    except psutil.Error:
+        return None, "which does not run"
+    if found != {file.st_uid}:
+        return None, f"which runs as {_user(max(found - {file.st_uid}))} while the file is {_user(file.st_uid)}'s"
+    if not holds_lock:
+        return None, "which does not hold the file's lock"
+    return process, ""
+
+
+def _holds_lock(pid: int, file: os.stat_result) -> bool:
+    """Tell whether the process has the locked file open. Where the system does not say, its user must be enough."""
+    descriptors = Path(f"/proc/{pid}/fd")
+    try:
+        mine = [each.name for each in descriptors.iterdir() if _is_of(each, file)]
+        return any(" FLOCK " in Path(f"/proc/{pid}/fdinfo/{name}").read_text() for name in mine)
+    except FileNotFoundError:
+        return not Path("/proc/self/fdinfo").exists()  # else it has just ended, or closed the file
+    except PermissionError:
+        return True
+
+
+def _is_of(descriptor: Path, file: os.stat_result) -> bool:
+    with suppress(FileNotFoundError):  # closed meanwhile
+        return os.path.samestat(descriptor.stat(), file)
+    return False
+
+
+def _send(process: psutil.Process, number: int) -> None:
+    """Signal exactly this process, though it may end, and its pid be another's, at any moment.
+
+    Raises ProcessLookupError and PermissionError.
+    """
+    with ExitStack() as stack:
+        handle = _open_process(process.pid)
+        if handle is not None:
+            stack.callback(os.close, handle)
+        if not process.is_running():
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+        if handle is None:
+            os.kill(process.pid, number)
+        else:
+            signal.pidfd_send_signal(handle, number)
+
+
+def _open_process(pid: int) -> int | None:
+    """Return a pidfd, or None on macOS and on Linux before 5.3. Raises ProcessLookupError."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            return None
+        raise
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-from psched.daemon.pidfile import AlreadyRunningError, PidFile, PidFileError, is_stale, read_running
+from psched.daemon.pidfile import AlreadyRunningError, PidFile, PidFileError, is_stale, read_running, signal_running
 from tests.daemon.harness import wait_for
+from tests.lab.absent import not_run
 
 _HOLDER = """
 import os, sys, time
@@ -159,6 +164,95 @@ def test_a_fifo_is_refused_without_waiting_for_its_other_end(path: Path) -> None
     os.mkfifo(path, 0o600)
     with pytest.raises(PidFileError, match="not a regular file"):
         read_running(path)
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Return a function that makes a pid file of nobody's with this content, whose lock nobody holds."""
+    if os.geteuid() != 0:
+        not_run("only root can act for several users, run the tests as root")
+    account = pwd.getpwnam("nobody")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psched-pid-")))
+        os.chown(folder, account.pw_uid, account.pw_gid)
+
+        def make(content: str) -> Path:
+            path = folder / "psched.pid"
+            path.write_text(content)
+            path.chmod(0o640)
+            os.chown(path, account.pw_uid, account.pw_gid)
+            argv = ["flock", "--no-fork", str(path), "sleep", "1000"]
+            holder = stack.enter_context(subprocess.Popen(argv, user="nobody", group=account.pw_gid, extra_groups=[]))
+            stack.callback(holder.kill)
+            wait_for(lambda: "lock:\t1: FLOCK" in _locks_of(holder.pid, path))
+            return path
+
+        yield make
+
+
+def _locks_of(pid: int, path: Path) -> str:
+    """Return what the kernel says of the descriptors by which a process has the file open."""
+    found = [each.name for each in Path(f"/proc/{pid}/fd").iterdir() if os.path.realpath(each) == str(path)]
+    return "".join(Path(f"/proc/{pid}/fdinfo/{name}").read_text() for name in found)
+
+
+@pytest.fixture
+def victim() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """Return a function that starts a process of this user, which a signal would end."""
+    with ExitStack() as stack:
+
+        def start(user: str) -> subprocess.Popen[bytes]:
+            process = stack.enter_context(subprocess.Popen(["sleep", "1000"], user=user))
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
+@pytest.mark.needs("flock")
+@pytest.mark.parametrize("user", ["root", "daemon", "nobody"])
+def test_the_owner_of_a_pid_file_cannot_make_root_signal_another_process(
+    foreign: Callable[[str], Path], victim: Callable[[str], subprocess.Popen[bytes]], user: str
+) -> None:
+    """Of root's, of another user's, or one of its own that is not the daemon."""
+    target = victim(user)
+    path = foreign(f"{target.pid}\n")
+    doubt = "does not hold the file's lock" if user == "nobody" else f"runs as {user} while the file is nobody's"
+    for attempt in (partial(signal_running, path, signal.SIGKILL), partial(read_running, path)):
+        with pytest.raises(PidFileError, match=f"names process {target.pid}, which {doubt}; nothing was signalled"):
+            attempt()
+    assert target.poll() is None
+
+
+@pytest.mark.needs("flock")
+@pytest.mark.parametrize("content", ["-1\n", "0\n", "1\n", "-{group}\n", "+{group}\n", "", "999999999999999999\n"])
+def test_what_is_no_pid_of_an_ordinary_process_reaches_nobody(
+    foreign: Callable[[str], Path], victim: Callable[[str], subprocess.Popen[bytes]], content: str
+) -> None:
+    target = victim("nobody")
+    path = foreign(content.format(group=os.getpgid(target.pid)))
+    with pytest.raises(PidFileError, match="names no process|which does not run"):
+        signal_running(path, signal.SIGKILL)
+    assert target.poll() is None
+
+
+def test_the_holder_of_the_lock_is_signalled(path: Path, holder: subprocess.Popen[str]) -> None:
+    assert signal_running(path, signal.SIGTERM) == holder.pid
+    assert holder.wait() == -signal.SIGTERM
+    assert signal_running(path, signal.SIGTERM) is None
+
+
+def test_the_file_becomes_the_user_s_whose_process_it_names(path: Path) -> None:
+    if os.geteuid() != 0:
+        not_run("only root can give a file away, run the tests as root")
+    pid_file = PidFile.acquire(path)
+    account = pwd.getpwnam("nobody")
+    pid_file.give_to(account.pw_uid, account.pw_gid)
+    assert (path.stat().st_uid, path.stat().st_gid) == (account.pw_uid, account.pw_gid)
+    pid_file.close()
+    again = PidFile.acquire(path)
+    assert path.stat().st_uid == 0, "who runs as root signs a file of root's"
+    again.remove()
 
 
 def test_a_missing_folder_is_named(path: Path) -> None:

@@ -127,6 +127,40 @@ def test_logrotate_moves_the_log_and_the_service_goes_on_in_a_new_one(running: S
     assert (log.stat().st_uid, log.stat().st_mode & 0o777) == (old.st_uid, 0o640)
 
 
+@pytest.mark.needs("logrotate")
+def test_logrotate_reaches_every_instance(service: Service) -> None:
+    instance = Service(service.machine, "pschedd@production")
+    instance.systemctl("start")
+    instance.wait_for_trace("short")
+    follow_documents(service.machine, "logrotate")
+    log = service.machine.root / "var/log/psched/psched.log"
+    service.machine.run("logrotate", "--force", "/etc/logrotate.d/psched")
+    wait_for(log.read_text, instance.explain)
+    instance.systemctl("stop")
+    service.machine.run("logrotate", "--force", "/etc/logrotate.d/psched")  # what does not run is no failure
+
+
+@pytest.mark.needs("logrotate")
+@pytest.mark.needs("flock")
+def test_a_pid_file_of_the_service_s_user_makes_logrotate_signal_nobody(service: Service) -> None:
+    follow_documents(service.machine, "logrotate")
+    machine = service.machine
+    machine.run("install", "-d", "-o", "psched", "/run/psched")
+    bystander = int(machine.run("sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!"))
+    pid_file = machine.root / "run/psched/pschedd.pid"
+    for content in ("-1", str(bystander), f"-{bystander}"):
+        pretend = (
+            f"umask 027; echo {content} > /run/psched/pschedd.pid; flock --no-fork /run/psched/pschedd.pid sleep 1000"
+        )
+        machine.run("runuser", "-u", "psched", "--", "sh", "-c", f"({pretend}) >/dev/null 2>&1 &")
+        wait_for(lambda: str(pid_file.stat().st_ino) in machine.run("cat", "/proc/locks"))
+        machine.run("sh", "-c", "date > /var/log/psched/psched.log")
+        with pytest.raises(AssertionError, match="names no process|does not hold|runs as root"):
+            machine.run("logrotate", "--force", "/etc/logrotate.d/psched")
+        machine.run("kill", "-0", str(bystander))
+        machine.run("runuser", "-u", "psched", "--", "pkill", "-u", "psched", "sleep")
+
+
 def test_pschedd_started_by_root_gives_its_privileges_up_before_it_loads_anything(service: Service) -> None:
     service.machine.run("install", "-d", "-o", "psched", "/run/psched")
     config = service.machine.root / "etc/psched/psched.yml"
