@@ -167,9 +167,14 @@ class Advance:
 
     def problem(self, row: Row) -> str | None:
         """Say what is wrong with the stored rule, or None."""
-        rule = cast("ScheduleRow", row).rule
-        try:
-            cron.validate(rule.cron, rule.timezone, self._dialect)
-        except ConfigError as error:
-            return f"{error} (psched modify or delete {row.key!r})"
-        return None
+        return rule_problem(row, self._dialect)
+
+
+def rule_problem(row: Row, dialect: str) -> str | None:
+    """Say what is wrong with the rule of a schedule, or None."""
+    rule = cast("ScheduleRow", row).rule
+    try:
+        cron.validate(rule.cron, rule.timezone, dialect)
+    except ConfigError as error:
+        return f"{error} (psched modify or delete {row.key!r})"
+    return None

@@ -6,12 +6,13 @@ import builtins
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Unpack
 
 from psched import cron
 from psched.adding import NewRows
-from psched.advance import LONG, Advance, Keeping
+from psched.advance import LONG, Advance, Keeping, rule_problem
 from psched.audit import History, Question, Verdict, audit, versions_at
 from psched.backends import open_stores
 from psched.config import Section
@@ -205,7 +206,13 @@ def open_schedules(section: Section, holder: str, prefetch_time: float | None = 
     """
     reckoning = f"{section.cron_dialect} {cron.tz_database()}"
     settings = StoreSettings(
-        section.url, holder, schedules=section.table, tls=section.tls, reckoning=reckoning, ledger=section.ledger
+        section.url,
+        holder,
+        schedules=section.table,
+        tls=section.tls,
+        reckoning=reckoning,
+        ledger=section.ledger,
+        problem=partial(rule_problem, dialect=section.cron_dialect),
     )
     store = open_stores(section.type, settings).schedules
     if store is None:

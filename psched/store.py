@@ -33,7 +33,8 @@ class StoreSettings:
     lease, so that a successor can give back what a dead process held. `tls` has the keys ca, cert, key and verify.
     `connections`: how many a store keeps open at the most while they are not used, for as many threads of its process.
     `reckoning` says how times are computed here (cron dialect, tz database), for the ledger. `ledger` names that of a
-    store that keeps one only on request.
+    store that keeps one only on request. `problem` says why a schedule cannot be run by psched, None when it can: a
+    store whose table is shared with other programs (`rdb_compat`) claims no such row.
     """
 
     url: str
@@ -44,6 +45,7 @@ class StoreSettings:
     reckoning: str = ""
     connections: int = 1
     ledger: str | None = None
+    problem: Callable[[Any], str | None] | None = None
 
 
 Accepts = Callable[[str], bool]

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import (
@@ -24,52 +26,75 @@ from sqlalchemy import (
     Update,
     bindparam,
     cast,
+    or_,
     select,
     update,
 )
 
 from psched.backends.rdb_compat.fences import Fence, Settled, refusal, rounded_up, shows
+from psched.backends.rdb_compat.foreign import ForeignRows
 from psched.clock import boottime
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
-from psched.errors import IdempotentAlreadyFinishedError, NotSupportedError, ScheduleError
-from psched.model import Lease, Retry
+from psched.errors import IdempotentAlreadyFinishedError, ScheduleError
+from psched.model import Claim, Lease, Retry, Row
+from psched.store import Accepts
 
 _WAIT = attrgetter("wait")
 _TOGETHER = 500
 """Rows that are put off by one statement, at the most."""
 
+_PAGE = 5000
+"""Places (due times and keys) read by one statement, where rows are known that cannot be run here."""
+
+_LOOKED_AT = 100
+"""Rows read by one statement to find out which of them can be run here: few, since their data may be large."""
+
+_LOOKED_BEHIND = 20_000
+"""Rows read by one acquire at the most; those behind more foreign rows wait for the next one."""
+
+Reader = Callable[[Mapping[Any, Any]], Row]
+"""Makes of a stored row what the engine knows."""
+
+Judge = Callable[[Any], str | None]
+"""Says why psched cannot run a row, None when it can."""
+
 
 class CompatLeases:
     """The leases of one process on one table. Safe to use from several threads."""
 
-    def __init__(self, database: Database, table: Table, occurrence: ColumnElement[Any]) -> None:
+    def __init__(
+        self, database: Database, table: Table, occurrence: ColumnElement[Any], read: Reader, judge: Judge | None = None
+    ) -> None:
         """`occurrence`: what of a row is another number once its run is finished."""
         self._database = database
         self._table = table
+        self._read_row = read
+        self._judge = judge
+        self._foreign = ForeignRows()
         self.occurrence = occurrence.label("occurrence")
         self._lock = threading.Lock()
         self._unanswered: dict[Lease, float] = {}
         self._write_statements()
 
-    def acquire(self, limit: int, alive_time: float) -> list[tuple[Mapping[Any, Any], Lease]]:
-        """Lease up to `limit` due rows, earliest first. When the answer is lost, these leases end by themselves."""
-        values = {"limit": limit, "alive": math.ceil(alive_time)}
+    def acquire(self, limit: int, alive_time: float, accepts: Accepts | None) -> list[Claim]:
+        """Lease up to `limit` due rows that can be run here, and write to no other.
 
-        def work(connection: Connection, uncertain: bool) -> Sequence[RowMapping]:
-            with self._database.transaction(connection):
-                rows = self._choose(connection, values)
-                if rows:
-                    keys = [row["id"] for row in rows]
-                    connection.execute(self._renew, {"keys": keys, "end": rows[0]["lease_end"]})
-            return rows
+        When the answer was lost, these leases end by themselves.
+        """
+        if limit <= 0:
+            return []
+        self._foreign.are_known(accepts)
+        claims, foreign = self._acquire(limit, alive_time, accepts)
+        if foreign and len(claims) < limit and self._look_behind(limit - len(claims), accepts):
+            further, _ = self._acquire(limit - len(claims), alive_time, accepts)
+            claims += further
+        return claims
 
-        return [self._claimed(row) for row in self._database.run(work)] if limit > 0 else []
-
-    def next_due(self, types: Collection[str] | None) -> float | None:
-        """Return in how many seconds the earliest row is due, None when there is none."""
-        if types is not None:
-            raise NotSupportedError("rdb_compat cannot look for rows of some types only; type: rdb can")
+    def next_due(self, accepts: Accepts | None) -> float | None:
+        """Return in how many seconds the earliest row is due of those not known to be foreign; None without any."""
+        if self._foreign.are_known(accepts):
+            return self._database.run(self._next_due_of_ours)
         wait = self._database.run(lambda connection, _: connection.execute(self._wait).scalar())
         return None if wait is None else max(0.0, wait / 1000)
 
@@ -181,13 +206,101 @@ class CompatLeases:
         )
         return update(self._table).where(*under_lease, *conditions).values(values)
 
-    def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        """Return the rows to be leased, locked, with `lease_end`."""
-        return connection.execute(self._due, values).mappings().all()
+    def _acquire(self, limit: int, alive_time: float, accepts: Accepts | None) -> tuple[list[Claim], bool]:
+        """Lease rows; tell, too, whether there were foreign ones among those that were chosen."""
+        values = {"limit": limit, "alive": math.ceil(alive_time)}
 
-    def _claimed(self, row: RowMapping) -> tuple[Mapping[Any, Any], Lease]:
-        fence = Fence.in_row(row).until(row["lease_end"])
-        return {**row, "timeout": row["lease_end"]}, fence.lease(row["id"], self.is_cancelled(row))
+        def work(connection: Connection, uncertain: bool) -> tuple[list[Claim], bool]:
+            with self._database.transaction(connection):
+                rows = self._choose(connection, values)
+                claims = [claim for row in rows if (claim := self._claim(row, accepts)) is not None]
+                if claims:
+                    keys = [claim.row.key for claim in claims]
+                    connection.execute(self._renew, {"keys": keys, "end": rows[0]["lease_end"]})
+            return claims, len(claims) < len(rows)
+
+        return self._database.run(work)
+
+    def _claim(self, row: RowMapping, accepts: Accepts | None) -> Claim | None:
+        """Return the claim of a row that is about to be leased; None of a foreign one, which is remembered."""
+        known = self._runnable(row, accepts, {"timeout": row["lease_end"]})
+        if known is None:
+            return None
+        lease = Fence.in_row(row).until(row["lease_end"]).lease(row["id"], self.is_cancelled(row))
+        return Claim(known, lease)
+
+    def _runnable(
+        self, row: RowMapping, accepts: Accepts | None, changes: Mapping[str, Any] = MappingProxyType({})
+    ) -> Row | None:
+        """Return what the engine knows of a row that can be run here; None of another, which is remembered.
+
+        `changes`: what is about to be written to the row.
+        """
+        known = self._read_row({**row, **changes})
+        if accepts is not None and not accepts(known.type):
+            self._foreign.add(row["id"], row["timeout"], None)
+            return None
+        problem = known.problem
+        if problem is None and self._judge is not None:
+            problem = self._judge(known)
+        if problem is not None:
+            self._foreign.add(row["id"], row["timeout"], problem)
+            return None
+        return known
+
+    def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
+        """Return rows to be leased, locked, with `lease_end`; of foreign ones those that are not known yet."""
+        if not self._foreign:
+            return connection.execute(self._due, values).mappings().all()
+        return self._take(connection, [key for key, _ in self._places(connection, values["limit"])], values)
+
+    def _take(self, connection: Connection, keys: Sequence[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
+        """Return the rows of these keys that are still due, locked, in the order of the keys."""
+        if not keys:
+            return []
+        taken = connection.execute(self._lock_due, {**values, "keys": keys}).mappings()
+        rows = {row["id"]: row for row in taken}
+        return [rows[key] for key in keys if key in rows]
+
+    def _places(self, connection: Connection, count: int) -> list[tuple[Any, int]]:
+        """Return keys and due times of the first rows that are due and not known to be foreign."""
+        found: list[tuple[Any, int]] = []
+        statement, after = self._due_places, dict[str, Any]()
+        while len(found) < count:
+            page = connection.execute(statement, after).all()
+            found += [(key, timeout) for key, timeout, _ in page if not self._foreign.has(key, timeout)]
+            if len(page) < _PAGE:
+                break
+            statement, after = self._due_places_after, {"after_key": page[-1][0], "after_timeout": page[-1][1]}
+        return found[:count]
+
+    def _look_behind(self, wanted: int, accepts: Accepts | None) -> bool:
+        """Find out what else of the due rows is foreign, up to the first `wanted` that are not; tell if there are any.
+
+        Nothing is locked or written.
+        """
+        runnable = 0
+        keys = [key for key, _ in self._database.run(lambda connection, _: self._places(connection, _LOOKED_BEHIND))]
+        for start in range(0, len(keys), _LOOKED_AT):
+            values = {"keys": keys[start : start + _LOOKED_AT]}
+            rows = self._database.run(partial(self._read_rows, values))
+            runnable += sum(self._runnable(row, accepts) is not None for row in rows)
+            if runnable >= wanted:
+                break
+        return runnable > 0
+
+    def _read_rows(self, values: Mapping[str, Any], connection: Connection, _: bool) -> Sequence[RowMapping]:
+        return connection.execute(self._read_keys, values).mappings().all()
+
+    def _next_due_of_ours(self, connection: Connection, _: bool) -> float | None:
+        statement, after = self._all_places, dict[str, Any]()
+        timeout: int
+        while page := connection.execute(statement, after).all():
+            for key, timeout, now in page:
+                if not self._foreign.has(key, timeout):
+                    return max(0.0, timeout - int(now) / 1000)
+            statement, after = self._all_places_after, {"after_key": page[-1][0], "after_timeout": page[-1][1]}
+        return None
 
     def _present(self, lease: Lease, row: RowMapping | None, uncertain: bool) -> Fence | None:
         """Return the fence under which the row is ours; None when it is not."""
@@ -231,6 +344,10 @@ class CompatLeases:
         self._seen = [*c, self.occurrence, now.label("now")]
         due = select(*self._seen, lease_end).where(c.timeout <= now).order_by(c.timeout, c.id)
         self._due = due.limit(bindparam("limit")).with_for_update(skip_locked=True)
+        self._lock_due = due.where(of_keys).order_by(None).with_for_update(skip_locked=True)
+        self._read_keys = select(*self._seen).where(of_keys)
+        self._due_places, self._due_places_after = self._pages_of_places(c.timeout <= now)
+        self._all_places, self._all_places_after = self._pages_of_places()
         of_lease = [c[name] for name in ("id", "timeout", "created_at") if name in c]
         self._locked = select(*of_lease, self.occurrence, now.label("now"), lease_end).where(of_keys).with_for_update()
         self._wait = self._waiting()
@@ -246,6 +363,16 @@ class CompatLeases:
         c = self._table.c
         first = select(c.timeout).where(*can_be_due).order_by(c.timeout).limit(1).scalar_subquery()
         return select(cast(first, BigInteger) * 1000 - now_ms())
+
+    def _pages_of_places(self, *conditions: ColumnElement[bool]) -> tuple[Select[Any], Select[Any]]:
+        """Return the SELECTs of the first places, with the clock, and of those behind :after_timeout, :after_key."""
+        c = self._table.c
+        places = select(c.id, cast(c.timeout, BigInteger), now_ms()).where(*conditions)
+        first = places.order_by(c.timeout, c.id).limit(_PAGE)
+        # The range stands by itself, since MariaDB uses an index for it, but not for (timeout, id) > (…, …).
+        after_timeout = bindparam("after_timeout", type_=BigInteger)
+        after_key: ColumnElement[Any] = bindparam("after_key")
+        return first, first.where(c.timeout >= after_timeout, or_(c.timeout > after_timeout, c.id > after_key))
 
 
 def seconds(milliseconds: ColumnElement[int]) -> ColumnElement[int]:

@@ -32,7 +32,7 @@ class CompatTaskStore(CompatLeaseStore):
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self._table = queue_table(MetaData(), table)
         leases = CompatQueueLeases(database, self._table)
-        super().__init__(database, Layout(database, self._table, "id", "PerfectQueue"), leases, read_task)
+        super().__init__(database, Layout(database, self._table, "id", "PerfectQueue"), leases)
         self._write_statements()
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:

@@ -23,6 +23,7 @@ from sqlalchemy import (
 
 from psched.backends.rdb_compat.fences import refusal
 from psched.backends.rdb_compat.leases import CompatLeases, seconds
+from psched.backends.rdb_compat.tables import read_task
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 from psched.errors import IdempotentAlreadyFinishedError, ScheduleError
@@ -42,7 +43,7 @@ class CompatQueueLeases(CompatLeases):
     """Rows of one queue. The occurrence is whether a row is finished, which is all that a finish leaves for sure."""
 
     def __init__(self, database: Database, table: Table) -> None:
-        super().__init__(database, table, case((table.c.created_at.is_(None), 1), else_=0))
+        super().__init__(database, table, case((table.c.created_at.is_(None), 1), else_=0), read_task)
 
     def is_cancelled(self, row: Mapping[Any, Any]) -> bool:
         """Tell whether somebody has set the time of creation to 0."""
@@ -82,17 +83,22 @@ class CompatQueueLeases(CompatLeases):
         """Return the rows to be leased: by weight, then by due time, and no more of a resource than may run."""
         running: Counter[str] = Counter()
         keys = []
-        for row in connection.execute(self._candidates, values).mappings():
+        for row in self._first_candidates(connection, values["limit"]):
             resource, most = row["resource"], row["max_running"]
             is_limited = resource is not None and isinstance(most, int)  # SQLite keeps whatever somebody writes
             if is_limited and row["running"] + running[resource] >= most:
                 continue
             running[resource] += 1
             keys.append(row["id"])
-        if not keys:
-            return []
-        rows = {row["id"]: row for row in connection.execute(self._take, {**values, "keys": keys}).mappings()}
-        return [rows[key] for key in keys if key in rows]
+        return self._take(connection, keys, values)
+
+    def _places(self, connection: Connection, count: int) -> list[tuple[Any, int]]:
+        return [(row["id"], row["timeout"]) for row in self._first_candidates(connection, count)]
+
+    def _first_candidates(self, connection: Connection, count: int) -> Sequence[RowMapping]:
+        """Return the first `count` candidates that are not known to be foreign."""
+        rows = connection.execute(self._candidates, {"limit": count + len(self._foreign)}).mappings().all()
+        return [row for row in rows if not self._foreign.has(row["id"], row["timeout"])][:count]
 
     def _write_statements(self) -> None:
         super()._write_statements()
@@ -104,7 +110,8 @@ class CompatQueueLeases(CompatLeases):
         lease_end = (seconds(now_ms() + 999) + bindparam("alive", type_=Integer)).label("lease_end")
         self._candidates = self._due_in_turn(now, is_due)
         of_keys = c.id.in_(bindparam("keys", expanding=True))
-        self._take = select(*self._seen, lease_end).where(of_keys, *is_due).with_for_update(skip_locked=True)
+        self._lock_due = select(*self._seen, lease_end).where(of_keys, *is_due).with_for_update(skip_locked=True)
+        self._all_places, self._all_places_after = self._pages_of_places(*is_live)
         self._retired = {
             "timeout": seconds(now_ms()) - RETIRED + bindparam("retention", type_=Integer),
             "created_at": None,
@@ -127,7 +134,7 @@ class CompatQueueLeases(CompatLeases):
         running = func.coalesce(held.c.running, 0)
         weight = func.coalesce(c.max_running, 1) * 1.0 / (running + 1)
         return (
-            select(c.id, c.resource, c.max_running, running.label("running"))
+            select(c.id, c.timeout, c.resource, c.max_running, running.label("running"))
             .select_from(self._table.outerjoin(held, c.resource == held.c.resource))
             .where(*is_due, (c.max_running.is_(None)) | (c.resource.is_(None)) | (c.max_running > running))
             .order_by(weight.desc(), c.timeout, c.id)

@@ -53,8 +53,8 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
             self._records = CompatRecords(*others, settings.holder, settings.reckoning)
             self._others = HashedLayout(database, meta_table(MetaData()), *others)
         self._table = schedules_table(MetaData(), table)
-        leases = CompatLeases(database, self._table, self._table.c.next_time)
-        super().__init__(database, Layout(database, self._table, "id", "PerfectSched"), leases, read_schedule)
+        leases = CompatLeases(database, self._table, self._table.c.next_time, read_schedule, settings.problem)
+        super().__init__(database, Layout(database, self._table, "id", "PerfectSched"), leases)
         self._pages = Pages(database, self._table, self._table.c.timeout, self._table.c.id)
         self._write_statements()
 

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 from psched.backends.rdb_compat.leases import CompatLeases
 from psched.backends.sql.layout import Layout
 from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
 from psched.errors import NotSupportedError, ScheduleError
-from psched.model import Claim, Lease, Retry, Row
+from psched.model import Claim, Lease, Retry
 from psched.store import Accepts
 
 
 class CompatLeaseStore(SqlStore):
-    """Due rows with leases in a table of the originals; `read` makes of a stored row what the engine knows."""
+    """Due rows with leases in a table of the originals."""
 
     shows_fence = False
     knows_holders = False
     keeps_types = False
 
-    def __init__(
-        self, database: Database, layout: Layout, leases: CompatLeases, read: Callable[[Mapping[Any, Any]], Row]
-    ) -> None:
+    def __init__(self, database: Database, layout: Layout, leases: CompatLeases) -> None:
         """Connects to nothing yet."""
         super().__init__(database, layout)
         self._leases = leases
-        self._read_row = read
 
     def acquire(
         self,
@@ -36,14 +32,17 @@ class CompatLeaseStore(SqlStore):
         types: Collection[str] | None = None,
         accepts: Accepts | None = None,
     ) -> list[Claim]:
-        """Lease up to `limit` due rows. Raises NotSupportedError for `types`: they are no column."""
-        if types is not None:
-            raise NotSupportedError("rdb_compat cannot take rows of some types only; type: rdb can")
-        return [Claim(self._read_row(row), lease) for row, lease in self._leases.acquire(limit, alive_time)]
+        """Lease up to `limit` due rows that can be run here; write to no other, which may be a Ruby worker's.
+
+        Raises NotSupportedError for `types`: they are no column.
+        """
+        _refuse(types)
+        return self._leases.acquire(limit, alive_time, accepts)
 
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
-        """Return in how many seconds the earliest row is due; None when there is none."""
-        return self._leases.next_due(types)
+        """Return in how many seconds the earliest row is due of those not known to be foreign; None without any."""
+        _refuse(types)
+        return self._leases.next_due(accepts)
 
     def due_by_type(self) -> Mapping[str, float]:
         """Raise NotSupportedError: types are no column."""
@@ -68,3 +67,8 @@ class CompatLeaseStore(SqlStore):
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
         """Give back nothing: this table does not know its holders."""
         return 0
+
+
+def _refuse(types: Collection[str] | None) -> None:
+    if types is not None:
+        raise NotSupportedError("rdb_compat cannot look for rows of some types only; type: rdb can")
