@@ -18,7 +18,7 @@ from psched.completion import Completion
 from psched.errors import AlreadyFinishedError, NotFoundError, PreemptedError, ScheduleError
 from psched.held import Held
 from psched.model import Claim, NewTask, Row
-from psched.store import LeaseStore
+from psched.store import Accepts, LeaseStore
 from psched.task import Task
 from psched.tidying import Tidying
 from psched.unfit import Sieve
@@ -78,8 +78,14 @@ class Source:
         tasks = self.poll_multi(1, types)
         return tasks[0] if tasks else None
 
-    def poll_multi(self, max_acquire: int, types: Collection[str] | None = None, ahead: bool = False) -> list[Task]:
-        """Acquire up to `max_acquire` due rows, earliest first.
+    def poll_multi(
+        self,
+        max_acquire: int,
+        types: Collection[str] | None = None,
+        ahead: bool = False,
+        accepts: Accepts | None = None,
+    ) -> list[Task]:
+        """Acquire up to `max_acquire` due rows, earliest first; `types` and `accepts` as for `LeaseStore.acquire`.
 
         `ahead`: the caller runs them one after another and renews the leases meanwhile, so they may start short. He
         also calls `tidy` when nobody waits for an answer.
@@ -91,7 +97,7 @@ class Source:
         seen: set[str] = set()
         for _ in range(_ROUNDS):
             asked = self._clock()
-            claims = self.store.acquire(max_acquire, lease_time, types)
+            claims = self.store.acquire(max_acquire, lease_time, types, accepts)
             able = self._sieve.able(claims)
             left = [claim for claim in able if not self._is_passed_over(claim, claim.lease.expires_at - lease_time)]
             tasks = self._adopt(left, asked + lease_time, started)

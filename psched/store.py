@@ -131,8 +131,8 @@ class LeaseStore(Protocol):
         """
         ...
 
-    def open_bell(self, selective: bool = False) -> Bell | None:
-        """Return one thread's new bell, `selective` for who takes some types only; None where nobody is called."""
+    def open_bell(self, accepts: Accepts | None = None) -> Bell | None:
+        """Return one thread's new bell for rows of the types that `accepts` accepts; None where nobody is called."""
         ...
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:

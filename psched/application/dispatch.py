@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from types import ModuleType
 from typing import ClassVar, cast
 
 from psched.application.modules import find, import_module
-from psched.application.routing import HandlerFactory, Routes, check_pattern, matches
+from psched.application.routing import HandlerFactory, Routes, check_pattern
 from psched.errors import ConfigError
+from psched.type_filter import Pattern, matches
 
 
 class Dispatch:
@@ -27,6 +29,16 @@ class Dispatch:
             if matches(pattern, type):
                 return cls._handler(target)
         return None
+
+    @classmethod
+    def routed_types(cls) -> Collection[Pattern] | None:
+        """Return what `routes` takes: no row of any other type is claimed.
+
+        None, for any type, where a subclass overrides `route`: what that takes cannot be enumerated. Such a subclass
+        may override this too.
+        """
+        is_ours = getattr(cls.route, "__func__", None) is Dispatch.__dict__["route"].__func__
+        return tuple(cls.routes) if is_ours else None
 
     @classmethod
     def check(cls) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from psched.application.base import Base
 from psched.application.event_loop import CancellableRun, EventLoops
-from psched.application.routing import HandlerFactory, Pattern, check_pattern, matches
+from psched.application.routing import HandlerFactory, check_pattern
 from psched.backoff import Backoff
 from psched.errors import ConfigError
 from psched.task import Task
+from psched.type_filter import Pattern, matches
 
 TaskFunction = Callable[[Task], Any]
 F = TypeVar("F", bound=TaskFunction)
@@ -75,6 +76,10 @@ class App:
     def route(self, type: str) -> HandlerFactory | None:
         """Return what makes the handler of this type: the first match in the order of registration, or None."""
         return next((factory for pattern, factory in self._routes.items() if matches(pattern, type)), None)
+
+    def routed_types(self) -> Collection[Pattern] | None:
+        """Return the types and expressions that are registered; None, for any type, where `route` is overridden."""
+        return tuple(self._routes) if type(self).route is App.route else None
 
     def check(self) -> None:
         """Raise ConfigError when nothing is registered."""

@@ -9,12 +9,10 @@ from typing import Protocol
 
 from psched.errors import ConfigError
 from psched.task import Task
+from psched.type_filter import Pattern, TypeFilter
 
 _MOST_TYPES = 1000
 """Types whose handlers are remembered."""
-
-Pattern = str | re.Pattern[str]
-"""What a route is chosen by: a string is the whole type, an expression is searched in it (as in PerfectQueue)."""
 
 
 class Handler(Protocol):
@@ -43,6 +41,10 @@ class Router(Protocol):
         """Return what makes the handler of this type, or None when it is not one of ours."""
         ...
 
+    def routed_types(self) -> Collection[Pattern] | None:
+        """Return the patterns of all routes, which say what rows are claimed; None: of any type."""
+        ...
+
     def check(self) -> None:
         """Raise ConfigError when a route leads nowhere."""
         ...
@@ -54,19 +56,22 @@ class Router(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The routers of a daemon, asked in order; a section may have an application of its own.
-
-    `types`: only rows of these are taken at all; None: of any.
-    """
+    """The routers of a daemon, asked in order; a section may have an application of its own."""
 
     routers: tuple[Router, ...]
     sections: Mapping[str, Application] = field(default_factory=dict)
-    types: Collection[str] | None = None
     _routes: dict[str, HandlerFactory] = field(default_factory=dict, compare=False, repr=False)
 
     def of(self, section: str) -> Application:
         """Return the application that runs the rows of this section."""
         return self.sections.get(section, self)
+
+    def types(self) -> TypeFilter:
+        """Return the filter of what some router routes."""
+        routed = [router.routed_types() for router in self.routers]
+        if any(patterns is None for patterns in routed):
+            return TypeFilter(None)
+        return TypeFilter(tuple(dict.fromkeys(pattern for patterns in routed for pattern in patterns or ())))
 
     def handler(self, task: Task) -> Handler | None:
         """Return a handler for `task`, or None when no router knows its type."""
@@ -90,13 +95,6 @@ class Application:
                 self._routes[type] = factory
                 return factory
         return None
-
-
-def matches(pattern: Pattern, type: str) -> bool:
-    """Return whether a route for `pattern` takes this type."""
-    if isinstance(pattern, str):
-        return pattern == type
-    return pattern.search(type) is not None
 
 
 def check_pattern(pattern: object) -> Pattern:

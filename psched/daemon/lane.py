@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from functools import partial
 
 from psched.application import Application
 from psched.daemon.ear import Ear
@@ -14,8 +13,10 @@ from psched.daemon.prefetch import Prefetch
 from psched.daemon.vigil import Vigil
 from psched.daemon.watch import Alone
 from psched.daemon.wording import is_refusal, one_line
+from psched.routed_types import RoutedTypes
 from psched.source import Source
 from psched.task import Task
+from psched.type_filter import TypeFilter
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +54,12 @@ class Lane:
         task_timeout: float | None,
         margin: float,
         seat: Alone | None = None,
+        types: RoutedTypes | None = None,
     ) -> None:
         """`margin`: how many seconds before its lease ends a run is told to stop.
 
-        `seat`: its place among the siblings that share a watch, if there are any.
+        `seat`: its place among the siblings that share a watch, if there are any. `types`: what is claimed (default:
+        rows of any type).
         """
         self.name = name
         self.source = source
@@ -66,10 +69,11 @@ class Lane:
         self.margin = margin
         self.seat = Alone() if seat is None else seat
         self.finished = Finished(name, source)
+        self._types = RoutedTypes(source, TypeFilter()) if types is None else types
         self._clock = vigil.clock
         self._vigil = vigil
         self._more = 0
-        self._ear = Ear(partial(source.open_bell, application.types is not None), self._unheard, vigil.clock)
+        self._ear = Ear(self._types.open_bell, self._unheard, vigil.clock)
         self._full = False
         self._busy_since = math.inf
         self._failures = 0
@@ -170,7 +174,7 @@ class Lane:
     def _take(self) -> Sequence[Task]:
         limit = self.prefetch.limit()
         begun = self._clock()
-        tasks = self.source.poll_multi(limit, self.application.types, ahead=True)
+        tasks = self._types.acquire(limit)
         self._asked = True
         self._full = len(tasks) >= limit
         if tasks:
@@ -201,7 +205,7 @@ class Lane:
         What is due does not wait for a bell's connection: with that to be made, it is asked before and after.
         """
         self.seat.keep()
-        if self._ear.is_to_connect and self.source.store.next_due(self.application.types) == 0:
+        if self._ear.is_to_connect and self._types.next_due() == 0:
             return True
         return self._rest_until_due() == 0
 
@@ -209,7 +213,7 @@ class Lane:
         """Ask when something is due, rest until then, and return the seconds; None when nothing is."""
         self._ear.listen(self._vigil.longest * _LISTENING)
         asked = self._clock()
-        wait = self.source.store.next_due(self.application.types)
+        wait = self._types.next_due()
         self._asked = True
         self._vigil.rest(wait, self._ear.called, self._clock() - asked)
         self._news = False

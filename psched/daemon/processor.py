@@ -27,6 +27,7 @@ from psched.daemon.watch import Seat, Watch
 from psched.daemon.wording import is_refusal, one_line
 from psched.daemon.worksites import Worksite, open_sites
 from psched.errors import ConfigError
+from psched.routed_types import RoutedTypes
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +43,11 @@ class Processor:
         settings = boot.settings
         cells = settings.processors if settings.processor_type == "thread" else 1
         self._boot = boot
-        self._application = application
         self._say = say
         self._stopping = StopOrder()
         self._runs = Runs(cells)
         self._sites = open_sites(settings, boot.holder)
+        self._types = {site.name: RoutedTypes(site.source, application.of(site.name).types()) for site in self._sites}
         sources = [site.source for site in self._sites]
         self._departure = Departure(sources, self._runs, boot.board, say)
         self._warden = Warden(self._runs, settings.child_kill_interval, self._departure.leave)
@@ -106,7 +107,7 @@ class Processor:
         self._boot.board.seal(names | dict(zip(idle, reversed(unsettled), strict=False)))
 
     def _runner(self, cell: int, application: Application) -> Runner:
-        lanes = [open_lane(site, application, self._boot) for site in self._sites]
+        lanes = [open_lane(site, application, self._types[site.name], self._boot) for site in self._sites]
         self._lanes += lanes
         return Runner(cell, lanes, self._runs, self._boot.board, self._stopping, self._acquired, self._done)
 
@@ -139,7 +140,7 @@ class Processor:
         for site in self._sites:
             try:
                 site.source.store.check_tables()
-                site.source.store.prepare(self._application.of(site.name).types)
+                self._types[site.name].prepare()
             except Exception as error:
                 if site.source.store.is_unavailable(error):
                     log.warning("section=%s the database does not answer yet: %s", site.name, one_line(error))
@@ -202,7 +203,7 @@ class Processor:
             ticker.close()
 
 
-def open_lane(site: Worksite, application: Application, boot: Boot) -> Lane:
+def open_lane(site: Worksite, application: Application, types: RoutedTypes, boot: Boot) -> Lane:
     """Return a lane of its own for one handler thread."""
     section, settings = site.section, boot.settings
     margin = min(settings.child_kill_interval + 1.0, section.alive_time / 4)
@@ -215,6 +216,7 @@ def open_lane(site: Worksite, application: Application, boot: Boot) -> Lane:
         section.task_timeout,
         margin,
         None if boot.watch is None else sit(boot.watch, boot.slot, site.name, section),
+        types,
     )
 
 

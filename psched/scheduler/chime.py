@@ -9,7 +9,7 @@ import os
 import threading
 from contextlib import suppress
 
-from psched.store import Bell, LeaseStore
+from psched.store import Accepts, Bell, LeaseStore
 
 
 class Chime:
@@ -20,9 +20,9 @@ class Chime:
         self._lock = threading.Lock()
         self._listening: list[ThreadBell] = []
 
-    def open_bell(self, selective: bool = False) -> Bell | None:
+    def open_bell(self, accepts: Accepts | None = None) -> Bell | None:
         """Return the store's own bell where it has one, which all processes hear; else one of this process."""
-        bell = self._store.open_bell(selective)
+        bell = self._store.open_bell(accepts)
         return ThreadBell(self) if bell is None else bell
 
     def ring(self) -> None:

@@ -25,6 +25,7 @@ from psched.daemon.vigil import Vigil
 from psched.daemon.warden import Warden
 from psched.daemon.wording import is_refusal, one_line
 from psched.errors import ConfigError
+from psched.routed_types import RoutedTypes
 from psched.scheduler import registrations
 from psched.scheduler.arrears import Arrears
 from psched.scheduler.handlers import Calls, Function, Ticks
@@ -66,8 +67,8 @@ class Engine:
         self._presence = Presence(opened.queue, work.bindings, mend=self._mend)
         self._since: float | None = None
         names = tuple(sorted(work.bindings))
-        ticks = Application((Ticks(opened.is_unavailable, opened.chime.ring),), types=names)
-        calls = Application((Calls(work.bindings),), types=names)
+        ticks = Application((Ticks(names, opened.is_unavailable, opened.chime.ring),))
+        calls = Application((Calls(work.bindings),))
         self._ticks = self._runner(0, "registrations", opened.schedules.source, ticks, _TICKS_AT_ONCE)
         self._calls = [self._runner(cell, "tasks", opened.tasks, calls, 1) for cell in range(1, work.concurrency + 1)]
         sources, runners = [opened.schedules.source, opened.tasks], [self._ticks, *self._calls]
@@ -129,7 +130,9 @@ class Engine:
 
     def _runner(self, cell: int, name: str, source: Source, application: Application, limit: int) -> Runner:
         margin = min(1.0, source.times.alive_time / 4)
-        lane = Lane(name, source, application, FixedPrefetch(limit), Vigil(self._work.poll_interval), None, margin)
+        types = RoutedTypes(source, application.types())
+        vigil = Vigil(self._work.poll_interval)
+        lane = Lane(name, source, application, FixedPrefetch(limit), vigil, None, margin, types=types)
         return Runner(cell, [lane], self._runs, self._board, self._stopping, self._acquired, lambda: None)
 
     def _acquired(self) -> None:

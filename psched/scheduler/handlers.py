@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -66,15 +66,22 @@ class Tick(Base):
 
 
 class Ticks:
-    """The router of registrations."""
+    """The router of registrations of the names that are bound."""
 
-    def __init__(self, is_unavailable: Callable[[Exception], bool], made: Callable[[], None]) -> None:
+    def __init__(
+        self, names: Collection[str], is_unavailable: Callable[[Exception], bool], made: Callable[[], None]
+    ) -> None:
+        self._names = names
         self._is_unavailable = is_unavailable
         self._made = made
 
     def route(self, type: str) -> HandlerFactory:
         """Return what makes a tick, whatever the registration is named."""
         return lambda task: Tick(task, self._is_unavailable, self._made)
+
+    def routed_types(self) -> Collection[str]:
+        """Return the names that are bound."""
+        return self._names
 
     def check(self) -> None:
         """Nothing can be wrong."""
@@ -154,6 +161,10 @@ class Calls:
         """Return what makes the call for a name, or None when it is not bound."""
         function = self._bindings.get(type)
         return None if function is None else lambda task: Call(task, function, self._loops)
+
+    def routed_types(self) -> Collection[str]:
+        """Return the names that are bound."""
+        return tuple(self._bindings)
 
     def check(self) -> None:
         """Nothing can be wrong."""

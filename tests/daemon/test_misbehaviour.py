@@ -27,7 +27,6 @@ def serves_others(daemon: Daemon) -> None:
         ("raise", "ValueError: as told"),
         ("exit", "SystemExit: 3"),
         ("unsettled", "was left unsettled by its handler"),
-        ("unknown", "no handler for this type"),
         ("os_exit", "ended with exit code 0 while running schedules:s1"),
         ("segfault", "was killed by SIGSEGV while running schedules:s1"),
         ("close", "a handler has closed the pipes to the master"),

@@ -65,8 +65,10 @@ def test_each_section_is_run_by_its_own_application(serve: Make) -> None:
     daemon.wait_for_trace("ran", "s1")
     daemon.wait_for_trace("ran", "q1")
     assert wait_for_status(daemon, "q1", "finished").data == {"n": 1, "done": True}
-    daemon.wait_for_log("key=q2 type=print no handler for this type")
+    with queue_of(daemon) as queue:
+        row = queue["q2"].metadata()
     assert daemon.traces(key="q2") == [], "a handler of the schedules has run a task of the queue"
+    assert (row.attempts, row.node, row.last_error) == (0, None, None)
     daemon.stop()
 
 
@@ -110,6 +112,7 @@ def test_a_handler_that_does_not_heed_a_cancel_ends_with_its_worker(serve: Make)
 
 def test_a_type_that_no_handler_is_for_uses_up_no_attempt(serve: Make) -> None:
     daemon = serve(max_attempts=1)
+    daemon.configure(queue={"app": "queue_application:Guessing", "task_heartbeat_interval": 0.1})
     with queue_of(daemon) as queue:
         queue.submit("q1", "of a newer application")
         daemon.start()

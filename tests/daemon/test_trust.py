@@ -40,9 +40,10 @@ def test_a_type_is_looked_up_in_the_routes_and_never_imported(make_daemon: Calla
     daemon = make_daemon(retry_wait=300).start()
     for number, type_ in enumerate(ASKS_FOR_CODE):
         daemon.add(f"key{number}", type_)
-    daemon.wait_for_log("no handler for this type", len(ASKS_FOR_CODE))
     daemon.add("last", "quick")
     daemon.wait_for_trace("ran", "last")
+    with daemon.schedules() as schedules:
+        assert [(row.attempts, row.node) for row in schedules.list() if row.key != "last"] == [(0, None)] * 6
     assert {trace["key"] for trace in daemon.traces()} == {"last"}
     daemon.stop()
 

@@ -67,7 +67,7 @@ class RdbLeaseStore(SqlStore):
             if problem is not None:
                 yield Finding("calls", False, problem)
 
-    def open_bell(self, selective: bool = False) -> Bell | None:
+    def open_bell(self, accepts: Accepts | None = None) -> Bell | None:
         """Return what rings when rows become due; None where the database calls nobody."""
         return self._database.open_bell(self._rows.name)
 

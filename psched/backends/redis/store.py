@@ -132,9 +132,9 @@ class RedisLeaseStore:
         found = self._server.run(lambda _: self._call("due_by_type"))
         return {type_.decode(): int(wait) / 1000 for type_, wait in zip(found[::2], found[1::2], strict=True)}
 
-    def open_bell(self, selective: bool = False) -> Bell:
+    def open_bell(self, accepts: Accepts | None = None) -> Bell:
         """Return a bell on the table's wake list."""
-        return WakeList(self._server, self._table, selective)
+        return WakeList(self._server, self._table, accepts is not None)
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now; None for those that are lost."""

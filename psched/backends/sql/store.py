@@ -11,7 +11,7 @@ from psched.bell import Bell
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 from psched.dialects.pairs import Executing, Texts
-from psched.store import Finding
+from psched.store import Accepts, Finding
 
 _NOW = Texts(select(now_ms()))
 
@@ -47,7 +47,7 @@ class SqlStore:
         """Tell whether `error` means that the database is away, overloaded or read-only."""
         return self._database.fault(error) is not None
 
-    def open_bell(self, selective: bool = False) -> Bell | None:
+    def open_bell(self, accepts: Accepts | None = None) -> Bell | None:
         """Return None: what these databases can do to call somebody is a dialect's."""
         return None
 

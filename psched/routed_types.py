@@ -1,0 +1,86 @@
+"""Names to a store the types that a worker claims, found among those that have rows. In children, one per section."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+
+from psched.bell import Bell
+from psched.clock import Clock, monotonic
+from psched.source import Source
+from psched.task import Task
+from psched.type_filter import TypeFilter
+
+_FRESH = 2.0
+"""Seconds for which the types that were found are taken for all there are, while a worker is busy."""
+_SHARE = 0.05
+"""How much of its time a busy worker spends on looking for types, at the most."""
+_ALWAYS = 8
+"""Up to so many exact names are told to the store whether they have rows or not, so that a new row is found at once."""
+
+
+class RoutedTypes:
+    """Polls one source for the types that a filter accepts. Safe to use from several threads.
+
+    A filter that accepts everything limits nothing, and costs nothing. Otherwise the types are looked up whenever the
+    worker asks when something is due, so an idle one knows every new type; a busy one looks every few seconds.
+    """
+
+    def __init__(self, source: Source, wanted: TypeFilter, clock: Clock = monotonic) -> None:
+        self.wanted = wanted
+        self._source = source
+        self._store = source.store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._always = wanted.names if len(wanted.names) <= _ALWAYS else frozenset()
+        self._present: Collection[str] = tuple(sorted(self._always))
+        self._look_at: float | None = None
+        """When a busy worker looks for types again; None: it has rested since it looked."""
+
+    def prepare(self) -> None:
+        """Let the store do beforehand what would delay the first rows."""
+        is_named = not self.wanted.is_everything and self._store.keeps_types
+        self._store.prepare(self._present if is_named else None)
+
+    def acquire(self, limit: int) -> list[Task]:
+        """Acquire up to `limit` due rows ahead of their runs, earliest first; see `Source.poll_multi`."""
+        if self.wanted.is_everything:
+            return self._source.poll_multi(limit, ahead=True)
+        if not self._store.keeps_types:
+            return self._source.poll_multi(limit, ahead=True, accepts=self.wanted.accepts)
+        return self._source.poll_multi(limit, self._named(), ahead=True)
+
+    def next_due(self) -> float | None:
+        """Return in how many seconds something is due, None when nothing is; see `LeaseStore.next_due`."""
+        if self.wanted.is_everything:
+            return self._store.next_due()
+        if not self._store.keeps_types:
+            return self._store.next_due(accepts=self.wanted.accepts)
+        wait = self._look()
+        with self._lock:
+            self._look_at = None
+        return wait
+
+    def open_bell(self) -> Bell | None:
+        """Return one thread's new bell for the types that are claimed."""
+        return self._source.open_bell(None if self.wanted.is_everything else self.wanted.accepts)
+
+    def _named(self) -> Collection[str]:
+        """Return the types to be acquired; the first time after a rest they are those that were seen then."""
+        with self._lock:
+            is_due = self._look_at is not None and self._clock() >= self._look_at
+            if self._look_at is None:
+                self._look_at = self._clock() + _FRESH
+        if is_due:
+            self._look()
+        return self._present
+
+    def _look(self) -> float | None:
+        """Find the types that are there, and return in how many seconds a row of an accepted one is due."""
+        begun = self._clock()
+        heads = {type_: wait for type_, wait in self._store.due_by_type().items() if self.wanted.accepts(type_)}
+        now = self._clock()
+        with self._lock:
+            self._present = tuple(sorted(self._always | heads.keys()))
+            self._look_at = now + max(_FRESH, (now - begun) / _SHARE)
+        return min(heads.values(), default=None)

@@ -1,0 +1,92 @@
+"""Which types a worker claims: what its application routes, restricted to what it is told to serve."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+import pytest
+
+from psched.application import App, Base, Dispatch
+from psched.application.routing import Application, HandlerFactory
+from psched.handlers.command import Command
+from psched.handlers.enqueue import Enqueue
+from psched.type_filter import TypeFilter
+
+
+class Known(Dispatch):
+    routes: ClassVar = {"a": Base, re.compile("^b"): Base}
+
+
+class Guessing(Dispatch):
+    @classmethod
+    def route(cls, type: str) -> HandlerFactory | None:
+        return None
+
+
+class GuessingApp(App):
+    def route(self, type: str) -> HandlerFactory | None:
+        return None
+
+
+def accepted(wanted: TypeFilter) -> str:
+    return "".join(type_ for type_ in "abcdx" if wanted.accepts(type_))
+
+
+def test_all_routers_of_an_application_count() -> None:
+    app = App()
+    app.task("c")(print)
+    app.task(re.compile("d$"))(print)
+    wanted = Application((Known, app)).types()
+    assert accepted(wanted) == "abcd"
+    assert wanted.names == {"a", "c"}
+    assert not wanted.is_everything
+
+
+def test_what_overrides_route_may_take_any_type_unless_it_says_otherwise() -> None:
+    for router in (Guessing, GuessingApp()):
+        assert Application((Known, router)).types().is_everything
+
+    class Telling(Guessing):
+        @classmethod
+        def routed_types(cls) -> list[str]:
+            return ["x"]
+
+    assert accepted(Application((Telling,)).types()) == "x"
+
+
+def test_the_ready_made_applications_take_their_own_types_only() -> None:
+    wanted = Application((Command, Enqueue)).types()
+    for type_ in ("command", "command.x", "enqueue", "enqueue.y"):
+        assert wanted.accepts(type_)
+    assert not wanted.accepts("commander")
+
+
+@pytest.mark.parametrize("expression", ["", ".*", "^.*$", r"\A.*\Z"])
+def test_an_expression_that_is_found_everywhere_takes_everything(expression: str) -> None:
+    assert TypeFilter((re.compile(expression),)).is_everything
+    assert not TypeFilter((re.compile("."),)).is_everything
+
+
+def test_globs_restrict_what_is_routed() -> None:
+    assert accepted(TypeFilter(None).serving(["[ab]", "x"])) == "abx"
+    assert accepted(TypeFilter(("a", "c")).serving(["[ab]"])) == "a"
+    assert TypeFilter(None).serving(["x", "[ab]"]).names == {"x"}
+    assert TypeFilter(("a", "c")).serving(["?"]).names == {"a", "c"}
+    assert TypeFilter(None).serving(["*"]).is_everything
+    assert TypeFilter(None).serving([]).is_everything
+    assert not TypeFilter(None).serving(["video.*"]).accepts("Video.cut")
+
+
+def test_one_without_routes_takes_nothing() -> None:
+    assert accepted(Application(()).types()) == ""
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [TypeFilter(), TypeFilter(("a", re.compile("B", re.IGNORECASE)), ("[a-z]",)), TypeFilter((), ("ä",))],
+)
+def test_another_process_reads_it_as_it_was(wanted: TypeFilter) -> None:
+    assert TypeFilter.decode(wanted.encode()) == wanted
+    with pytest.raises(ValueError, match="no filter of types"):
+        TypeFilter.decode('{"routes": 1}')
