@@ -58,15 +58,20 @@ class Policy:
 class Lease(NamedTuple):
     """The right to run and settle one row until `expires_at`, proved by `fence`.
 
-    `fence` is what every write under this lease compares: in `rdb` an integer that grows at each acquire, in
-    `rdb_compat` the occurrence and the due time that were written last, packed into one. `expires_at` is unix seconds
-    on the database's clock. `cancel_requested` is what the row said when the lease was last written.
+    `fence` is an integer that grows at each acquire of the key, in `rdb_compat` the occurrence and the due time that
+    were written last, packed into one. `claim` is the number of the acquire that wrote the lease, `nonce` that of the
+    call that created the row; 0 in `rdb_compat`. Every write under the lease compares fence, holder and `claim`: a
+    fence alone may come again, after a failover that lost data or for a key deleted and created anew within a
+    millisecond. `expires_at` is unix seconds on the database's clock. `cancel_requested` is what the row said when the
+    lease was last written.
     """
 
     key: str
     fence: int
     expires_at: float
     cancel_requested: bool = False
+    claim: int = 0
+    nonce: int = 0
 
 
 @dataclass(frozen=True, slots=True)

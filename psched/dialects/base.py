@@ -21,7 +21,8 @@ from sqlalchemy.sql.selectable import Select
 
 from psched.dialects.insertion import Ways
 from psched.dialects.listening import Connections
-from psched.dialects.now import now_ms as now_ms  # noqa: PLC0414 – whoever knows dialects knows their clock
+from psched.dialects.now import larger_of as larger_of  # noqa: PLC0414 – whoever knows dialects knows their clock
+from psched.dialects.now import now_ms as now_ms  # noqa: PLC0414
 from psched.dialects.now import now_once as now_once  # noqa: PLC0414
 from psched.dialects.pairs import Executing, Prepared
 from psched.errors import ConfigError

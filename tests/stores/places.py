@@ -29,6 +29,11 @@ PAIRS = [*SQL_PAIRS, ("redis", "redis")]
 SERVER_PAIRS = [(type_, database) for database in KINDS for type_ in STORES]
 """Those on a server of SQL."""
 
+on_our_tables = pytest.mark.parametrize(
+    "bare", [*(("rdb", database) for database in DATABASES), ("redis", "redis")], indirect=True, ids="-".join
+)
+"""A test of what the originals' tables have no place for."""
+
 on_sql = pytest.mark.parametrize("bare", SQL_PAIRS, indirect=True, ids="-".join)
 """A test of what only SQL databases have."""
 

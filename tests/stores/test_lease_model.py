@@ -27,14 +27,12 @@ from psched.model import Claim
 from psched.store import ScheduleStore
 from tests.stores.bench import LONG_AGO, LOST, Bench, soon
 from tests.stores.lease_model import APART, LeaseModel
-from tests.stores.test_interleavings import rewritten, unfenced_scripts
+from tests.stores.test_interleavings import FENCE, rewritten, unfenced_scripts
 
 KEYS = ["a", "b", "c", "d"]
 LEASES = st.sampled_from([100, 300])
 WAITS = st.sampled_from([100, 200, 1000])
 HOLDERS = st.sampled_from(["one", "two", "three"])
-FENCE = r"\b(?:\w+\.)?[`\"]?(?:fence|timeout)[`\"]? = ((?:\?|%\(\w+\)s|%s)(?:::\w+)?)(?! *,)"
-"""How the fence is compared in an UPDATE."""
 CLOCKS = {
     "julianday('now')": "(julianday('now') + 1 / 24.0)",
     "statement_timestamp()": "(statement_timestamp() + interval '1 hour')",

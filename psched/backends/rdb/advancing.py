@@ -45,8 +45,9 @@ _ENTRY = {
 class Advancing:
     """The two statements on one table and its ledger."""
 
-    def __init__(self, database: Database, table: Table, leases: Leases, records: Records) -> None:
+    def __init__(self, database: Database, table: Table, leases: Leases, records: Records, holder: str) -> None:
         self._database = database
+        self._holder = holder
         self._records = records
         self._write_statements(table, leases.statements, records)
 
@@ -68,7 +69,7 @@ class Advancing:
         rows = [self._row(step) for step in steps]
 
         def work(connection: Executing, uncertain: bool) -> tuple[bool, bool]:
-            advance = partial(self._advance.execute, connection, rows, {})
+            advance = partial(self._advance.execute, connection, rows, {"lease_holder": self._holder})
             enter = partial(self._enter.execute, connection, rows, {})
             return self._database.execute_all(connection, len(steps), advance, enter), uncertain
 
@@ -81,6 +82,7 @@ class Advancing:
             **self._records.values(row, step.entry),
             "key": row.key,
             "fence": step.claim.lease.fence,
+            "claim": step.claim.lease.claim,
             "following": milliseconds(step.next_time),
             "following_due": milliseconds(step.next_run_time),
             "settled": milliseconds(row.next_time if step.entry.last is None else step.entry.last),

@@ -86,11 +86,11 @@ class Leases:
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now; None for those that are lost."""
-        renewed: dict[tuple[str, int], Lease] = {}
+        renewed: dict[tuple[str, int, int], Lease] = {}
         for start in range(0, len(leases), _BATCH):
             rows = self._extend(leases[start : start + _BATCH], math.ceil(alive_time * 1000))
-            renewed.update(((row["key"], row["fence"]), lease_of(row)) for row in rows)
-        return [renewed.get((lease.key, lease.fence)) for lease in leases]
+            renewed.update(((row["key"], row["fence"], row["claim"]), lease_of(row)) for row in rows)
+        return [renewed.get((lease.key, lease.fence, lease.claim)) for lease in leases]
 
     def release(self, lease: Lease, until: float) -> None:
         """Make the row due now, the attempt not counted."""
@@ -120,17 +120,22 @@ class Leases:
         Returns None when it is done, and the row when the lease is ours but another condition of the statement does
         not hold. Raises PreemptedError, IdempotentNotFoundError, IdempotentAlreadyFinishedError.
         """
-        parameters = {"lease_key": lease.key, "lease_fence": lease.fence}
+        parameters = {
+            "lease_key": lease.key,
+            "lease_fence": lease.fence,
+            "lease_claim": lease.claim,
+            "lease_holder": self._holder,
+        }
 
         def work(connection: Executing, uncertain: bool) -> tuple[bool, RowMapping | None]:
             if self._execute(connection, statement, {**parameters, **values}, also):
                 return True, None
             row = whole(connection).execute(self.statements.read, {"lease_key": lease.key}).mappings().first()
-            settled_before = row is not None and row["fence"] == lease.fence and row["status"] != RUNNING
+            settled_before = row is not None and _is_last(lease, row) and row["status"] != RUNNING
             return uncertain and settled_before, row
 
         done, row = self._database.run_direct(work, until)
-        return None if done else _still_ours(lease, row)
+        return None if done else self._still_ours(lease, row)
 
     def settle_many(
         self,
@@ -147,13 +152,16 @@ class Leases:
         `leases` None when that is done, be it by an earlier call whose answer was lost, else what `settle` would raise.
         """
         found: list[ScheduleError | None] = []
+        values = {**values, "lease_holder": self._holder}
         for start in range(0, len(leases), _BATCH):
             part = leases[start : start + _BATCH]
-            given: list[dict[str, Any]] = [{"key": lease.key, "fence": lease.fence} for lease in part]
+            given: list[dict[str, Any]] = [
+                {"key": lease.key, "fence": lease.fence, "claim": lease.claim} for lease in part
+            ]
             if more is not None:
                 given = [row | dict(told) for row, told in zip(given, more[start : start + _BATCH], strict=True)]
             rows = self._database.run_direct(partial(self._settle_many, given, statement, values), until)
-            found += [None if rows is None else _unless(lease, rows.get(lease.key), outcome) for lease in part]
+            found += [None if rows is None else self._unless(lease, rows.get(lease.key), outcome) for lease in part]
         return found
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
@@ -205,15 +213,42 @@ class Leases:
 
     def _extend(self, leases: Sequence[Lease], alive: int) -> Sequence[RowMapping]:
         keys = [lease.key for lease in leases]
-        values = {"alive": alive, "keys": keys, "pairs": [(lease.key, lease.fence) for lease in leases]}
+        given = [(lease.key, lease.fence, lease.claim) for lease in leases]
+        values = {"alive": alive, "keys": keys, "leases": given, "lease_holder": self._holder}
 
         def work(connection: Connection, uncertain: bool) -> Sequence[RowMapping]:
             changed = connection.execute(self.statements.extend, values)
             if not self._database.dialect.returning:
-                changed = connection.execute(self.statements.held, {"keys": keys})
+                changed = connection.execute(self.statements.held, values)
             return changed.mappings().all()
 
         return self._database.run(work)
+
+    def _unless(self, lease: Lease, row: RowMapping | None, outcome: str) -> ScheduleError | None:
+        """Return None when `row` has its `outcome` under `lease`, else what has become of it."""
+        if row is not None and _is_last(lease, row) and row["status"] == outcome:
+            return None
+        refusal = self._refusal(lease, row)
+        return PreemptedError(f"{lease.key!r}: this run could not be settled") if refusal is None else refusal
+
+    def _still_ours(self, lease: Lease, row: RowMapping | None) -> RowMapping | None:
+        """Return `row` when it is under `lease`; raise what happened to it otherwise."""
+        refusal = self._refusal(lease, row)
+        if refusal is not None:
+            raise refusal
+        return row
+
+    def _refusal(self, lease: Lease, row: RowMapping | None) -> ScheduleError | None:
+        """Return what happened to `row` when it is not under `lease`, else None."""
+        if row is None:
+            return IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
+        is_last, runs = _is_last(lease, row), row["status"] == RUNNING
+        if is_last and not runs:
+            return IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was settled before")
+        if is_last and row["holder"] == self._holder:
+            return None
+        whose = f"{row['node']} has it" if runs else "nobody has it now"
+        return PreemptedError(f"{lease.key!r}: the lease of this run is lost; {whose}")
 
     def _still_leased(self, now: float) -> list[int]:
         """Return the numbers of acquires without an answer that may hold rows, as some statement may come late."""
@@ -238,35 +273,13 @@ def new_number() -> int:
 
 def lease_of(row: RowMapping) -> Lease:
     """Return the lease that stands in a row."""
-    return Lease(row["key"], row["fence"], row["due"] / 1000, bool(row.get("cancel_requested", False)))
+    cancelled = bool(row.get("cancel_requested", False))
+    return Lease(row["key"], row["fence"], row["due"] / 1000, cancelled, row["claim"], row["nonce"])
 
 
-def _unless(lease: Lease, row: RowMapping | None, outcome: str) -> ScheduleError | None:
-    """Return None when `row` has its `outcome` under `lease`, else what has become of it."""
-    if row is not None and row["fence"] == lease.fence and row["status"] == outcome:
-        return None
-    refusal = _refusal(lease, row)
-    return PreemptedError(f"{lease.key!r}: this run could not be settled") if refusal is None else refusal
-
-
-def _still_ours(lease: Lease, row: RowMapping | None) -> RowMapping | None:
-    """Return `row` when it is under `lease`; raise what happened to it otherwise."""
-    refusal = _refusal(lease, row)
-    if refusal is not None:
-        raise refusal
-    return row
-
-
-def _refusal(lease: Lease, row: RowMapping | None) -> ScheduleError | None:
-    """Return what happened to `row` when it is not under `lease`, else None."""
-    if row is None:
-        return IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
-    if row["fence"] != lease.fence:
-        whose = f"{row['node']} has it" if row["status"] == RUNNING else "nobody has it now"
-        return PreemptedError(f"{lease.key!r}: the lease of this run is lost; {whose}")
-    if row["status"] != RUNNING:
-        return IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was settled before")
-    return None
+def _is_last(lease: Lease, row: RowMapping) -> bool:
+    """Tell whether nobody has had the row after `lease`."""
+    return bool(row["fence"] == lease.fence and row["claim"] == lease.claim)
 
 
 def storable(error: str | None) -> str | None:

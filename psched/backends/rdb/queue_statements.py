@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Table, Update, bindparam, case, delete, func, null, select, update
 
-from psched.backends.rdb.statements import LeaseStatements, after
+from psched.backends.rdb.statements import LeaseStatements, after, next_fence
 from psched.backends.rdb.tables import CANCELLED, FAILED, FINISHED, RUNNING, USER_BAND, WAITING
 from psched.dialects.base import now_ms
 from psched.dialects.given import Compiled
@@ -59,7 +59,7 @@ class QueueStatements:
             (c.ready, now_ms()),
             (c.due, after("alive")),
             (c.status, RUNNING),
-            (c.fence, c.fence + 1),
+            (c.fence, next_fence(self._table)),
             (c.claim, bindparam("claim_number")),
             (c.holder, bindparam("claimer")),
             (c.node, bindparam("claimer")),

@@ -32,12 +32,12 @@ def claimed_schedule(holder: str, row: Sequence[Any]) -> Claim:
     if schedule is None:
         values = {"status": RUNNING, "node": holder}
         schedule = read_schedule({**dict(zip(CLAIMED_OF_SCHEDULE, row, strict=True)), **values})
-    return Claim(schedule, Lease(row[0], row[2], row[3] / 1000))
+    return Claim(schedule, Lease(row[0], row[2], row[3] / 1000, False, row[4], row[5]))
 
 
 def _plain_schedule(holder: str, row: Sequence[Any]) -> ScheduleRow | None:
     """Return the schedule of a row that is as it should be, never paused nor run besides; None for any other."""
-    key, _, _, due, type_, data, attempts, error, cron, timezone, delay, time, last, *rest = row
+    key, _, _, due, _, _, type_, data, attempts, error, cron, timezone, delay, time, last, *rest = row
     *apart, catch_up, lateness, alert = rest
     texts = key.__class__ is type_.__class__ is data.__class__ is cron.__class__ is timezone.__class__ is str
     numbers = attempts.__class__ is delay.__class__ is time.__class__ is int

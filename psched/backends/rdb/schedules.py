@@ -78,7 +78,7 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
         self._addition = Addition(database, self._table, self._records, settings.holder)
         self._pages = Pages(database, self._table, self._table.c.due, self._table.c.key)
         self._write_statements(self._table, self._leases.statements)
-        self._advancing = Advancing(database, self._table, self._leases, self._records)
+        self._advancing = Advancing(database, self._table, self._leases, self._records, settings.holder)
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         """Create schedules and return the keys that existed before."""

@@ -14,6 +14,7 @@ from sqlalchemy import (
     case,
     func,
     literal,
+    literal_column,
     null,
     select,
     tuple_,
@@ -22,14 +23,14 @@ from sqlalchemy import (
 )
 
 from psched.backends.rdb.tables import RUNNING, WAITING
-from psched.dialects.base import Dialect, ExactText, LongText, now_ms, now_once
+from psched.dialects.base import Dialect, ExactText, LongText, larger_of, now_ms, now_once
 from psched.dialects.given import Given, Told
 from psched.model import WORKER_DIED
 
 _LONGEST_BACKOFF = 30
 """Doublings of the wait after crashes: beyond that a shift would overflow, and any cap is reached."""
 
-GIVEN_LEASE = {"key": ExactText(255), "fence": BigInteger()}
+GIVEN_LEASE = {"key": ExactText(255), "fence": BigInteger(), "claim": BigInteger()}
 """What is given of a lease, where many are ended at once."""
 
 _GIVEN_RETRY = {**GIVEN_LEASE, "wait": BigInteger(), "error": LongText()}
@@ -38,6 +39,22 @@ _GIVEN_RETRY = {**GIVEN_LEASE, "wait": BigInteger(), "error": LongText()}
 def after(name: str) -> ColumnElement[int]:
     """Return the time `name` (a parameter, in milliseconds) from now."""
     return now_ms() + bindparam(name, type_=BigInteger)
+
+
+def next_fence(table: Table) -> ColumnElement[int]:
+    """Return the fence of the next lease: larger than the one before, and no smaller than the clock in milliseconds.
+
+    After a failover that lost acquires the clock alone keeps it from being one that a lost acquire was given.
+    """
+    return larger_of(table.c.fence + 1, now_ms())
+
+
+def held_by(table: Table, holder: ColumnElement[str]) -> ColumnElement[bool]:
+    """Return the condition that the row is held by `holder`, written so that no index of holders is used for it.
+
+    The key finds the row. A planner whose statistics are of an idle table would rather read all that `holder` holds.
+    """
+    return func.coalesce(table.c.holder, literal_column("''")) == holder
 
 
 class LeaseStatements:
@@ -53,16 +70,19 @@ class LeaseStatements:
         self._table = table
         self._scope = scope
         told = [table.c.cancel_requested] if "cancel_requested" in table.c else []
-        self._lease = [table.c.key, table.c.fence, table.c.due, *told]
+        self._lease = [*(table.c[name] for name in ("key", "fence", "due", "claim", "nonce")), *told]
         self._ended = {"status": WAITING, "holder": null(), "updated": now_ms()}
+        self._holder = bindparam("lease_holder", type_=table.c.holder.type)
         self.under_lease = (
             table.c.key == bindparam("lease_key"),
             table.c.fence == bindparam("lease_fence"),
+            table.c.claim == bindparam("lease_claim"),
+            held_by(table, self._holder),
             table.c.status == RUNNING,
         )
         self.claimed = [table.c[name] for name in table.info["claimed"]]
         self.read = select(*table.c).where(table.c.key == bindparam("lease_key"))
-        self.fences = select(table.c.key, table.c.fence, table.c.status, table.c.node).where(
+        self.fences = select(*(table.c[name] for name in ("key", "fence", "claim", "status", "holder", "node"))).where(
             table.c.key.in_(bindparam("keys", expanding=True))
         )
         self.release = self._releasing()
@@ -74,17 +94,21 @@ class LeaseStatements:
         self.give_back = self._giving_back()
 
     def settling(self, *conditions: ColumnElement[bool], **values: Any) -> Update:
-        """Return the UPDATE that ends the lease :lease_key, :lease_fence and writes `values`, if `conditions` hold."""
+        """Return the UPDATE that ends a lease and writes `values`, if `conditions` hold.
+
+        The lease is :lease_key, :lease_fence, :lease_claim and :lease_holder.
+        """
         return update(self._table).where(*self.under_lease, *conditions).values({**self._ended, **values})
 
     def settling_many(self, **values: Any) -> Given:
-        """Return the UPDATE that ends all leases given by their keys and fences, and writes `values`."""
+        """Return the UPDATE that ends all given leases of :lease_holder and writes `values`."""
         return Given(GIVEN_LEASE, lambda given: self.settling_given(given, **values))
 
     def settling_given(self, given: Told, *conditions: ColumnElement[bool], **values: Any) -> Update:
-        """Return the UPDATE that ends the leases with a given key and fence and writes `values`, on `conditions`."""
+        """Return the UPDATE that ends the given leases of :lease_holder and writes `values`, on `conditions`."""
         c = self._table.c
-        ours = (c.key == given["key"], c.fence == given["fence"], c.status == RUNNING)
+        lease = (c.key == given["key"], c.fence == given["fence"], c.claim == given["claim"])
+        ours = (*lease, held_by(self._table, self._holder), c.status == RUNNING)
         return update(self._table).where(*ours, *conditions).values({**self._ended, "updated": now_once(), **values})
 
     def due(self, type_count: int | None, locked: bool) -> Select[Any]:
@@ -111,7 +135,7 @@ class LeaseStatements:
                 (c.ready, c.due),
                 (c.due, after("alive")),
                 (c.status, RUNNING),
-                (c.fence, c.fence + 1),
+                (c.fence, next_fence(self._table)),
                 (c.claim, bindparam("claim_number")),
                 (c.holder, bindparam("claimer")),
                 (c.node, bindparam("claimer")),
@@ -140,19 +164,21 @@ class LeaseStatements:
         return self.settling_given(given, due=now_once() + given["wait"], last_error=kept, crashes=0)
 
     def _extending(self) -> Update:
-        """Renew :pairs of key and fence; :keys are the same keys again, by which the rows are found."""
+        """Renew the :leases of :lease_holder; :keys are their keys again, by which the rows are found."""
         c = self._table.c
         ours = (
             c.key.in_(bindparam("keys", expanding=True)),
             c.status == RUNNING,
-            tuple_(c.key, c.fence).in_(bindparam("pairs", expanding=True)),
+            held_by(self._table, self._holder),
+            tuple_(c.key, c.fence, c.claim).in_(bindparam("leases", expanding=True)),
         )
         extend = update(self._table).where(*ours).values(due=after("alive"), updated=now_ms())
         return extend.returning(*self._lease) if self._dialect.returning else extend
 
     def _holding(self) -> Select[Any]:
         c = self._table.c
-        return select(*self._lease).where(c.key.in_(bindparam("keys", expanding=True)), c.status == RUNNING)
+        of_keys = c.key.in_(bindparam("keys", expanding=True))
+        return select(*self._lease).where(of_keys, held_by(self._table, self._holder), c.status == RUNNING)
 
     def _undoing(self) -> Update:
         """Make rows as they were before the acquires numbered :claims of :claimer, whose answers were lost."""

@@ -13,7 +13,7 @@ from psched.dialects.base import ExactText, LongText
 USER_BAND = 1000
 """What sets the bands of tasks with a user apart; more than twice any priority."""
 
-_LEASED = ("key", "ready", "fence", "due")
+_LEASED = ("key", "ready", "fence", "due", "claim", "nonce")
 _SHARED = ("type", "data", "attempts", "last_error")
 CLAIMED_OF_TASK = (
     *_LEASED,

@@ -10,6 +10,7 @@ from psched.backends.sql.fields import LAST_SECOND, Fields
 from psched.model import Claim, Lease, TaskRow
 from psched.payload import decode, is_compressed, type_from_key
 
+_CANCELLED = CLAIMED_OF_TASK.index("cancel_requested")
 _LAST_MS = LAST_SECOND * 1000
 _LIMITS = {int, type(None)}
 _ERRORS = {str, type(None)}
@@ -21,7 +22,7 @@ def claimed_task(holder: str, row: Sequence[Any]) -> Claim:
 
     A row that is as psched writes it is read without looking at each column by itself: this is done for every task.
     """
-    lease = Lease(row[0], row[2], row[3] / 1000, bool(row[8]))
+    lease = Lease(row[0], row[2], row[3] / 1000, bool(row[_CANCELLED]), row[4], row[5])
     task = _plain_task(holder, row)
     if task is None:
         values = {"status": RUNNING, "node": holder, "finished_at": None}
@@ -31,7 +32,8 @@ def claimed_task(holder: str, row: Sequence[Any]) -> Claim:
 
 def _plain_task(holder: str, row: Sequence[Any]) -> TaskRow | None:
     """Return the task of a row that is as it should be, and not compressed; None for any other."""
-    key, _, _, due, type_, data, attempts, error, cancelled, run_at, created, user, most_running, priority, most = row
+    key, _, _, due, _, _, type_, data, attempts, error, *rest = row
+    cancelled, run_at, created, user, most_running, priority, most = rest
     texts = key.__class__ is type_.__class__ is data.__class__ is user.__class__ is str
     numbers = attempts.__class__ is run_at.__class__ is created.__class__ is priority.__class__ is int
     if not (texts and numbers and type_ and data[:1] == "{" and -_LAST_MS <= run_at <= _LAST_MS):

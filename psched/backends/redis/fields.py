@@ -45,7 +45,8 @@ def stored(key: str | bytes, found: Sequence[bytes]) -> dict[str, Any]:
 
 def lease_of(row: Mapping[str, Any]) -> Lease:
     """Return the lease that stands in a row that was just leased."""
-    return Lease(row["key"], row["fence"], row["due"] / 1000, bool(row["cancel_requested"]))
+    numbers = (_whole(row["claim"]), _whole(row["nonce"]))
+    return Lease(row["key"], row["fence"], row["due"] / 1000, bool(row["cancel_requested"]), *numbers)
 
 
 def common(fields: Fields) -> dict[str, Any]:
@@ -69,6 +70,11 @@ def milliseconds(seconds: float) -> int:
 def reader_of(name: str) -> Callable[[bytes], Any]:
     """Return what reads the value of a field."""
     return _number if name in _NUMBERS else as_text
+
+
+def _whole(value: object) -> int:
+    """Return a number, 0 for what somebody has put in its place."""
+    return value if isinstance(value, int) else 0
 
 
 def _nothing() -> None:

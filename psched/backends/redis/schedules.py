@@ -123,7 +123,7 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
         found: builtins.list[Rule | ScheduleError | None] = []
         for start in range(0, len(steps), _PAGE):
             part = steps[start : start + _PAGE]
-            words = [word for step in part for word in (*_lease(step), *self._step(step))]
+            words = [word for step in part for word in (*self._lease_words(step.claim.lease), *self._step(step))]
             answers = self._answers("together", words, until)
             found += [_advanced(step, answer) for step, answer in zip(part, answers, strict=True)]
         return found
@@ -153,10 +153,6 @@ def claimed(holder: str, key: bytes, values: Sequence[Any]) -> Claim:
 def read_row(row: Mapping[str, Any]) -> ScheduleRow:
     """Return a stored schedule, which may be older than policies; what cannot be used of it is its `problem`."""
     return read_schedule(ChainMap({"catch_up": "all"}, cast("dict[str, Any]", row)) if row["catch_up"] is None else row)
-
-
-def _lease(step: Step) -> tuple[Argument, Argument]:
-    return step.claim.lease.key, step.claim.lease.fence
 
 
 def _advanced(step: Step, answer: Answer | None) -> Rule | ScheduleError | None:

@@ -141,7 +141,7 @@ class RedisLeaseStore:
         renewed: list[Lease | None] = []
         for start in range(0, len(leases), _BATCH):
             part = leases[start : start + _BATCH]
-            pairs = [word for lease in part for word in (lease.key, lease.fence)]
+            pairs = [word for lease in part for word in self._lease_words(lease)]
             ends = self._run("extend", math.ceil(alive_time * 1000), *pairs)
             renewed += [_renewed(lease, end) for lease, end in zip(part, ends, strict=True)]
         return renewed
@@ -159,7 +159,7 @@ class RedisLeaseStore:
         found: list[ScheduleError | None] = []
         for start in range(0, len(retries), _BATCH):
             part = retries[start : start + _BATCH]
-            answers = self._answers("retry_many", [word for retry in part for word in _words(retry)], until)
+            answers = self._answers("retry_many", [word for retry in part for word in self._retry_words(retry)], until)
             refusals = (answer and refusal(one.lease, answer) for one, answer in zip(part, answers, strict=True))
             found += [refused or None for refused in refusals]
         return found
@@ -211,7 +211,7 @@ class RedisLeaseStore:
         """
         script = self._scripts[verb] if handover is None else HAND_OVER
         tables, more = ([], []) if handover is None else (handover.tables, handover.arguments)
-        given = [lease.key, lease.fence, *arguments, *more]
+        given = [*self._lease_words(lease), *arguments, *more]
 
         def work(uncertain: bool) -> Answer | None:
             return _unless_done(self._server.call(script, [self._table.meta, *tables], given), uncertain)
@@ -234,10 +234,17 @@ class RedisLeaseStore:
         found: list[ScheduleError | None] = []
         for start in range(0, len(leases), _BATCH):
             part = leases[start : start + _BATCH]
-            pairs = [word for lease in part for word in (lease.key, lease.fence)]
+            pairs = [word for lease in part for word in self._lease_words(lease)]
             answers = self._run(verb, *arguments, *pairs, until=until)
             found += [answer and refusal(lease, answer) for lease, answer in zip(part, answers, strict=True)]
         return found
+
+    def _lease_words(self, lease: Lease) -> tuple[Argument, Argument]:
+        """Return the key and what the scripts take of a lease."""
+        return lease.key, f"{lease.fence}:{lease.claim}:{self._holder}"
+
+    def _retry_words(self, retry: Retry) -> Sequence[Argument]:
+        return *self._lease_words(retry.lease), math.ceil(retry.wait * 1000), *(storable(retry.error) or [""])
 
     def _forget(self, strange: Sequence[Answer]) -> None:
         """Say of keys that were found to have no rows, once: the table has forgotten them."""
@@ -261,17 +268,15 @@ def storable(error: str | None) -> list[str]:
     return [] if error is None else [error[-_ERROR_TAIL:].encode(errors="replace").decode()]
 
 
-def _words(retry: Retry) -> Sequence[Argument]:
-    return retry.lease.key, retry.lease.fence, math.ceil(retry.wait * 1000), *(storable(retry.error) or [""])
-
-
 def _kinds(types: Collection[str] | None) -> list[str] | None:
     """Return each type once; none is empty, which stands for all of them in the names of keys."""
     return None if types is None else sorted(set(types) - {""})
 
 
 def _renewed(lease: Lease, answer: Answer | None) -> Lease | None:
-    return None if answer is None else Lease(lease.key, lease.fence, int(answer[0]) / 1000, answer[1] == b"1")
+    if answer is None:
+        return None
+    return lease._replace(expires_at=int(answer[0]) / 1000, cancel_requested=answer[1] == b"1")
 
 
 def _unless_done(answer: Answer, uncertain: bool) -> Answer | None:

@@ -12,7 +12,7 @@ from psched.payload import decode, is_compressed, type_from_key
 
 _CLAIMED = (
     *(b"type", b"data", b"attempts", b"last_error", b"cancel_requested", b"run_at", b"created", b"user"),
-    *(b"max_running", b"priority", b"max_attempts", b"fence", b"due"),
+    *(b"max_running", b"priority", b"max_attempts", b"fence", b"due", b"claim", b"nonce"),
 )
 """What acquire.lua tells of a row, in this order."""
 
@@ -39,7 +39,8 @@ def claimed_task(holder: str, key: bytes, values: Sequence[Any]) -> Claim:
 
 def _plain_claim(holder: str, key: str, values: Sequence[Any]) -> Claim | None:
     """Return the claim on a row that is as it should be, and not compressed. Raises or returns None for any other."""
-    type_, data, attempts, error, cancelled, run_at, created, user, limit, priority, most, fence, due = values
+    type_, data, attempts, error, cancelled, run_at, created, user, limit, priority, most, *lease = values
+    fence, due, number, nonce = lease
     text, start, made, end = data.decode(), int(run_at), int(created), int(due)
     if not (type_ and text[:1] == "{" and max(abs(start), abs(made)) <= _LAST_MS):
         return None
@@ -61,7 +62,7 @@ def _plain_claim(holder: str, key: str, values: Sequence[Any]) -> Claim | None:
         max_attempts=None if most is None else int(most),
         cancel_requested=cancel_requested,
     )
-    return Claim(row, Lease(key, int(fence), end / 1000, cancel_requested))
+    return Claim(row, Lease(key, int(fence), end / 1000, cancel_requested, int(number), int(nonce)))
 
 
 def read_task(row: Mapping[str, Any]) -> TaskRow:

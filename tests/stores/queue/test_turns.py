@@ -30,10 +30,11 @@ def take_all(store: TaskStore, limit: int = 10) -> list[Claim]:
 
 def test_no_more_of_a_user_run_than_may(bench: QueueBench, store: TaskStore, other: TaskStore) -> None:
     bench.submit(store, [f"key{n}" for n in range(9)], user="u", max_running=3)
-    claims = [claim for taker in (store, other, store) for claim in taker.acquire(2, 100)]
-    assert keys_of(claims) == ["key0", "key1", "key2"]
+    taken = [(taker, claim) for taker in (store, other, store) for claim in taker.acquire(2, 100)]
+    assert keys_of([claim for _, claim in taken]) == ["key0", "key1", "key2"]
     assert store.acquire(9, 100) == []
-    store.retire(claims[1], "finished", None, 100, soon())
+    taker, claim = taken[1]
+    taker.retire(claim, "finished", None, 100, soon())
     assert keys_of(other.acquire(9, 100)) == ["key3"]
 
 

@@ -117,11 +117,10 @@ end
 -- Writes the lease of a row that waits nowhere any more.
 local function begin(key, ends, holder, number)
   local row = row_of(key)
-  local is = call('HMGET', row, 'type', 'user', 'due', 'max_running')
+  local is = call('HMGET', row, 'type', 'user', 'due', 'max_running', 'fence')
   local type, user = is[1] or '', is[2] or ''
-  grow(row, 'fence', 1)
   grow(row, 'attempts', 1)
-  call('HSET', row, 'status', 'running', 'ready', whole(tonumber(is[3]) or now), 'due', whole(ends), 'claim', number,
+  call('HSET', row, 'fence', next_fence(is[5]), 'status', 'running', 'ready', whole(tonumber(is[3]) or now), 'due', whole(ends), 'claim', number,
     'holder', holder, 'node', holder, 'updated', whole(now))
   note('leases', key, type, whole(ends))
   call('ZADD', T .. 'run:' .. user, tonumber(is[4]) or '+inf', key)

@@ -61,10 +61,16 @@ local function know_type(prefix, type)
   call('ZADD', prefix .. 'types', 'NX', whole(now), type)
 end
 
--- The fence of a new row: higher than that of any row that had its key before.
+-- Returns the fence of the next lease: larger than the one before, and no smaller than the clock in milliseconds, so that
+-- it is none that an acquire was given which a failover has lost. What somebody has spoilt begins anew.
+local function next_fence(before)
+  local known = before and #before < 16 and before:match('^%-?%d+$')
+  return whole(math.max((tonumber(known) or 0) + 1, now))
+end
+
+-- The fence of a new row: larger than that of any row that had its key before.
 local function first_fence(prefix)
-  local floor = tonumber(call('HGET', prefix .. 'meta', 'fences') or '0')
-  return whole(math.max(now, floor))
+  return next_fence(call('HGET', prefix .. 'meta', 'fences'))
 end
 
 -- Keeps the fence of a row that goes.
@@ -75,17 +81,30 @@ local function keep_fence(prefix, fence)
   end
 end
 
+-- A lease is told as `<fence>:<number of its acquire>:<holder>`. Returns the first two, and the holder.
+local function parts_of(lease)
+  return lease:match('^(%-?%d+:%d+):(.*)$')
+end
+
+local function fence_of(lease)
+  return lease:match('^%-?%d+')
+end
+
 -- Tells what a lease is worth: nil when the row is held under it, else the answer for its holder.
-local function refusal(row, fence)
-  local found = redis.pcall('HMGET', row, 'fence', 'status', 'node')
+local function refusal(row, lease)
+  local found = redis.pcall('HMGET', row, 'fence', 'status', 'node', 'claim', 'holder')
   if not found[1] then  -- nor is what is no hash
     return {'gone'}
   end
-  if found[1] ~= fence then
+  local numbers, holder = parts_of(lease)
+  if found[1] .. ':' .. (found[4] or '') ~= numbers then
     return {'lost', found[2], found[3] or ''}
   end
   if found[2] ~= 'running' then
     return {'settled'}
+  end
+  if found[5] ~= holder then
+    return {'lost', found[2], found[3] or ''}
   end
 end
 

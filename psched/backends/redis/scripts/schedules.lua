@@ -60,15 +60,15 @@ local function forget(key, type)
 end
 
 -- What is told of a row that was just leased, in this order.
-local CLAIMED = {'ready', 'fence', 'due', 'type', 'data', 'attempts', 'last_error', 'cron', 'timezone', 'delay_ms', 'next_time',
-  'last_time', 'extra', 'paused_from', 'paused_until', 'catch_up', 'max_lateness_ms', 'alert_after_ms'}
+local CLAIMED = {'ready', 'fence', 'due', 'claim', 'nonce', 'type', 'data', 'attempts', 'last_error', 'cron', 'timezone',
+  'delay_ms', 'next_time', 'last_time', 'extra', 'paused_from', 'paused_until', 'catch_up', 'max_lateness_ms', 'alert_after_ms'}
 
--- Returns the number after one in a row; what somebody has spoilt begins anew.
-local function next_of(number, anew)
+-- Returns the number after one in a row; what somebody has spoilt begins anew with 0.
+local function next_of(number)
   if not number or (#number < 16 and number:match('^%-?%d+$')) then
     return whole((tonumber(number) or 0) + 1)
   end
-  return anew
+  return '0'
 end
 
 -- Leases a row, found in the set of `kind`, until `ends`; returns CLAIMED of it, nothing when it is no hash, nil when there
@@ -81,7 +81,7 @@ local function take(key, kind, ends, holder, number)
     return is.err and {} or nil
   end
   local held = table.remove(is, 1)
-  local due, type = tonumber(is[3]) or now, is[4]
+  local due, type = tonumber(is[3]) or now, is[6]
   if due > now or (kind ~= '' and kind ~= type) then
     forget(key, kind)
     know_type(T, type or '')
@@ -91,8 +91,9 @@ local function take(key, kind, ends, holder, number)
   if held then
     mark('SREM', T .. 'held:' .. held, key)
   end
-  is[1], is[2], is[3], is[6] = whole(due), next_of(is[2], whole(now)), whole(ends), next_of(is[6], '0')
-  call('HSET', row, 'ready', is[1], 'fence', is[2], 'due', is[3], 'attempts', is[6], 'status', 'running', 'claim', number,
+  is[1], is[2], is[3], is[4] = whole(due), next_fence(is[2]), whole(ends), number
+  is[8] = next_of(is[8])
+  call('HSET', row, 'ready', is[1], 'fence', is[2], 'due', is[3], 'attempts', is[8], 'status', 'running', 'claim', number,
     'holder', holder, 'node', holder, 'updated', whole(now))
   mark('SADD', T .. 'held:' .. holder, key)
   call('ZADD', T .. 'due:', is[3], key)

@@ -1,4 +1,4 @@
--- Renews leases. ARGV: the lease in milliseconds, then keys and fences. Returns for each its end and whether its run was to
+-- Renews leases. ARGV: the lease in milliseconds, then keys and leases. Returns for each its end and whether its run was to
 -- be cancelled; nothing where it is lost.
 local ends, renewed = now + tonumber(ARGV[1]), {}
 for place = 2, #ARGV, 2 do

@@ -1,4 +1,4 @@
--- Makes a leased row due now, the attempt not counted. ARGV: key, fence. Returns {'done'}, or why not.
+-- Makes a leased row due now, the attempt not counted. ARGV: key, lease. Returns {'done'}, or why not.
 local refused = refusal(row_of(ARGV[1]), ARGV[2])
 if refused then
   return refused

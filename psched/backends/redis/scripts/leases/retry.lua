@@ -1,4 +1,4 @@
--- Makes a leased row due later. ARGV: key, fence, the wait in milliseconds, 1 when this attempt does not count (else 0),
+-- Makes a leased row due later. ARGV: key, lease, the wait in milliseconds, 1 when this attempt does not count (else 0),
 -- and the error if any. Returns {'done'}, or why not.
 local row = row_of(ARGV[1])
 local refused = refusal(row, ARGV[2])

@@ -1,4 +1,4 @@
--- Makes leased rows due later. ARGV: for each row its key, fence, the wait in milliseconds and the error ('' for none).
+-- Makes leased rows due later. ARGV: for each row its key, lease, the wait in milliseconds and the error ('' for none).
 -- Returns for each {'done'}, or why not.
 local answers = {}
 for place = 1, #ARGV, 4 do

@@ -9,7 +9,7 @@ local ROUNDS = 4   -- how many windows are looked at when their users turn out t
 local AHEAD = 200  -- rows moved at once from where they wait to where they stand in line
 
 local CLAIMED = {'type', 'data', 'attempts', 'last_error', 'cancel_requested', 'run_at', 'created', 'user', 'max_running',
-  'priority', 'max_attempts', 'fence', 'due'}
+  'priority', 'max_attempts', 'fence', 'due', 'claim', 'nonce'}
 
 local limit, holder, number = tonumber(ARGV[1]), ARGV[3], ARGV[4]
 local ends = now + tonumber(ARGV[2])

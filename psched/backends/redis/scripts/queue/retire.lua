@@ -1,4 +1,4 @@
--- Ends a leased row for good. ARGV: key, fence, status, retention in milliseconds ('' for ever), how many attempts were
+-- Ends a leased row for good. ARGV: key, lease, status, retention in milliseconds ('' for ever), how many attempts were
 -- made, and the error if any. Returns {'done'}, or why not.
 local key = ARGV[1]
 local refused = refusal(row_of(key), ARGV[2])

@@ -1,4 +1,4 @@
--- Ends leased rows for good. ARGV: status, retention in milliseconds ('' for ever), then keys and fences. Returns for each
+-- Ends leased rows for good. ARGV: status, retention in milliseconds ('' for ever), then keys and leases. Returns for each
 -- row nothing when that is done, by an earlier call, too, else why not.
 local outcome, retention, answers = ARGV[1], ARGV[2], {}
 for place = 3, #ARGV, 2 do

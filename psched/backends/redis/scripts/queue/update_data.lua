@@ -1,4 +1,4 @@
--- Writes the data of a leased row. ARGV: key, fence, data. Returns {'done'}, or why not.
+-- Writes the data of a leased row. ARGV: key, lease, data. Returns {'done'}, or why not.
 local row = row_of(ARGV[1])
 local refused = refusal(row, ARGV[2])
 if refused then

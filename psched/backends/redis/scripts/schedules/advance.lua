@@ -1,13 +1,13 @@
--- Moves a leased row on to its next occurrence and enters how this one was settled. From ARGV `first` on: key, fence, the
+-- Moves a leased row on to its next occurrence and enters how this one was settled. From ARGV `first` on: key, lease, the
 -- rule it was computed by (cron, timezone, delay_ms), the occurrence that comes next, when that is due, the last one that
 -- is settled by this; of the entry the occurrence, when its run began (or ''), whether there was trouble (0 or 1), and
 -- its further members. Returns {'done'}, or why not; {'changed', row} when the rule is another one now.
 local ADVANCE = 12  -- arguments
 
 local function advance(first)
-  local key, fence = ARGV[first], ARGV[first + 1]
+  local key, fence = ARGV[first], fence_of(ARGV[first + 1])
   local row = row_of(key)
-  local refused = refusal(row, fence)
+  local refused = refusal(row, ARGV[first + 1])
   if refused then
     if entered(key, ARGV[first + 8], fence) then  -- by a call whose answer was lost; the row was taken again, or deleted
       return {refused[1], refused[2] or '', refused[3] or '', 'entered'}
