@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 from weakref import ref
 
+from psched.dialects import forks
 from psched.task import Task
 
 _FEW = 1000
@@ -20,6 +21,11 @@ class Held:
     """
 
     def __init__(self) -> None:
+        self.begin_anew()
+        forks.mind(self)
+
+    def begin_anew(self) -> None:
+        """Hold nothing, as at first; in a process that was forked off, whose parent holds its own tasks."""
         self._lock = threading.Lock()
         self._tasks: dict[int, ref[Task]] = {}
         self._swept_at = _FEW

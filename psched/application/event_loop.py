@@ -7,6 +7,8 @@ import contextvars
 import threading
 from collections.abc import Awaitable
 
+from psched.dialects import forks
+
 
 class EventLoops:
     """Gives the calling thread its event loop, which it makes when first asked."""
@@ -33,9 +35,14 @@ class CancellableRun:
     """One awaitable, run to its end on a loop, which another thread may cancel, also before it has begun."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.begin_anew()
+        forks.mind(self)
         self._task: asyncio.Task[object] | None = None
         self._cancelled = False
+
+    def begin_anew(self) -> None:
+        """Know of no thread that cancels, as at first; in a process that the handler forked there is none."""
+        self._lock = threading.Lock()
 
     def run(self, awaitable: Awaitable[object], runner: asyncio.Runner) -> object:
         """Run `awaitable` and return its result. Raises what it raises, CancelledError only after `cancel`."""

@@ -116,6 +116,8 @@ class Dialect:
     """Whether an index can leave rows out."""
     groups_by_index: ClassVar[bool] = False
     """Whether GROUP BY reads the first row of each group in an index, and skips the others."""
+    crosses_forks: ClassVar[bool] = True
+    """Whether a connection may be open, and left alone, in a process that forks."""
     keeps_cursors: ClassVar[bool] = False
     """Whether the driver's cursors are worth keeping from statement to statement."""
     nested_writes: ClassVar[bool] = False

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Insert, Table, Update, create_engine, event
+from sqlalchemy import Connection, Engine, Insert, Table, Update, create_engine, event
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.sql.elements import TextClause
@@ -39,7 +39,10 @@ DirectWork = Callable[[Executing, bool], T]
 
 
 class Database:
-    """Runs work on connections to one database. Safe to use from several threads, not across a fork."""
+    """Runs work on connections to one database.
+
+    Safe to use from several threads, and after a fork in both processes: the new one makes connections of its own.
+    """
 
     def __init__(self, dialect: Dialect, clock: Clock = boottime, sleep: Callable[[float], None] = time.sleep) -> None:
         """Connect to nothing yet. Raises ConfigError when the URL or the driver cannot be used."""
@@ -48,9 +51,18 @@ class Database:
         self._sleep = sleep
         self._kept = Kept(dialect.connections)
         self._parents: list[Any] = []
+        self._engine = self._new_engine()
+        self._work: AbstractContextManager[None] = nullcontext()
         forks.mind(self)
+        if not dialect.crosses_forks:
+            self._work = forks.work_on_closing
+            forks.close_before_fork(self)
+
+    def _new_engine(self) -> Engine:
+        """Return an engine of SQLAlchemy's without connections. Raises ConfigError."""
+        dialect = self.dialect
         try:
-            self._engine = create_engine(
+            engine = create_engine(
                 dialect.url,
                 isolation_level="AUTOCOMMIT",
                 pool_reset_on_return=None,
@@ -64,10 +76,11 @@ class Database:
             ) from error
         except (ArgumentError, NoSuchModuleError) as error:
             raise ConfigError(f"url: {dialect.url.drivername}:// cannot be used: {error}") from error
-        if self._engine.dialect.is_async:
+        if engine.dialect.is_async:
             raise ConfigError(f"url: {dialect.url.drivername}:// is an asynchronous driver; leave out the +driver")
-        event.listen(self._engine, "do_connect", lambda _, __, given, options: dialect.connect(given, options))
-        event.listen(self._engine, "connect", lambda connection, _: dialect.prepare(connection))
+        event.listen(engine, "do_connect", lambda _, __, given, options: dialect.connect(given, options))
+        event.listen(engine, "connect", lambda connection, _: dialect.prepare(connection))
+        return engine
 
     def run(self, work: Work[T], until: float | None = None) -> T:
         """Return `work(connection, uncertain)`, done again on a fresh connection when the old one was lost.
@@ -230,13 +243,27 @@ class Database:
         finally:
             patient.close()
 
+    @property
+    def fork_patience(self) -> float:
+        """The seconds that a fork waits for a statement: as long as it may wait for a locked row or file, and more."""
+        return self.dialect.timeouts.lock + 1
+
+    def close_before_fork(self) -> None:
+        """Close what is idle; a database in memory goes on, in both processes."""
+        if not self.dialect.ephemeral:
+            self._kept.give_back()
+            self._engine.dispose()
+
     def begin_anew(self) -> None:
-        """In a process that was forked off: leave the connections to the parent. A database in memory was copied."""
+        """In a process that was forked off: leave the connections to the parent. A database in memory was copied.
+
+        The engine has locks of its own besides its pool's: a thread that connects first holds one meanwhile.
+        """
         if self.dialect.ephemeral:
             return
-        self._parents.append((self._kept, self._engine.pool))
+        self._parents.append((self._kept, self._engine))
         self._kept = self._kept.anew()
-        self._engine.dispose(close=False)
+        self._engine = self._new_engine()
 
     def close(self) -> None:
         """Close the pooled connections; idempotent."""
@@ -248,6 +275,10 @@ class Database:
             connection.exec_driver_sql("ROLLBACK")
 
     def _attempt(self, work: Work[T], uncertain: bool) -> T:
+        with self._work:
+            return self._attempt_once(work, uncertain)
+
+    def _attempt_once(self, work: Work[T], uncertain: bool) -> T:
         pool = self._engine.pool
         with self._kept.asking(self._engine.connect) as connection:
             try:
@@ -261,6 +292,10 @@ class Database:
                     connection.invalidate()
 
     def _attempt_directly(self, work: DirectWork[T], uncertain: bool) -> T:
+        with self._work:
+            return self._attempt_directly_once(work, uncertain)
+
+    def _attempt_directly_once(self, work: DirectWork[T], uncertain: bool) -> T:
         direct = self._kept.take(self._connected)
         try:
             done = work(direct, uncertain)

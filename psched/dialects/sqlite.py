@@ -55,6 +55,9 @@ class Dialect(base.Dialect):
     name: ClassVar[str] = "sqlite"
     driver: ClassVar[str] = "pysqlite"
     begin: ClassVar[str] = "BEGIN IMMEDIATE"
+    crosses_forks: ClassVar[bool] = False
+    """SQLite has mutexes for all connections of a process, and remembers there which locks on a file they hold: a
+    forked process would wait for a thread that is not there, or take its parent's locks for its own."""
 
     @property
     def ephemeral(self) -> bool:

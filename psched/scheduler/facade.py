@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
+from psched.dialects import forks
 from psched.errors import ConfigError, IdempotentError, NotFoundError, ScheduleError
 from psched.model import Rule, TaskFilter
 from psched.queue import storable_task
@@ -48,6 +49,7 @@ class Scheduler:
         self._abandoned: list[Opened | None] = []
         self._pid = os.getpid()
         self._lock = threading.RLock()
+        forks.mind(self)
 
     def __enter__(self) -> Scheduler:
         self.start()
@@ -279,19 +281,22 @@ class Scheduler:
             self._client = client
         return self._client
 
+    def begin_anew(self) -> None:
+        """In a process that was forked off: use nothing that the parent opened; what it started is not started here."""
+        self._lock = threading.RLock()
+        self._abandoned.append(self._client)  # closing it here could end the parent's sessions
+        self._client = self._ending = None
+        if self._engine is None:
+            self._pid = os.getpid()
+
     def _here(self) -> threading.RLock:
-        """Return the lock, after seeing to it that nothing is used that was opened in another process."""
+        """Return the lock, for a process in which the scheduler may be used. Raises ScheduleError."""
         pid = os.getpid()
         if pid != self._pid:
-            if self._engine is not None:
-                raise ScheduleError(
-                    f"this scheduler was started in process {self._pid}, before this process ({pid}) was forked off; "
-                    "start it in each process (gunicorn: in post_fork or the worker's application)"
-                )
-            self._abandoned.append(self._client)  # closing them here could end the parent's sessions
-            self._client = self._ending = None
-            self._pid = pid
-            self._lock = threading.RLock()
+            raise ScheduleError(
+                f"this scheduler was started in process {self._pid}, before this process ({pid}) was forked off; "
+                "start it in each process (gunicorn: in post_fork or the worker's application)"
+            )
         return self._lock
 
     def _refuse_running(self, verb: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from psched.backends.redis.numbers import Numbers
 
 
@@ -28,3 +30,19 @@ def test_what_holds_nothing_any_more_is_forgotten() -> None:
     numbers.unanswered(numbers.next(), end=10)
     assert numbers.to_be_undone(now=10) == []
     assert numbers.next() < 2**53, "Lua would not tell them apart"
+
+
+def test_a_process_that_was_forked_off_has_numbers_of_its_own_and_undoes_none_of_its_parents() -> None:
+    numbers = Numbers()
+    numbers.unanswered(numbers.next(), end=10)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, f"{numbers.next()} {numbers.to_be_undone(now=5)}".encode())
+        os._exit(0)
+    number, _, undone = os.read(reading, 100).decode().partition(" ")
+    os.waitpid(child, 0)
+    os.close(reading)
+    os.close(writing)
+    assert int(number) != numbers.next()
+    assert undone == "[]"

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from psched.dialects import forks
 from psched.model import Claim
 
 _MOST = 500
@@ -35,6 +36,11 @@ class JointAcquire:
 
     def __init__(self, acquire: Acquire) -> None:
         self._acquire = acquire
+        self.begin_anew()
+        forks.mind(self)
+
+    def begin_anew(self) -> None:
+        """Know of no thread that acquires, as at first; in a process that was forked off there is none."""
         self._changed = threading.Condition()
         self._wishes: dict[_Kind, list[Wish]] = {}
         self._busy: set[_Kind] = set()

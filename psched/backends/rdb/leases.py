@@ -18,6 +18,7 @@ from psched.backends.rdb.claiming import Claiming, claiming_by, type_parameters
 from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.clock import boottime
+from psched.dialects import forks
 from psched.dialects.database import Database
 from psched.dialects.direct import whole
 from psched.dialects.given import Compiled, Given
@@ -44,6 +45,11 @@ class Leases:
         self._database = database
         self._holder = holder
         self._claiming = claiming_by(dialect, table, self.statements) if claiming is None else claiming
+        self.begin_anew()
+        forks.mind(self)
+
+    def begin_anew(self) -> None:
+        """Have every acquire answered, as at first; those of a parent process are the parent's to undo."""
         self._lock = threading.Lock()
         self._unanswered: dict[int, float] = {}
 

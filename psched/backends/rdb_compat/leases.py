@@ -34,6 +34,7 @@ from sqlalchemy import (
 from psched.backends.rdb_compat.fences import Fence, Settled, refusal, rounded_up, shows
 from psched.backends.rdb_compat.foreign import ForeignRows
 from psched.clock import boottime
+from psched.dialects import forks
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 from psched.errors import IdempotentAlreadyFinishedError, ScheduleError
@@ -73,9 +74,14 @@ class CompatLeases:
         self._judge = judge
         self._foreign = ForeignRows()
         self.occurrence = occurrence.label("occurrence")
+        self._write_statements()
+        self.begin_anew()
+        forks.mind(self)
+
+    def begin_anew(self) -> None:
+        """Have every acquire answered, as at first; those of a parent process are the parent's to undo."""
         self._lock = threading.Lock()
         self._unanswered: dict[Lease, float] = {}
-        self._write_statements()
 
     def acquire(self, limit: int, alive_time: float, accepts: Accepts | None) -> list[Claim]:
         """Lease up to `limit` due rows that can be run here, and write to no other.

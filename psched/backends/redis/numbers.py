@@ -6,6 +6,8 @@ import secrets
 import threading
 from dataclasses import dataclass, replace
 
+from psched.dialects import forks
+
 
 @dataclass(frozen=True, slots=True)
 class _Span:
@@ -23,6 +25,11 @@ class Numbers:
     """
 
     def __init__(self) -> None:
+        self.begin_anew()
+        forks.mind(self)
+
+    def begin_anew(self) -> None:
+        """Begin with a number of chance; in a process that was forked off, whose parent goes on with its own."""
         self._lock = threading.Lock()
         self._last = secrets.randbits(48)  # Lua compares numbers up to 2 to the 53rd
         self._spans: list[_Span] = []

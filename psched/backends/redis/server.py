@@ -21,6 +21,7 @@ from psched.backends.redis.faults import DriverError, is_unanswered, passes
 from psched.backends.redis.location import Location
 from psched.backends.redis.scripts import Script
 from psched.clock import Clock, boottime
+from psched.dialects import forks
 from psched.dialects.base import Fault
 from psched.dialects.retries import Retries
 
@@ -34,7 +35,10 @@ _NO_LIMIT = 2**31
 
 
 class RedisServer:
-    """Runs scripts on one Redis. Safe to use from several threads, not across a fork."""
+    """Runs scripts on one Redis.
+
+    Safe to use from several threads, and after a fork in both processes: the new one makes connections of its own.
+    """
 
     def __init__(
         self, location: Location, clock: Clock = boottime, sleep: Callable[[float], None] = time.sleep
@@ -43,8 +47,10 @@ class RedisServer:
         self.location = location
         self._clock = clock
         self._sleep = sleep
-        self._lock = threading.Lock()
+        self._parents: list[Client] = []
         self._client: Client | None = None
+        self._lock = threading.Lock()
+        forks.mind(self)
 
     def run(self, work: Callable[[bool], T], until: float | None = None) -> T:
         """Return `work(uncertain)`, done again when the connection was lost or the server is not ready.
@@ -107,6 +113,12 @@ class RedisServer:
     def is_same(self, other: RedisServer) -> bool:
         """Tell whether `other` is the same database, reached in the same way."""
         return self.location == other.location
+
+    def begin_anew(self) -> None:
+        """In a process that was forked off: leave the client to the parent, with its pool's locks and a cluster's."""
+        self._parents.append(self._client)
+        self._client = None
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Close all connections; idempotent."""

@@ -1,0 +1,95 @@
+"""A client with a thread that polls and is not answered, and that forks meanwhile: every process polls. Prints keys.
+
+Arguments: `schedules` or `queue`, type, url, table, and `warm` to have polled before or `cold`. Says `ready` before the
+thread polls, goes on when a line is written to its input, says `forked` while the thread is still not answered, and
+then prints, as JSON, the key that each process got: the parent's thread first; null for one that got none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psched
+
+FORKS = 8
+_PATIENCE = 20.0
+"""Seconds after which a process that has not polled hangs."""
+_DRIVERS = ("psycopg", "pymysql", "redis", "sqlalchemy")
+
+
+def main(kind: str, type_: str, url: str, table: str, temperature: str) -> None:
+    config = {"type": type_, "url": url, "table": table}
+    is_queue = kind == "queue"
+    collection: Any = psched.open_queue({"queue": config}) if is_queue else psched.open({"schedules": config})
+    collection.source.tidy = lambda idle=False: None  # the thread is to be amid acquiring, not before it
+    if temperature == "warm":
+        collection.store.now()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    polled: list[Any] = []
+    thread = threading.Thread(target=lambda: polled.append(key_polled(collection)), daemon=True)
+    thread.start()
+    wait_until_it_asks(thread)
+    children = [fork(collection) for _ in range(FORKS)]
+    print("forked" if thread.is_alive() and not polled else "too late", flush=True)
+    end = time.monotonic() + _PATIENCE
+    thread.join(_PATIENCE)
+    print(json.dumps([*(polled or [None]), *(answer_of(pid, pipe, end) for pid, pipe in children)]), flush=True)
+    collection.close()
+
+
+def key_polled(collection: Any) -> str:
+    """Poll until there is a task: on `rdb_compat` a poll may lose all it wants to those of others."""
+    while (task := collection.poll()) is None:
+        pass
+    return str(task.key)
+
+
+def wait_until_it_asks(thread: threading.Thread) -> None:
+    """Return when the thread is in a driver, within `acquire`."""
+    while True:
+        frame = sys._current_frames().get(thread.ident or 0)
+        places = []
+        while frame is not None:
+            places.append((frame.f_code.co_name, frame.f_code.co_filename))
+            frame = frame.f_back
+        acquires = any(name == "acquire" and "psched" in Path(file).parts for name, file in places)
+        if acquires and any(driver in Path(file).parts for driver in _DRIVERS for _, file in places):
+            return
+        if acquires and places[0][0] in ("exec_driver_sql", "__init__"):  # sqlite3 is written in C
+            return
+        time.sleep(0.001)
+
+
+def fork(collection: Any) -> tuple[int, int]:
+    """Fork a process that polls, and tells what it got by a pipe; returns its pid and the pipe."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writing, key_polled(collection).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    return pid, reading
+
+
+def answer_of(pid: int, pipe: int, end: float) -> str | None:
+    """Return what a process got until `end`, and end it."""
+    ready, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))
+    answer = os.read(pipe, 1000).decode() if ready else None
+    os.close(pipe)
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    return answer or None
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,50 @@
+"""Processes that are forked off while another thread of their parent polls."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import psched
+from psched.store import ScheduleStore
+from tests.stores.amid_poll import FORKS, keys_got
+from tests.stores.bench import LONG_AGO, Bench
+from tests.stores.places import STORES
+
+
+@pytest.mark.parametrize("temperature", ["warm", "cold"])
+def test_a_process_forked_off_amid_a_poll_of_another_thread_polls(
+    bench: Bench, store: ScheduleStore, temperature: str
+) -> None:
+    """Cold: the poll has not even connected yet."""
+    keys = [f"key{number}" for number in range(FORKS + 1)]
+    bench.fill(store, keys, lambda number: LONG_AGO + number)
+    assert sorted(str(key) for key in keys_got(bench, "schedules", temperature)) == keys
+
+
+@pytest.mark.parametrize("type_", STORES)
+def test_no_connection_to_sqlite_crosses_a_fork_and_no_task_is_the_childs(type_: str, tmp_path: Path) -> None:
+    """SQLite believes of a connection that crossed that its process holds locks on the file, which it does not."""
+    bench = Bench(type_, f"sqlite:///{tmp_path}/psched.db")
+    bench.make()
+    bench.add(bench.open(), "key")
+    bench.close()
+    with psched.open({"schedules": {"type": bench.type, "url": bench.url, "table": bench.table}}) as schedules:
+        task = schedules.poll()
+        assert task is not None
+        assert has_open(tmp_path)
+        child = os.fork()
+        if child == 0:
+            os._exit(has_open(tmp_path) or bool(schedules.source.held) or not schedules["key"].exists())
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert schedules.source.held == [task]
+        task.finish()
+
+
+def has_open(folder: Path) -> bool:
+    """Tell whether this process has a file in a folder open."""
+    opened = [path.readlink() for path in Path("/dev/fd").iterdir() if path.is_symlink()]
+    return any(path.is_relative_to(folder) for path in opened)
