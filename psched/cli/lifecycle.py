@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,11 +17,12 @@ from psched import worker
 from psched.cli.options import lasting
 from psched.config import Settings, load
 from psched.config.checks import is_file
-from psched.daemon.control import Control, has_ended, log_end, not_replaced, running, size_of, workers
+from psched.daemon.control import Control, has_ended, log_end, running, size_of, workers
 from psched.daemon.detach import Outcome, detach
 from psched.daemon.pidfile import AlreadyRunningError, PidFile, is_stale
 from psched.daemon.privileges import Identity
 from psched.daemon.replacement import Command, hold_pid_file
+from psched.daemon.report import Report, Requests
 from psched.daemon.signals import REPLACE_NOW
 from psched.errors import ConfigError
 from psched.worker import Surroundings
@@ -36,7 +38,9 @@ STOPPED = 3
 UNKNOWN = 4
 """What `status` says with its exit code, besides DONE."""
 
-_UPGRADE_TIMEOUT = 60.0
+_UPGRADE_TIMEOUT = 70.0
+_RELOAD_TIMEOUT = 70.0
+"""Seconds a command waits: longer than a master gives the new application or master (`Surroundings`)."""
 
 T = TypeVar("T")
 
@@ -191,37 +195,86 @@ def restart(invocation: Invocation) -> int:
 
 
 def reload(invocation: Invocation) -> int:
-    """Make the daemon load configuration and code anew."""
-    return _signal(invocation, signal.SIGHUP if invocation.immediate else signal.SIGUSR1, "is reloading")
+    """Make the daemon load configuration and code anew, and wait until it has accepted or refused them."""
+    control = invocation.control()
+    number = signal.SIGHUP if invocation.immediate else signal.SIGUSR1
+    limit = _RELOAD_TIMEOUT if invocation.timeout is None else invocation.timeout
+    asked = _ask(control, number, attrgetter("reload"), limit)
+    if asked is None:
+        click.echo("pschedd is not running", err=True)
+        return NOT_RUNNING
+    pid, now, outcome = asked
+    if outcome is not None and outcome.refusal is None:
+        click.echo(f"pschedd has reloaded (pid {pid})")
+        return DONE
+    if outcome is not None:
+        click.echo(f"pschedd was not reloaded (pid {pid} goes on as it was): {outcome.refusal}", err=True)
+    elif now is None:
+        click.echo(f"pschedd ended before it had reloaded (pid {pid})", err=True)
+    elif now != pid:
+        click.echo(f"pschedd was replaced meanwhile (pid {pid} → {now}); reload again", err=True)
+    else:
+        click.echo(f"pschedd has not reloaded within {limit:g} s (pid {pid}); its log says how far it is", err=True)
+    return FAILED
 
 
 def reopen_logs(invocation: Invocation) -> int:
     """Make the daemon reopen its log files."""
-    return _signal(invocation, signal.SIGUSR2, "is reopening its logs")
+    pid = invocation.control().send(signal.SIGUSR2)
+    if pid is None:
+        click.echo("pschedd is not running", err=True)
+        return NOT_RUNNING
+    click.echo(f"pschedd is reopening its logs (pid {pid})")
+    return DONE
 
 
 def upgrade(invocation: Invocation) -> int:
     """Replace the master by a new one and wait until that has taken the pid file over."""
     control = invocation.control()
     news = _news(invocation)
-    pid = control.send(REPLACE_NOW if invocation.immediate else signal.SIGWINCH)
-    if pid is None:
+    number = REPLACE_NOW if invocation.immediate else signal.SIGWINCH
+    limit = _UPGRADE_TIMEOUT if invocation.timeout is None else invocation.timeout
+    asked = _ask(control, number, attrgetter("upgrade"), limit)
+    if asked is None:
         click.echo("pschedd is not running", err=True)
         return NOT_RUNNING
-    limit = _UPGRADE_TIMEOUT if invocation.timeout is None else invocation.timeout
-    refusal = not_replaced(pid)
-    if not control.wait(
-        lambda now: now not in (None, pid) or any(refusal in line for line in news()), limit, lambda words: None
-    ):
-        click.echo(f"pschedd was not replaced within {limit:g} s (pid {pid} goes on); its log says why", err=True)
-        return FAILED
-    new = control.pid()
-    if new != pid:
-        click.echo(f"pschedd was replaced (pid {pid} → {new})")
+    pid, now, outcome = asked
+    if now not in (None, pid):
+        click.echo(f"pschedd was replaced (pid {pid} → {now})")
         return DONE
-    click.echo(f"pschedd was not replaced (pid {pid} goes on); its log says why:", err=True)
-    _show(news())
+    if outcome is not None:
+        click.echo(f"pschedd was not replaced (pid {pid} goes on): {outcome.refusal}", err=True)
+        _show(news())
+    elif now is None:
+        click.echo(f"pschedd ended before it was replaced (pid {pid})", err=True)
+    else:
+        click.echo(f"pschedd was not replaced within {limit:g} s (pid {pid} goes on); its log says why", err=True)
     return FAILED
+
+
+def _ask(
+    control: Control, number: int, requests: Callable[[Report], Requests], limit: float
+) -> tuple[int, int | None, Requests | None] | None:
+    """Signal the master and wait for `limit` seconds at the most for the outcome of what it is asked for.
+
+    Returns its pid, the pid of the master there is then, and the outcome, if there is one; None when none runs.
+    """
+    before, report = control.report()
+    begun = requests(report).begun
+    pid = control.send(number)
+    if pid is None:
+        return None
+    begun = begun if pid == before else 0
+    found: list[tuple[int | None, Requests]] = []
+
+    def is_over(_: int | None) -> bool:
+        now, report = control.report()
+        found[:] = [(now, requests(report))]
+        return now != pid or requests(report).ended > begun
+
+    over = control.wait(is_over, limit, lambda words: None)
+    now, outcome = found[-1]
+    return pid, now, outcome if over and now == pid else None
 
 
 def _news(invocation: Invocation) -> Callable[[], list[str]]:
@@ -250,12 +303,3 @@ def status(invocation: Invocation) -> int:
         return DIED
     click.echo("pschedd is not running")
     return STOPPED
-
-
-def _signal(invocation: Invocation, number: int, words: str) -> int:
-    pid = invocation.control().send(number)
-    if pid is None:
-        click.echo("pschedd is not running", err=True)
-        return NOT_RUNNING
-    click.echo(f"pschedd {words} (pid {pid})")
-    return DONE

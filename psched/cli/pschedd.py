@@ -65,7 +65,7 @@ def pschedd(action: str, **options: Any) -> int:
     start        go into the background; returns when the workers are up
     stop         stop when the running tasks are done (--immediate: now)
     restart      stop, then start
-    reload       new configuration and code, each worker after its task
+    reload       new configuration and code, each worker after its task; fails when they are refused
     upgrade      a new master with a new interpreter takes over
     reopen-logs  after logrotate has moved them
     status       0 it runs, 1 it died, 3 it does not run, 4 unknown

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from psched.daemon.pidfile import read_running, signal_running
+from psched.daemon.pidfile import read_report, read_running, signal_running
+from psched.daemon.report import Report
 
 _PAUSE = 0.1
 _TAIL = 16384
@@ -25,6 +26,11 @@ class Control:
     def pid(self) -> int | None:
         """Return its master's process id, or None when none runs. Raises PidFileError."""
         return read_running(self.pid_file)
+
+    def report(self) -> tuple[int | None, Report]:
+        """Return its master's process id, and what that reports. Raises PidFileError."""
+        pid, line = read_report(self.pid_file)
+        return pid, Report.parse(line)
 
     def send(self, number: int) -> int | None:
         """Signal the master and return its pid, or None when none runs. Raises PermissionError, PidFileError."""
@@ -65,11 +71,6 @@ def workers(pid: int) -> list[str]:
     titles = [(_title(child), child.pid) for child in children]
     named = [(title, pid) for title, pid in titles if title.startswith("worker ")]
     return [f"{title} (pid {pid})" for title, pid in sorted(named, key=lambda one: int(one[0].split()[1]))]
-
-
-def not_replaced(pid: int) -> str:
-    """Return how the line begins, after its time, by which a master logs that it goes on (see `succession`)."""
-    return f"ERROR [{pid}] psched.daemon.succession: not replaced"
 
 
 def running(pid: int) -> list[str]:

@@ -1,4 +1,6 @@
-"""The pid file: a lock that is held for life, and beside it the process id to signal. Used by pschedd and the master.
+"""The pid file: a lock that is held for life, in it the process id to signal, and what the master reports.
+
+Used by pschedd and the master.
 
 Who runs is told by the lock alone, so a stale file is no obstacle and names nobody. The lock is an flock, which belongs
 to the open file description: it survives fork and exec, and is gone when the last process that has the descriptor
@@ -26,6 +28,7 @@ import psutil
 _MODE = 0o640  # who may open a file may also lock it, and so pass for the daemon
 _PATIENCE = 1.0
 _PAUSE = 0.02
+_LARGEST = 65536
 
 
 class PidFileError(Exception):
@@ -83,9 +86,9 @@ class PidFile:
         if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (uid, gid):
             os.fchown(self.descriptor, uid, gid)
 
-    def write(self, pid: int) -> None:
-        """Make `pid` the process that `read_running` names."""
-        text = f"{pid}\n".encode()
+    def write(self, pid: int, report: str = "") -> None:
+        """Make `pid` the process that `read_running` names. `report`: a second line, for `read_report`."""
+        text = f"{pid}\n{report}\n".encode() if report else f"{pid}\n".encode()
         os.pwrite(self.descriptor, text, 0)
         os.ftruncate(self.descriptor, len(text))
 
@@ -114,7 +117,23 @@ def read_running(path: Path) -> int | None:
     Raises PidFileError when the file cannot be trusted or read, or is locked and names another process.
     """
     with _locked_by_other(path) as descriptor:
-        return None if descriptor is None else _await_holder(path, descriptor).pid
+        if descriptor is None:
+            return None
+        with _holder(path, descriptor) as (pid, _):
+            return pid
+
+
+def read_report(path: Path) -> tuple[int | None, str]:
+    """Return what `read_running` does, and what that daemon has written beside its pid. Raises PidFileError."""
+    with _locked_by_other(path) as descriptor:
+        if descriptor is None:
+            return None, ""
+        while True:
+            with _holder(path, descriptor) as (pid, _):
+                first, second = _lines(descriptor), _lines(descriptor)
+            if first == second and first[0] == str(pid):  # else it is being written
+                return pid, first[1]
+            time.sleep(_PAUSE)
 
 
 def signal_running(path: Path, number: int) -> int | None:
@@ -126,12 +145,12 @@ def signal_running(path: Path, number: int) -> int | None:
     with _locked_by_other(path) as descriptor:
         if descriptor is None:
             return None
-        holder = _await_holder(path, descriptor)
-        try:
-            _send(holder, number)
-        except ProcessLookupError:
-            return None
-        return holder.pid
+        with _holder(path, descriptor) as (pid, handle):
+            try:
+                _send(pid, handle, number)
+            except ProcessLookupError:
+                return None
+            return pid
 
 
 def is_stale(path: Path) -> bool:
@@ -198,6 +217,13 @@ def _locked_by_other(path: Path) -> Iterator[int | None]:
         os.close(descriptor)
 
 
+def _lines(descriptor: int) -> tuple[str, str]:
+    """Return the first two lines, without what an older and longer text has left behind them."""
+    text = os.pread(descriptor, _LARGEST, 0).decode("utf-8", "replace")
+    pid, _, rest = text.partition("\n")
+    return pid.strip(), rest.partition("\n")[0]
+
+
 def _await_pid(path: Path, descriptor: int) -> int:
     """Read the pid; its writer may be between locking and writing."""
     deadline = time.monotonic() + _PATIENCE
@@ -210,8 +236,9 @@ def _await_pid(path: Path, descriptor: int) -> int:
         time.sleep(_PAUSE)
 
 
-def _await_holder(path: Path, descriptor: int) -> psutil.Process:
-    """Return the process that the file names, once that is the daemon.
+@contextmanager
+def _holder(path: Path, descriptor: int) -> Iterator[tuple[int, int | None]]:
+    """Yield the pid of the process that the file names, and its pidfd, once that is the daemon.
 
     The lock's holder may not have written its own pid yet, or be about to become the user it runs as. Raises
     PidFileError when it stays another process.
@@ -219,27 +246,37 @@ def _await_holder(path: Path, descriptor: int) -> psutil.Process:
     deadline = time.monotonic() + _PATIENCE
     while True:
         pid = _await_pid(path, descriptor)
-        process, doubt = _look_at(pid, os.fstat(descriptor))
-        if process is not None:
-            return process
+        with ExitStack() as stack:
+            try:
+                handle = _open_process(pid)  # first: what is found out then is of this process, if it still lives
+                if handle is not None:
+                    stack.callback(os.close, handle)
+                doubt = _doubt(pid, os.fstat(descriptor))
+                with suppress(PermissionError):  # it lives, and is not ours to signal
+                    _send(pid, handle, 0)
+            except (ProcessLookupError, OverflowError):
+                doubt = "which does not run"
+            if not doubt:
+                yield pid, handle
+                return
         if time.monotonic() >= deadline:
             raise PidFileError(f"pid file {path} names process {pid}, {doubt}; nothing was signalled")
         time.sleep(_PAUSE)
 
 
-def _look_at(pid: int, file: os.stat_result) -> tuple[psutil.Process | None, str]:
-    """Return the process `pid` if it may be the daemon of this pid file, else why it is not."""
+def _doubt(pid: int, file: os.stat_result) -> str:
+    """Say why a process is not the daemon of this pid file; empty: it is.
+
+    In a sandbox /proc may not show it. Then only the file's owner goes on, without root's rights: nobody but itself
+    could have deceived it, and nothing but its own can it signal.
+    """
     try:
-        process = psutil.Process(pid)  # it knows when the process began, and so is not deceived when the pid is reused
-        found = {*process.uids()}
-        holds_lock = _holds_lock(pid, file)
+        users = {*psutil.Process(pid).uids()}
     except psutil.Error:
-        return None, "which does not run"
-    if found != {file.st_uid}:
-        return None, f"which runs as {_user(max(found - {file.st_uid}))} while the file is {_user(file.st_uid)}'s"
-    if not holds_lock:
-        return None, "which does not hold the file's lock"
-    return process, ""
+        return "" if file.st_uid == os.geteuid() != 0 else "which does not run"
+    if users != {file.st_uid}:
+        return f"which runs as {_user(max(users - {file.st_uid}))} while the file is {_user(file.st_uid)}'s"
+    return "" if _holds_lock(pid, file) else "which does not hold the file's lock"
 
 
 def _holds_lock(pid: int, file: os.stat_result) -> bool:
@@ -260,21 +297,12 @@ def _is_of(descriptor: Path, file: os.stat_result) -> bool:
     return False
 
 
-def _send(process: psutil.Process, number: int) -> None:
-    """Signal exactly this process, though it may end, and its pid be another's, at any moment.
-
-    Raises ProcessLookupError and PermissionError.
-    """
-    with ExitStack() as stack:
-        handle = _open_process(process.pid)
-        if handle is not None:
-            stack.callback(os.close, handle)
-        if not process.is_running():
-            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
-        if handle is None:
-            os.kill(process.pid, number)
-        else:
-            signal.pidfd_send_signal(handle, number)
+def _send(pid: int, handle: int | None, number: int) -> None:
+    """Signal a process by its pidfd, which stands for no other one when it has ended. Raises OSError."""
+    if handle is None:
+        os.kill(pid, number)
+    else:
+        signal.pidfd_send_signal(handle, number)
 
 
 def _open_process(pid: int) -> int | None:

@@ -29,6 +29,8 @@ class Restart:
         self._probe: Probe | None = None
         self.immediate = False
         """Whether running tasks are to be given back when it succeeds."""
+        self.refusal: str | None = None
+        """Why the last rehearsal, once it is over, has led to nothing; None when it has succeeded."""
 
     @property
     def active(self) -> bool:
@@ -46,14 +48,17 @@ class Restart:
         A restart asked for during another one starts it afresh: the files may have changed once more.
         """
         self.immediate = immediate or (self.active and self.immediate)
-        self.abort()
+        self.abort("another reload was asked for")
         try:
             plan = self._make_plan()
             preload(plan.settings)
             self._probe = Probe(plan, self._nursery, self._log_file, self._limit, now)
+            self.refusal = None
         except (ConfigError, OSError) as error:
+            self.refusal = str(error)
             log.error("not restarted: %s; everything goes on as it was", error)
         except (Exception, SystemExit) as error:
+            self.refusal = f"loading the configuration failed: {error!r}"
             log.error(
                 "not restarted: loading the configuration failed: %r; everything goes on as it was",
                 error,
@@ -70,6 +75,7 @@ class Restart:
         problem = probe.problem
         if problem is None:
             problem = self._move_log(probe.plan)
+        self.refusal = problem
         if problem is None:
             return probe.plan
         log.error("not restarted: %s; the old workers go on", problem)
@@ -80,10 +86,11 @@ class Restart:
         if self._probe is not None:
             self._probe.forgive(now)
 
-    def abort(self) -> None:
+    def abort(self, why: str) -> None:
         """End a rehearsal without a result."""
         probe, self._probe = self._probe, None
         if probe is not None:
+            self.refusal = why
             probe.abort()
 
     def _move_log(self, plan: Plan) -> str | None:

@@ -34,6 +34,9 @@ class Succession:
         self._limit = limit
         self._replacement: Replacement | None = None
         self._heir = 0
+        self._report = ""
+        self.refusal: str | None = None
+        """Why the last new master that was asked for has not taken over; None when it has, or is starting."""
         self.immediate = False
         """Whether running tasks are to be given back when the new master takes over."""
 
@@ -69,12 +72,14 @@ class Succession:
             self.immediate = self.immediate or immediate
             return
         self.immediate = immediate
+        self.refusal = None
         lock = None if self._pid_file is None else self._pid_file.inheritable()
         environ = {**os.environ, **self._notifier.environment()}
         try:
             self._replacement = Replacement(self._command, lock, environ, self._limit, now)
         except OSError as error:
-            log.error("not replaced: cannot start a new master: %s", error.strerror)
+            self.refusal = f"cannot start a new master: {error.strerror}"
+            log.error("not replaced: %s", self.refusal)
         else:
             self._heir = self._replacement.pid
             self._selector.register(self._replacement.channel, EVENT_READ)
@@ -94,6 +99,7 @@ class Succession:
         failure = replacement.failure(now)
         if failure is not None:
             log.error("not replaced: %s; its own words are in the log; this master goes on", failure)
+            self.refusal = failure
             self._forget(replacement)
             self._sign()
         return False
@@ -103,6 +109,17 @@ class Succession:
         if self._replacement is not None:
             self._replacement.abort()
             self._forget(self._replacement)
+            self.refusal = "this master is stopping"
+
+    def publish(self, report: str) -> None:
+        """Write `report` beside our pid, if it is new; while a new master is starting the file is not ours to write."""
+        if report != self._report:
+            self._report = report
+            if self._replacement is None and self._takeover is None:
+                try:
+                    self._sign()
+                except OSError as error:
+                    log.warning("the pid file cannot be written: %s; commands do not learn of outcomes", error.strerror)
 
     def end(self) -> None:
         """Give the pid file up: it is removed, unless it has become another's, or is an old master's still."""
@@ -137,5 +154,6 @@ class Succession:
         self._heir = replacement.pid
 
     def _sign(self) -> None:
+        """Write our pid and the report into the pid file. Raises OSError."""
         if self._pid_file is not None:
-            self._pid_file.write(os.getpid())
+            self._pid_file.write(os.getpid(), self._report)

@@ -22,6 +22,7 @@ from psched.daemon.fork_processor import ForkProcessor
 from psched.daemon.logs import Log
 from psched.daemon.nursery import Nursery
 from psched.daemon.plan import Plan
+from psched.daemon.report import Report
 from psched.daemon.restart import Restart
 from psched.daemon.signals import REPLACE_NOW, name_of
 from psched.daemon.succession import Succession
@@ -30,6 +31,9 @@ from psched.daemon.voice import Voice
 from psched.daemon.watch import Watch, open_watch
 
 log = logging.getLogger(__name__)
+
+_IS_STOPPING = "this master is stopping"
+_IS_REPLACED = "a new master is starting"
 
 
 @dataclass(slots=True)
@@ -49,6 +53,7 @@ class Supervisor:
     _slots: dict[int, ForkProcessor] = field(default_factory=dict)
     _estate: Estate = field(default_factory=Estate)
     _executor: Executor = field(init=False)
+    _report: Report = field(default_factory=Report)
     _watch: Watch | None = None
     _was_up: bool = False
     _stopping: bool = False
@@ -106,6 +111,10 @@ class Supervisor:
             self._see_whether_up()
         if not self.restart.active:
             self.voice.reloaded()
+            self._report.reload.end(self.restart.refusal)
+        if not self.succession.active:
+            self._report.upgrade.end(self.succession.refusal)
+        self.succession.publish(self._report.line())
         self.voice.tick(now, self._status())
 
     def forgive(self, now: float) -> None:
@@ -135,7 +144,7 @@ class Supervisor:
     def _stop(self, immediate: bool) -> None:
         log.info("stopping %s", "now" if immediate else "when the running tasks are done")
         self._stopping = True
-        self.restart.abort()
+        self.restart.abort(_IS_STOPPING)
         self.succession.abort()
         self.voice.stopping()
         now = self.clock()
@@ -160,26 +169,29 @@ class Supervisor:
         """WINCH asks for a graceful binary replace, unless it is a terminal that was resized."""
         if not self.terminal.attached:
             self._replace(immediate=False)
+        else:
+            self._report.upgrade.begin()
+            self._report.upgrade.end("on a terminal the signal means that this was resized; upgrade --immediate works")
 
     def _restart(self, immediate: bool) -> None:
-        if self._is_busy("restarted"):
+        self._report.reload.begin()
+        self.succession.publish(self._report.line())  # before anything is read: see `Requests`
+        refusal = _IS_STOPPING if self._stopping else _IS_REPLACED if self.succession.active else None
+        if refusal is not None:
+            log.warning("not restarted: %s", refusal)
+            self._report.reload.end(refusal)
             return
         self.voice.reloading()
         self.restart.begin(immediate, self.clock())
 
     def _replace(self, immediate: bool) -> None:
-        if not self._is_busy("replaced", but_by_replacing=True):
-            self.restart.abort()
-            self.succession.ask(immediate, self.clock())
-
-    def _is_busy(self, what: str, but_by_replacing: bool = False) -> bool:
+        self._report.upgrade.begin()
         if self._stopping:
-            log.warning("not %s: this master is stopping", what)
-        elif self.succession.active and not but_by_replacing:
-            log.warning("not %s: a new master is starting", what)
-        else:
-            return False
-        return True
+            log.warning("not replaced: %s", _IS_STOPPING)
+            self._report.upgrade.end(_IS_STOPPING)
+            return
+        self.restart.abort(_IS_REPLACED)
+        self.succession.ask(immediate, self.clock())
 
     def _reopen_logs(self) -> None:
         self.log_file.reopen()

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -210,6 +211,72 @@ def test_reload_takes_the_new_configuration_and_keeps_the_master(pschedd: Psched
     assert pschedd.pid == pid
 
 
+@pytest.mark.parametrize("options", [(), ("--immediate",)])
+@pytest.mark.parametrize(
+    ("file", "text", "expected"),
+    [
+        (
+            "psched.yml",
+            "development: {type: rdb, url: 'sqlite:///psched.db', processors: many}",
+            "processors: expected",
+        ),
+        ("psched.yml", "development: [", "psched.yml"),
+        ("app.py", "import absent_module", "absent_module"),
+        ("app.py", "import os; os._exit(0)", "the process that loaded it ended with exit code 0"),
+    ],
+)
+def test_a_reload_that_is_refused_fails_with_the_reason(
+    ticking: Pschedd, options: tuple[str, ...], file: str, text: str, expected: str
+) -> None:
+    pid = ticking.start()
+    good = (ticking.etc / file).read_text()
+    (ticking.etc / file).write_text(text)
+    refused = ticking("reload", *options, "--pid-file", "etc/psched.pid")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith(f"pschedd was not reloaded (pid {pid} goes on as it was): ")
+    assert expected in refused.stderr
+    (ticking.etc / file).write_text(good)
+    (ticking.etc / "short").unlink(missing_ok=True)
+    ticking.wait_for("short")
+    accepted = ticking("reload", *options)
+    assert (accepted.returncode, accepted.stdout) == (0, f"pschedd has reloaded (pid {pid})\n"), accepted.stderr
+
+
+def test_reload_waits_for_the_outcome_of_what_it_has_asked_for(pschedd: Pschedd) -> None:
+    """A second one begins the rehearsal afresh; both wait for that."""
+    pschedd.start()
+    application = pschedd.etc / "app.py"
+    good = application.read_text()
+    marks = "import pathlib, time\nmark = pathlib.Path(__file__).parent\n"
+    application.write_text(
+        marks + '(mark / "loading").touch()\nwhile not (mark / "go").exists(): time.sleep(0.02)\nraise KeyError("late")'
+    )
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(pschedd, "reload")
+        pschedd.wait_for("loading")
+        assert pschedd("status").returncode == 0  # takes as long as a command does that does not wait
+        assert not first.done()
+        later = application.stat().st_mtime + 2  # what is compiled is known by its second
+        application.write_text(good)
+        os.utime(application, (later, later))
+        second = pool.submit(pschedd, "reload")
+        assert second.result().returncode == 0, second.result().stderr
+        assert first.result().returncode == 0, first.result().stderr
+    assert "restarting" in pschedd.log
+
+
+def test_a_reload_that_a_stop_overtakes_fails(pschedd: Pschedd) -> None:
+    pschedd.start()
+    application = pschedd.etc / "app.py"
+    application.write_text("import pathlib, time\npathlib.Path(__file__).with_name('loading').touch()\ntime.sleep(600)")
+    with ThreadPoolExecutor(1) as pool:
+        reload = pool.submit(pschedd, "reload")
+        pschedd.wait_for("loading")
+        assert pschedd("stop").returncode == 0
+        assert reload.result().returncode == 1
+    assert "this master is stopping" in reload.result().stderr or "ended before it had" in reload.result().stderr
+
+
 def _are_new(master: int, before: list[psutil.Process], count: int) -> bool:
     """Whether the master has so many children that were not there before."""
     return len(set(psutil.Process(master).children()) - set(before)) == count
@@ -245,7 +312,7 @@ def test_an_upgrade_that_fails_leaves_the_old_master_in_charge(ticking: Pschedd)
     (ticking.etc / "app.py").rename(ticking.etc / "gone.py")
     done = ticking("upgrade")  # its limit is longer than what a command is waited for here
     assert done.returncode == 1
-    assert f"pschedd was not replaced (pid {old} goes on); its log says why:" in done.stderr
+    assert f"pschedd was not replaced (pid {old} goes on): it ended with exit code " in done.stderr
     assert "module 'app' not found" in done.stderr
     assert ticking.pid == old
 
