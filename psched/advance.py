@@ -12,21 +12,18 @@ from psched import cron
 from psched.clock import Clock, boottime
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
 from psched.ledger import ENQUEUED, FINISHED, RUN_NOW, Entry, Step
-from psched.model import Claim, NewTask, Row, Rule, ScheduleRow
-from psched.rules import passed_over
+from psched.model import Claim, NewTask, Row, ScheduleRow
+from psched.rules import NEVER, passed_over
 from psched.store import Also, ScheduleStore, TaskStore
 
 log = logging.getLogger(__name__)
 
 _TRIES = 100
-"""How often an occurrence is computed again when others keep changing the rule."""
+"""How often an occurrence is computed again when others keep changing its schedule."""
 
 
 _BATCH = 500
 """Entries of the ledger that are deleted at a time."""
-
-_PARKED = 86400.0
-"""Seconds until a run that was in progress when its schedule was paused is looked at again, if it is not resumed."""
 
 _TRIMMING = 60.0
 """Seconds between two looks at what can be deleted of the ledger."""
@@ -62,18 +59,18 @@ class Advance:
         """Where `finish_by` submits to."""
 
     def finish(self, claim: Claim, until: float) -> None:
-        """Store the next occurrence; by the new rule when the schedule was modified during the run."""
+        """Store the next occurrence; by the new definition when the schedule was changed during the run."""
         self._advance(claim, until, self._run(claim, FINISHED), None)
 
     def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
-        """Store the next occurrences of several schedules, together; one by one where rules were changed meanwhile."""
+        """Store the next occurrences of several schedules, together; one by one where some were changed meanwhile."""
         try:
             steps = [self._step(claim, self._run(claim, FINISHED)) for claim in claims]
         except ConfigError:  # one of them comes to its end, which is no matter of the others
             return [self._refusal(claim, until) for claim in claims]
         answers = self._store.advance_many(steps, until)
         return [
-            self._refusal(claim, until) if isinstance(answer, Rule) else answer
+            self._refusal(claim, until) if isinstance(answer, ScheduleRow) else answer
             for claim, answer in zip(claims, answers, strict=True)
         ]
 
@@ -105,15 +102,23 @@ class Advance:
         raise NotSupportedError(f"{claim.row.key!r} is a schedule, whose runs cannot change its data")
 
     def pass_over(self, claim: Claim, now: float, until: float) -> bool:
-        """Pass over what the policy, or a pause, says is not to be run; park what is paused."""
+        """Pass over what the policy, or a pause, says is not to be run; park what is paused.
+
+        That was decided by the row as it was acquired. A schedule that was changed since is due at once instead, to be
+        acquired again as it is now.
+        """
         row = cast("ScheduleRow", claim.row)
         if row.paused and row.extra != row.next_time:
-            self._store.retry(claim.lease, _PARKED, None, until, counted=False)
+            self._store.park(claim.lease, NEVER, until)
             return True
         entry = passed_over(row, now, self._dialect)
         if entry is None:
             return False
-        self._advance(claim, until, entry, None)
+        step = self._step(claim, entry)
+        changed = self._store.advance(claim, step.next_time, step.next_run_time, until, entry=entry)
+        if changed is not None:
+            self._store.release(claim.lease, until)
+            return True
         number = "many" if entry.count is None else str(entry.count)
         log.info("key=%s skipped %s from %s on: %s", row.key, number, row.next_time, entry.detail)
         return True
@@ -154,16 +159,16 @@ class Advance:
             changed = self._store.advance(step.claim, step.next_time, step.next_run_time, until, also, entry)
             if changed is None:
                 return
-            row = replace(row, rule=changed)
-        raise ScheduleError(f"{row.key!r}: its rule changes faster than its run can be finished")
+            row = replace(changed, attempts=row.attempts)
+        raise ScheduleError(f"{row.key!r}: it is changed faster than its run can be finished")
 
     def _step(self, claim: Claim, entry: Entry) -> Step:
-        """Compute what comes after the claimed occurrence, by the rule it was claimed with."""
+        """Compute what comes after the claimed occurrence, by the definition it was claimed with."""
         row = cast("ScheduleRow", claim.row)
         self._settled = row.key
         settled = row.next_time if entry.last is None else entry.last
         next_time = cron.next_time(row.rule.cron, settled, row.rule.timezone, self._dialect)
-        return Step(claim, next_time, next_time + row.rule.delay, entry)
+        return Step(claim, next_time, NEVER if row.paused else next_time + row.rule.delay, entry)
 
     def problem(self, row: Row) -> str | None:
         """Say what is wrong with the stored rule, or None."""

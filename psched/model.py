@@ -80,6 +80,7 @@ class ScheduleRow:
 
     `next_time`: the occurrence (unix seconds). `next_run_time`: when it is due, or its lease ends.
     `settled` is True when the row is neither leased nor waiting for a retry, so that a new rule may move it.
+    `version` counts the changes of the definition (0 where none is kept).
     `previous`: the occurrence that was settled last. `extra`: the occurrence that `run_now` added last. Occurrences
     whose run time is in the pause, from `paused_from` to `paused_until` (None: it lasts), are skipped.
     """
@@ -102,6 +103,7 @@ class ScheduleRow:
     extra: int | None = None
     paused_from: float | None = None
     paused_until: float | None = None
+    version: int = 0
 
     @property
     def paused(self) -> bool:
@@ -194,6 +196,11 @@ class TaskRow(NamedTuple):
         return self._replace(attempts=attempts)
 
 
+def version_of(row: Row) -> int | None:
+    """Return the version of a schedule's definition; None for a queue task, which is never redefined."""
+    return row.version if isinstance(row, ScheduleRow) else None
+
+
 Row = ScheduleRow | TaskRow
 """What a schedule and a queue task have in common: `key` to `problem`, `scheduled_time`, `attempted`.
 
@@ -218,11 +225,12 @@ class Claim(NamedTuple):
 
 
 class Retry(NamedTuple):
-    """What is to be retried: `wait` seconds from now, `error` being kept."""
+    """What is to be retried: `wait` seconds from now, `error` being kept; `version` as for `LeaseStore.retry`."""
 
     lease: Lease
     wait: float
     error: str | None
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

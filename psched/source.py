@@ -17,7 +17,7 @@ from psched.clock import Clock, boottime
 from psched.completion import Completion
 from psched.errors import AlreadyFinishedError, NotFoundError, PreemptedError, ScheduleError
 from psched.held import Held
-from psched.model import Claim, NewTask, Row
+from psched.model import Claim, NewTask, Row, version_of
 from psched.store import Accepts, LeaseStore
 from psched.task import Task
 from psched.tidying import Tidying
@@ -191,7 +191,8 @@ class Source:
         """Make the claimed row due after the longest `retry_wait`, the attempt not counted, or end it if cancelled."""
         if claim.lease.cancel_requested:
             return self.cancel(claim, until)
-        self.store.retry(claim.lease, self.times.backoff.limit, error, until, counted=False)
+        wait, version = self.times.backoff.limit, version_of(claim.row)
+        self.store.retry(claim.lease, wait, error, until, counted=False, version=version)
         return "retried"
 
     def release(self, claim: Claim, until: float) -> str:

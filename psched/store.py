@@ -143,8 +143,20 @@ class LeaseStore(Protocol):
         """Give the row back: due now, the attempt not counted. Raises PreemptedError, NotFoundError."""
         ...
 
-    def retry(self, lease: Lease, wait: float, error: str | None, until: float, counted: bool = True) -> None:
-        """Make the row due `wait` seconds from now, keep `error`, and count the attempt if `counted`. As `release`."""
+    def retry(
+        self,
+        lease: Lease,
+        wait: float,
+        error: str | None,
+        until: float,
+        counted: bool = True,
+        version: int | None = None,
+    ) -> None:
+        """Make the row due `wait` seconds from now, keep `error`, and count the attempt if `counted`. As `release`.
+
+        `version`: of the definition because of which it is to wait. The row is due now when it has another one by then
+        (not on `rdb_compat`, which keeps none).
+        """
         ...
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
@@ -216,7 +228,8 @@ class ScheduleStore(LeaseStore, Protocol):
         """Write what differs between `seen` and `wanted`: all but their leases, attempts and errors.
 
         The ledger names the change `action`, and has `entry` of the occurrence in `seen`, which is passed over.
-        False, and nothing is written, when the row no longer has the rule, times and lease it was seen with.
+        False, and nothing is written, when the row no longer has the definition, times and lease it was seen with:
+        its `version` is compared, and every column where no version is kept (`rdb_compat`).
         """
         ...
 
@@ -232,19 +245,24 @@ class ScheduleStore(LeaseStore, Protocol):
         until: float,
         also: Also | None = None,
         entry: Entry = Entry(),  # noqa: B008 – frozen
-    ) -> Rule | None:
-        """Finish the claimed occurrence: store the next one, computed from the rule in `claim.row`, and end the lease.
+    ) -> ScheduleRow | None:
+        """Settle the claimed occurrence: store the next one, computed from what `claim.row` says, and end the lease.
 
         A ledger has `entry` of it, in the same transaction. `also` is called with a `connection` for `submit`: what it
         submits is there when this is done, and only then. It may be called again, or although nothing comes of it.
 
-        Returns None when that is done. When the stored rule is no longer the one in `claim.row`, nothing is written
-        and the stored rule is returned, for the caller to compute again. Raises PreemptedError, NotFoundError, and
+        Returns None when that is done. When the schedule was changed since it was acquired (`rdb`, `redis`: its
+        version or rule is not that of `claim.row`; `rdb_compat`: its rule), nothing is written and the stored row is
+        returned, for the caller to decide anew. Raises PreemptedError, NotFoundError, and
         IdempotentAlreadyFinishedError when an earlier call under this very lease had settled it.
         """
         ...
 
-    def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[Rule | ScheduleError | None]:
+    def park(self, lease: Lease, due: float, until: float) -> None:
+        """Give a paused row back, due at `due` (unix seconds), or now when it is not paused any more. As `release`."""
+        ...
+
+    def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
         """Do for each what `advance` does, some hundreds in one transaction; return what it returns or would raise."""
         ...
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from psched.clock import Clock
 from psched.completion import Completion
 from psched.errors import AlreadyFinishedError, NotFoundError, PreemptedError, ScheduleError
-from psched.model import Claim, Retry
+from psched.model import Claim, Retry, version_of
 from psched.store import LeaseStore
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,9 @@ class Sieve:
         """
         if not unfit:
             return True
-        retries = [Retry(claim.lease, self._wait(claim.row.attempts), error) for claim, error in unfit]
+        retries = [
+            Retry(claim.lease, self._wait(claim.row.attempts), error, version_of(claim.row)) for claim, error in unfit
+        ]
         try:
             answers = self._store.retry_many(retries, self._clock())
         except Exception as failure:  # noqa: BLE001 – what was acquired with them can be run all the same

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from psched.errors import AlreadyFinishedError, ScheduleError
 from psched.ledger import Step
-from psched.model import Rule
+from psched.model import ScheduleRow
 from psched.store import ScheduleStore
 
 
-def advanced(store: ScheduleStore, step: Step, until: float, uncertain: bool = False) -> Rule | ScheduleError | None:
+def advanced(
+    store: ScheduleStore, step: Step, until: float, uncertain: bool = False
+) -> ScheduleRow | ScheduleError | None:
     """Advance one schedule and return what comes of it, or why it cannot be. Raises what the driver does.
 
     `uncertain`: it may have been advanced by an attempt whose answer was lost.

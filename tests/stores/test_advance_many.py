@@ -7,7 +7,7 @@ from typing import Any
 
 from psched.errors import AlreadyFinishedError, NotFoundError, PreemptedError
 from psched.ledger import SKIPPED, Entry, LedgerFilter, Step
-from psched.model import Claim, Policy, Rule
+from psched.model import Claim, Policy, Rule, ScheduleRow
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, soon
 
@@ -92,7 +92,9 @@ def test_each_is_told_what_became_of_it_and_the_others_are_advanced(
     steps = steps_of(claims)
     found = dict(zip((claim.row.key for claim in claims), store.advance_many(steps, soon()), strict=True))
     assert [key for key, answer in found.items() if answer is None] == ["a", "m", "z"]
-    assert found["changed"] == new
+    changed = found["changed"]
+    assert isinstance(changed, ScheduleRow)
+    assert changed.rule == new
     assert isinstance(found["deleted"], NotFoundError)
     assert isinstance(found["settled"], AlreadyFinishedError)
     assert isinstance(found["stale"], PreemptedError)
@@ -119,7 +121,7 @@ def test_one_that_is_not_as_it_was_is_enough_to_look_at_each(bench: Bench, store
             first = claim._replace(lease=claim.lease._replace(fence=claim.lease.fence - 1))
         before = bench.raw(key)
         refused, done = store.advance_many(steps_of([first, second]), soon())
-        assert isinstance(refused, Rule if key in changes else PreemptedError)
+        assert isinstance(refused, ScheduleRow if key in changes else PreemptedError)
         assert done is None
         assert bench.raw(key) == before
     assert store.ledger is None or [key for key, _, _ in entries(store)] == ["w", "x", "y", "z"]

@@ -11,6 +11,8 @@ import sqlalchemy as sa
 
 from psched.errors import AlreadyExistsError, NotFoundError, ScheduleError
 from psched.model import Policy, Rule, ScheduleRow
+from psched.schedules import Defaults, ScheduleCollection
+from psched.source import LeaseTimes
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, new_row, soon
 from tests.stores.places import on_sql
@@ -172,6 +174,21 @@ def times_changed(bench: Bench, store: ScheduleStore, seen: ScheduleRow) -> None
     store.modify(seen, replace(seen, next_time=LONG_AGO + 60, next_run_time=LONG_AGO + 60))
 
 
+def data_changed(bench: Bench, store: ScheduleStore, seen: ScheduleRow) -> None:
+    store.modify(seen, replace(seen, data={"theirs": 1}))
+
+
+def type_changed(bench: Bench, store: ScheduleStore, seen: ScheduleRow) -> None:
+    store.modify(seen, replace(seen, type="theirs"))
+
+
+def policy_changed(bench: Bench, store: ScheduleStore, seen: ScheduleRow) -> None:
+    if store.keeps_policies:
+        store.modify(seen, replace(seen, policy=Policy("latest", 60, 90)))
+    else:
+        data_changed(bench, store, seen)
+
+
 def leased(bench: Bench, store: ScheduleStore, seen: ScheduleRow) -> None:
     bench.take(store, "key")
 
@@ -188,7 +205,10 @@ def deleted(bench: Bench, store: ScheduleStore, seen: ScheduleRow) -> None:
     store.delete("key")
 
 
-@pytest.mark.parametrize("change", [rule_changed, times_changed, leased, finished, retried, deleted])
+@pytest.mark.parametrize(
+    "change",
+    [rule_changed, times_changed, data_changed, type_changed, policy_changed, leased, finished, retried, deleted],
+)
 def test_modify_writes_nothing_to_a_row_that_is_not_as_it_was_seen(
     bench: Bench, store: ScheduleStore, other: ScheduleStore, change: Any
 ) -> None:
@@ -202,16 +222,43 @@ def test_modify_writes_nothing_to_a_row_that_is_not_as_it_was_seen(
     assert bench.raw("key") == before
 
 
-def test_two_who_modify_different_things_both_have_their_way_or_are_told(
+def test_of_two_clients_that_modify_different_things_the_second_looks_again(
     bench: Bench, store: ScheduleStore, other: ScheduleStore
 ) -> None:
     bench.add(store, "key")
-    seen = read(store, "key")
-    assert other.modify(seen, replace(seen, data={"theirs": 1}))
-    if store.modify(seen, replace(seen, type="type2")):
-        assert (read(store, "key").type, read(store, "key").data) == ("type2", {"theirs": 1})
-    else:
-        assert (read(store, "key").type, read(store, "key").data) == ("type1", {"theirs": 1})
+    mine, theirs = (ScheduleCollection(each, LeaseTimes(300, 300, 300), Defaults()) for each in (store, other))
+    looked: list[ScheduleRow] = []
+    get = store.get
+
+    def get_then_be_overtaken(key: str) -> ScheduleRow | None:
+        row = get(key)
+        if not looked:
+            theirs["key"].modify(data={"theirs": 1}, delay=5)
+        if row is not None:
+            looked.append(row)
+        return row
+
+    store.get = get_then_be_overtaken  # type: ignore[method-assign]
+    mine["key"].modify(type="type2", cron="7 * * * *")
+    row = read(other, "key")
+    assert (row.type, row.data, row.rule) == ("type2", {"theirs": 1}, Rule("7 * * * *", "UTC", 5))
+    assert len(looked) == 2
+
+
+def test_each_change_of_a_definition_makes_another_version(bench: Bench, store: ScheduleStore) -> None:
+    bench.add(store, "key")
+    changes: list[dict[str, Any]] = [
+        {"type": "type2"},
+        {"data": {"new": 1}},
+        {"rule": replace(HOURLY, delay=3)},
+        {"next_time": FAR_OFF, "next_run_time": FAR_OFF},
+    ]
+    if store.keeps_policies:
+        changes += [{"policy": Policy("none")}, {"paused_from": 5.0}, {"paused_until": 6.0}]
+    for change in changes:
+        seen = read(store, "key")
+        assert store.modify(seen, replace(seen, **change))
+        assert read(store, "key").version == (seen.version + 1 if store.keeps_policies else 0)
 
 
 def test_a_new_rule_for_a_leased_row_leaves_its_lease_alone(

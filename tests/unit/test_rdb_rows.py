@@ -39,6 +39,7 @@ _SCHEDULE: Values = {
     "catch_up": ["all", "none", "never", None],
     "max_lateness_ms": [None, 500],
     "alert_after_ms": [None, 500],
+    "version": [1_700_000_000_000, "1", None],
 }
 _TASK: Values = {
     **_LEASED,

@@ -1,6 +1,6 @@
 """Advancing many schedules in one transaction, with what is entered of them. Used in children and clients.
 
-All or none: unless every lease and every rule is as it was, nothing is written, and each is advanced by itself.
+All or none: unless every lease and every definition is as it was, nothing is written, and each is advanced by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sqlalchemy import BigInteger, Table, Update, case
 
 from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.records import Records
-from psched.backends.rdb.schedule_rows import rule_columns
+from psched.backends.rdb.schedule_rows import DEFINITION, definition_columns
 from psched.backends.rdb.statements import GIVEN_LEASE, LeaseStatements
 from psched.backends.rdb.tables import milliseconds
 from psched.dialects.base import ExactText, LongText
@@ -27,9 +27,9 @@ from psched.model import ScheduleRow
 _TEXT, _LONG, _NUMBER = ExactText(255), LongText(), BigInteger()
 
 
-_RULE = {"cron": _TEXT, "timezone": _TEXT, "delay_ms": _NUMBER}
-_STEP = {**GIVEN_LEASE, **_RULE, **dict.fromkeys(("following", "following_due", "settled"), _NUMBER)}
-"""What is told of a schedule's way on: of the rule it is computed from, that it must still be this one."""
+_SEEN = {"cron": _TEXT, "timezone": _TEXT, "delay_ms": _NUMBER, "version": _NUMBER}
+_STEP = {**GIVEN_LEASE, **_SEEN, **dict.fromkeys(("following", "following_due", "settled"), _NUMBER)}
+"""What is told of a schedule's way on: of the definition it is computed from, that it must still be this one."""
 
 _ENTRY = {
     "key": _TEXT,
@@ -78,7 +78,7 @@ class Advancing:
     def _row(self, step: Step) -> dict[str, Any]:
         row = cast("ScheduleRow", step.claim.row)
         return {
-            **rule_columns(row.rule),
+            **definition_columns(row),
             **self._records.values(row, step.entry),
             "key": row.key,
             "fence": step.claim.lease.fence,
@@ -94,7 +94,7 @@ def _advancing(table: Table, statements: LeaseStatements, given: Told) -> Update
     paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
     return statements.settling_given(
         given,
-        *(c[name] == given[name] for name in _RULE),
+        *(c[name] == given[name] for name in DEFINITION),
         next_time=given["following"],
         due=given["following_due"],
         last_time=given["settled"],

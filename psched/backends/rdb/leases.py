@@ -102,14 +102,30 @@ class Leases:
         """Make the row due now, the attempt not counted."""
         self.settle(lease, self.statements.release, {}, until)
 
-    def retry(self, lease: Lease, wait: float, error: str | None, until: float, counted: bool = True) -> None:
-        """Make the row due `wait` seconds from now, and keep the end of `error`."""
-        values = {"wait": math.ceil(wait * 1000), "error": storable(error), "uncounted": 0 if counted else 1}
+    def retry(
+        self,
+        lease: Lease,
+        wait: float,
+        error: str | None,
+        until: float,
+        counted: bool = True,
+        version: int | None = None,
+    ) -> None:
+        """Make the row due `wait` seconds from now, and keep the end of `error`; see `LeaseStore.retry`."""
+        values = {
+            "wait": math.ceil(wait * 1000),
+            "error": storable(error),
+            "uncounted": 0 if counted else 1,
+            "seen_version": version,
+        }
         self.settle(lease, self.statements.retry, values, until)
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
         """Do for each what `retry` does, some hundreds by one statement."""
-        given = [{"wait": math.ceil(wait * 1000), "error": storable(error)} for _, wait, error in retries]
+        given = [
+            {"wait": math.ceil(wait * 1000), "error": storable(error), "version": version}
+            for _, wait, error, version in retries
+        ]
         leases = [retry.lease for retry in retries]
         return self.settle_many(leases, self.statements.retry_many, {}, WAITING, until, given)
 

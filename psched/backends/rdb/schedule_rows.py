@@ -19,6 +19,8 @@ _LAST_MS = LAST_SECOND * 1000
 _ERRORS = {str, type(None)}
 _NOT_APART = [None, None, None]
 """What stands in `extra`, `paused_from` and `paused_until` of most rows."""
+DEFINITION = ("cron", "timezone", "delay_ms", "version")
+"""What tells one definition from another: the version, and the rule, which somebody may have changed by hand."""
 _POLICIES = {catch_up: Policy(catch_up) for catch_up in CATCH_UP}
 """The policies without bounds."""
 
@@ -38,9 +40,9 @@ def claimed_schedule(holder: str, row: Sequence[Any]) -> Claim:
 def _plain_schedule(holder: str, row: Sequence[Any]) -> ScheduleRow | None:
     """Return the schedule of a row that is as it should be, never paused nor run besides; None for any other."""
     key, _, _, due, _, _, type_, data, attempts, error, cron, timezone, delay, time, last, *rest = row
-    *apart, catch_up, lateness, alert = rest
+    *apart, catch_up, lateness, alert, version = rest
     texts = key.__class__ is type_.__class__ is data.__class__ is cron.__class__ is timezone.__class__ is str
-    numbers = attempts.__class__ is delay.__class__ is time.__class__ is int
+    numbers = attempts.__class__ is delay.__class__ is time.__class__ is version.__class__ is int
     if not (texts and numbers and type_ and apart == _NOT_APART and catch_up in CATCH_UP):
         return None
     times = 0 <= time <= _LAST_MS and (last is None or (last.__class__ is int and 0 <= last <= _LAST_MS))
@@ -65,6 +67,7 @@ def _plain_schedule(holder: str, row: Sequence[Any]) -> ScheduleRow | None:
         settled=False,
         policy=_POLICIES[catch_up],
         previous=None if last is None else last // 1000,
+        version=version,
     )
 
 
@@ -91,6 +94,7 @@ def read_schedule(row: Mapping[Any, Any]) -> ScheduleRow:
         extra=optional_whole(fields, "extra"),
         paused_from=fields.optional_seconds("paused_from", 1000),
         paused_until=fields.optional_seconds("paused_until", 1000),
+        version=fields.number("version"),
         problem=fields.problem,
     )
 
@@ -118,6 +122,11 @@ def optional_whole(fields: Fields, name: str) -> int | None:
 def rule_columns(rule: Rule) -> dict[str, Any]:
     """Return the columns of a rule."""
     return {"cron": rule.cron, "timezone": rule.timezone, "delay_ms": milliseconds(rule.delay)}
+
+
+def definition_columns(row: ScheduleRow) -> dict[str, Any]:
+    """Return the columns `DEFINITION`: what must be as it was seen for that to hold which was computed from it."""
+    return {**rule_columns(row.rule), "version": row.version}
 
 
 def policy_columns(policy: Policy) -> dict[str, Any]:

@@ -28,11 +28,11 @@ from psched.backends.rdb.alarms import RdbAlarms
 from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.records import Records
 from psched.backends.rdb.schedule_rows import (
+    DEFINITION,
     changed_columns,
     claimed_schedule,
-    pause_columns,
+    definition_columns,
     read_schedule,
-    rule_columns,
 )
 from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.store import RdbLeaseStore
@@ -47,7 +47,7 @@ from psched.dialects.once import once, shared, table_named
 from psched.dialects.pairs import Executing
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.ledger import MODIFY, Entry, Ledger, Step
-from psched.model import Claim, Rule, ScheduleRow
+from psched.model import Claim, Lease, ScheduleRow
 from psched.store import Also, StoreSettings
 
 _RUN = Entry()
@@ -139,23 +139,27 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
         until: float,
         also: Also | None = None,
         entry: Entry = _RUN,
-    ) -> Rule | None:
-        """Finish the claimed occurrence; return the stored rule instead when it is not the claim's any more."""
+    ) -> ScheduleRow | None:
+        """Settle the claimed occurrence; return the stored row instead when it was changed since it was acquired."""
         row = cast("ScheduleRow", claim.row)
         settling = self._records.settling(self._advance, row, entry)
         values = {
-            **{f"seen_{name}": value for name, value in rule_columns(row.rule).items()},
+            **{f"seen_{name}": value for name, value in definition_columns(row).items()},
             "then": milliseconds(next_time),
             "then_due": milliseconds(next_run_time),
             "settled": milliseconds(row.next_time if entry.last is None else entry.last),
             **settling.values,
         }
         stored = self._leases.settle(claim.lease, settling.statement, values, until, also)
-        return None if stored is None else read_schedule(stored).rule
+        return None if stored is None else read_schedule(stored)
 
-    def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[Rule | ScheduleError | None]:
+    def park(self, lease: Lease, due: float, until: float) -> None:
+        """Give a paused row back, due at `due`, or now when it is not paused any more."""
+        self._leases.settle(lease, self._park, {"parked_until": milliseconds(due)}, until)
+
+    def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
         """Advance schedules in as few transactions as possible, and by themselves where not all are as they were."""
-        found: builtins.list[Rule | ScheduleError | None] = []
+        found: builtins.list[ScheduleRow | ScheduleError | None] = []
         for start in range(0, len(steps), _BATCH):
             part = steps[start : start + _BATCH]
             done, uncertain = self._advancing.advance(part, until)
@@ -173,13 +177,10 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
     def _unchanged(self, seen: ScheduleRow) -> Update:
         """Return an UPDATE of the row as it was seen. While it runs, its lease is renewed all the time: no matter."""
         c = self._table.c
-        same = [c[name] == value for name, value in rule_columns(seen.rule).items()]
-        same += [c[name].is_not_distinct_from(value) for name, value in pause_columns(seen).items()]
+        same = [c.version == seen.version, c.status == seen.status, c.next_time == milliseconds(seen.next_time)]
         if seen.status != RUNNING:
             same.append(c.due == milliseconds(seen.next_run_time))
-        return update(self._table).where(
-            c.key == seen.key, c.status == seen.status, c.next_time == milliseconds(seen.next_time), *same
-        )
+        return update(self._table).where(c.key == seen.key, *same)
 
     @once
     def _write_statements(self, table: Table, statements: LeaseStatements) -> None:
@@ -189,8 +190,10 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
         self._delete = delete(table).where(this)
         then = bindparam("then", type_=BigInteger)
         paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
+        parked = case((paused, bindparam("parked_until", type_=BigInteger)), else_=now_ms())
+        self._park = statements.settling(due=parked, attempts=c.attempts - 1)
         self._advance = statements.settling(
-            *(c[name] == bindparam(f"seen_{name}") for name in ("cron", "timezone", "delay_ms")),
+            *(c[name] == bindparam(f"seen_{name}") for name in DEFINITION),
             next_time=then,
             due=bindparam("then_due"),
             last_time=bindparam("settled"),

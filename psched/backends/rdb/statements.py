@@ -33,7 +33,7 @@ _LONGEST_BACKOFF = 30
 GIVEN_LEASE = {"key": ExactText(255), "fence": BigInteger(), "claim": BigInteger()}
 """What is given of a lease, where many are ended at once."""
 
-_GIVEN_RETRY = {**GIVEN_LEASE, "wait": BigInteger(), "error": LongText()}
+_GIVEN_RETRY = {**GIVEN_LEASE, "wait": BigInteger(), "error": LongText(), "version": BigInteger()}
 
 
 def after(name: str) -> ColumnElement[int]:
@@ -157,11 +157,22 @@ class LeaseStatements:
         c = self._table.c
         kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
         counted = c.attempts - bindparam("uncounted", type_=c.attempts.type)
-        return self.settling(due=after("wait"), last_error=kept, attempts=counted, crashes=0)
+        due = self._unless_changed(bindparam("seen_version", type_=BigInteger), after("wait"), now_ms())
+        return self.settling(due=due, last_error=kept, attempts=counted, crashes=0)
 
     def _retrying_given(self, given: Told) -> Update:
         kept = func.coalesce(given["error"], self._table.c.last_error)
-        return self.settling_given(given, due=now_once() + given["wait"], last_error=kept, crashes=0)
+        due = self._unless_changed(given["version"], now_once() + given["wait"], now_once())
+        return self.settling_given(given, due=due, last_error=kept, crashes=0)
+
+    def _unless_changed(
+        self, version: ColumnElement[int], due: ColumnElement[int], now: ColumnElement[int]
+    ) -> ColumnElement[int]:
+        """Return `due`, but `now` for a row whose definition has another `version` (NULL: any)."""
+        if "version" not in self._table.c:
+            return due
+        is_other = self._table.c.version != version  # NULL, and so no such case, when any will do
+        return case((is_other, now), else_=due)
 
     def _extending(self) -> Update:
         """Renew the :leases of :lease_holder; :keys are their keys again, by which the rows are found."""

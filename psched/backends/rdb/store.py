@@ -97,9 +97,17 @@ class RdbLeaseStore(SqlStore):
         """Make the row due now, the attempt not counted."""
         self._leases.release(lease, until)
 
-    def retry(self, lease: Lease, wait: float, error: str | None, until: float, counted: bool = True) -> None:
+    def retry(
+        self,
+        lease: Lease,
+        wait: float,
+        error: str | None,
+        until: float,
+        counted: bool = True,
+        version: int | None = None,
+    ) -> None:
         """Make the row due `wait` seconds from now, and keep the end of `error`."""
-        self._leases.retry(lease, wait, error, until, counted)
+        self._leases.retry(lease, wait, error, until, counted, version)
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
         """Do for each what `retry` does, some hundreds by one statement."""

@@ -24,7 +24,7 @@ CLAIMED_OF_SCHEDULE = (
     *_LEASED,
     *_SHARED,
     *("cron", "timezone", "delay_ms", "next_time", "last_time", "extra", "paused_from", "paused_until"),
-    *("catch_up", "max_lateness_ms", "alert_after_ms"),
+    *("catch_up", "max_lateness_ms", "alert_after_ms", "version"),
 )
 """What is read of a row that was just leased, in this order."""
 

@@ -28,9 +28,9 @@ from psched.backends.sql.adding import Adding
 from psched.backends.sql.layout import Layout
 from psched.backends.sql.pages import Pages
 from psched.dialects.database import Database
-from psched.errors import IdempotentNotFoundError, ScheduleError
+from psched.errors import IdempotentNotFoundError, NotSupportedError, ScheduleError
 from psched.ledger import MODIFY, Entry, Ledger, Step
-from psched.model import Claim, Rule, ScheduleRow
+from psched.model import Claim, Lease, ScheduleRow
 from psched.store import Also, Finding, StoreSettings
 
 _RUN = Entry()
@@ -114,7 +114,7 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
                 row = self._row(connection, seen.key, locked=True)
                 if row is None:
                     return False
-                if not _as_seen(read_schedule(row), seen, "data" in changes):
+                if not _as_seen(read_schedule(row), seen):
                     return uncertain and _same(row, changes)
                 connection.execute(self._update.values(changes), {"lease_key": seen.key})
                 if self._records is not None:
@@ -146,8 +146,8 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
         until: float,
         also: Also | None = None,
         entry: Entry = _RUN,
-    ) -> Rule | None:
-        """Finish the claimed occurrence; return the stored rule instead when it is not the claim's any more."""
+    ) -> ScheduleRow | None:
+        """Finish the claimed occurrence; return the stored row instead when its rule is not the claim's any more."""
         rule = cast("ScheduleRow", claim.row).rule
         outcome = {
             "next_time": whole_seconds("next_time", next_time),
@@ -157,11 +157,15 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
         values = {**seen, "then": outcome["next_time"], "then_due": outcome["timeout"]}
         further = self._with_entry(claim, entry, also)
         stored = self._leases.settle(claim.lease, self._advance, values, until, outcome, further)
-        return None if stored is None else read_schedule(stored).rule
+        return None if stored is None else read_schedule(stored)
 
-    def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[Rule | ScheduleError | None]:
+    def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
         """Advance schedules, one by one."""
         return [advanced(self, step, until) for step in steps]
+
+    def park(self, lease: Lease, due: float, until: float) -> None:
+        """The table knows no pauses. Raises NotSupportedError."""
+        raise NotSupportedError(f"{lease.key!r}: rdb_compat knows no pauses; type: rdb and redis do")
 
     def _with_entry(self, claim: Claim, entry: Entry, also: Also | None) -> Also | None:
         """Return what is to be done with the end of a run."""
@@ -228,16 +232,16 @@ def _changes(seen: ScheduleRow, wanted: ScheduleRow) -> dict[str, Any]:
     return changes
 
 
-def _as_seen(present: ScheduleRow, seen: ScheduleRow, with_data: bool) -> bool:
-    """Tell whether the row is as it was seen; the type is part of the data here.
+def _as_seen(present: ScheduleRow, seen: ScheduleRow) -> bool:
+    """Tell whether every column is as it was seen; of a lease the timeout does not count: it is renewed all the time.
 
-    Of a lease the timeout does not count: it is renewed all the time.
+    The table keeps no version of a definition to compare.
     """
     if (present.rule, present.next_time) != (seen.rule, seen.next_time):
         return False
     if seen.settled and present.next_run_time != seen.next_run_time:
         return False
-    return not with_data or (present.type, present.data) == (seen.type, seen.data)
+    return (present.type, present.data) == (seen.type, seen.data)
 
 
 def _same(row: RowMapping, values: Mapping[str, Any], besides: Collection[str] = ()) -> bool:

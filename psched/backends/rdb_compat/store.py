@@ -56,8 +56,19 @@ class CompatLeaseStore(SqlStore):
         """Make the row due now."""
         self._leases.release(lease, until)
 
-    def retry(self, lease: Lease, wait: float, error: str | None, until: float, counted: bool = True) -> None:
-        """Make the row due `wait` seconds from now; there is no place for `error`, and attempts are not counted."""
+    def retry(
+        self,
+        lease: Lease,
+        wait: float,
+        error: str | None,
+        until: float,
+        counted: bool = True,
+        version: int | None = None,
+    ) -> None:
+        """Make the row due `wait` seconds from now.
+
+        There is no place for `error` and for versions, and attempts are not counted.
+        """
         self._leases.retry(lease, wait, until)
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:

@@ -13,9 +13,8 @@ from psched.backends.rdb.schedule_rows import (
     all_columns,
     changed_columns,
     claimed_schedule,
-    pause_columns,
+    definition_columns,
     read_schedule,
-    rule_columns,
 )
 from psched.backends.rdb.tables import CLAIMED_OF_SCHEDULE
 from psched.backends.redis.alarms import RedisAlarms
@@ -29,7 +28,7 @@ from psched.backends.redis.store import Answer, RedisLeaseStore, new_number, ref
 from psched.backends.sql.adding import Adding
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.ledger import MODIFY, Entry, Ledger, Step
-from psched.model import Claim, Rule, ScheduleRow
+from psched.model import Claim, Lease, ScheduleRow
 from psched.payload import encode
 from psched.store import Also, StoreSettings
 
@@ -41,6 +40,7 @@ _CLAIMED = CLAIMED_OF_SCHEDULE[1:]
 """What is told of a row that was just leased, in this order."""
 _READ = [reader_of(name) for name in _CLAIMED]
 _CATCH_UP = _CLAIMED.index("catch_up")
+_VERSION = _CLAIMED.index("version")
 
 
 class RedisScheduleStore(Adding, RedisLeaseStore):
@@ -108,19 +108,19 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
         until: float,
         also: Also | None = None,
         entry: Entry = _RUN,
-    ) -> Rule | None:
-        """Finish the claimed occurrence; return the stored rule instead when it is not the claim's any more."""
+    ) -> ScheduleRow | None:
+        """Settle the claimed occurrence; return the stored row instead when it was changed since it was acquired."""
         given = self._step(Step(claim, next_time, next_run_time, entry))
         handover = None if also is None else Handover(self._server)
         if also is not None:
             also(handover)
         wanted = handover if handover is not None and handover.tables else None
         answer = self._settle(claim.lease, "advance", given, until, wanted)
-        return None if answer is None else read_row(stored(claim.row.key, answer[1])).rule
+        return None if answer is None else read_row(stored(claim.row.key, answer[1]))
 
-    def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[Rule | ScheduleError | None]:
+    def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
         """Advance schedules, some hundreds in one script."""
-        found: builtins.list[Rule | ScheduleError | None] = []
+        found: builtins.list[ScheduleRow | ScheduleError | None] = []
         for start in range(0, len(steps), _PAGE):
             part = steps[start : start + _PAGE]
             words = [word for step in part for word in (*self._lease_words(step.claim.lease), *self._step(step))]
@@ -128,11 +128,15 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
             found += [_advanced(step, answer) for step, answer in zip(part, answers, strict=True)]
         return found
 
+    def park(self, lease: Lease, due: float, until: float) -> None:
+        """Give a paused row back, due at `due`, or now when it is not paused any more."""
+        self._settle(lease, "park", [milliseconds(due)], until)
+
     def _step(self, step: Step) -> builtins.list[Argument]:
         """Return what the script that advances takes of an occurrence, but for its lease."""
         row, entry = cast("ScheduleRow", step.claim.row), step.entry
         return [
-            *_words(rule_columns(row.rule))[1::2],
+            *_words(definition_columns(row))[1::2],
             milliseconds(step.next_time),
             milliseconds(step.next_run_time),
             milliseconds(row.next_time if entry.last is None else entry.last),
@@ -145,22 +149,27 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
 def claimed(holder: str, key: bytes, values: Sequence[Any]) -> Claim:
     """Return a schedule that `holder` has just leased: its key, and the values that schedules.lua tells of it."""
     row = [None if value is None else read(value) for read, value in zip(_READ, values, strict=True)]
-    if row[_CATCH_UP] is None:  # of a schedule that is older than policies
+    if row[_CATCH_UP] is None:
         row[_CATCH_UP] = "all"
+    if not isinstance(row[_VERSION], int):
+        row[_VERSION] = 0
     return claimed_schedule(holder, (as_text(key), *row))
 
 
 def read_row(row: Mapping[str, Any]) -> ScheduleRow:
     """Return a stored schedule, which may be older than policies; what cannot be used of it is its `problem`."""
-    return read_schedule(ChainMap({"catch_up": "all"}, cast("dict[str, Any]", row)) if row["catch_up"] is None else row)
+    missing: dict[str, Any] = {} if row["catch_up"] is not None else {"catch_up": "all"}
+    if not isinstance(row["version"], int):
+        missing |= {"version": 0}
+    return read_schedule(ChainMap(missing, cast("dict[str, Any]", row)) if missing else row)
 
 
-def _advanced(step: Step, answer: Answer | None) -> Rule | ScheduleError | None:
+def _advanced(step: Step, answer: Answer | None) -> ScheduleRow | ScheduleError | None:
     """Return what an answer of the script that advances means."""
     if answer is None:
         return None
     refused = refusal(step.claim.lease, answer)
-    return read_row(stored(step.claim.row.key, answer[1])).rule if refused is None else refused
+    return read_row(stored(step.claim.row.key, answer[1])) if refused is None else refused
 
 
 def _words(fields: Mapping[str, Any]) -> list[Argument]:
@@ -171,5 +180,4 @@ def _words(fields: Mapping[str, Any]) -> list[Argument]:
 def _as_seen(seen: ScheduleRow) -> list[Argument]:
     """Return what must still stand in a row. While it runs, its lease is renewed all the time: no matter."""
     due: Argument = "" if seen.status == _RUNNING else milliseconds(seen.next_run_time)
-    rule, pause = _words(rule_columns(seen.rule))[1::2], _words(pause_columns(seen))[1::2]
-    return [seen.status, milliseconds(seen.next_time), *rule, due, *pause]
+    return [seen.version, seen.status, milliseconds(seen.next_time), due]

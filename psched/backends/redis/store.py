@@ -150,9 +150,19 @@ class RedisLeaseStore:
         """Make the row due now, the attempt not counted."""
         self._settle(lease, "release", [], until)
 
-    def retry(self, lease: Lease, wait: float, error: str | None, until: float, counted: bool = True) -> None:
+    def retry(
+        self,
+        lease: Lease,
+        wait: float,
+        error: str | None,
+        until: float,
+        counted: bool = True,
+        version: int | None = None,
+    ) -> None:
         """Make the row due `wait` seconds from now, and keep the end of `error`."""
-        self._settle(lease, "retry", [math.ceil(wait * 1000), 0 if counted else 1, *storable(error)], until)
+        self._settle(
+            lease, "retry", [math.ceil(wait * 1000), 0 if counted else 1, *_version(version), *storable(error)], until
+        )
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
         """Do for each what `retry` does, some hundreds by one script."""
@@ -244,7 +254,8 @@ class RedisLeaseStore:
         return lease.key, f"{lease.fence}:{lease.claim}:{self._holder}"
 
     def _retry_words(self, retry: Retry) -> Sequence[Argument]:
-        return *self._lease_words(retry.lease), math.ceil(retry.wait * 1000), *(storable(retry.error) or [""])
+        wait, error = math.ceil(retry.wait * 1000), storable(retry.error) or [""]
+        return *self._lease_words(retry.lease), wait, *_version(retry.version), *error
 
     def _forget(self, strange: Sequence[Answer]) -> None:
         """Say of keys that were found to have no rows, once: the table has forgotten them."""
@@ -266,6 +277,11 @@ def counted(values: Collection[Argument] | None) -> list[Argument]:
 def storable(error: str | None) -> list[str]:
     """Return the end of `error` as UTF-8 can have it; nothing for None."""
     return [] if error is None else [error[-_ERROR_TAIL:].encode(errors="replace").decode()]
+
+
+def _version(version: int | None) -> list[Argument]:
+    """Return the version because of which a row is to wait, as scripts take it."""
+    return ["" if version is None else version]
 
 
 def _kinds(types: Collection[str] | None) -> list[str] | None:

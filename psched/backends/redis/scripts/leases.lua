@@ -1,5 +1,12 @@
 -- What schedules and queue tasks have in common, on top of their own `row_of`, `settle`, `renew`, `take` and `remove`.
 
+-- Returns the wait (milliseconds) of a row, which is to wait because of the definition with that version ('' for any): none
+-- when it has another one now.
+local function wait_of(row, wait, version)
+  local is_other = version ~= '' and version_in(row) ~= version
+  return is_other and 0 or tonumber(wait)
+end
+
 -- Makes rows as they were before acquires of a holder whose answers were lost: `spans` has the first and the last number of
 -- acquires in a row, one pair after another.
 local function undo(holder, spans)

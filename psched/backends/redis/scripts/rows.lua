@@ -22,6 +22,12 @@ local function grow(row, field, by)
   end
 end
 
+-- Returns the version of a row's definition, '0' where there is none, or somebody has spoilt it.
+local function version_in(row)
+  local found = call('HGET', row, 'version')
+  return tonumber(found) and found or '0'
+end
+
 local function prefix_of(meta)
   return meta:sub(1, -5)
 end

@@ -1,5 +1,5 @@
 -- Makes a leased row due later. ARGV: key, lease, the wait in milliseconds, 1 when this attempt does not count (else 0),
--- and the error if any. Returns {'done'}, or why not.
+-- the version because of which it waits (or ''), and the error if any. Returns {'done'}, or why not.
 local row = row_of(ARGV[1])
 local refused = refusal(row, ARGV[2])
 if refused then
@@ -10,8 +10,8 @@ call('HSET', row, 'crashes', '0')
 if ARGV[4] == '1' then
   grow(row, 'attempts', -1)
 end
-if ARGV[5] then
-  call('HSET', row, 'last_error', ARGV[5])
+if ARGV[6] then
+  call('HSET', row, 'last_error', ARGV[6])
 end
-settle(ARGV[1], now + tonumber(ARGV[3]))
+settle(ARGV[1], now + wait_of(row, ARGV[3], ARGV[5]))
 return {'done'}

@@ -1,8 +1,9 @@
--- Makes leased rows due later. ARGV: for each row its key, lease, the wait in milliseconds and the error ('' for none).
+-- Makes leased rows due later. ARGV: for each row its key, lease, the wait in milliseconds, the version because of
+-- which it waits (or '') and the error ('' for none).
 -- Returns for each {'done'}, or why not.
 local answers = {}
-for place = 1, #ARGV, 4 do
-  local key, wait, problem = ARGV[place], ARGV[place + 2], ARGV[place + 3]
+for place = 1, #ARGV, 5 do
+  local key, problem = ARGV[place], ARGV[place + 4]
   local row = row_of(key)
   local answer = refusal(row, ARGV[place + 1])
   if not answer then
@@ -11,7 +12,7 @@ for place = 1, #ARGV, 4 do
     if problem ~= '' then
       call('HSET', row, 'last_error', problem)
     end
-    settle(key, now + tonumber(wait))
+    settle(key, now + wait_of(row, ARGV[place + 2], ARGV[place + 3]))
     answer = {'done'}
   end
   answers[#answers + 1] = answer

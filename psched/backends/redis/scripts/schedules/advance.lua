@@ -1,22 +1,23 @@
 -- Moves a leased row on to its next occurrence and enters how this one was settled. From ARGV `first` on: key, lease, the
--- rule it was computed by (cron, timezone, delay_ms), the occurrence that comes next, when that is due, the last one that
--- is settled by this; of the entry the occurrence, when its run began (or ''), whether there was trouble (0 or 1), and
--- its further members. Returns {'done'}, or why not; {'changed', row} when the rule is another one now.
-local ADVANCE = 12  -- arguments
+-- definition it was computed by (cron, timezone, delay_ms, version), the occurrence that comes next, when that is due, the last
+-- one that is settled by this; of the entry the occurrence, when its run began (or ''), whether there was trouble (0 or 1), and
+-- its further members. Returns {'done'}, or why not; {'changed', row} when the definition is another one now.
+local ADVANCE = 13  -- arguments
 
 local function advance(first)
   local key, fence = ARGV[first], fence_of(ARGV[first + 1])
   local row = row_of(key)
   local refused = refusal(row, ARGV[first + 1])
   if refused then
-    if entered(key, ARGV[first + 8], fence) then  -- by a call whose answer was lost; the row was taken again, or deleted
+    if entered(key, ARGV[first + 9], fence) then  -- by a call whose answer was lost; the row was taken again, or deleted
       return {refused[1], refused[2] or '', refused[3] or '', 'entered'}
     end
     return refused
   end
   local is = call('HMGET', row, 'cron', 'timezone', 'delay_ms', 'node', 'version', 'alert_at', 'alert_after_ms',
     'paused_from', 'paused_until')
-  if is[1] ~= ARGV[first + 2] or is[2] ~= ARGV[first + 3] or is[3] ~= ARGV[first + 4] then
+  if is[1] ~= ARGV[first + 2] or is[2] ~= ARGV[first + 3] or is[3] ~= ARGV[first + 4]
+    or version_in(row) ~= ARGV[first + 5] then
     return {'changed', call('HGETALL', row)}
   end
   local after = tonumber(is[7])
@@ -25,15 +26,15 @@ local function advance(first)
   end
   insist(row)
   local version = tonumber(is[5]) or version_of(key)
-  enter(key, ARGV[first + 8], fence, version, is[4], ARGV[first + 9], ARGV[first + 10], ARGV[first + 11])
+  enter(key, ARGV[first + 9], fence, version, is[4], ARGV[first + 10], ARGV[first + 11], ARGV[first + 12])
   call('HDEL', row, 'last_error', 'alert_at')
-  call('HSET', row, 'next_time', ARGV[first + 5], 'last_time', ARGV[first + 7], 'attempts', '0', 'crashes', '0')
+  call('HSET', row, 'next_time', ARGV[first + 6], 'last_time', ARGV[first + 8], 'attempts', '0', 'crashes', '0')
   if after and not (is[8] and not is[9]) then
-    call('HSET', row, 'alert_at', whole(ARGV[first + 5] + is[3] + after))
+    call('HSET', row, 'alert_at', whole(ARGV[first + 6] + is[3] + after))
   end
   if after or is[6] then
     watch(key)
   end
-  settle(key, tonumber(ARGV[first + 6]))
+  settle(key, tonumber(ARGV[first + 7]))
   return {'done'}
 end

@@ -1,0 +1,112 @@
+"""What was decided by a row as it was acquired is not written over what was changed since."""
+
+from __future__ import annotations
+
+import pytest
+
+from psched.advance import Advance
+from psched.model import Claim, Retry
+from psched.schedules import Defaults, ScheduleCollection
+from psched.source import LeaseTimes
+from psched.store import ScheduleStore
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
+
+HOUR = 3600
+
+
+@pytest.fixture
+def schedules(other: ScheduleStore) -> ScheduleCollection:
+    """What a client, another holder than the worker that has `store`, does."""
+    return ScheduleCollection(other, LeaseTimes(300, 300, 300), Defaults("UTC"))
+
+
+def acquired_while_paused(store: ScheduleStore, schedules: ScheduleCollection) -> Claim:
+    """Let a worker acquire a schedule that was paused while it was running."""
+    schedules.add("key", "t", cron="0 * * * *", next_time=int(store.now()) - 2 * HOUR)
+    [claim] = store.acquire(1, 100)
+    schedules["key"].pause()
+    store.retry(claim.lease, 0, "it broke", soon())
+    [claim] = store.acquire(1, 100)
+    return claim
+
+
+def test_what_is_paused_waits_for_the_end_of_the_pause(store: ScheduleStore, schedules: ScheduleCollection) -> None:
+    claim = acquired_while_paused(store, schedules)
+    assert Advance(store, "vixie").pass_over(claim, store.now(), soon())
+    row = schedules["key"].metadata()
+    assert (row.status, row.attempts, row.last_error) == ("waiting", 1, "it broke")
+    assert row.next_run_time > FAR_OFF
+    schedules["key"].resume()
+    task = schedules.poll()
+    assert task is not None
+    assert (task.scheduled_time, task.attempts) == (claim.row.scheduled_time, 2)
+
+
+def test_a_pause_that_ends_after_its_row_was_acquired_puts_nothing_off(
+    store: ScheduleStore, schedules: ScheduleCollection
+) -> None:
+    claim = acquired_while_paused(store, schedules)
+    schedules["key"].resume()
+    assert Advance(store, "vixie").pass_over(claim, store.now(), soon())
+    task = schedules.poll()
+    assert task is not None
+    assert (task.scheduled_time, task.attempts) == (claim.row.scheduled_time, 2)
+
+
+def test_a_run_that_ends_in_a_pause_leaves_nothing_due(store: ScheduleStore, schedules: ScheduleCollection) -> None:
+    start = int(store.now()) // HOUR * HOUR - 2 * HOUR
+    schedules.add("key", "t", cron="0 * * * *", next_time=start)
+    task = schedules.poll()
+    assert task is not None
+    schedules["key"].pause()
+    task.finish()
+    assert store.acquire(1, 100) == []
+    assert schedules["key"].metadata().next_run_time > FAR_OFF
+    schedules["key"].resume()
+    following = schedules.poll()
+    assert following is not None
+    assert following.scheduled_time == start + HOUR
+
+
+def test_nothing_is_skipped_by_a_policy_that_was_changed_since(
+    store: ScheduleStore, schedules: ScheduleCollection
+) -> None:
+    schedules.add("key", "t", cron="0 * * * *", next_time=LONG_AGO, catch_up="latest", max_lateness=5)
+    [claim] = store.acquire(1, 100)
+    schedules["key"].modify(catch_up="all", max_lateness=None)
+    assert Advance(store, "vixie").pass_over(claim, store.now(), soon())
+    assert list(schedules.history("key")) == []
+    task = schedules.poll()
+    assert task is not None
+    assert (task.scheduled_time, task.attempts) == (claim.row.scheduled_time, 1)
+
+
+def test_what_could_not_run_waits_unless_it_was_changed_since(
+    bench: Bench, store: ScheduleStore, other: ScheduleStore, schedules: ScheduleCollection
+) -> None:
+    for key in ("alone", "one", "two", "unchanged"):
+        bench.add(store, key)
+    claims = {claim.row.key: claim for claim in store.acquire(4, 100)}
+    retries = [Retry(claim.lease, 1000, "broken", claim.row.version) for claim in claims.values()]  # type: ignore[union-attr]
+    for key in ("alone", "one", "two"):
+        schedules[key].modify(data={"mended": 1})
+    alone = retries.pop(0)
+    assert alone.lease.key == "alone"
+    store.retry(alone.lease, alone.wait, alone.error, soon(), version=alone.version)
+    assert store.retry_many(retries, soon()) == [None] * 3
+    found = other.acquire(4, 100)
+    assert sorted(claim.row.key for claim in found) == ["alone", "one", "two"]
+    assert {claim.row.last_error for claim in found} == {"broken"}
+
+
+def test_a_type_that_had_no_handler_waits_unless_it_was_changed_since(schedules: ScheduleCollection) -> None:
+    schedules.add("key", "t", cron="0 * * * *", next_time=LONG_AGO)
+    task = schedules.poll()
+    assert task is not None
+    schedules["key"].modify(type="u")
+    task.put_off("no handler for the type 't'")
+    again = schedules.poll()
+    assert again is not None
+    assert (again.type, again.attempts) == ("u", 1)
+    again.put_off("no handler for the type 'u'")
+    assert schedules.poll() is None
