@@ -6,7 +6,7 @@ resolved to instants with the time zone (`resolve`). Times are unix seconds.
 
 from psched.cron.expression import DIALECTS, MAX_LENGTH, check_dialect
 from psched.cron.preview import Occurrence, occurrences
-from psched.cron.resolve import first_time, last_time, next_time, validate
+from psched.cron.resolve import count, first_time, last_time, next_time, validate
 from psched.cron.zones import check_timezone, tz_database
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Occurrence",
     "check_dialect",
     "check_timezone",
+    "count",
     "first_time",
     "last_time",
     "next_time",

@@ -5,7 +5,7 @@ A wall time is an int: seconds since 1970-01-01 00:00 by the clock on the wall, 
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from calendar import isleap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,6 +79,42 @@ class Expression:
         if time is None or found > day:
             time = (self.hours[0] * 60 + self.minutes[0]) * 60 + self.seconds[0]
         return found * DAY + time
+
+    def count_walls(self, low: int, high: int) -> int:
+        """Return how many wall times from `low` to `high`, both included, match: worked out by months, not listed."""
+        if low > high:
+            return 0
+        (first, begin), (last, end) = divmod(low, DAY), divmod(high, DAY)
+        count = self._count_days(first, last) * self._count_times(DAY - 1)
+        if begin and self._count_days(first, first):
+            count -= self._count_times(begin - 1)
+        if self._count_days(last, last):
+            count -= self._count_times(DAY - 1) - self._count_times(end)
+        return count
+
+    def _count_days(self, first: int, last: int) -> int:
+        """Return how many matching days there are from `first` to `last`; both count from 1970-01-01."""
+        start, end = date.fromordinal(first + _EPOCH), date.fromordinal(last + _EPOCH)
+        year, month, earliest = start.year, start.month, start.day
+        count = 0
+        while (year, month) <= (end.year, end.month):
+            if month in self.months:
+                days = self.month_days[_length(isleap(year), month), date(year, month, 1).weekday()]
+                latest = end.day if (year, month) == (end.year, end.month) else 31
+                count += bisect_right(days, latest) - bisect_left(days, earliest)
+            year, month, earliest = (year, month + 1, 1) if month < 12 else (year + 1, 1, 1)
+        return count
+
+    def _count_times(self, second_of_day: int) -> int:
+        """Return how many matching times a matching day has up to the given second of the day."""
+        minute, second = divmod(second_of_day, 60)
+        hour, minute = divmod(minute, 60)
+        hours, minutes, seconds = bisect_left(self.hours, hour), 0, 0
+        if hour in self.hours:
+            minutes = bisect_left(self.minutes, minute)
+            if minute in self.minutes:
+                seconds = bisect_right(self.seconds, second)
+        return (hours * len(self.minutes) + minutes) * len(self.seconds) + seconds
 
     def _time_from(self, second_of_day: int) -> int | None:
         """Return the first matching second of the day from the given one on."""

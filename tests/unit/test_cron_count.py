@@ -1,0 +1,64 @@
+"""Counting matches by arithmetic gives what listing them gives, also around clock changes, at next to no cost."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psched import cron
+
+EXPRESSIONS = [
+    "* * * * * *",
+    "*/7 * * * *",
+    "30 2 * * *",
+    "0 2,3 * * *",
+    "0 1-3 * * *",
+    "59,0 0,23 * * *",
+    "0 0 L * *",
+    "15,45 1-3 * * sun",
+    "30 */30 * * * *",
+    "0 0 13 * fri",
+]
+CHANGES = {
+    "UTC": 1_300_000_000,
+    "Europe/Berlin": 1_301_187_600,
+    "America/New_York": 1_320_559_200,
+    "Australia/Lord_Howe": 1_301_756_400,
+    "America/Havana": 1_320_555_600,
+    "Pacific/Apia": 1_325_239_200,
+    "America/Sao_Paulo": 1_318_734_000,
+}
+"""A clock change, forth or back, of each zone."""
+
+
+@given(
+    st.sampled_from(EXPRESSIONS),
+    st.sampled_from(sorted(CHANGES)),
+    st.sampled_from(cron.DIALECTS),
+    st.integers(-200_000, 90_000),
+    st.integers(0, 250),
+    st.integers(-1, 90_000),
+)
+def test_counting_gives_what_listing_gives(
+    expression: str, zone: str, dialect: str, before: int, number: int, more: int
+) -> None:
+    after = CHANGES[zone] + before
+    times = [after]
+    for _ in range(number + 1):
+        times.append(cron.next_time(expression, times[-1], zone, dialect))
+    until = min(times[-2] + more, times[-1] - 1)
+    assert cron.count(expression, after, until, zone, dialect) == sum(after < time <= until for time in times)
+
+
+def test_each_end_of_a_span_counts_as_it_is_listed() -> None:
+    time = cron.next_time("30 2 * * *", CHANGES["Europe/Berlin"] - 3600, "Europe/Berlin")
+    assert time == CHANGES["Europe/Berlin"], "it runs at the end of the gap"
+    spans = [(time - 1, time), (time, time), (time, time + 86400), (time - 1, time - 1), (time, time - 5)]
+    assert [cron.count("30 2 * * *", *span, "Europe/Berlin") for span in spans] == [1, 0, 1, 0, 0]
+
+
+def test_a_hundred_years_of_seconds_are_counted_and_not_listed() -> None:
+    begin, end = 946_684_800, 4_102_444_800
+    assert cron.count("* * * * * *", begin, end, "UTC") == end - begin
+    assert cron.count("* * * * * *", begin, end, "Europe/Berlin") == end - begin
+    assert cron.count("0 0 29 2 *", begin, end, "UTC") == 25
