@@ -1,48 +1,69 @@
-"""Proving what ran: what should have been run by every definition on record, held against the ledger. Pure.
+"""The audit: compares the occurrences that the definitions of a schedule ask for with its ledger. Pure.
 
-A schedule's definitions follow each other: each holds from one occurrence on, up to the one that was next when it was
-changed. Within that span it expects its first occurrence and every match of its rule after that. The ledger has an
-entry for each of them, or one for several that were skipped together. Occurrences are unix seconds.
+The definitions of a schedule follow each other: each holds from one occurrence on, up to the occurrence that was next
+when the definition was changed. Within that span it asks for its first occurrence and every match of its rule after
+that. The ledger has an entry for each of them, or one entry for several that were skipped together; what has no entry
+is running, pending or missing. Entries are read as a stream in the order of occurrences, and occurrences without an
+entry are counted and not listed, so that memory is bounded and a year of seconds takes no longer than its entries do.
+Occurrences are unix seconds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from psched import cron
 from psched.errors import ConfigError
-from psched.ledger import DELETE, SKIPPED, UPGRADE, Change, LedgerRow
-from psched.model import ScheduleRow
+from psched.ledger import ADD, DELETE, FAILED, PAUSE, PAUSED, RESUME, RUN_NOW, SKIPPED, UPGRADE, Change, LedgerRow
+from psched.model import Policy, Rule, ScheduleRow
+from psched.rules import SOON_ENOUGH, SUPERSEDED, TOO_LATE
 
 MISSING = "missing"
+FAILED_FOR_GOOD = "failed"
+DOUBLED = "doubled"
+EARLY = "early"
 EXTRA = "extra"
+UNPERMITTED = "unpermitted"
 LATE = "late"
 OVERLAPPING = "overlapping"
 UNKNOWN = "unknown"
 
-_GRACE = 60.0
-"""Seconds after its time for which an occurrence may be unfinished, unless a bound for lateness is given."""
-_COUNTED = 1000
-"""Occurrences of one gap that are counted; a schedule of every second may have been away for a year."""
+MOVED = "moved"
+"""The reason of occurrences that `modify --start` has moved past when they were due: the change is on record."""
+
+GRACE = 10.0
+"""Seconds for which an occurrence that has come may be without a worker: it is pending and not yet missing."""
+_ASKED = 60.0
+"""Seconds by which the time of an extra run may come before run-now is on record."""
+_EARLY = 1.0
+"""Seconds by which the recorded begin of a run may differ from the database's clock."""
+_LISTED = 1000
+"""Violations of one schedule that are listed; the others are counted."""
+_RECKONINGS = 20
+"""Changes of the cron dialect or the tz database that are noted."""
+_NEIGHBOURS = 16
+"""Runs with which each run is compared to find those that overlap, besides the one that ended last."""
+_FAR = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class History:
     """What is on record of one schedule.
 
-    `changes` by version, the oldest first. `rows`: the entries of the question's span, and besides those the last one
-    before it by each of `versions_at`, which may cover the beginning.
-    `oldest`: the first entry that is kept at all. `present`: the schedule as it was before the others were read, None
-    when it is gone. `now`: the database's clock; what was settled before `kept_since` may have been deleted.
+    `changes` by version, the oldest first. `rows`: a stream, in the order of occurrences and fences, of the last entry
+    before the question's span by each of `versions_at`, which may cover its beginning, and of the entries in the span.
+    `oldest`: the first entry that is kept at all. `present`: the schedule as it was before `rows` is read, None when it
+    is gone. `now`: the database's clock before that; what was settled before `kept_since` may have been deleted.
     `reckoning`: what times are computed with now, and by definitions whose own is not known.
     """
 
     key: str
     changes: Sequence[Change]
-    rows: Sequence[LedgerRow]
+    rows: Iterable[LedgerRow]
     oldest: LedgerRow | None
     present: ScheduleRow | None
     now: float
@@ -52,62 +73,122 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which occurrences to judge, both ends included, and how many seconds late a run may begin (None: any)."""
+    """Which occurrences to judge, both ends included.
+
+    `late`: how many seconds late a run may begin, None for any. `grace`: for how many seconds an occurrence that has
+    come may be without a worker.
+    """
 
     since: int
     until: int
     late: float | None = None
+    grace: float = GRACE
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing that is not as it should be, at `time`: of `count` occurrences up to `last` (None: of very many)."""
+    """One thing that is not as it should be: of `count` occurrences from `time` up to `last` (None: of that one)."""
 
     kind: str
     time: int
     what: str
     last: int | None = None
-    count: int | None = 1
+    count: int = 1
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found of one schedule. It is proved when there are no violations."""
+    """What was found of one schedule. It is proved when there are no violations.
+
+    `ran`: occurrences that were finished or enqueued, `extra_runs` of these by run-now besides the regular ones.
+    `skipped`: those skipped for a permitted reason. `running`: those that a worker holds now. `pending`: those that no
+    worker could have begun yet. `counts`: occurrences by the kind of their violation; `unlisted`: how many violations
+    `violations` leaves out.
+    """
 
     key: str
+    known: bool = True
     ran: int = 0
+    extra_runs: int = 0
     skipped: int = 0
-    more_skipped: bool = False
+    running: int = 0
+    pending: int = 0
     reasons: set[str] = field(default_factory=set)
     first: int | None = None
     last: int | None = None
     violations: list[Violation] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    unlisted: int = 0
     notes: list[tuple[str, float]] = field(default_factory=list)
     """What there is to know besides, each with the time it is about."""
+    _goes_on: bool = False
+    """Whether the last violation may go on: nothing has run since."""
 
     @property
     def missing(self) -> int:
-        """How many occurrences are missing, at the least."""
-        return sum(found.count or _COUNTED for found in self.violations if found.kind == MISSING)
+        """How many occurrences are missing."""
+        return self.counts.get(MISSING, 0)
+
+    @property
+    def failed(self) -> int:
+        """How many occurrences were given up."""
+        return self.counts.get(FAILED_FOR_GOOD, 0)
+
+    @property
+    def expected(self) -> int:
+        """How many occurrences are accounted for or missing, extra runs included."""
+        kinds = (MISSING, FAILED_FOR_GOOD, UNPERMITTED, UNKNOWN)
+        named = sum(self.counts.get(kind, 0) for kind in kinds)
+        return self.ran + self.skipped + self.running + self.pending + named
+
+    def accuse(self, kind: str, time: int, what: str, last: int | None = None, count: int = 1) -> None:
+        """Enter a violation; it is added to the one before when that says the same of the occurrences before it."""
+        self.counts[kind] = self.counts.get(kind, 0) + count
+        before = self.violations[-1] if self.violations and self._goes_on else None
+        end = time if last is None else last
+        self._goes_on = kind in (UNPERMITTED, MISSING)
+        if before is not None and (before.kind, before.what) == (kind, what):
+            self.violations[-1] = replace(before, last=end, count=before.count + count)
+        elif len(self.violations) < _LISTED:
+            self.violations.append(Violation(kind, time, what, end if end > time else None, count))
+        else:
+            self.unlisted += 1
+
+    def settled(self, first: int, last: int) -> None:
+        """Enter that occurrences were settled as they should be."""
+        self.first = first if self.first is None else min(self.first, first)
+        self.last = last if self.last is None else max(self.last, last)
+        self._goes_on = False
+
+    def skip(self, reason: str, count: int) -> None:
+        """Count occurrences that were skipped for a permitted reason."""
+        if count:
+            self.skipped += count
+            self.reasons.add(reason)
 
 
 def audit(history: History, question: Question) -> Verdict:
-    """Return what should have run within the question's span, and did not, and the other way round."""
-    verdict = Verdict(history.key)
-    by_version = {version: list(rows) for version, rows in groupby(_in_order(history.rows), lambda row: row.version)}
-    known = [change for change in history.changes if change.action != DELETE]
-    for change, end in _spans(history):
-        _Span(history, question, verdict, change, end).judge(by_version.pop(change.version, []))
-    for rows in by_version.values():
-        for row in rows:
-            if question.since <= row.scheduled_time <= question.until:
-                verdict.violations.append(Violation(EXTRA, row.scheduled_time, "no definition on record asks for it"))
-    if known and known[0].action == UPGRADE and question.since < known[0].first:
-        what = "nothing is on record before: the schedule is older than its ledger"
-        verdict.violations.append(Violation(UNKNOWN, question.since, what, known[0].first, None))
-    _overlaps(history, question, verdict)
-    _unfinished(history, question, verdict)
-    verdict.notes += _reckonings(history)
+    """Compare what should have run within the question's span with what did; reads `history.rows` once."""
+    verdict = Verdict(history.key, known=bool(history.changes) or history.present is not None)
+    definitions = _definitions(history, question, verdict)
+    if definitions:
+        _beginning(definitions[0].change, question, verdict)
+    by_version = {definition.change.version: definition for definition in definitions}
+    repeats, overlaps = _Repeats(history.changes, question, verdict), _Overlaps(question, verdict)
+    reckonings = _Reckonings(verdict)
+    for row in history.rows:
+        reckonings.see(row.reckoning, row.scheduled_time)
+        overlaps.see(row)
+        repeated = repeats.see(row)
+        definition = by_version.get(row.version)
+        if definition is not None:
+            definition.take(row, repeated)
+        elif question.since <= row.scheduled_time <= question.until and not repeated:
+            verdict.accuse(EXTRA, row.scheduled_time, "no definition on record asks for it")
+    for definition in definitions:
+        definition.end()
+    if reckonings.last is not None:
+        reckonings.see(history.reckoning, history.now)
     verdict.violations.sort(key=lambda found: found.time)
     return verdict
 
@@ -121,147 +202,482 @@ def versions_at(changes: Sequence[Change], time: int) -> Iterator[int]:
                 yield change.version
 
 
-class _Span:
-    """One definition, and what it expects from `change.first` on and before `end`."""
+def _definitions(history: History, question: Question, verdict: Verdict) -> list[_Definition]:
+    """Return the definitions on record, each with the occurrence that it begins with and what followed it."""
+    changes = list(history.changes)
+    present = history.present
+    if present is not None and (not changes or changes[-1].action == DELETE):
+        changes.append(_unrecorded(present, history.now, changes))
+    judge = _Judge(history, question, verdict, _pauses(changes), [c for c in changes if c.action == RUN_NOW])
+    found: list[_Definition] = []
+    start = extra = None
+    earliest = _Earliest()
+    for change, following in pairwise([*changes, None]):
+        if change is None or change.action == DELETE:
+            start = extra = None
+            continue
+        if change.action == RUN_NOW and change.pending is not None and change.first != change.pending:
+            start, extra = change.pending, change.first  # the regular occurrences stay where they are
+        elif start is None or extra is None or not extra == change.first == change.pending:
+            start, extra = change.first, None
+        earliest = earliest.then(change)
+        found.append(_Definition(judge, change, following, start, earliest))
+    return found
 
-    def __init__(self, history: History, question: Question, verdict: Verdict, change: Change, end: float) -> None:
-        self._history = history
-        self._question = question
-        self._verdict = verdict
-        self._change = change
-        self._end = min(end, question.until + 1)
-        self._dialect = _dialect(change.reckoning or history.reckoning)
 
-    def judge(self, rows: Sequence[LedgerRow]) -> None:
-        """Walk along what is expected and what is on record."""
-        due = self._start()
-        for row in rows:
-            if row.end < self._question.since or row.scheduled_time > self._question.until:
-                continue
-            if due < row.scheduled_time and row.scheduled_time >= self._question.since:
-                due = self._absent(due, row.scheduled_time)
-            if row.scheduled_time != due and not row.scheduled_time < self._question.since <= row.end:
-                self._verdict.violations.append(Violation(EXTRA, row.scheduled_time, self._why_extra(row, due)))
-            else:
-                self._count(row)
-            self._dialect = _dialect(row.reckoning)
-            due = max(due, _next(self._change, row.end, self._dialect))
-        if due < self._end:
-            self._absent(due, self._end)
+def _unrecorded(present: ScheduleRow, now: float, changes: Sequence[Change]) -> Change:
+    """Return the definition of a schedule that was added past psched."""
+    return Change(
+        key=present.key,
+        version=changes[-1].version + 1 if changes else 0,
+        at=now,
+        action=UPGRADE,
+        node=None,
+        type=present.type,
+        rule=present.rule,
+        policy=present.policy,
+        pending=None,
+        first=present.next_time,
+        due=present.next_run_time,
+        reckoning=None,
+    )
 
-    def _start(self) -> float:
-        first, since = self._change.first, self._question.since
-        return first if first >= since else _next(self._change, since - 1, self._dialect)
 
-    def _absent(self, due: float, end: float) -> float:
-        """Report what is expected from `due` on and before `end`; return what is expected then."""
-        first, last, count = int(due), int(due), 0
-        while due < end and count < _COUNTED:
-            last, count = int(due), count + 1
-            due = _next(self._change, last, self._dialect)
-        more = due < end
-        if more:
-            last = self._last_before(last, int(end))
-            due = _next(self._change, last, self._dialect)
-        kind, what = self._what_is_absent(last)
-        several = last if last > first else None
-        self._verdict.violations.append(Violation(kind, first, what, several, None if more else count))
-        return due
+def _beginning(change: Change, question: Question, verdict: Verdict) -> None:
+    """Accuse what lies before the first definition that is on record, unless that added the schedule."""
+    begin = change.first if change.pending is None else min(change.first, change.pending)
+    if change.action != ADD and question.since < begin:
+        older = "the schedule is older than its ledger" if change.action == UPGRADE else "it was deleted since"
+        end = min(begin - 1, question.until)
+        verdict.accuse(UNKNOWN, question.since, f"nothing is on record before: {older}", end, 0)
 
-    def _last_before(self, after: int, end: int) -> int:
-        rule = self._change.rule
-        return cron.last_time(rule.cron, after, end - 1, rule.timezone, self._dialect) or after
 
-    def _what_is_absent(self, last: int) -> tuple[str, str]:
-        oldest = self._history.oldest
-        if oldest is None and last < self._history.kept_since:
-            return UNKNOWN, "the ledger is not kept for so long"
-        if oldest is not None and oldest.previous is not None and last < oldest.scheduled_time:
-            return UNKNOWN, "what the ledger had of it was deleted since"
-        return MISSING, "nothing is on record of it"
+@dataclass(frozen=True, slots=True)
+class _Earliest:
+    """When the first occurrence of a definition may begin: it may have been acquired by the definition before."""
 
-    def _why_extra(self, row: LedgerRow, due: float) -> str:
-        if row.scheduled_time < due:
+    first: int | None = None
+    begin: float = math.inf
+    delay: float = math.inf
+
+    def then(self, change: Change) -> _Earliest:
+        """Return the same of the following definition."""
+        before = self.begin if change.first == self.first else change.first + self.delay
+        kept = before if change.pending == change.first else math.inf
+        delay = change.rule.delay
+        return _Earliest(change.first, min(change.first + delay, change.due, kept), delay)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """What all definitions of a schedule are judged by."""
+
+    history: History
+    question: Question
+    verdict: Verdict
+    pauses: Sequence[tuple[float, float]]
+    run_nows: Sequence[Change]
+
+    def dialect(self, reckoning: str | None) -> str:
+        """Return the cron dialect by which times were computed; today's where that is not known."""
+        known = [(found or "").partition(" ")[0] for found in (reckoning, self.history.reckoning)]
+        return next((name for name in known if name in cron.DIALECTS), cron.DIALECTS[0])
+
+    def absent(self, rule: Rule, dialect: str, begin: float, end: float, what: str) -> None:
+        """Accuse what `rule` has from `begin`, which is an occurrence, on and before `end`; at first the unknown."""
+        known = self._known_from()
+        if begin < known:
+            no_entry = self.history.oldest is None
+            why = "the ledger is not kept for so long" if no_entry else "what the ledger had of it was deleted since"
+            self._accuse(UNKNOWN, rule, dialect, begin, min(end, known), why)
+            begin = _next(rule, known - 1, dialect)
+        if begin < end:
+            self._accuse(MISSING, rule, dialect, begin, end, what)
+
+    def _known_from(self) -> float:
+        oldest, changes = self.history.oldest, self.history.changes
+        if oldest is not None:
+            return -math.inf if oldest.previous is None else oldest.scheduled_time
+        is_young = bool(changes) and changes[0].action == ADD and changes[0].at >= self.history.kept_since
+        return -math.inf if is_young else self.history.kept_since
+
+    def _accuse(self, kind: str, rule: Rule, dialect: str, begin: float, end: float, what: str) -> None:
+        first = int(begin)
+        count, last = _count(rule, dialect, first, end)
+        self.verdict.accuse(kind, first, what, last, count)
+
+    def unpermitted(self, row: LedgerRow, change: Change) -> str | None:
+        """Say why an entry may not be skipped for its reason, None when it may: by the definition of its version."""
+        policy, delay, reason = change.policy, change.rule.delay, row.detail
+        bound = policy.max_lateness
+        if bound is None and policy.catch_up == "none":
+            bound = SOON_ENOUGH
+        forbids = (reason == SUPERSEDED and policy.catch_up == "all") or (reason == TOO_LATE and bound is None)
+        if forbids:
+            return f"skipped as {reason}, which the policy then in force does not permit: {_terms(policy)}"
+        if reason == SUPERSEDED:
+            later = _next(change.rule, row.end, self.dialect(row.reckoning)) + delay
+            return None if later <= row.ended else f"skipped as {reason}, but no later occurrence was due"
+        if reason == TOO_LATE and bound is not None:
+            is_late = row.end + delay < row.ended - bound
+            return None if is_late else f"skipped as {reason}, but it was in time: {_terms(policy)}"
+        if reason == PAUSED:
+            begin, end = row.scheduled_time + delay, row.end + delay
+            in_pause = any(since - GRACE <= begin and end < until for since, until in self.pauses)
+            return None if in_pause else f"skipped as {reason}, but the schedule was not paused then"
+        return f"skipped for no reason that a policy or a pause gives: {reason}"
+
+    def asked_for(self, row: LedgerRow) -> bool:
+        """Tell whether run-now is on record for an extra run."""
+        time = row.scheduled_time
+        return any(
+            change.version <= row.version and (change.first == time or change.at - _ASKED <= time <= change.at)
+            for change in self.run_nows
+        )
+
+
+class _Definition:
+    """One definition: the occurrences it asks for, compared with its entries."""
+
+    def __init__(
+        self, judge: _Judge, change: Change, following: Change | None, start: int, earliest: _Earliest
+    ) -> None:
+        """`following`: the next change, if any. `start`: the first regular occurrence."""
+        self.change = change
+        self._judge = judge
+        self._question = judge.question
+        self._verdict = judge.verdict
+        self._following = following
+        self._first = start
+        self._earliest = earliest
+        self._dialect = judge.dialect(change.reckoning)
+        self._due = float(start) if start >= self._question.since else self._next(self._question.since - 1)
+        self._check_rule()
+
+    def _check_rule(self) -> None:
+        """Accuse a rule that cannot be used (any more): what it asks for cannot be computed."""
+        since, until = max(self._first, self._question.since), self._question.until
+        try:
+            cron.validate(self.change.rule.cron, self.change.rule.timezone, self._dialect)
+        except ConfigError as error:
+            if since <= until:
+                self._verdict.accuse(UNKNOWN, since, f"its rule cannot be used: {error}", until, 0)
+
+    def take(self, row: LedgerRow, repeated: bool) -> None:
+        """Compare the next entry by this definition; `repeated`: it is known to be one too many."""
+        since = self._question.since
+        if row.end < since or row.scheduled_time > self._question.until:
+            return
+        is_extra = row.detail == RUN_NOW and row.outcome != SKIPPED and row.scheduled_time != self._due
+        if is_extra:
+            if not repeated:
+                self._count_extra(row)
+            return
+        if self._due < row.scheduled_time and row.scheduled_time >= since:
+            self._absent_until(row.scheduled_time)
+        if row.scheduled_time == self._due or row.scheduled_time < since <= row.end:
+            self._count(row)
+        elif not repeated:
+            self._verdict.accuse(EXTRA, row.scheduled_time, self._why_extra(row))
+        self._dialect = self._judge.dialect(row.reckoning)
+        self._due = max(self._due, self._next(row.end))
+
+    def end(self) -> None:
+        """Judge what comes after the last entry: up to the next change, or up to now."""
+        following = self._following
+        if following is None:
+            self._end_now()
+        elif following.action == DELETE or following.pending is None:
+            self._end_deleted(following)
+        else:
+            self._absent_until(min(following.pending, self._question.until + 1))
+            # Occurrences that were due and that the change has moved past are skipped by it.
+            moved = min(following.first, self._end_of_due(following.at))
+            self._verdict.skip(MOVED, self._pass(moved))
+
+    def _end_deleted(self, deleted: Change) -> None:
+        """Judge what was due when the schedule was deleted."""
+        if deleted.pending is not None:
+            self._absent_until(min(deleted.pending, self._question.until + 1))
+        end = self._end_of_due(deleted.at - self._question.grace)
+        self._absent_until(end, "it was due, and not finished, when the schedule was deleted")
+
+    def _end_now(self) -> None:
+        """Judge what is due by the present row, or without a row."""
+        present, now, grace = self._judge.history.present, self._judge.history.now, self._question.grace
+        if present is None:
+            self._absent_until(self._end_of_due(now - grace), "nothing is on record of it, and the schedule is gone")
+            return
+        is_regular = present.extra != present.next_time or present.next_time == self._due
+        if is_regular:
+            self._absent_until(min(present.next_time, self._question.until + 1))
+        head = present if present.next_time == self._due else None
+        pause_begin, pause_end = self._pause_of(present)
+        end, fresh = self._end_of_due(now), self._end_of_due(now - grace)
+        self._waiting(head, min(pause_begin, end), fresh)
+        self._verdict.skip(PAUSED, self._pass(min(pause_end, end)))
+        self._waiting(head, end, fresh)
+        if present.paused and self._question.since <= present.next_time <= self._question.until:
+            self._verdict.notes.append(("it is paused, and nothing of it runs from", present.next_time))
+
+    def _waiting(self, head: ScheduleRow | None, end: float, fresh: float) -> None:
+        """Judge what is due, has no entry, and comes before `end`; from `fresh` on no worker need have begun it.
+
+        `head`: the present row when its occurrence is the first of these.
+        """
+        if self._due >= end:
+            return
+        what = "nothing is on record of it"
+        if head is not None and head.next_time == self._due:
+            if self._is_put_off(head):
+                self._verdict.pending += self._pass(end)
+                return
+            what = self._head(head, fresh)
+            if head.status == "running" and head.policy.catch_up != "all" and self._due > head.next_time:
+                self._verdict.pending += self._pass(end)  # its policy passes over what waits for the run in progress
+        self._absent_until(min(fresh, end), what)
+        self._verdict.pending += self._pass(end)
+
+    def _head(self, head: ScheduleRow, fresh: float) -> str:
+        """Judge the occurrence that is next; return what is to be said of those behind it if they are missing."""
+        time, now = head.next_time, self._judge.history.now
+        is_leased = head.next_run_time > now
+        if head.status == "running" and is_leased:
+            self._verdict.running += self._pass(time + 1)
+            return "it waits for the run in progress"
+        if time >= fresh:
+            return "nothing is on record of it"
+        if head.status == "leased" and is_leased:
+            self._pass(time + 1)
+            self._verdict.accuse(UNKNOWN, time, "it is running, or waits for a retry: the table does not tell which")
+            return "it waits for the occurrence before it"
+        if head.problem is not None:
+            what = f"it cannot be run: {head.problem}"
+        elif head.status == "running":
+            what = f"the lease of its run has ended, at attempt {head.attempts}"
+        elif head.attempts:
+            said = "" if head.last_error is None else f": {head.last_error.strip().rpartition(chr(10))[2]}"
+            what = f"attempt {head.attempts} failed{said}"
+        else:
+            return "nothing is on record of it"
+        self._absent_until(time + 1, what)
+        return "it waits for the occurrence before it"
+
+    def _is_put_off(self, row: ScheduleRow) -> bool:
+        """Tell whether the definition itself has its first run later (`--at`)."""
+        change = self.change
+        at = change.first == row.next_time and change.due == row.next_run_time > self._judge.history.now
+        return at and row.status != "running" and not row.attempts and not row.paused
+
+    def _pause_of(self, row: ScheduleRow) -> tuple[float, float]:
+        """Return the occurrences that begin and end the row's pause, the end not included."""
+        if row.paused_from is None:
+            return math.inf, math.inf
+        delay = self.change.rule.delay
+        until = math.inf if row.paused_until is None else math.ceil(row.paused_until - delay)
+        return math.ceil(row.paused_from - delay), until
+
+    def _end_of_due(self, time: float) -> float:
+        """Return the end, not included, of the occurrences in question that were due at `time`."""
+        return min(self._question.until, math.floor(time - self.change.rule.delay)) + 1
+
+    def _absent_until(self, end: float, what: str = "nothing is on record of it") -> None:
+        """Accuse what is expected and comes before `end`."""
+        if self._due < end:
+            self._judge.absent(self.change.rule, self._dialect, self._due, end, what)
+            self._due = self._next(end - 1)
+
+    def _pass(self, end: float) -> int:
+        """Go on to `end`; return how many occurrences are expected before it."""
+        if self._due >= end:
+            return 0
+        count, _ = _count(self.change.rule, self._dialect, int(self._due), end)
+        self._due = self._next(end - 1)
+        return count
+
+    def _why_extra(self, row: LedgerRow) -> str:
+        if row.scheduled_time < self._due:
             return "it was settled before, or comes before this definition"
         return "the definition has no such occurrence"
 
-    def _count(self, row: LedgerRow) -> None:
-        verdict = self._verdict
-        verdict.first = row.scheduled_time if verdict.first is None else min(verdict.first, row.scheduled_time)
-        verdict.last = row.end if verdict.last is None else max(verdict.last, row.end)
-        if row.outcome == SKIPPED:
-            verdict.skipped += row.count or _COUNTED
-            verdict.more_skipped |= row.count is None
-            verdict.reasons.add(row.detail or "")
-            return
-        verdict.ran += 1
-        late = 0.0 if row.started is None else row.started - self._run_time(row.scheduled_time)
-        if self._question.late is not None and late > self._question.late:
-            what = f"it began {late:.3f} s after its time, at attempt {row.attempts}"
-            verdict.violations.append(Violation(LATE, row.scheduled_time, what))
-
-    def _run_time(self, time: int) -> float:
-        change = self._change
-        regular = time + change.rule.delay
-        return max(regular, change.due) if time == change.first and change.due < change.at + 1e9 else regular
-
-
-def _spans(history: History) -> Iterator[tuple[Change, float]]:
-    """Yield each definition with the occurrence before which it ends."""
-    for change, following in pairwise([*history.changes, None]):
-        if change is None or change.action == DELETE:
-            continue
-        if following is not None:
-            yield change, math.inf if following.pending is None else following.pending
+    def _count_extra(self, row: LedgerRow) -> None:
+        """Count a run that run-now has added, if a change on record has."""
+        if self._judge.asked_for(row):
+            self._verdict.extra_runs += 1
+            self._ran(row)
         else:
-            yield change, math.inf if history.present is None else history.present.next_time
+            self._verdict.accuse(EXTRA, row.scheduled_time, "it ran by run-now, which is not on record")
 
+    def _count(self, row: LedgerRow) -> None:
+        if row.outcome == SKIPPED:
+            self._count_skipped(row)
+        elif row.outcome == FAILED:
+            error = "" if row.error is None else f": {row.error.strip().rpartition(chr(10))[2]}"
+            self._verdict.accuse(FAILED_FOR_GOOD, row.scheduled_time, f"given up after {row.attempts} attempts{error}")
+        else:
+            self._ran(row)
+            self._check_begin(row)
 
-def _unfinished(history: History, question: Question, verdict: Verdict) -> None:
-    """Judge the occurrence that is next: it may be overdue."""
-    row = history.present
-    if row is None or not question.since <= row.next_time <= question.until:
-        return
-    if any(entry.scheduled_time <= row.next_time <= entry.end for entry in history.rows):
-        return  # it was settled just now
-    overdue = history.now - row.next_time - row.rule.delay
-    if row.paused:
-        verdict.notes.append(("it is paused, and nothing of it runs from", row.next_time))
-    elif overdue > (_GRACE if question.late is None else question.late):
-        what = f"it is {row.status}, {overdue:.0f} s after its time, after {row.attempts} attempts"
-        verdict.violations.append(Violation(MISSING, row.next_time, what))
+    def _count_skipped(self, row: LedgerRow) -> None:
+        begin, end = max(row.scheduled_time, self._question.since), min(row.end, self._question.until)
+        rule = self.change.rule
+        try:
+            count = cron.count(rule.cron, begin - 1, end, rule.timezone, self._dialect)
+        except ConfigError:  # it cannot be used any more
+            count = row.count or 1
+        if row.scheduled_time == begin == self._first and self._next(begin - 1) != begin:
+            count += 1  # a kept occurrence of the rule before, which this rule has not
+        why = self._judge.unpermitted(row, self.change)
+        if why is None:
+            self._verdict.skip(row.detail or "", max(count, 1))
+            self._verdict.settled(begin, end)
+        else:
+            self._verdict.accuse(UNPERMITTED, begin, why, end, max(count, 1))
 
+    def _ran(self, row: LedgerRow) -> None:
+        self._verdict.ran += 1
+        self._verdict.settled(row.scheduled_time, row.end)
 
-def _overlaps(history: History, question: Question, verdict: Verdict) -> None:
-    end, whose = -math.inf, 0
-    for row in _in_order(history.rows):
+    def _check_begin(self, row: LedgerRow) -> None:
+        """Accuse a run that began before its time, or later than the question has it."""
         if row.started is None:
-            continue
-        if row.started < end and question.since <= row.scheduled_time <= question.until:
-            what = f"it began {end - row.started:.3f} s before the run of another one had ended"
-            verdict.violations.append(Violation(OVERLAPPING, row.scheduled_time, what, whose))
-        if row.ended > end:
-            end, whose = row.ended, row.scheduled_time
+            return
+        time, change = row.scheduled_time, self.change
+        regular = time + change.rule.delay
+        earliest = self._earliest.begin if time == self._earliest.first else regular
+        if row.started < earliest - _EARLY and row.detail != RUN_NOW:
+            self._verdict.accuse(EARLY, time, f"it began {earliest - row.started:.3f} s before its time")
+        latest = max(regular, change.due) if time == change.first and change.due < change.at + _FAR else regular
+        late = row.started - latest
+        if self._question.late is not None and late > self._question.late:
+            self._verdict.accuse(LATE, time, f"it began {late:.3f} s after its time, at attempt {row.attempts}")
+
+    def _next(self, after: float) -> float:
+        return _next(self.change.rule, after, self._dialect)
 
 
-def _reckonings(history: History) -> Iterator[tuple[str, float]]:
-    """Yield how times were computed otherwise than now: that may explain what seems missing or extra."""
-    used = [(row.reckoning, row.scheduled_time) for row in _in_order(history.rows)]
-    for (before, _), (after, time) in pairwise([*used, (history.reckoning, history.now)] if used else []):
-        if before != after:
-            yield f"times were computed by {before} before, by {after} from", time
+class _Repeats:
+    """Finds occurrences that were settled twice, though no change has asked for them again."""
+
+    def __init__(self, changes: Sequence[Change], question: Question, verdict: Verdict) -> None:
+        self._changes = changes
+        self._question = question
+        self._verdict = verdict
+        self._same: deque[LedgerRow] = deque(maxlen=_NEIGHBOURS)
+
+    def see(self, row: LedgerRow) -> bool:
+        """Look at the next entry; True when its occurrence was settled before, which is entered then."""
+        if self._same and self._same[-1].scheduled_time != row.scheduled_time:
+            self._same.clear()
+        before = next((other for other in self._same if self._repeats(other, row)), None)
+        self._same.append(row)
+        if before is None:
+            return False
+        if self._question.since <= row.scheduled_time <= self._question.until:
+            ends = f"{_settled(before)}, and {_settled(row)}"
+            self._verdict.accuse(DOUBLED, row.scheduled_time, f"it is on record twice: {ends}")
+        return True
+
+    def _repeats(self, before: LedgerRow, row: LedgerRow) -> bool:
+        """Tell whether no change between the two has the occurrence run again. An extra run is another one."""
+        by_run_now = row.detail == RUN_NOW
+        if (before.detail == RUN_NOW) != by_run_now:
+            return False
+        time = row.scheduled_time
+        return not any(
+            before.version < change.version <= row.version
+            and change.action != DELETE
+            and (change.action == RUN_NOW) == by_run_now
+            and change.first <= time
+            and (change.pending is None or time < change.pending)
+            for change in self._changes
+        )
 
 
-def _in_order(rows: Sequence[LedgerRow]) -> list[LedgerRow]:
-    return sorted(rows, key=lambda row: (row.version, row.fence, row.scheduled_time))
+class _Overlaps:
+    """Finds runs that began before another one had ended, among runs that are near each other."""
+
+    def __init__(self, question: Question, verdict: Verdict) -> None:
+        self._question = question
+        self._verdict = verdict
+        self._near: deque[LedgerRow] = deque(maxlen=_NEIGHBOURS)
+        self._latest: LedgerRow | None = None
+
+    def see(self, row: LedgerRow) -> None:
+        """Compare the next entry with those before it."""
+        if row.started is None:
+            return
+        others = [*self._near, *([] if self._latest is None else [self._latest])]
+        shared = max((_shared(row, other) for other in others), default=0.0)
+        if shared > 0 and self._question.since <= row.scheduled_time <= self._question.until:
+            what = f"it ran for {shared:.3f} s beside the run of another occurrence"
+            self._verdict.accuse(OVERLAPPING, row.scheduled_time, what)
+        self._near.append(row)
+        if self._latest is None or row.ended > self._latest.ended:
+            self._latest = row
 
 
-def _next(change: Change, after: float, dialect: str) -> float:
+class _Reckonings:
+    """Notes how times were computed otherwise than now: that may explain what seems missing or extra."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self._verdict = verdict
+        self._noted = 0
+        self.last: str | None = None
+
+    def see(self, reckoning: str, time: float) -> None:
+        """Look at the next entry's."""
+        if self.last not in (None, reckoning) and self._noted < _RECKONINGS:
+            what = f"times were computed by {self.last} before, by {reckoning} from"
+            self._verdict.notes.append((what, time))
+            self._noted += 1
+        self.last = reckoning
+
+
+def _shared(one: LedgerRow, other: LedgerRow) -> float:
+    """Return for how many seconds two runs were in progress together; 0 or less for none."""
+    begins = max(one.started or 0.0, other.started or 0.0)
+    return min(one.ended, other.ended) - begins
+
+
+def _settled(row: LedgerRow) -> str:
+    return f"{row.outcome} by {row.node} under fence {row.fence}"
+
+
+def _pauses(changes: Sequence[Change]) -> list[tuple[float, float]]:
+    """Return the pauses on record, from when to when.
+
+    One that begins before what came in the last pause was skipped goes on with that one, as `psched.pauses` has it.
+    """
+    found: list[tuple[float, float]] = []
+    begin: float | None = None
+    for change in changes:
+        if change.action == PAUSE and begin is None:
+            begin = change.at
+            if found and change.first + change.rule.delay < found[-1][1]:
+                begin = found.pop()[0]
+        elif change.action in (RESUME, DELETE, ADD) and begin is not None:
+            found.append((begin, change.at))
+            begin = None
+    return found if begin is None else [*found, (begin, math.inf)]
+
+
+def _terms(policy: Policy) -> str:
+    bound = "no max_lateness" if policy.max_lateness is None else f"max_lateness={policy.max_lateness:g}"
+    return f"catch_up={policy.catch_up}, {bound}"
+
+
+def _count(rule: Rule, dialect: str, first: int, end: float) -> tuple[int, int]:
+    """Return how many occurrences there are from `first`, which is one, on and before `end`, and the last of them."""
+    if _next(rule, first, dialect) >= end:
+        return 1, first
+    before = int(end) - 1
+    last = cron.last_time(rule.cron, first, before, rule.timezone, dialect)
+    return 1 + cron.count(rule.cron, first, before, rule.timezone, dialect), first if last is None else last
+
+
+def _next(rule: Rule, after: float, dialect: str) -> float:
     try:
-        return cron.next_time(change.rule.cron, int(after), change.rule.timezone, dialect)
+        return cron.next_time(rule.cron, int(after), rule.timezone, dialect)
     except ConfigError:
         return math.inf  # it cannot be used any more, or ends with the calendar
-
-
-def _dialect(reckoning: str) -> str:
-    return reckoning.partition(" ")[0]

@@ -15,7 +15,9 @@ from psched.model import Claim, Policy, Rule
 FINISHED = "finished"
 ENQUEUED = "enqueued"
 SKIPPED = "skipped"
-OUTCOMES = (FINISHED, ENQUEUED, SKIPPED)
+FAILED = "failed"
+"""The outcome of an occurrence that was given up after `max_attempts`."""
+OUTCOMES = (FINISHED, ENQUEUED, SKIPPED, FAILED)
 
 ADD = "add"
 MODIFY = "modify"

@@ -17,7 +17,7 @@ SUPERSEDED = "superseded"
 TOO_LATE = "late"
 """The reason of occurrences that could only begin later than they may."""
 
-_SOON_ENOUGH = 60.0
+SOON_ENOUGH = 60.0
 """How late an occurrence may begin that is not to be caught up, in seconds, unless `max_lateness` says otherwise."""
 _COUNTED = 1000
 """Occurrences passed over together that are counted: a year of seconds is not."""
@@ -49,7 +49,7 @@ def passed_over(row: ScheduleRow, now: float, dialect: str) -> Entry | None:
             return _until(row, latest + row.rule.delay, SUPERSEDED, dialect)
     bound = policy.max_lateness
     if bound is None and policy.catch_up == "none":
-        bound = _SOON_ENOUGH
+        bound = SOON_ENOUGH
     if bound is not None and row.attempts <= 1 and time < now - bound:
         return _until(row, now - bound, TOO_LATE, dialect)
     return None

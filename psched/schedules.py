@@ -7,17 +7,18 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from types import TracebackType
 from typing import Any, Unpack
 
 from psched import cron
 from psched.adding import NewRows
 from psched.advance import LONG, Advance, Keeping, rule_problem
-from psched.audit import History, Question, Verdict, audit, versions_at
+from psched.audit import GRACE, History, Question, Verdict, audit, versions_at
 from psched.backends import open_stores
 from psched.config import Section
 from psched.errors import ConfigError, NotSupportedError
-from psched.ledger import Ledger, LedgerFilter, LedgerRow
+from psched.ledger import Change, Ledger, LedgerFilter, LedgerRow
 from psched.model import NewSchedule, ScheduleRow
 from psched.payload import check_key
 from psched.rules import Terms, checked_rule, checked_type, first_match, moved
@@ -39,16 +40,21 @@ __all__ = [
 ]
 
 
+_AUDITS = 5
+"""How often one schedule is judged anew because it was changed meanwhile."""
+
+
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """What schedules take from the configuration.
 
-    The time zone of those that name none, the cron dialect, and how much of the ledger is kept.
+    The time zone of those that name none, the cron dialect, how much of the ledger is kept, and how often workers poll.
     """
 
     timezone: str = "UTC"
     dialect: str = "vixie"
     keeping: Keeping = LONG
+    poll_interval: float = 1.0
 
 
 class ScheduleCollection:
@@ -149,29 +155,52 @@ class ScheduleCollection:
         """Yield for each schedule (`keys`: of these) whether the ledger proves that what should have run did.
 
         The occurrences from `since` to `until` are judged (unix seconds, both included): each that its cron expression
-        and every change of it ask for is on record once, and no other. `late`: a run may begin so many seconds after
-        its time. Schedules that were deleted are judged for as long as they were there. Raises NotSupportedError where
-        the store keeps no ledger.
+        and every change of it ask for, and whose time has come, must be finished, skipped for a reason that its policy
+        or a pause permits, or running now, and no other may have run. `late`: a run may begin so many seconds after its
+        time; without it an occurrence may wait for a worker for 10 s, or twice `poll_interval`. Schedules that were
+        deleted are judged for as long as they were there. Raises NotSupportedError where the store keeps no ledger.
         """
-        question = Question(since, until, late)
-        for key in self.ledger.keys() if keys is None else keys:
-            yield audit(self._on_record(key, question), question)
+        grace = max(GRACE, 2 * self._defaults.poll_interval) if late is None else late
+        question = Question(since, until, late, grace)
+        for key in self._audited() if keys is None else keys:
+            yield self._audit(key, question)
+
+    def _audited(self) -> Iterator[str]:
+        """Yield the keys that are on record, and then those of schedules that were added past psched."""
+        recorded = set()
+        ledger = self.ledger
+        for key in ledger.keys():  # noqa: SIM118 – it is no mapping
+            recorded.add(key)
+            yield key
+        for row in self.store.list():
+            if row.key not in recorded:
+                yield row.key
+
+    def _audit(self, key: str, question: Question) -> Verdict:
+        """Judge one schedule; anew when it was changed meanwhile, as its entries are read page by page."""
+        changes = self.ledger.changes(key)
+        for _ in range(_AUDITS):
+            verdict = audit(self._on_record(key, question, changes), question)
+            before, changes = changes, self.ledger.changes(key)
+            if changes[-1:] == before[-1:]:
+                break
+        return verdict
 
     def _rows(self, schedules: Iterable[NewSchedule]) -> builtins.list[ScheduleRow]:
         return NewRows(self.store, self._defaults.timezone, self._defaults.dialect).of(schedules)
 
-    def _on_record(self, key: str, question: Question) -> History:
-        ledger = self.ledger
+    def _on_record(self, key: str, question: Question, changes: Sequence[Change]) -> History:
+        """Return what is on record of a schedule. Its entries are read last: what is due now may be among them."""
+        ledger, now = self.ledger, self.store.now()
         present = self.store.get(key)
-        rows = list(ledger.rows(LedgerFilter(key, since=question.since, until=question.until)))
-        changes = ledger.changes(key)
-        before = [ledger.row_before(key, question.since, version) for version in versions_at(changes, question.since)]
-        now = self.store.now()
+        oldest = next(ledger.rows(LedgerFilter(key)), None)
+        found = [ledger.row_before(key, question.since, version) for version in versions_at(changes, question.since)]
+        before = sorted((row for row in found if row is not None), key=lambda row: (row.scheduled_time, row.fence))
         return History(
             key=key,
             changes=changes,
-            rows=[*(row for row in before if row is not None), *rows],
-            oldest=next(ledger.rows(LedgerFilter(key)), None),
+            rows=chain(before, ledger.rows(LedgerFilter(key, since=question.since, until=question.until))),
+            oldest=oldest,
             present=present,
             now=now,
             kept_since=now - self._defaults.keeping.retention,
@@ -221,4 +250,6 @@ def open_schedules(section: Section, holder: str, prefetch_time: float | None = 
         section.alive_time, section.retry_wait, section.alive_time if prefetch_time is None else prefetch_time
     )
     keeping = Keeping(section.ledger_retention, section.ledger_count)
-    return ScheduleCollection(store, times, Defaults(section.timezone, section.cron_dialect, keeping))
+    return ScheduleCollection(
+        store, times, Defaults(section.timezone, section.cron_dialect, keeping, section.poll_interval)
+    )

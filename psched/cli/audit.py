@@ -26,14 +26,18 @@ from psched.errors import NotFoundError
 def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None, late: float | None) -> int:
     """Prove that what should have run did.
 
-    What each schedule's cron expression, zone and every change of it ask for is held against the ledger; an occurrence
-    that is missing, extra or overlapping is listed, one that is not finished a minute (or --late) after its time, and
-    one of which the ledger cannot tell any more. Exit code 1 on any of them; 0 with a line of proof for each schedule.
-    What was skipped on purpose, by a policy or a pause, is on record with its reason and no violation. Without KEY, all
-    schedules on record, also those that were deleted. WHEN is unix seconds, a date, or a span like 2d (ago).
+    Every occurrence that a schedule's cron expression, zone and each change of it ask for, and whose time has come, is
+    finished, skipped for a reason that its policy or a pause permits, running now, or missing. Listed are occurrences
+    that are missing, failed (given up), doubled (settled twice), early, extra (no rule asks for them), unpermitted
+    (skipped without right), late (with --late) or overlapping, and those that the ledger cannot tell of any more.
+    Exit code 1 on any of these; 0 with a line of proof for each schedule. An occurrence that no worker could have begun
+    yet is pending: for 10 s after its time, or twice poll_interval if that is longer, or --late. Without KEY, all
+    schedules, also those that were deleted. WHEN is unix seconds, a date, or a span like 2d (ago).
 
-    --json prints one array of objects with key, proved, ran, skipped, missing, first, last (unix seconds), reasons (why
-    something was skipped), violations (kind, time, time_local, last, count and what), and notes (time and what).
+    --json prints one array of objects with key, proved, expected, ran, extra_runs (of these, by run-now), skipped,
+    running, pending, failed, missing (how many occurrences), first, last (unix seconds), reasons (why something was
+    skipped), violations (kind, time, time_local, last, count and what), unlisted (further violations), and notes (time
+    and what).
     """
     proved = []
     with opened(chosen) as schedules:
@@ -43,7 +47,7 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
 
         def judged() -> Iterator[Verdict]:
             for verdict in verdicts:
-                if verdict.key in keys and not schedules.ledger.changes(verdict.key):
+                if not verdict.known and verdict.key in keys:
                     raise NotFoundError(f"no schedule has or had the key {verdict.key!r}")
                 proved.append(not verdict.violations)
                 yield verdict
@@ -64,13 +68,19 @@ def verdict_object(verdict: Verdict) -> dict[str, Any]:
     return {
         "key": verdict.key,
         "proved": not verdict.violations,
+        "expected": verdict.expected,
         "ran": verdict.ran,
+        "extra_runs": verdict.extra_runs,
         "skipped": verdict.skipped,
+        "running": verdict.running,
+        "pending": verdict.pending,
+        "failed": verdict.failed,
         "missing": verdict.missing,
         "first": verdict.first,
         "last": verdict.last,
         "reasons": sorted(verdict.reasons),
         "violations": [_violation_object(found) for found in verdict.violations],
+        "unlisted": verdict.unlisted,
         "notes": [{"what": what, "time": time} for what, time in verdict.notes],
     }
 
@@ -90,23 +100,29 @@ def _lines(verdict: Verdict) -> Iterator[str]:
     key = printable(verdict.key)
     for found in verdict.violations:
         several = "" if found.last is None else f" … {local_time(found.last)}"
-        count = "" if found.count == 1 or found.last is None else f" ({found.count or 'very many'})"
+        count = f" ({found.count})" if found.count > 1 else ""
         yield f"{key}: {found.kind} {local_time(found.time)}{several}{count}: {printable(found.what)}"
+    if verdict.unlisted:
+        yield f"{key}: and {verdict.unlisted} more"
     yield f"{key}: {_summary(verdict)}"
     for what, time in verdict.notes:
         yield f"{key}: note: {what} {local_time(int(time))}"
 
 
 def _summary(verdict: Verdict) -> str:
-    total = verdict.ran + verdict.skipped + verdict.missing
-    if not total:
-        return "NOT PROVED" if verdict.violations else "nothing was to be run"
-    parts = [f"{verdict.ran} of {total} occurrences ran"]
+    if not verdict.expected and not verdict.violations:
+        return "nothing was to be run"
+    extra = f" ({verdict.extra_runs} of these by run-now)" if verdict.extra_runs else ""
+    parts = [f"{verdict.ran} of {verdict.expected} occurrences ran{extra}"]
     if verdict.skipped:
-        more = "more than " if verdict.more_skipped else ""
-        parts.append(f"{more}{verdict.skipped} were skipped ({', '.join(sorted(verdict.reasons))})")
+        parts.append(f"{verdict.skipped} were skipped ({', '.join(sorted(verdict.reasons))})")
+    if verdict.running:
+        parts.append(f"{verdict.running} is running")
+    if verdict.pending:
+        parts.append(f"{verdict.pending} pending")
     if verdict.first is not None and verdict.last is not None:
         parts.append(f"{local_time(verdict.first)} … {local_time(verdict.last)}")
     if verdict.violations:
-        parts.append(f"NOT PROVED: {len(verdict.violations)} violations")
+        kinds = ", ".join(f"{count} {kind}" for kind, count in verdict.counts.items() if count)
+        parts.append(f"NOT PROVED: {kinds}" if kinds else "NOT PROVED")
     return ", ".join(parts)

@@ -172,8 +172,11 @@ class Stage:
         engine.dispose()
         return fences
 
-    def proof(self) -> Proof | None:
-        """Return what is on record of the schedules, and what psched's own audit says of it; None without a ledger."""
+    def proof(self, until: float) -> Proof | None:
+        """Return what is on record of the schedules, and what psched's own audit says of the time `until` then.
+
+        Unix seconds. None without a ledger.
+        """
         with next(iter(self.nodes.values())).daemon.schedules() as schedules:
             store = schedules.store
             if store.ledger is None:
@@ -184,7 +187,7 @@ class Stage:
                 if row.outcome == FINISHED
             ]
             since = min(every.first for every in self.schedules.values())
-            verdicts = schedules.audit(since, int(store.now()), keys=self.schedules.keys())
+            verdicts = schedules.audit(since, int(until), keys=self.schedules.keys())
             return Proof(entries, [(one.key, str(found)) for one in verdicts for found in one.violations])
 
     def _node(self, name: str, server: Server | None) -> Node:

@@ -80,7 +80,9 @@ class Trial:
         over = boottime()
         for node in self.stage.nodes.values():
             node.stop()
-        history = replace(self._history(calm), over=over, fences=self.stage.stored_fences(), proof=self.stage.proof())
+        known = self._history(calm)
+        proof = self.stage.proof(known.boot + calm)  # what came later, nobody may have run before the masters stopped
+        history = replace(known, over=over, fences=self.stage.stored_fences(), proof=proof)
         write_faults(self.stage.folder / "faults", self.declared)
         title = f"{self.stage.store} ({self.stage.type}), seed {self.seed}, {len(self.declared)} faults"
         return Outcome(title, history, Judge(history, self.bounds).violations())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from psched import cron
-from psched.audit import History, Question, Verdict, audit, versions_at
+from psched.audit import GRACE, History, Question, Verdict, audit, versions_at
 from psched.ledger import ADD, DELETE, MODIFY, RUN_NOW, Change, LedgerRow
 from psched.model import Policy, Rule, ScheduleRow
 from psched.rules import first_match, moved
@@ -25,6 +25,7 @@ class Past:
     rows: list[LedgerRow] = field(default_factory=list)
     version: int = 0
     fence: int = 0
+    policy: Policy = field(default_factory=lambda: Policy("all", 0.0))
 
     def add(self) -> None:
         first = first_match(self.rule, int(self.now) + 1, "vixie")
@@ -32,46 +33,58 @@ class Past:
         self.row = ScheduleRow("key", "t", {}, "waiting", rule=self.rule, next_time=first, next_run_time=due)
         self._change(ADD, None)
 
-    def run(self, seconds: float = 1, late: float = 0.5) -> None:
+    def run(self, seconds: float = 1, late: float = 0.5, detail: str | None = None) -> None:
         """Run the next occurrence, as soon as it comes, or now when it is overdue."""
-        row = self._there()
+        row = self.there
         started = max(self.now, row.next_time + row.rule.delay + late)
         self.now = started + seconds
-        self._settle("finished", None, 1, started)
+        self.settle("finished", detail, started=started)
 
     def skip(self, count: int) -> None:
         """Skip so many occurrences that have come."""
-        row = self._there()
+        row = self.there
         last = row.next_time
         for _ in range(count - 1):
             last = cron.next_time(row.rule.cron, last, row.rule.timezone)
         self.now = max(self.now, last + row.rule.delay + 1)
-        self._settle("skipped", last, count, None)
+        self.settle("skipped", "late", last, count)
+
+    def catch_up(self) -> None:
+        """Skip all that is due."""
+        row = self.there
+        due = cron.count(row.rule.cron, row.next_time, int(self.now - row.rule.delay), row.rule.timezone)
+        if row.next_time + row.rule.delay <= self.now:
+            self.skip(1 + due)
 
     def modify(self, rule: Rule) -> None:
         """Change the rule, as `Schedule.modify` does."""
-        row = self._there()
+        row = self.there
         self.row = moved(replace(row, rule=rule), row.rule, self.now, "vixie")
         self._change(MODIFY, row.next_time)
 
     def move(self, time: int) -> None:
         """Change the time of the next occurrence, back or forth."""
-        row = self._there()
+        row = self.there
         time = first_match(row.rule, time, "vixie")
         self.row = replace(row, next_time=time, next_run_time=time + row.rule.delay)
         self._change(MODIFY, row.next_time)
 
     def run_now(self) -> None:
         """Have an extra run, unless one is due."""
-        row = self._there()
+        row = self.there
         extra = int(self.now)
         if row.next_time > extra:
-            self.row = replace(row, next_time=extra, next_run_time=self.now)
+            self.row = replace(row, next_time=extra, next_run_time=self.now, extra=extra)
             self._change(RUN_NOW, row.next_time)
-            self.run()
+            self.run(detail=RUN_NOW)
+            self.row = replace(row, previous=extra)
+
+    def change(self, action: str, pending: int | None = None) -> None:
+        """Enter that the row is now as it is; `pending`: what was next before, if that was another occurrence."""
+        self._change(action, self.there.next_time if pending is None else pending)
 
     def delete(self) -> None:
-        pending = self._there().next_time
+        pending = self.there.next_time
         self._change(DELETE, pending)
         self.row = None
 
@@ -83,16 +96,19 @@ class Past:
             for version in versions_at(self.changes, since)
             for row in [row for row in rows if row.version == version and row.scheduled_time < since][-1:]
         ]
+        before.sort(key=lambda row: (row.scheduled_time, row.fence))
         rows = before + [row for row in rows if since <= row.scheduled_time <= until]
-        history = History("key", self.changes, rows, oldest, self.row, self.now, reckoning=NOW_DIALECT)
-        return audit(history, Question(since, until, late))
+        history = History("key", self.changes, iter(rows), oldest, self.row, self.now, reckoning=NOW_DIALECT)
+        return audit(history, Question(since, until, late, GRACE if late is None else late))
 
-    def _there(self) -> ScheduleRow:
+    @property
+    def there(self) -> ScheduleRow:
+        """The row, which is there."""
         assert self.row is not None
         return self.row
 
     def _change(self, action: str, pending: int | None) -> None:
-        row = self._there()
+        row = self.there
         self.version += 1
         self.changes.append(
             Change(
@@ -103,7 +119,7 @@ class Past:
                 node="n",
                 type="t",
                 rule=row.rule,
-                policy=Policy(),
+                policy=self.policy,
                 pending=pending,
                 first=row.next_time,
                 due=row.next_run_time,
@@ -111,8 +127,17 @@ class Past:
             )
         )
 
-    def _settle(self, outcome: str, last: int | None, count: int, started: float | None) -> None:
-        row = self._there()
+    def settle(
+        self,
+        outcome: str,
+        detail: str | None = None,
+        last: int | None = None,
+        count: int | None = 1,
+        started: float | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Enter how the next occurrence, or several up to `last`, were settled now."""
+        row = self.there
         self.fence += 1
         self.rows.append(
             LedgerRow(
@@ -121,12 +146,12 @@ class Past:
                 fence=self.fence,
                 version=self.version,
                 outcome=outcome,
-                detail=None if outcome == "finished" else "late",
+                detail=detail,
                 last=last,
                 count=count,
                 previous=row.previous,
                 attempts=1,
-                error=None,
+                error=error,
                 node="n",
                 started=started,
                 ended=self.now,
