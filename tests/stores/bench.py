@@ -56,6 +56,10 @@ class Bench:
         """Whether this is the originals' table: whole seconds, no holder, no attempts, no types column."""
         return self.type == "rdb_compat"
 
+    def takes(self, key: str) -> bool:
+        """Whether such a key may be written: Ruby workers hang on characters of four bytes."""
+        return not self.compat or max(key) <= "\uffff"
+
     @property
     def database(self) -> str:
         """The kind of database: sqlite, mysql, postgresql or redis."""

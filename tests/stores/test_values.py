@@ -33,7 +33,7 @@ LOOK_ALIKES = [
 
 
 def test_keys_that_look_alike_are_different_keys(bench: Bench, store: ScheduleStore) -> None:
-    keys = sorted({key for keys in LOOK_ALIKES for key in keys})
+    keys = sorted({key for keys in LOOK_ALIKES for key in keys if bench.takes(key)})
     for n, key in enumerate(keys):
         bench.add(store, key, due=LONG_AGO + n, data={"n": n})
     for n, key in enumerate(keys):
@@ -49,7 +49,7 @@ def test_keys_that_look_alike_are_different_keys(bench: Bench, store: ScheduleSt
 
 
 def test_a_key_may_have_255_characters(bench: Bench, store: ScheduleStore) -> None:
-    keys = [key for c in "aä€😀" for key in (c * 255, c * 254 + "x", c * 254)]
+    keys = [key for c in "aä€😀" if bench.takes(c) for key in (c * 255, c * 254 + "x", c * 254)]
     for n, key in enumerate(keys):
         bench.add(store, key, due=LONG_AGO + n)
     for key in keys:

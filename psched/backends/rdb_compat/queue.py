@@ -13,7 +13,7 @@ from psched.backends.rdb_compat.fences import Fence
 from psched.backends.rdb_compat.leases import seconds
 from psched.backends.rdb_compat.queue_leases import FIRST_TIMEOUT, RETIRED, CompatQueueLeases
 from psched.backends.rdb_compat.store import CompatLeaseStore
-from psched.backends.rdb_compat.tables import data_column, queue_table, read_task, whole_seconds
+from psched.backends.rdb_compat.tables import check_text, data_column, queue_table, read_task, whole_seconds
 from psched.backends.sql.layout import Layout
 from psched.backends.sql.pages import pages_by_key
 from psched.dialects.base import now_ms
@@ -135,6 +135,8 @@ class CompatTaskStore(CompatLeaseStore):
         """Return the row of a new task. Raises NotSupportedError, ValueError for what does not fit into the table."""
         if task.priority != 0 or task.max_attempts is not None:
             raise NotSupportedError("rdb_compat keeps neither priority nor max_attempts; type: rdb does")
+        check_text("key", task.key)
+        check_text("user", task.user)
         now = seconds(now_ms())
         due = None if task.run_at is None else max(whole_seconds("run_at", task.run_at), FIRST_TIMEOUT + 1)
         return {

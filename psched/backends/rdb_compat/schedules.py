@@ -18,6 +18,8 @@ from psched.backends.rdb_compat.leases import CompatLeases
 from psched.backends.rdb_compat.records import CompatRecords
 from psched.backends.rdb_compat.store import CompatLeaseStore
 from psched.backends.rdb_compat.tables import (
+    check_rule,
+    check_text,
     data_column,
     read_schedule,
     rule_columns,
@@ -78,7 +80,7 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
             yield Finding("ledger", problem is None, "its tables are there" if problem is None else problem)
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
-        """Create schedules and return the keys that existed before. Raises ValueError."""
+        """Create schedules and return the keys that existed before. Raises ValueError, NotSupportedError."""
         rows = [_columns(schedule) for schedule in schedules]
 
         def work(connection: Connection, uncertain: bool) -> builtins.list[str]:
@@ -207,7 +209,9 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
 
 
 def _columns(schedule: ScheduleRow) -> dict[str, Any]:
-    """Return the row of a new schedule. Raises ValueError for what does not fit into the table."""
+    """Return the row of a new schedule. Raises ValueError, NotSupportedError for what does not fit into the table."""
+    check_text("key", schedule.key)
+    check_rule(schedule.key, schedule.rule)
     return {
         "id": schedule.key,
         "data": data_column(schedule.type, schedule.data),
@@ -220,6 +224,8 @@ def _columns(schedule: ScheduleRow) -> dict[str, Any]:
 def _changes(seen: ScheduleRow, wanted: ScheduleRow) -> dict[str, Any]:
     """Return the columns to be written, by name."""
     changes: dict[str, Any] = {}
+    if (wanted.rule.cron, wanted.rule.timezone) != (seen.rule.cron, seen.rule.timezone):
+        check_rule(seen.key, wanted.rule)
     if (wanted.type, wanted.data) != (seen.type, seen.data):
         changes["data"] = data_column(wanted.type, wanted.data)
     if wanted.rule != seen.rule:

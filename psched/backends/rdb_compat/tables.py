@@ -11,13 +11,16 @@ from sqlalchemy.dialects.mysql import BIGINT
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import DDLCompiler
 
+from psched.backends.rdb_compat.ruby_cron import ruby_problem
 from psched.backends.sql.fields import Fields
 from psched.backends.sql.layout import checked_name
 from psched.dialects.base import ExactText
+from psched.errors import NotSupportedError
 from psched.model import Rule, ScheduleRow, TaskRow
 from psched.payload import decode, encode, is_compressed, type_from_key
 
 _LAST = 2**31 - 1
+_LAST_CHARACTER = 0xFFFF
 _LONGEST_CRON = 128
 _LONGEST_TIMEZONE = 255
 _ZERO: dict[str, Any] = {"nullable": False, "server_default": "0"}
@@ -142,6 +145,26 @@ def rule_columns(rule: Rule) -> dict[str, Any]:
         "timezone": _fitting("timezone", rule.timezone, _LONGEST_TIMEZONE),
         "delay": whole_seconds("delay", rule.delay),
     }
+
+
+def check_rule(key: str, rule: Rule) -> None:
+    """Raise NotSupportedError for a rule that would stop the Ruby workers that may share the table."""
+    problem = ruby_problem(rule.cron, rule.timezone)
+    if problem is not None:
+        raise NotSupportedError(
+            f"{key!r}: cron {rule.cron!r} would stop the Ruby workers that may share this table: {problem}; "
+            "type: rdb and redis take it"
+        )
+
+
+def check_text(name: str, text: str | None) -> None:
+    """Raise NotSupportedError for characters in which Ruby workers do not recognise the row, and hang."""
+    strange = next((character for character in text or "" if ord(character) > _LAST_CHARACTER), None)
+    if strange is not None:
+        raise NotSupportedError(
+            f"{name} {text!r} would hang the Ruby workers that may share this table: U+{ord(strange):X} has four bytes "
+            "in UTF-8, and they read characters of up to three; type: rdb and redis take it"
+        )
 
 
 def whole_seconds(name: str, seconds: float) -> int:

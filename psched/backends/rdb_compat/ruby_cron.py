@@ -1,0 +1,120 @@
+"""What PerfectSched 0.8.12 cannot read or never comes to an end with. Pure; used where rows are written.
+
+A Ruby worker that meets such a row raises, and its process ends, or it computes for ever: so no such row is written
+into a table that Ruby workers may share. PerfectSched's readings, as observed: it replaces names and each 7 of the
+weekday by numbers first, 7 and `sun` by 0, also within steps; `L` is a day of the month, in capitals and by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from calendar import day_abbr, month_abbr
+from dataclasses import dataclass
+
+_MACROS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_MONTHS = {name.lower(): str(n) for n, name in enumerate(month_abbr) if name}
+_WEEKDAYS = {name.lower(): str((n + 1) % 7) for n, name in enumerate(day_abbr)} | {"7": "0"}
+_TERM = re.compile(r"(?P<low>[0-9]+)(?:-(?P<high>[0-9]+))?(?:/(?P<step>[0-9]+))?")
+_SPACES = re.compile(r"[ \t]+")
+
+_HALF_HOUR_ZONES = frozenset({"Australia/Lord_Howe", "Australia/LHI"})
+"""Where clocks are put back by half an hour, from 02:00 to 01:30: on the first Sunday of April."""
+
+
+class _UnreadableError(Exception):
+    """What PerfectSched does not understand, and what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    low: int
+    high: int
+    words: dict[str, str]
+
+    def values(self, text: str) -> set[int]:
+        """Return the values of a field. Raises _UnreadableError."""
+        terms = text.split(",")
+        while len(terms) > 2 and not terms[-1]:  # as Ruby splits
+            terms.pop()
+        if self.name == "day" and set(terms) == {"L"} and len(terms) > 1:
+            raise _UnreadableError(f"PerfectSched takes no day from {text!r}; write 'L'")
+        return {value for term in terms for value in self._term(term)}
+
+    def _term(self, term: str) -> range:
+        if self.name == "day" and term == "L":  # in a list it stands for nothing
+            return range(0)
+        plain = term.lower().replace("*", f"{self.low}-{self.high}")
+        if self.words:
+            plain = re.sub("|".join(self.words), lambda found: self.words[found[0]], plain)
+        match = _TERM.fullmatch(plain)
+        if match is None:
+            raise _UnreadableError(f"PerfectSched does not know the {self.name} {term!r}{self._instead(term)}")
+        low, high = int(match["low"]), int(match["high"] or match["low"])
+        step = int(match["step"] or 1)
+        if step == 0:
+            raise _UnreadableError(f"PerfectSched reads each 7 in {term!r} as 0, and cannot step by 0; list the days")
+        if not self.low <= low <= high <= self.high:
+            sunday = "; Sunday is its day 0, so list it by itself" if self.name == "weekday" else ""
+            raise _UnreadableError(f"PerfectSched takes nothing from the {self.name} {term!r}{sunday}")
+        return range(low, high + 1, step)
+
+    def _instead(self, term: str) -> str:
+        if self.name == "day" and term == "l":
+            return "; write 'L'"
+        return ", since it has no nth and no last weekday" if self.name == "weekday" else ""
+
+
+_FIELDS = (
+    _Field("minute", 0, 59, {}),
+    _Field("hour", 0, 23, {}),
+    _Field("day", 1, 31, {}),
+    _Field("month", 1, 12, _MONTHS),
+    _Field("weekday", 0, 6, _WEEKDAYS),
+)
+
+
+def ruby_problem(cron: str, timezone: str) -> str | None:
+    """Say why a Ruby worker cannot live with this rule, None when it can. A rule that psched accepts is expected."""
+    try:
+        fields = _split(cron)
+        _, hours, days, months, weekdays = (field.values(text) for field, text in zip(_FIELDS, fields, strict=True))
+    except _UnreadableError as error:
+        return str(error)
+    if timezone not in _HALF_HOUR_ZONES or 1 in hours or 4 not in months:
+        return None
+    if not _may_be_first_sunday(fields[2], days, fields[4], weekdays):
+        return None
+    return (
+        f"in {timezone} PerfectSched computes for ever when clocks are put back by half an hour in April; "
+        "let hour 1 be among the hours, or use another time zone"
+    )
+
+
+def _may_be_first_sunday(day: str, days: set[int], weekday: str, weekdays: set[int]) -> bool:
+    """Tell whether the first Sunday of a month can be among the days."""
+    if day == "L":
+        return False
+    by_day, by_weekday = not days.isdisjoint(range(1, 8)), 0 in weekdays
+    return (by_day and by_weekday) if "*" in (day, weekday) else (by_day or by_weekday)
+
+
+def _split(cron: str) -> list[str]:
+    """Return the five fields. Raises _UnreadableError."""
+    if cron in _MACROS:
+        return _MACROS[cron].split()
+    if cron.strip().startswith("@"):
+        raise _UnreadableError(f"PerfectSched knows only {' '.join(_MACROS)}, in small letters")
+    fields = _SPACES.split(cron.strip(" \t"))
+    if len(fields) == 6:
+        raise _UnreadableError("PerfectSched reads five fields, and has no seconds")
+    if len(fields) != 5 or any(field.split() != [field] for field in fields):
+        raise _UnreadableError("PerfectSched reads five fields with spaces or tabs between them")
+    return fields
