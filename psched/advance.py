@@ -13,7 +13,7 @@ from psched.clock import Clock, boottime
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
 from psched.ledger import ENQUEUED, FINISHED, RUN_NOW, Entry, Step
 from psched.model import Claim, NewTask, Row, ScheduleRow
-from psched.rules import NEVER, passed_over
+from psched.rules import NEVER, passed_over, regular_of
 from psched.store import Also, ScheduleStore, TaskStore
 
 log = logging.getLogger(__name__)
@@ -148,9 +148,9 @@ class Advance:
 
     def _run(self, claim: Claim, outcome: str, detail: str | None = None) -> Entry:
         row = cast("ScheduleRow", claim.row)
-        if detail is None and row.extra == row.next_time:
+        if detail is None and (row.is_extra or row.extra == row.next_time):
             detail = RUN_NOW
-        return Entry(outcome, detail, claim.started)
+        return Entry(outcome, detail, claim.started, extra=row.is_extra)
 
     def _advance(self, claim: Claim, until: float, entry: Entry, also: Also | None) -> None:
         row = cast("ScheduleRow", claim.row)
@@ -163,9 +163,15 @@ class Advance:
         raise ScheduleError(f"{row.key!r}: it is changed faster than its run can be finished")
 
     def _step(self, claim: Claim, entry: Entry) -> Step:
-        """Compute what comes after the claimed occurrence, by the definition it was claimed with."""
+        """Compute what comes after the claimed occurrence, by the definition it was claimed with.
+
+        After an extra run that is the regular occurrence which was next before it.
+        """
         row = cast("ScheduleRow", claim.row)
         self._settled = row.key
+        if entry.extra:
+            regular = regular_of(row)
+            return Step(claim, regular.next_time, regular.next_run_time, entry)
         settled = row.next_time if entry.last is None else entry.last
         next_time = cron.next_time(row.rule.cron, settled, row.rule.timezone, self._dialect)
         return Step(claim, next_time, NEVER if row.paused else next_time + row.rule.delay, entry)

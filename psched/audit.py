@@ -20,7 +20,7 @@ from psched import cron
 from psched.errors import ConfigError
 from psched.ledger import ADD, DELETE, FAILED, PAUSE, PAUSED, RESUME, RUN_NOW, SKIPPED, UPGRADE, Change, LedgerRow
 from psched.model import Policy, Rule, ScheduleRow
-from psched.rules import SOON_ENOUGH, SUPERSEDED, TOO_LATE
+from psched.rules import SOON_ENOUGH, SUPERSEDED, TOO_LATE, regular_of
 
 MISSING = "missing"
 FAILED_FOR_GOOD = "failed"
@@ -210,18 +210,12 @@ def _definitions(history: History, question: Question, verdict: Verdict) -> list
         changes.append(_unrecorded(present, history.now, changes))
     judge = _Judge(history, question, verdict, _pauses(changes), [c for c in changes if c.action == RUN_NOW])
     found: list[_Definition] = []
-    start = extra = None
     earliest = _Earliest()
     for change, following in pairwise([*changes, None]):
         if change is None or change.action == DELETE:
-            start = extra = None
             continue
-        if change.action == RUN_NOW and change.pending is not None and change.first != change.pending:
-            start, extra = change.pending, change.first  # the regular occurrences stay where they are
-        elif start is None or extra is None or not extra == change.first == change.pending:
-            start, extra = change.first, None
         earliest = earliest.then(change)
-        found.append(_Definition(judge, change, following, start, earliest))
+        found.append(_Definition(judge, change, following, earliest))
     return found
 
 
@@ -331,24 +325,21 @@ class _Judge:
         """Tell whether run-now is on record for an extra run."""
         time = row.scheduled_time
         return any(
-            change.version <= row.version and (change.first == time or change.at - _ASKED <= time <= change.at)
-            for change in self.run_nows
+            change.version <= row.version and change.at - _ASKED <= time <= change.at for change in self.run_nows
         )
 
 
 class _Definition:
     """One definition: the occurrences it asks for, compared with its entries."""
 
-    def __init__(
-        self, judge: _Judge, change: Change, following: Change | None, start: int, earliest: _Earliest
-    ) -> None:
-        """`following`: the next change, if any. `start`: the first regular occurrence."""
+    def __init__(self, judge: _Judge, change: Change, following: Change | None, earliest: _Earliest) -> None:
+        """`following`: the next change, if any."""
         self.change = change
         self._judge = judge
         self._question = judge.question
         self._verdict = judge.verdict
         self._following = following
-        self._first = start
+        self._first = start = change.first
         self._earliest = earliest
         self._dialect = judge.dialect(change.reckoning)
         self._due = float(start) if start >= self._question.since else self._next(self._question.since - 1)
@@ -368,8 +359,7 @@ class _Definition:
         since = self._question.since
         if row.end < since or row.scheduled_time > self._question.until:
             return
-        is_extra = row.detail == RUN_NOW and row.outcome != SKIPPED and row.scheduled_time != self._due
-        if is_extra:
+        if row.extra:
             if not repeated:
                 self._count_extra(row)
             return
@@ -404,13 +394,12 @@ class _Definition:
 
     def _end_now(self) -> None:
         """Judge what is due by the present row, or without a row."""
-        present, now, grace = self._judge.history.present, self._judge.history.now, self._question.grace
-        if present is None:
+        stored, now, grace = self._judge.history.present, self._judge.history.now, self._question.grace
+        if stored is None:
             self._absent_until(self._end_of_due(now - grace), "nothing is on record of it, and the schedule is gone")
             return
-        is_regular = present.extra != present.next_time or present.next_time == self._due
-        if is_regular:
-            self._absent_until(min(present.next_time, self._question.until + 1))
+        present = regular_of(stored)
+        self._absent_until(min(present.next_time, self._question.until + 1))
         head = present if present.next_time == self._due else None
         pause_begin, pause_end = self._pause_of(present)
         end, fresh = self._end_of_due(now), self._end_of_due(now - grace)
@@ -502,11 +491,13 @@ class _Definition:
 
     def _count_extra(self, row: LedgerRow) -> None:
         """Count a run that run-now has added, if a change on record has."""
-        if self._judge.asked_for(row):
+        if not self._judge.asked_for(row):
+            self._verdict.accuse(EXTRA, row.scheduled_time, "it ran by run-now, which is not on record")
+        elif row.outcome == FAILED:
+            self._count(row)
+        else:
             self._verdict.extra_runs += 1
             self._ran(row)
-        else:
-            self._verdict.accuse(EXTRA, row.scheduled_time, "it ran by run-now, which is not on record")
 
     def _count(self, row: LedgerRow) -> None:
         if row.outcome == SKIPPED:
@@ -580,17 +571,15 @@ class _Repeats:
 
     def _repeats(self, before: LedgerRow, row: LedgerRow) -> bool:
         """Tell whether no change between the two has the occurrence run again. An extra run is another one."""
-        by_run_now = row.detail == RUN_NOW
-        if (before.detail == RUN_NOW) != by_run_now:
+        if before.extra != row.extra:
             return False
         time = row.scheduled_time
+        between = [change for change in self._changes if before.version < change.version <= row.version]
+        if row.extra:
+            return not any(change.action == RUN_NOW for change in between)
         return not any(
-            before.version < change.version <= row.version
-            and change.action != DELETE
-            and (change.action == RUN_NOW) == by_run_now
-            and change.first <= time
-            and (change.pending is None or time < change.pending)
-            for change in self._changes
+            change.action != DELETE and change.first <= time and (change.pending is None or time < change.pending)
+            for change in between
         )
 
 

@@ -36,9 +36,10 @@ PAUSED = "paused"
 class Entry:
     """How an occurrence is settled, to be recorded with that.
 
-    `detail`: why it was skipped, the key of the task it was enqueued as, or `run-now` for an extra run. `started`: when
-    the run began, None for none. An entry may stand for all occurrences up to `last`, which were skipped together;
-    `count` is how many those are, None when there are more than were counted.
+    `detail`: why it was skipped, the key of the task it was enqueued as, or `run-now` where that asked for the run.
+    `started`: when the run began, None for none. An entry may stand for all occurrences up to `last`, which were
+    skipped together; `count` is how many those are, None when there are more than were counted. `extra`: it was run
+    besides the regular occurrences, as `run_now` asked for it; the definition has no such occurrence.
     """
 
     outcome: str = FINISHED
@@ -46,6 +47,7 @@ class Entry:
     started: float | None = None
     last: int | None = None
     count: int | None = 1
+    extra: bool = False
 
 
 class Step(NamedTuple):
@@ -62,9 +64,9 @@ class LedgerRow(Entry):
     """One recorded entry.
 
     `scheduled_time`: the occurrence, or the first of those it stands for. `version`: of the definition it ran by.
-    `previous`: the last occurrence before it that was settled, None for a schedule's first. `attempts` counts all that
-    were begun, and `error` is the end of what the last failed one said. `ended`: when it was settled, by `node`
-    (`host/pid/…`). `reckoning`: the cron dialect and the version of the tz database there, by which the next
+    `previous`: the last regular occurrence before it that was settled, None for a schedule's first. `attempts` counts
+    all that were begun, and `error` is the end of what the last failed one said. `ended`: when it was settled, by
+    `node` (`host/pid/…`). `reckoning`: the cron dialect and the version of the tz database there, by which the next
     occurrence was computed.
     """
 
@@ -103,9 +105,9 @@ class LedgerFilter:
 class Change:
     """One change of a schedule's definition, and the definition from then on.
 
-    `at`: when, by `node`. `pending`: the occurrence that was next before it (None for `add`), `first` the one that is
-    next after it: from that one on the new definition holds. `due`: when `first` is to run. Versions of one key grow,
-    also when it is deleted and added again. `reckoning` as in `LedgerRow`, None where it is not known.
+    `at`: when, by `node`. `pending`: the regular occurrence that was next before it (None for `add`), `first` the one
+    that is next after it: from that one on the new definition holds. `due`: when `first` is to run. Versions of one
+    key grow, also when it is deleted and added again. `reckoning` as in `LedgerRow`, None where it is not known.
     """
 
     key: str

@@ -81,8 +81,10 @@ class ScheduleRow:
     `next_time`: the occurrence (unix seconds). `next_run_time`: when it is due, or its lease ends.
     `settled` is True when the row is neither leased nor waiting for a retry, so that a new rule may move it.
     `version` counts the changes of the definition (0 where none is kept).
-    `previous`: the occurrence that was settled last. `extra`: the occurrence that `run_now` added last. Occurrences
-    whose run time is in the pause, from `paused_from` to `paused_until` (None: it lasts), are skipped.
+    `previous`: the regular occurrence that was settled last. `extra`: the occurrence that `run_now` asked for last.
+    `regular_time`, `regular_run_time`: while there is an extra run, which `next_time` and `next_run_time` are then
+    about, the regular occurrence that comes after it and when that is due; else None. Occurrences whose run time is
+    in the pause, from `paused_from` to `paused_until` (None: it lasts), are skipped.
     """
 
     key: str
@@ -101,6 +103,8 @@ class ScheduleRow:
     policy: Policy = field(default=Policy())
     previous: int | None = None
     extra: int | None = None
+    regular_time: int | None = None
+    regular_run_time: float | None = None
     paused_from: float | None = None
     paused_until: float | None = None
     version: int = 0
@@ -109,6 +113,11 @@ class ScheduleRow:
     def paused(self) -> bool:
         """Whether a pause lasts."""
         return self.paused_from is not None and self.paused_until is None
+
+    @property
+    def is_extra(self) -> bool:
+        """Whether `next_time` is that of an extra run, besides the regular occurrences."""
+        return self.regular_time is not None
 
     @property
     def scheduled_time(self) -> int:

@@ -34,10 +34,10 @@ class Terms(TypedDict, total=False):
 def passed_over(row: ScheduleRow, now: float, dialect: str) -> Entry | None:
     """Return what of a schedule that is due at `now` (unix seconds) is not to be run, None when its occurrence is.
 
-    The entry begins with `row.next_time` and stands for all occurrences up to its `last` one. What somebody asked for
-    besides is run whatever the policy says, and what was begun in time is tried again however late.
+    The entry begins with `row.next_time` and stands for all occurrences up to its `last` one. What `run_now` asked for
+    is run whatever the policy says, and what was begun in time is tried again however late.
     """
-    if row.extra == row.next_time:
+    if row.is_extra or row.extra == row.next_time:
         return None
     time = row.next_time + row.rule.delay
     if row.paused_from is not None and row.paused_until is not None and row.paused_from <= time < row.paused_until:
@@ -100,6 +100,29 @@ def moved(row: ScheduleRow, old: Rule, now: float, dialect: str) -> ScheduleRow:
         return replace(row, next_run_time=row.next_time + row.rule.delay)
     time = first_match(row.rule, int(-(-now // 1)), dialect)
     return replace(row, next_time=time, next_run_time=time + row.rule.delay)
+
+
+def regular_of(row: ScheduleRow) -> ScheduleRow:
+    """Return `row` with its next regular occurrence, which waits until an extra run, if there is one, is settled."""
+    if row.regular_time is None:
+        return row
+    due = row.regular_time + row.rule.delay if row.regular_run_time is None else row.regular_run_time
+    return replace(
+        row,
+        status="waiting",
+        attempts=0,
+        last_error=None,
+        settled=True,
+        next_time=row.regular_time,
+        next_run_time=due,
+        regular_time=None,
+        regular_run_time=None,
+    )
+
+
+def with_regular(row: ScheduleRow, regular: ScheduleRow) -> ScheduleRow:
+    """Return `row`, which is an extra run, with the next occurrence of `regular` to come after it."""
+    return replace(row, regular_time=regular.next_time, regular_run_time=regular.next_run_time)
 
 
 def first_match(rule: Rule, at: int, dialect: str) -> int:

@@ -11,7 +11,7 @@ from psched.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
 from psched.model import Rule, ScheduleRow
 from psched.pauses import paused, resumed, run_now
 from psched.payload import encode
-from psched.rules import Terms, checked_policy, checked_rule, checked_type, first_match, moved
+from psched.rules import Terms, checked_policy, checked_rule, checked_type, first_match, moved, regular_of, with_regular
 from psched.store import ScheduleStore
 
 _TRIES = 100
@@ -62,6 +62,7 @@ class Schedule:
 
         A new rule moves the next occurrence to its first match from now on, except that an occurrence that has come
         already is kept. While a run is leased or waits for a retry only the rule is written, and the run settles by it.
+        Of an extra run nothing changes: the times are those of the regular occurrence that comes after it.
 
         Raises:
             NotFoundError: there is no such schedule.
@@ -79,7 +80,8 @@ class Schedule:
                 rule=self._ruled(seen.rule, cron, timezone, delay),
                 policy=checked_policy(seen.policy, terms),
             )
-            return self._timed(seen, wanted, next_time, next_run_time)
+            timed = self._timed(regular_of(seen), regular_of(wanted), next_time, next_run_time)
+            return with_regular(wanted, timed) if seen.is_extra else timed
 
         if data is not None:
             encode(dict(data))
@@ -107,7 +109,8 @@ class Schedule:
         """Let a worker run it as soon as can be, paused or not.
 
         An occurrence that has come runs now. Otherwise it is an extra one, whose `scheduled_time` is now; the regular
-        ones stay where they are. Raises NotFoundError, NotSupportedError, and ScheduleError while a run is in progress.
+        ones stay where they are, and one that comes while the extra one runs is run after it. Raises NotFoundError,
+        NotSupportedError, and ScheduleError while a run is in progress.
         """
         self._refuse_without_policies("extra runs")
         self._compare_and_set(RUN_NOW, lambda seen: (run_now(seen, self._store.now()), None))

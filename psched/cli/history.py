@@ -35,7 +35,8 @@ def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, u
     --json prints one array of objects with key, scheduled_time, outcome (finished, enqueued or skipped), detail (why
     it was skipped, or the task's key), last and count (where one entry stands for several that were skipped: the last
     one, and how many; null when more than were counted), attempts, node, fence, started, ended, error, previous (the
-    occurrence before) and reckoning (cron dialect and tz database). Times are unix seconds, and again as *_local.
+    occurrence before), reckoning (cron dialect and tz database) and extra (whether run-now added it besides the regular
+    occurrences). Times are unix seconds, and again as *_local.
     """
     with opened(chosen) as schedules:
         now = schedules.store.now() if since or until else 0.0
@@ -65,6 +66,7 @@ def entry_object(row: LedgerRow) -> dict[str, Any]:
         "previous": row.previous,
         "error": row.error,
         "reckoning": row.reckoning,
+        "extra": row.extra,
     }
 
 

@@ -98,6 +98,7 @@ def schedule_object(row: ScheduleRow) -> dict[str, Any]:
         "max_lateness": row.policy.max_lateness,
         "alert_after": row.policy.alert_after,
         "paused": row.paused,
+        "regular_time": row.regular_time,
     }
 
 

@@ -78,7 +78,8 @@ def list_(chosen: Chosen) -> None:
     Times are in this host's time zone. --json prints one array of objects with key, type, cron, delay, timezone,
     next_time (unix seconds of the occurrence), next_run_time (when it is due, or when the lease of its run ends),
     both again as *_local in ISO 8601, data, status (waiting or running; rdb_compat knows only waiting and leased),
-    attempts, last_error, node, problem (why such a row cannot be run), catch_up, max_lateness, alert_after and paused.
+    attempts, last_error, node, problem (why such a row cannot be run), catch_up, max_lateness, alert_after, paused
+    and regular_time (while next_time is that of an extra run: the regular occurrence that comes after it).
     """
     with opened(chosen) as schedules:
         if chosen.json:
@@ -194,6 +195,7 @@ def _fields(row: ScheduleRow) -> Iterable[tuple[str, str | None]]:
         "delay": number(row.rule.delay),
         "next_time": exact_time(row.next_time),
         "next_run_time": "paused" if row.paused else exact_time(row.next_run_time),
+        "regular_time": None if row.regular_time is None else exact_time(row.regular_time),
         "catch_up": row.policy.catch_up,
         "max_lateness": _optional(row.policy.max_lateness),
         "alert_after": _optional(row.policy.alert_after),
@@ -245,7 +247,7 @@ def resume(chosen: Chosen, key: str) -> None:
 def run_now(chosen: Chosen, key: str) -> None:
     """Run a schedule as soon as a worker is free, paused or not.
 
-    An occurrence that has come runs now; otherwise this is an extra one, and the regular ones stay where they are.
+    An occurrence that has come runs now; otherwise this is an extra run, and the regular ones stay where they are.
     """
     with opened(chosen) as schedules:
         schedules[key].run_now()

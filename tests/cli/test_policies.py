@@ -35,9 +35,11 @@ def test_an_extra_run_is_asked_for(psched: Commands) -> None:
     psched.ok(*ADD)
     regular = psched.ok("show", "key", "--json").json["next_time"]
     psched.ok("run-now", "key")
+    assert psched.ok("show", "key", "--json").json["regular_time"] == regular
     with library.open(psched.folder / "etc" / "psched.yml", "development") as schedules:
         task = schedules.poll()
         assert task is not None
         task.finish()
     assert psched.ok("show", "key", "--json").json["next_time"] == regular
-    assert [row["detail"] for row in psched.ok("history", "key", "--json").json] == ["run-now"]
+    [entry] = psched.ok("history", "key", "--json").json
+    assert (entry["detail"], entry["extra"]) == ("run-now", True)

@@ -8,7 +8,7 @@ from psched import cron
 from psched.audit import GRACE, History, Question, Verdict, audit, versions_at
 from psched.ledger import ADD, DELETE, MODIFY, RUN_NOW, Change, LedgerRow
 from psched.model import Policy, Rule, ScheduleRow
-from psched.rules import first_match, moved
+from psched.rules import first_match, moved, with_regular
 
 BEGIN = 1_600_000_000
 NOW_DIALECT = "vixie 2026f"
@@ -74,10 +74,10 @@ class Past:
         row = self.there
         extra = int(self.now)
         if row.next_time > extra:
-            self.row = replace(row, next_time=extra, next_run_time=self.now, extra=extra)
             self._change(RUN_NOW, row.next_time)
+            self.row = replace(with_regular(row, row), next_time=extra, next_run_time=self.now, extra=extra)
             self.run(detail=RUN_NOW)
-            self.row = replace(row, previous=extra)
+            self.row = row
 
     def change(self, action: str, pending: int | None = None) -> None:
         """Enter that the row is now as it is; `pending`: what was next before, if that was another occurrence."""
@@ -149,6 +149,7 @@ class Past:
                 detail=detail,
                 last=last,
                 count=count,
+                extra=row.is_extra,
                 previous=row.previous,
                 attempts=1,
                 error=error,

@@ -230,6 +230,17 @@ def test_an_extra_run_moves_no_other(schedules: ScheduleCollection, pausing: boo
     assert verdict(schedules).violations == []
 
 
+def test_an_extra_run_between_regular_ones_is_proved_with_them(schedules: ScheduleCollection) -> None:
+    schedules.add("a", "t", cron="* * * * *", next_time=ago(3))
+    work(schedules)
+    schedules["a"].modify(cron="0 0 1 1 *")
+    schedules["a"].run_now()
+    [extra] = work(schedules)
+    found = verdict(schedules)
+    assert (found.violations, found.last) == ([], extra)
+    assert [row.scheduled_time for row in schedules.history("a") if row.extra] == [extra]
+
+
 def test_what_has_come_already_runs_now_in_place_of_an_extra_run(schedules: ScheduleCollection) -> None:
     schedules.add("a", "t", cron="* * * * *", next_time=ago(5), next_run_time=time.time() + 500, catch_up="latest")
     assert schedules.poll() is None

@@ -34,6 +34,8 @@ _SCHEDULE: Values = {
     "next_time": [1_700_000_000_000, *_MOMENTS, None],
     "last_time": [None, 1_699_999_940_000, *_MOMENTS, "x"],
     "extra": [None, 1_700_000_000_000],
+    "regular_time": [None, *_MOMENTS],
+    "regular_due": [None, *_MOMENTS],
     "paused_from": [None, *_MOMENTS],
     "paused_until": [None, *_MOMENTS],
     "catch_up": ["all", "none", "never", None],

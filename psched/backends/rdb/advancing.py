@@ -13,7 +13,7 @@ from sqlalchemy import BigInteger, Table, Update, case
 
 from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.records import Records
-from psched.backends.rdb.schedule_rows import DEFINITION, definition_columns
+from psched.backends.rdb.schedule_rows import DEFINITION, definition_columns, settled_time
 from psched.backends.rdb.statements import GIVEN_LEASE, LeaseStatements
 from psched.backends.rdb.tables import milliseconds
 from psched.dialects.base import ExactText, LongText
@@ -36,7 +36,7 @@ _ENTRY = {
     **dict.fromkeys(("outcome", "reckoning"), _TEXT),
     **dict.fromkeys(("detail", "error"), _LONG),
     **dict.fromkeys(
-        ("scheduled_time", "last_time", "occurrences", "previous", "attempts", "trouble", "started"), _NUMBER
+        ("scheduled_time", "last_time", "occurrences", "extra", "previous", "attempts", "trouble", "started"), _NUMBER
     ),
 }
 """What is known of an occurrence before it is settled."""
@@ -85,7 +85,7 @@ class Advancing:
             "claim": step.claim.lease.claim,
             "following": milliseconds(step.next_time),
             "following_due": milliseconds(step.next_run_time),
-            "settled": milliseconds(row.next_time if step.entry.last is None else step.entry.last),
+            "settled": settled_time(row, step.entry),
         }
 
 
@@ -99,6 +99,8 @@ def _advancing(table: Table, statements: LeaseStatements, given: Told) -> Update
         due=given["following_due"],
         last_time=given["settled"],
         alert_at=case((paused, None), else_=given["following"] + c.delay_ms + c.alert_after_ms),
+        regular_time=None,
+        regular_due=None,
         attempts=0,
         crashes=0,
         last_error=None,

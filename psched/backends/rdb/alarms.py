@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import BigInteger, Select, Table, Update, bindparam, or_, select, update
+from sqlalchemy import BigInteger, Select, Table, Update, bindparam, func, or_, select, update
 
 from psched.alarm import Overdue
 from psched.backends.rdb.tables import milliseconds
@@ -26,10 +26,11 @@ class RdbAlarms:
     def _write_statements(self, table: Table) -> None:
         c = table.c
         is_late = c.alert_at <= now_ms()
-        is_untold = or_(c.alerted.is_(None), c.alerted != c.next_time)
+        occurrence = func.coalesce(c.regular_time, c.next_time)
+        is_untold = or_(c.alerted.is_(None), c.alerted != occurrence)
         is_free = or_(c.ringing_until.is_(None), c.ringing_until <= now_ms())
-        this = (c.key == bindparam("of_key"), c.next_time == bindparam("of_time"))
-        told = (c.key, c.type, c.next_time, c.delay_ms, c.status, c.attempts, c.node, c.last_error)
+        this = (c.key == bindparam("of_key"), occurrence == bindparam("of_time"))
+        told = (c.key, c.type, occurrence.label("next_time"), c.delay_ms, c.status, c.attempts, c.node, c.last_error)
         found = (
             select(*told, now_ms().label("now")).where(is_late).order_by(c.alert_at, c.key).limit(bindparam("limit"))
         )
@@ -37,7 +38,7 @@ class RdbAlarms:
         self._untold = found.where(is_untold, is_free)
         until = now_ms() + bindparam("span", type_=BigInteger)
         self._claim = update(table).where(*this, is_late, is_untold, is_free).values(ringing_until=until)
-        self._told = update(table).where(*this).values(alerted=c.next_time, ringing_until=None)
+        self._told = update(table).where(*this).values(alerted=occurrence, ringing_until=None)
 
     def overdue(self, limit: int) -> list[Overdue]:
         """Return up to `limit` occurrences that are overdue, those longest overdue first."""

@@ -106,6 +106,7 @@ def read_row(row: Mapping[Any, Any]) -> LedgerRow:
         detail=fields.optional_text("detail"),
         last=optional_whole(fields, "last_time"),
         count=None if row["occurrences"] is None else fields.number("occurrences"),
+        extra=fields.number("extra") == 1,
         previous=optional_whole(fields, "previous"),
         attempts=fields.number("attempts"),
         node=fields.optional_text("node"),

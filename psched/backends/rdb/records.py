@@ -18,6 +18,7 @@ from sqlalchemy import (
     bindparam,
     case,
     column,
+    func,
     insert,
     select,
 )
@@ -36,12 +37,24 @@ _PAGE = 2000
 
 _OF_SCHEDULE = ("key", "fence", "node", "version")
 _OF_ENTRY = (
-    *("scheduled_time", "outcome", "detail", "last_time", "occurrences", "previous", "attempts", "trouble", "error"),
+    *(
+        "scheduled_time",
+        "outcome",
+        "detail",
+        "last_time",
+        "occurrences",
+        "extra",
+        "previous",
+        "attempts",
+        "trouble",
+        "error",
+    ),
 )
 _GIVEN = (*_OF_ENTRY, "reckoning", "started")
 _OF_DEFINITION = (
-    *("key", "version", "type", "cron", "timezone", "delay_ms", "catch_up", "max_lateness_ms", "alert_after_ms", "due"),
+    *("key", "version", "type", "cron", "timezone", "delay_ms", "catch_up", "max_lateness_ms", "alert_after_ms"),
 )
+_OF_TIMES = ("next_time", "due", "regular_time", "regular_due")
 
 _NOW = now_ms()
 """The clock of a statement on one row; those on many take `now_once`."""
@@ -109,7 +122,7 @@ class Records:
 
     def adding(self, new: Insert) -> Insert:
         """Return the one statement that adds schedules and enters their definitions; its row count is the same."""
-        added = new.returning(*(self._schedules.c[name] for name in (*_OF_DEFINITION, "next_time"))).cte("added")
+        added = new.returning(*(self._schedules.c[name] for name in (*_OF_DEFINITION, *_OF_TIMES))).cte("added")
         return self._changing(added.c.version, self._given, source=added)
 
     def of_addition(self, node: str) -> dict[str, Any]:
@@ -175,6 +188,10 @@ class Records:
         source: FromClause | None = None,
     ) -> Insert:
         row = self._schedules.c if source is None else source.c
-        taken = {name: row[name] for name in _OF_DEFINITION} | {"version": version, "first_time": row.next_time}
+        taken = {name: row[name] for name in _OF_DEFINITION} | {
+            "version": version,
+            "first_time": func.coalesce(row.regular_time, row.next_time),
+            "due": func.coalesce(row.regular_due, row.due),
+        }
         chosen = select(*taken.values(), *given.values(), now_ms()).where(*conditions)
         return insert(self._changes).from_select([*taken, *given, "changed"], chosen)

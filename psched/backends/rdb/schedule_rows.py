@@ -17,8 +17,8 @@ _ERROR_TAIL = 2000
 
 _LAST_MS = LAST_SECOND * 1000
 _ERRORS = {str, type(None)}
-_NOT_APART = [None, None, None]
-"""What stands in `extra`, `paused_from` and `paused_until` of most rows."""
+_NOT_APART = [None, None, None, None, None]
+"""What stands in `extra`, `regular_time`, `regular_due`, `paused_from` and `paused_until` of most rows."""
 DEFINITION = ("cron", "timezone", "delay_ms", "version")
 """What tells one definition from another: the version, and the rule, which somebody may have changed by hand."""
 _POLICIES = {catch_up: Policy(catch_up) for catch_up in CATCH_UP}
@@ -92,6 +92,8 @@ def read_schedule(row: Mapping[Any, Any]) -> ScheduleRow:
         policy=read_policy(fields),
         previous=optional_whole(fields, "last_time"),
         extra=optional_whole(fields, "extra"),
+        regular_time=optional_whole(fields, "regular_time"),
+        regular_run_time=fields.optional_seconds("regular_due", 1000),
         paused_from=fields.optional_seconds("paused_from", 1000),
         paused_until=fields.optional_seconds("paused_until", 1000),
         version=fields.number("version"),
@@ -139,10 +141,22 @@ def policy_columns(policy: Policy) -> dict[str, Any]:
 
 
 def alert_at(row: ScheduleRow) -> int | None:
-    """Return when the next occurrence is too late, in milliseconds; None for never."""
+    """Return when the next regular occurrence is too late, in milliseconds; None for never."""
     if row.policy.alert_after is None or row.paused:
         return None
-    return milliseconds(row.next_time + row.rule.delay + row.policy.alert_after)
+    return milliseconds(regular_time(row) + row.rule.delay + row.policy.alert_after)
+
+
+def regular_time(row: ScheduleRow) -> int:
+    """Return the next regular occurrence, be there an extra run before it or not."""
+    return row.next_time if row.regular_time is None else row.regular_time
+
+
+def settled_time(row: ScheduleRow, entry: Entry) -> int | None:
+    """Return the regular occurrence that is the last one settled when `entry` is entered, in milliseconds."""
+    if entry.extra:
+        return optional_milliseconds(row.previous)
+    return milliseconds(row.next_time if entry.last is None else entry.last)
 
 
 def changed_columns(seen: ScheduleRow, wanted: ScheduleRow) -> dict[str, Any]:
@@ -165,6 +179,7 @@ def entry_columns(row: ScheduleRow, entry: Entry) -> dict[str, Any]:
         "detail": entry.detail,
         "last_time": optional_milliseconds(entry.last),
         "occurrences": entry.count,
+        "extra": int(entry.extra),
         "previous": optional_milliseconds(row.previous),
         "attempts": row.attempts,
         "trouble": int(late or row.attempts > 1 or error is not None),
@@ -197,6 +212,8 @@ def _columns(row: ScheduleRow) -> dict[str, Any]:
         "due": milliseconds(row.next_run_time),
         "last_time": optional_milliseconds(row.previous),
         "extra": optional_milliseconds(row.extra),
+        "regular_time": optional_milliseconds(row.regular_time),
+        "regular_due": optional_milliseconds(row.regular_run_time),
         "alert_at": alert_at(row),
         **pause_columns(row),
         **policy_columns(row.policy),

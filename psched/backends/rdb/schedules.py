@@ -33,6 +33,8 @@ from psched.backends.rdb.schedule_rows import (
     claimed_schedule,
     definition_columns,
     read_schedule,
+    regular_time,
+    settled_time,
 )
 from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.store import RdbLeaseStore
@@ -102,7 +104,7 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
         if entry is not None:  # a fence of its own, so that the entry cannot meet one of the last run
             statement = statement.values(fence=self._table.c.fence + 1)
 
-        pending = seen.next_time if entry is None or entry.last is None else entry.last + 1
+        pending = regular_time(seen) if entry is None or entry.last is None else entry.last + 1
 
         def record(connection: Connection) -> None:
             self._records.change(connection, seen.key, action, self._holder, milliseconds(pending))
@@ -125,7 +127,8 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
                 row = self._row(connection, self._read.with_for_update(), key)
                 if row is None:
                     return uncertain
-                self._records.removal(connection, key, self._holder, row["next_time"])
+                pending = row["next_time"] if row["regular_time"] is None else row["regular_time"]
+                self._records.removal(connection, key, self._holder, pending)
                 return connection.execute(self._delete, {"lease_key": key}).rowcount == 1
 
         if not self._database.run(work):
@@ -147,7 +150,7 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
             **{f"seen_{name}": value for name, value in definition_columns(row).items()},
             "then": milliseconds(next_time),
             "then_due": milliseconds(next_run_time),
-            "settled": milliseconds(row.next_time if entry.last is None else entry.last),
+            "settled": settled_time(row, entry),
             **settling.values,
         }
         stored = self._leases.settle(claim.lease, settling.statement, values, until, also)
@@ -198,6 +201,8 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
             due=bindparam("then_due"),
             last_time=bindparam("settled"),
             alert_at=case((paused, None), else_=then + c.delay_ms + c.alert_after_ms),
+            regular_time=None,
+            regular_due=None,
             attempts=0,
             crashes=0,
             last_error=None,

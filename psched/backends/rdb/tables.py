@@ -23,7 +23,8 @@ CLAIMED_OF_TASK = (
 CLAIMED_OF_SCHEDULE = (
     *_LEASED,
     *_SHARED,
-    *("cron", "timezone", "delay_ms", "next_time", "last_time", "extra", "paused_from", "paused_until"),
+    *("cron", "timezone", "delay_ms", "next_time", "last_time", "extra", "regular_time", "regular_due"),
+    *("paused_from", "paused_until"),
     *("catch_up", "max_lateness_ms", "alert_after_ms", "version"),
 )
 """What is read of a row that was just leased, in this order."""
@@ -38,9 +39,11 @@ CANCELLED = "cancelled"
 def schedules_table(metadata: MetaData, name: str) -> Table:
     """Return the table of schedules. Raises ConfigError for a name that is no plain identifier.
 
-    `version` counts the changes of the definition; `last_time` is the occurrence that was settled before `next_time`,
-    `extra` the last one that somebody asked for besides. Of the alarm: `alert_at` is when `next_time` is too late (NULL
-    for never), `alerted` the last occurrence that was told, `ringing_until` the lease of whoever is telling.
+    `version` counts the changes of the definition; `last_time` is the regular occurrence that was settled last, `extra`
+    the last one that `run_now` asked for. While `next_time` is that of an extra run, `regular_time` is the regular
+    occurrence that comes after it, due at `regular_due`. Of the alarm: `alert_at` is when the next regular occurrence
+    is too late (NULL for never), `alerted` the last occurrence that was told, `ringing_until` the end of the claim of
+    the node that is telling.
     """
     table = _leased_table(
         metadata,
@@ -54,6 +57,8 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
         Column("version", BigInteger, nullable=False, server_default="0"),
         Column("last_time", BigInteger),
         Column("extra", BigInteger),
+        Column("regular_time", BigInteger),
+        Column("regular_due", BigInteger),
         Column("catch_up", String(8), nullable=False, server_default="all"),
         Column("max_lateness_ms", BigInteger),
         Column("alert_after_ms", BigInteger),
@@ -75,8 +80,8 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
 def ledger_table(metadata: MetaData, schedules: str) -> Table:
     """Return the table of what was settled.
 
-    Its primary key has the occurrences of a schedule together. `trouble` is 1 when not all went well, so that failures
-    are found by the index that finds what is old.
+    Its primary key has the occurrences of a schedule together. `extra` is 1 for a run besides those. `trouble` is 1
+    when not all went well, so that failures are found by the index that finds what is old.
     """
     table = Table(
         f"{checked_name(schedules)}_ledger",
@@ -89,6 +94,7 @@ def ledger_table(metadata: MetaData, schedules: str) -> Table:
         Column("detail", LongText),
         Column("last_time", BigInteger),
         Column("occurrences", Integer),
+        Column("extra", Integer, nullable=False, server_default="0"),
         Column("previous", BigInteger),
         Column("attempts", Integer, nullable=False),
         Column("trouble", Integer, nullable=False),

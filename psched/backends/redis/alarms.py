@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from psched.alarm import Overdue
 from psched.backends.rdb.alarms import read_overdue
@@ -35,4 +36,9 @@ class RedisAlarms:
 
     def _found(self, limit: int, untold: int) -> list[Overdue]:
         found = self._run("overdue", limit, untold)
-        return [read_overdue(stored(key, row) | {"now": int(now)}) for key, row, now in found]
+        return [read_overdue(_regular(stored(key, row)) | {"now": int(now)}) for key, row, now in found]
+
+
+def _regular(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its next regular occurrence, be there an extra run before that or not."""
+    return row if row["regular_time"] is None else row | {"next_time": row["regular_time"]}

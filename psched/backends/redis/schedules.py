@@ -15,6 +15,8 @@ from psched.backends.rdb.schedule_rows import (
     claimed_schedule,
     definition_columns,
     read_schedule,
+    regular_time,
+    settled_time,
 )
 from psched.backends.rdb.tables import CLAIMED_OF_SCHEDULE
 from psched.backends.redis.alarms import RedisAlarms
@@ -82,7 +84,7 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
         changes = changed_columns(seen, wanted)
         if not changes:
             return True
-        pending = seen.next_time if entry is None or entry.last is None else entry.last + 1
+        pending = regular_time(seen) if entry is None or entry.last is None else entry.last + 1
         passed = ["", ""] if entry is None else entry_words(seen, entry, self._reckoning)
         given = [seen.key, *_as_seen(seen), self._holder, action, milliseconds(pending), self._reckoning, *passed]
 
@@ -135,11 +137,12 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
     def _step(self, step: Step) -> builtins.list[Argument]:
         """Return what the script that advances takes of an occurrence, but for its lease."""
         row, entry = cast("ScheduleRow", step.claim.row), step.entry
+        settled = settled_time(row, entry)
         return [
             *_words(definition_columns(row))[1::2],
             milliseconds(step.next_time),
             milliseconds(step.next_run_time),
-            milliseconds(row.next_time if entry.last is None else entry.last),
+            "" if settled is None else settled,
             milliseconds(row.next_time),
             "" if entry.started is None else milliseconds(entry.started),
             *entry_words(row, entry, self._reckoning),

@@ -22,12 +22,12 @@ end
 -- Enters the definition that stands in a row. `pending` is what was next before ('' if that is not known).
 local function enter_change(key, version, action, node, pending, reckoning)
   local is = call('HMGET', row_of(key), 'type', 'cron', 'timezone', 'catch_up', 'delay_ms', 'max_lateness_ms',
-    'alert_after_ms', 'next_time', 'due')
+    'alert_after_ms', 'next_time', 'due', 'regular_time', 'regular_due')
   local change = '{"version":' .. whole(version) .. ',"changed":' .. whole(now) .. ',"action":' .. quoted(action)
     .. ',"node":' .. quoted(node) .. ',"type":' .. quoted(is[1]) .. ',"cron":' .. quoted(is[2])
     .. ',"timezone":' .. quoted(is[3]) .. ',"catch_up":' .. quoted(is[4]) .. ',"delay_ms":' .. number(is[5])
     .. ',"max_lateness_ms":' .. number(is[6]) .. ',"alert_after_ms":' .. number(is[7])
-    .. ',"pending":' .. number(pending) .. ',"first_time":' .. number(is[8]) .. ',"due":' .. number(is[9])
+    .. ',"pending":' .. number(pending) .. ',"first_time":' .. number(is[10] or is[8]) .. ',"due":' .. number(is[11] or is[9])
     .. ',"reckoning":' .. quoted(reckoning) .. '}'
   call('ZADD', T .. 'changes:' .. key, whole(version), change)
   call('ZADD', T .. 'recorded', 0, key)
@@ -86,8 +86,8 @@ end
 
 -- Watches over a row from the time in its `alert_at` on, if there is one.
 local function watch(key)
-  local is = call('HMGET', row_of(key), 'alert_at', 'alerted', 'next_time')
-  local is_told = is[2] and is[2] == is[3]
+  local is = call('HMGET', row_of(key), 'alert_at', 'alerted', 'next_time', 'regular_time')
+  local is_told = is[2] and is[2] == (is[4] or is[3])
   call('ZREM', T .. (is_told and 'alert' or 'told'), key)
   if tonumber(is[1]) then
     call('ZADD', T .. (is_told and 'told' or 'alert'), is[1], key)

@@ -1,7 +1,7 @@
 -- Moves a leased row on to its next occurrence and enters how this one was settled. From ARGV `first` on: key, lease, the
 -- definition it was computed by (cron, timezone, delay_ms, version), the occurrence that comes next, when that is due, the last
--- one that is settled by this; of the entry the occurrence, when its run began (or ''), whether there was trouble (0 or 1), and
--- its further members. Returns {'done'}, or why not; {'changed', row} when the definition is another one now.
+-- regular one that is settled then ('' for none); of the entry the occurrence, when its run began (or ''), whether there was
+-- trouble (0 or 1), and its further members. Returns {'done'}, or why not; {'changed', row} when the definition is another one now.
 local ADVANCE = 13  -- arguments
 
 local function advance(first)
@@ -17,7 +17,7 @@ local function advance(first)
   local is = call('HMGET', row, 'cron', 'timezone', 'delay_ms', 'node', 'version', 'alert_at', 'alert_after_ms',
     'paused_from', 'paused_until')
   if is[1] ~= ARGV[first + 2] or is[2] ~= ARGV[first + 3] or is[3] ~= ARGV[first + 4]
-    or version_in(row) ~= ARGV[first + 5] then
+    or (tonumber(is[5]) and is[5] or '0') ~= ARGV[first + 5] then
     return {'changed', call('HGETALL', row)}
   end
   local after = tonumber(is[7])
@@ -27,8 +27,9 @@ local function advance(first)
   insist(row)
   local version = tonumber(is[5]) or version_of(key)
   enter(key, ARGV[first + 9], fence, version, is[4], ARGV[first + 10], ARGV[first + 11], ARGV[first + 12])
-  call('HDEL', row, 'last_error', 'alert_at')
-  call('HSET', row, 'next_time', ARGV[first + 6], 'last_time', ARGV[first + 8], 'attempts', '0', 'crashes', '0')
+  call('HDEL', row, 'last_error', 'alert_at', 'regular_time', 'regular_due')
+  local settled = ARGV[first + 8] ~= '' and {'last_time', ARGV[first + 8]} or {}
+  call('HSET', row, 'next_time', ARGV[first + 6], 'attempts', '0', 'crashes', '0', unpack(settled))
   if after and not (is[8] and not is[9]) then
     call('HSET', row, 'alert_at', whole(ARGV[first + 6] + is[3] + after))
   end

@@ -7,7 +7,8 @@ end
 if call('TYPE', row).ok == 'hash' then
   insist(row)
   see_that_changes_can_be_entered(key)
-  enter_change(key, version_of(key) + 1, 'delete', ARGV[2], call('HGET', row, 'next_time'), ARGV[3])
+  local pending = call('HGET', row, 'regular_time') or call('HGET', row, 'next_time')
+  enter_change(key, version_of(key) + 1, 'delete', ARGV[2], pending, ARGV[3])
 end
 remove(key)
 return 1
