@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import BindParameter, Connection, RowMapping, Table, bindparam, func, literal, null, select, union_all
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    RowMapping,
+    Select,
+    Table,
+    bindparam,
+    func,
+    literal,
+    null,
+    select,
+    union_all,
+)
 
-from psched.backends.rdb.indexes import has_user, of_users
+from psched.backends.rdb.claiming import WantedTypes
+from psched.backends.rdb.indexes import has_user, has_user_and_type, of_users
 from psched.backends.rdb.shares import NOBODY, Candidate
+from psched.backends.rdb.statements import TypesShape, in_no_index
 from psched.backends.rdb.tables import RUNNING
 from psched.dialects.base import Dialect, now_ms
 from psched.dialects.once import once
@@ -36,7 +51,7 @@ class Candidates:
         self._write_statements(dialect, table, users)
 
     def waiting(
-        self, connection: Connection, bands: Sequence[int], types: Sequence[str], enough: int
+        self, connection: Connection, bands: Sequence[int], types: WantedTypes | None, enough: int
     ) -> list[Candidate]:
         """Return users who have something due in `bands` and room for it; all of them, unless a lot is due.
 
@@ -45,14 +60,17 @@ class Candidates:
         heads: dict[str, RowMapping] = {}
         full = False
         for band in bands:
-            values = {"of_band": band, "limit": _WINDOW, "types": list(types)}
-            rows = connection.execute(self._window[bool(types)], values).mappings().all()
-            full = full or len(rows) == _WINDOW
-            for row in rows:
-                heads.setdefault(row["user_name"], row)
+            for kind in _kinds(types):
+                values = {"of_band": band, "limit": _WINDOW, **_told(kind)}
+                rows = connection.execute(self._window(_shape(kind)), values).mappings().all()
+                full = full or len(rows) == _WINDOW
+                for row in rows:
+                    known = heads.get(row["user_name"])
+                    if known is None or (len(_kinds(types)) > 1 and row["due"] < known["due"]):
+                        heads[row["user_name"]] = row
         found = self._with_room(connection, heads)
         if full:
-            found += self._further(connection, bands, heads, enough - _room(found, enough))
+            found += self._further(connection, bands, types, heads, enough - _room(found, enough))
         return found
 
     def open_candidate(self, connection: Connection, due: int) -> Candidate:
@@ -83,28 +101,39 @@ class Candidates:
             candidates.append(Candidate(user, due, count, least_of(most, least)))
         return candidates
 
-    def _further(self, connection: Connection, bands: Sequence[int], known: Heads, missing: int) -> list[Candidate]:
+    def _further(
+        self, connection: Connection, bands: Sequence[int], types: WantedTypes | None, known: Heads, missing: int
+    ) -> list[Candidate]:
         """Return users beyond `known`, until they have room for `missing` tasks more."""
         self._strolls = not self._strolls
         if missing <= 0:
-            return self._with_room(connection, self._walk(connection, bands, known, _STROLL)) if self._strolls else []
+            return (
+                self._with_room(connection, self._walk(connection, bands, types, known, _STROLL))
+                if self._strolls
+                else []
+            )
         found: list[Candidate] = []
         for _ in range(_WALK // _STRIDE):
-            heads = self._walk(connection, bands, known, _STRIDE)
+            heads = self._walk(connection, bands, types, known, _STRIDE)
             found += self._with_room(connection, heads)
             known = {**known, **heads}
             if self._place == NOBODY or _room(found, missing) >= missing:
                 break
         return found
 
-    def _walk(self, connection: Connection, bands: Sequence[int], known: Heads, steps: int) -> Heads:
+    def _walk(
+        self, connection: Connection, bands: Sequence[int], types: WantedTypes | None, known: Heads, steps: int
+    ) -> Heads:
         """Return the first due rows of users who are not `known`, each walk going on where the last one ended."""
         found: dict[str, RowMapping] = {}
         place = start = self._place
-        for band in bands:
+        apart = types is not None and types.apart
+        for band, kind in ((band, kind) for band in bands for kind in (_kinds(types) if apart else [None])):
             place = start
+            next_user = self._next[kind is not None]
             for _ in range(steps):
-                row = connection.execute(self._next, {"of_band": band, "user": place}).mappings().first()
+                values = {"of_band": band, "user": place, **_told(kind)}
+                row = connection.execute(next_user, values).mappings().first()
                 if row is None:
                     place = NOBODY
                     break
@@ -114,19 +143,32 @@ class Candidates:
         self._place = place
         return found
 
+    def _window(self, shape: TypesShape | None) -> Select[Any]:
+        """Return the SELECT of the rows that have been due longest, of one type that is read apart or of several."""
+        if shape not in self._windows:
+            assert shape is not None
+            type_ = self._table.c.type
+            wanted = [bindparam(f"type_{number}", type_=type_.type) for number in range(shape.count)]
+            found = type_ == wanted[0] if shape.apart else in_no_index(type_).in_(wanted)
+            self._windows[shape] = self._due.where(found)
+        return self._windows[shape]
+
     @once
     def _write_statements(self, dialect: type[Dialect], table: Table, users: Table) -> None:
         c = table.c
         self._make = dialect.insert_new(users)
         in_band = c.band == bindparam("of_band")
-        some_types = c.type.in_(bindparam("types", expanding=True))
         head = select(c.user_name, c.due, c.max_running)
-        due = head.where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(bindparam("limit"))
-        self._window = {False: due, True: due.where(some_types)}
+        self._table = table
+        self._due = head.where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(bindparam("limit"))
+        self._windows: dict[TypesShape | None, Select[Any]] = {None: self._due}
         found = of_users(table)
-        beyond = (found.band == bindparam("of_band"), has_user(table), c.user_name > bindparam("user"))
-        further = head.add_columns(now_ms().label("now")).where(*beyond)
-        self._next = further.order_by(c.user_name, found.due, c.key).limit(1)
+        beyond = (found.band == bindparam("of_band"), c.user_name > bindparam("user"))
+        further = (
+            head.add_columns(now_ms().label("now")).where(*beyond).order_by(c.user_name, found.due, c.key).limit(1)
+        )
+        of_type = (has_user_and_type(table), c.type == bindparam("type_0", type_=c.type.type))
+        self._next = {False: further.where(has_user(table)), True: further.where(*of_type)}
         runs = (c.status == RUNNING, c.due > now_ms())
         some: BindParameter[str] = bindparam("users", expanding=True)
         self._running_open = select(func.count()).where(c.user_name == NOBODY, c.holder > "", *runs)
@@ -134,6 +176,21 @@ class Candidates:
         running = select(c.user_name, func.count(), func.min(c.max_running)).where(*held_of_some)
         has_row = select(users.c.user_name, literal(_HAS_ROW), null()).where(users.c.user_name.in_(some))
         self._running = union_all(running.group_by(c.user_name), has_row)
+
+
+def _kinds(types: WantedTypes | None) -> Sequence[WantedTypes | None]:
+    """Return what is looked for by a statement each: types that are read apart one by one, else all together."""
+    if types is None or not types.apart:
+        return [types]
+    return [WantedTypes((type_,), apart=True) for type_ in types.types]
+
+
+def _shape(types: WantedTypes | None) -> TypesShape | None:
+    return None if types is None else types.shape
+
+
+def _told(types: WantedTypes | None) -> Mapping[str, Any]:
+    return {} if types is None else types.parameters
 
 
 def least_of(one: object, other: object) -> int | None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Protocol
 
 from sqlalchemy import Table, bindparam, select
 
-from psched.backends.rdb.statements import LeaseStatements
+from psched.backends.rdb.statements import LeaseStatements, TypesShape
 from psched.backends.rdb.tables import RUNNING
 from psched.dialects.base import Dialect
 from psched.dialects.given import Compiled, OfKeys
+from psched.dialects.insertion import as_parameter
 from psched.dialects.once import once, shared
 from psched.dialects.pairs import Executing
 
@@ -20,30 +22,58 @@ Parameters = dict[str, Any]
 ClaimedRow = Sequence[Any]
 """The columns of `LeaseStatements.claimed`, the key first."""
 
+TOGETHER = 8
+"""Types that are read apart by one statement: each may lock as many rows as are wanted."""
+
 
 class Claiming(Protocol):
-    """How due rows are leased. The parameters are those of `LeaseStatements.claim`, with :limit and the types."""
+    """How due rows are leased. The parameters are those of `LeaseStatements.claim`, with :limit."""
 
-    def acquire(self, connection: Executing, parameters: Parameters, type_count: int | None) -> Sequence[ClaimedRow]:
+    def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows and return them as they are then, in the order in which they are to be run.
 
         They have the columns of `LeaseStatements.claimed`.
         """
         ...
 
-    def prepare(self, connection: Executing, type_count: int | None) -> None:
+    def prepare(self, connection: Executing, types: WantedTypes | None) -> None:
         """Compile what `acquire` most often executes. Asks the database nothing."""
         ...
 
 
 def claiming_by(dialect: type[Dialect], table: Table, statements: LeaseStatements) -> Claiming:
     """Return the way of claiming that suits the database."""
-    return shared(OneStatement, dialect, table, statements) if dialect.returning else ThreeSteps(table, statements)
+    plain = shared(OneStatement, dialect, table, statements) if dialect.returning else ThreeSteps(table, statements)
+    return ManyTypes(plain, statements)
 
 
 def type_parameters(types: Collection[str] | None) -> Parameters:
     """Return the parameters :type_0, :type_1, … for `types`."""
     return {} if types is None else {f"type_{number}": type_ for number, type_ in enumerate(types)}
+
+
+def types_parameter(types: Sequence[str]) -> str:
+    """Return the parameter :types of `LeaseStatements.heads`."""
+    return as_parameter([{"type": type_} for type_ in types], ["type"])
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTypes:
+    """The types of the rows to be claimed, each once; `apart`: rows of other types may be due in any number."""
+
+    types: tuple[str, ...]
+    apart: bool
+
+    @property
+    def shape(self) -> TypesShape:
+        """What the statement depends on: up to a power of two of types that are not apart, the last one repeated."""
+        count = len(self.types)
+        return TypesShape(count if self.apart else 1 << (count - 1).bit_length(), self.apart)
+
+    @property
+    def parameters(self) -> Parameters:
+        """The parameters :type_0, :type_1, and so on."""
+        return type_parameters((*self.types, *self.types[-1:] * (self.shape.count - len(self.types))))
 
 
 _READY_AND_KEY = itemgetter(1, 0)
@@ -61,23 +91,61 @@ class OneStatement:
         self._dialect = dialect
         self._table = table
         self._statements = statements
-        self._by_types: dict[int | None, Compiled] = {}
+        self._by_types: dict[TypesShape | None, Compiled] = {}
 
-    def acquire(self, connection: Executing, parameters: Parameters, type_count: int | None) -> Sequence[ClaimedRow]:
+    def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows."""
-        return earliest_first(self._statement(type_count).rows(connection, parameters))
+        told = parameters if types is None else {**parameters, **types.parameters}
+        return earliest_first(self._statement(None if types is None else types.shape).rows(connection, told))
 
-    def prepare(self, connection: Executing, type_count: int | None) -> None:
+    def prepare(self, connection: Executing, types: WantedTypes | None) -> None:
         """Compile the statement."""
-        self._statement(type_count).prepare(connection)
+        self._statement(None if types is None else types.shape).prepare(connection)
 
-    def _statement(self, type_count: int | None) -> Compiled:
-        if type_count not in self._by_types:
-            due = self._statements.due(type_count, locked=True).subquery()
+    def _statement(self, types: TypesShape | None) -> Compiled:
+        if types not in self._by_types:
+            due = self._statements.due(types, locked=True).subquery()
             keys = self._dialect.among(self._table.c.key, select(due.c.key))
             claim = self._statements.claim(keys).returning(*self._statements.claimed)
-            self._by_types[type_count] = Compiled(claim)
-        return self._by_types[type_count]
+            self._by_types[types] = Compiled(claim)
+        return self._by_types[types]
+
+
+class ManyTypes:
+    """Claims rows of many types that are read apart some types at a time, those first that have been due longest.
+
+    So the rows come in the order of their due times among some types, and of the rest by turns.
+    """
+
+    def __init__(self, claiming: Claiming, statements: LeaseStatements) -> None:
+        self._claiming = claiming
+        self._statements = statements
+        self._heads: Compiled | None = None
+
+    def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
+        """Lease up to :limit due rows."""
+        if types is None or not types.apart or len(types.types) <= TOGETHER:
+            return self._claiming.acquire(connection, parameters, types)
+        rows: list[ClaimedRow] = []
+        due = self._due(connection, parameters, types.types)
+        for start in range(0, len(due), TOGETHER):
+            limit = parameters["limit"] - len(rows)
+            if limit <= 0:
+                break
+            some = WantedTypes(due[start : start + TOGETHER], apart=True)
+            rows += self._claiming.acquire(connection, {**parameters, "limit": limit}, some)
+        return rows
+
+    def prepare(self, connection: Executing, types: WantedTypes | None) -> None:
+        """Compile what `acquire` most often executes."""
+        self._claiming.prepare(connection, types)
+
+    def _due(self, connection: Executing, parameters: Parameters, types: Sequence[str]) -> tuple[str, ...]:
+        """Return those of `types` that have a row due, the one that has been due longest first."""
+        if self._heads is None:
+            self._heads = Compiled(self._statements.heads())
+        told = {**parameters, "types": types_parameter(types)}
+        return tuple([type_ for type_, _ in self._heads.rows(connection, told)])
 
 
 class ThreeSteps:
@@ -104,12 +172,12 @@ class ThreeSteps:
         by_index = (c.holder == bindparam("claimer"), *([c.purge_at.is_(None)] if "purge_at" in c else []))
         ours = (*by_index, c.claim == bindparam("claim_number"), c.status == RUNNING)
         self._taken = Compiled(select(*statements.claimed).where(*ours))
-        self._by_types: dict[int | None, Compiled] = {}
+        self._by_types: dict[TypesShape | None, Compiled] = {}
 
-    def acquire(self, connection: Executing, parameters: Parameters, type_count: int | None) -> Sequence[ClaimedRow]:
+    def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows; none only when none is due, or others were faster every time."""
         for _ in range(self.TRIES):
-            keys = self._candidates(connection, parameters, type_count)
+            keys = self._candidates(connection, parameters, types)
             if not keys:
                 return []
             taken = self._take.execute(connection, keys, parameters)
@@ -120,20 +188,22 @@ class ThreeSteps:
                 return earliest_first([row for row in held if row[0] in told])
         return []
 
-    def prepare(self, connection: Executing, type_count: int | None) -> None:
+    def prepare(self, connection: Executing, types: WantedTypes | None) -> None:
         """Compile what looks, takes one and reads."""
-        self._looking(type_count).prepare(connection)
+        self._looking(types).prepare(connection)
         self._take.prepare(connection)
         self._taken.prepare(connection)
 
-    def _candidates(self, connection: Executing, parameters: Parameters, type_count: int | None) -> list[str]:
+    def _candidates(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> list[str]:
         limit = parameters["limit"]
-        seen = {**parameters, "limit": limit * self._windows}
-        keys = [key for key, _ in self._looking(type_count).rows(connection, seen)]
+        told = {} if types is None else types.parameters
+        seen = {**parameters, **told, "limit": limit * self._windows}
+        keys = [key for key, _ in self._looking(types).rows(connection, seen)]
         start = random.randrange(0, max(len(keys), 1), limit)
         return keys[start : start + limit]
 
-    def _looking(self, type_count: int | None) -> Compiled:
-        if type_count not in self._by_types:
-            self._by_types[type_count] = Compiled(self._statements.due(type_count, locked=False))
-        return self._by_types[type_count]
+    def _looking(self, types: WantedTypes | None) -> Compiled:
+        shape = None if types is None else types.shape
+        if shape not in self._by_types:
+            self._by_types[shape] = Compiled(self._statements.due(shape, locked=False))
+        return self._by_types[shape]

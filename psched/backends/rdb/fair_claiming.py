@@ -8,13 +8,14 @@ one.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, Integer, Select, Table, bindparam, func, select
 
 from psched.backends.rdb.candidates import Candidates
-from psched.backends.rdb.claiming import ClaimedRow, Parameters, claiming_by
+from psched.backends.rdb.claiming import TOGETHER, ClaimedRow, Parameters, WantedTypes, claiming_by, types_parameter
 from psched.backends.rdb.shares import NOBODY, Candidate, shares
 from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import CLAIMED_OF_TASK, USER_BAND, has_users
@@ -34,7 +35,7 @@ _AT_ONCE = 8
 """Known bands that one statement looks for."""
 _USER = CLAIMED_OF_TASK.index("user_name")
 _MOST_USERS = 20
-"""Users claimed for by one transaction, divided by the bands: each in each band costs a look."""
+"""Users claimed for by one transaction, divided by the bands, and by types that are read apart: each costs a look."""
 _ROUNDS = 6
 """How often one acquire shares out anew what is still to be had."""
 
@@ -52,25 +53,26 @@ class FairClaiming:
         self._bands: tuple[int, ...] = ()
         self._look_at = clock()
 
-    def acquire(self, connection: Executing, parameters: Parameters, type_count: int | None) -> Sequence[ClaimedRow]:
+    def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows."""
         fresh = _is_plain(self._bands) or self._clock() < self._look_at
         known = self._bands if fresh else self._look(connection)
-        rows = list(self._take(connection, known, parameters, type_count))
+        rows = list(self._take(connection, known, parameters, types))
         missing = parameters["limit"] - len(rows)
         if missing and fresh and not set(found := self._look(connection)) <= set(known):
-            rows += self._take(connection, found, {**parameters, "limit": missing}, type_count)
+            rows += self._take(connection, found, {**parameters, "limit": missing}, types)
         return rows
 
-    def prepare(self, connection: Executing, type_count: int | None) -> None:
+    def prepare(self, connection: Executing, types: WantedTypes | None) -> None:
         """Compile what is executed while nobody uses users or priorities."""
-        self._open.prepare(connection, type_count)
+        self._open.prepare(connection, types)
 
     @once
     def _write_statements(self, dialect: type[Dialect], table: Table) -> None:
         c = table.c
         in_band = c.band == bindparam("of_band")
         self._in_band = LeaseStatements(dialect, table, in_band, _none_between(table, "of_band", "known_above"))
+        self._heads = Compiled(self._in_band.heads())
         self._band = c.band
         self._below: dict[int, Compiled] = {}
         self._head = select(c.due).where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(1)
@@ -99,24 +101,24 @@ class FairClaiming:
         return dict(zip(bands, found, strict=True))
 
     def _take(
-        self, connection: Executing, bands: Sequence[int], parameters: Parameters, type_count: int | None
+        self, connection: Executing, bands: Sequence[int], parameters: Parameters, types: WantedTypes | None
     ) -> Sequence[ClaimedRow]:
         open_bands = [band for band in bands if not has_users(band)]
         user_bands = [band for band in bands if has_users(band)]
         if not user_bands:
             bound = {"known_above": _ABOVE_ALL} if _is_plain(bands) else {}
-            return self._take_open(connection, open_bands, {**parameters, **bound}, type_count)
-        turns = _Turns(self, connection, open_bands, user_bands, parameters, type_count)
+            return self._take_open(connection, open_bands, {**parameters, **bound}, types)
+        turns = _Turns(self, connection, open_bands, user_bands, parameters, types)
         return turns.take()
 
     def _take_open(
-        self, connection: Executing, bands: Sequence[int], parameters: Parameters, type_count: int | None
+        self, connection: Executing, bands: Sequence[int], parameters: Parameters, types: WantedTypes | None
     ) -> list[ClaimedRow]:
         rows: list[ClaimedRow] = []
         for band in bands:
             limit = parameters["limit"] - len(rows)
             values = {"known_above": band, **parameters, "of_band": band, "limit": limit}
-            rows += self._open.acquire(connection, values, type_count)
+            rows += self._open.acquire(connection, values, types)
             if len(rows) >= parameters["limit"]:
                 break
         return rows
@@ -132,7 +134,7 @@ class _Turns:
         open_bands: Sequence[int],
         user_bands: Sequence[int],
         parameters: Parameters,
-        type_count: int | None,
+        types: WantedTypes | None,
     ) -> None:
         self._claiming = claiming
         self._direct = connection
@@ -140,8 +142,8 @@ class _Turns:
         self._open_bands = open_bands
         self._user_bands = user_bands
         self._parameters = parameters
-        self._type_count = type_count
-        self._types = [parameters[f"type_{number}"] for number in range(type_count or 0)]
+        self._types = types
+        self._some_types = types
         self._candidates: dict[str, Candidate] = {}
         self._busy: list[Candidate] = []
         self._rows: list[ClaimedRow] = []
@@ -152,6 +154,7 @@ class _Turns:
         Users for whom somebody else is claiming are waited for only when there is nothing else to be had.
         """
         limit = self._parameters["limit"]
+        self._some_types = self._types_of_users()
         self._candidates = {candidate.user: candidate for candidate in self._waiting()}
         for _ in range(_ROUNDS):
             given = shares(self._candidates.values(), limit - len(self._rows))
@@ -166,11 +169,30 @@ class _Turns:
     def _waiting(self) -> list[Candidate]:
         candidates = self._claiming._candidates
         limit = self._parameters["limit"]
-        found = candidates.waiting(self._connection, self._user_bands, self._types, limit)
+        found = candidates.waiting(self._connection, self._user_bands, self._some_types, limit)
         due = self._open_due() if found else None
         if due is not None:
             found.append(candidates.open_candidate(self._connection, due))
         return found or [Candidate(NOBODY, 0, 0, None)]
+
+    def _types_of_users(self) -> WantedTypes | None:
+        """Return the types whose users are looked at: of many that are read apart, some.
+
+        Half of them are those that have been due longest; all of their users may be at their limits, so the others
+        are drawn.
+        """
+        types = self._types
+        if types is None or not types.apart or len(types.types) <= TOGETHER:
+            return types
+        heads: dict[str, int] = {}
+        for band in self._user_bands:
+            told = {"of_band": band, "known_above": band, "types": types_parameter(types.types)}
+            for type_, due in self._claiming._heads.rows(self._direct, told):
+                heads[type_] = min(due, heads.get(type_, due))
+        first = sorted(heads, key=lambda type_: heads[type_])
+        others = first[TOGETHER // 2 :]
+        drawn = random.sample(others, min(TOGETHER // 2, len(others)))
+        return WantedTypes(tuple(sorted([*first[: TOGETHER // 2], *drawn])), apart=True)
 
     def _open_due(self) -> int | None:
         for band in self._open_bands:
@@ -185,9 +207,10 @@ class _Turns:
         open_share = given.get(NOBODY, 0)
         if open_share:
             values = {**self._parameters, "limit": open_share}
-            rows = self._claiming._take_open(self._direct, self._open_bands, values, self._type_count)
+            rows = self._claiming._take_open(self._direct, self._open_bands, values, self._types)
             self._note(NOBODY, open_share, rows)
-        most = max(1, _MOST_USERS // max(1, len(self._user_bands)))
+        types = len(self._some_types.types) if self._some_types is not None and self._some_types.apart else 1
+        most = max(1, _MOST_USERS // max(1, len(self._user_bands) * types))
         some = [user for user in given if user != NOBODY][:most]
         if some:
             self._claim_for({user: given[user] for user in some}, patient=False)
@@ -196,7 +219,7 @@ class _Turns:
 
     def _claim_for(self, given: dict[str, int], patient: bool) -> None:
         claimed = self._claiming._users.claim(
-            self._connection, given, self._user_bands, self._types, self._parameters, patient
+            self._connection, given, self._user_bands, self._some_types, self._parameters, patient
         )
         for user, share in given.items():
             if user in claimed.busy:

@@ -29,12 +29,25 @@ def has_user(queue: Table) -> ColumnElement[bool]:
     return queue.c.user_name > literal_column("''")
 
 
+def has_user_and_type(queue: Table) -> ColumnElement[bool]:
+    """Return the condition that a row is in the index of users by type.
+
+    It says the same as `has_user` in other words, so that the index of users is not taken for a query by type. Say
+    the user's name by a subquery then: PostgreSQL concludes from a name that is told that it is not empty.
+    """
+    return queue.c.user_name != literal_column("''")
+
+
 def index_some(queue: Table) -> None:
     """Add the indexes that leave out what they are not asked for."""
     c, name = queue.c, queue.name
     retired = text("purge_at IS NOT NULL")
+    typed = text("band IS NOT NULL AND user_name <> ''")
     waits, runs = text("band IS NOT NULL AND user_name > ''"), text("holder IS NOT NULL AND user_name > ''")
     Index(f"{name}_user_due", c.band, c.user_name, c.due, c.key, postgresql_where=waits, sqlite_where=waits)
+    Index(
+        f"{name}_type_user_due", c.type, c.band, c.user_name, c.due, c.key, postgresql_where=typed, sqlite_where=typed
+    )
     Index(f"{name}_user_run", c.user_name, c.holder, postgresql_where=runs, sqlite_where=runs)
     Index(f"{name}_purge", c.purge_at, postgresql_where=retired, sqlite_where=retired)
     index_holders(queue)
@@ -48,6 +61,7 @@ def index_all(queue: Table) -> None:
         queue.append_column(Column(f"user_{column.name}", column.type, made))
     c, users = queue.c, of_users(queue)
     Index(f"{name}_of_user_due", users.band, c.user_name, users.due, c.key)
+    Index(f"{name}_of_type_user_due", c.type, users.band, c.user_name, users.due, c.key)
     Index(f"{name}_of_user_run", c.user_name, users.holder)
     Index(f"{name}_held", c.holder, c.purge_at, c.claim)
 

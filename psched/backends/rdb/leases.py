@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Insert, RowMapping, Table, Update
 
-from psched.backends.rdb.claiming import Claiming, claiming_by, type_parameters
+from psched.backends.rdb.claiming import Claiming, WantedTypes, claiming_by
 from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.clock import boottime
@@ -53,10 +53,12 @@ class Leases:
         self._lock = threading.Lock()
         self._unanswered: dict[int, float] = {}
 
-    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None) -> Sequence[Sequence[Any]]:
+    def acquire(
+        self, limit: int, alive_time: float, types: Collection[str] | None, apart: bool = True
+    ) -> Sequence[Sequence[Any]]:
         """Lease up to `limit` due rows, in the order in which they are to be run, for `alive_time` seconds.
 
-        They have the columns of `LeaseStatements.claimed`.
+        They have the columns of `LeaseStatements.claimed`. `apart`: rows of other types may be due in any number.
 
         Each acquire writes a number of its own into its rows. When its answer is lost, the next one undoes by this
         number what it did, so that the rows are due again as they were.
@@ -67,8 +69,8 @@ class Leases:
         self._undo(self._still_leased(asked))
         number = new_number()
         claim = {"claim_number": number, "claimer": self._holder, "alive": math.ceil(alive_time * 1000)}
-        values = {**claim, "limit": limit, **type_parameters(types)}
-        type_count = None if types is None else len(types)
+        values = {**claim, "limit": limit}
+        wanted = None if types is None else WantedTypes(tuple(sorted(set(types))), apart)
         begun = False
 
         def work(connection: Executing, uncertain: bool) -> Sequence[Sequence[Any]]:
@@ -76,7 +78,7 @@ class Leases:
             if begun:  # more than one statement takes rows, and some may have been done
                 whole(connection).execute(self.statements.undo, self._undoing([number]))
             begun = True
-            return self._claiming.acquire(connection, values, type_count)
+            return self._claiming.acquire(connection, values, wanted)
 
         try:
             return self._database.run_direct(work)
@@ -88,7 +90,7 @@ class Leases:
     def prepare(self, connection: Executing, types: Collection[str] | None) -> None:
         """Compile what `acquire` executes, which is nothing when there are no types to look for."""
         if types is None or types:
-            self._claiming.prepare(connection, None if types is None else len(types))
+            self._claiming.prepare(connection, None if types is None else WantedTypes(tuple(set(types)), apart=False))
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now; None for those that are lost."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
@@ -12,6 +13,7 @@ from sqlalchemy import (
     Update,
     bindparam,
     case,
+    column,
     func,
     literal,
     literal_column,
@@ -25,6 +27,7 @@ from sqlalchemy import (
 from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.dialects.base import Dialect, ExactText, LongText, larger_of, now_ms, now_once
 from psched.dialects.given import Given, Told
+from psched.dialects.insertion import rows_in
 from psched.model import WORKER_DIED
 
 _LONGEST_BACKOFF = 30
@@ -55,6 +58,19 @@ def held_by(table: Table, holder: ColumnElement[str]) -> ColumnElement[bool]:
     The key finds the row. A planner whose statistics are of an idle table would rather read all that `holder` holds.
     """
     return func.coalesce(table.c.holder, literal_column("''")) == holder
+
+
+@dataclass(frozen=True, slots=True)
+class TypesShape:
+    """What a statement depends on of the types that limit it: how many they are, and whether each is read `apart`."""
+
+    count: int
+    apart: bool
+
+
+def in_no_index(text: ColumnElement[str]) -> ColumnElement[str]:
+    """Return a text column written so that no index on it is used: the rows are to be read in another order."""
+    return text.concat(literal_column("''"))
 
 
 class LeaseStatements:
@@ -111,19 +127,33 @@ class LeaseStatements:
         ours = (*lease, held_by(self._table, self._holder), c.status == RUNNING)
         return update(self._table).where(*ours, *conditions).values({**self._ended, "updated": now_once(), **values})
 
-    def due(self, type_count: int | None, locked: bool) -> Select[Any]:
+    def due(self, types: TypesShape | None, locked: bool) -> Select[Any]:
         """Return the keys that are due, earliest first, at most :limit; of the types :type_0, :type_1, … if limited.
 
-        Each type is read by its own index range, so that a backlog of other types is not waded through.
+        `apart`: each type is read by its own index range, so that rows of other types that are due are not read.
+        Otherwise rows are read in the order of their due times whatever their types, and those of others left out:
+        that costs no more than without types where there are few others.
         """
-        if type_count is None:
+        if types is None:
             return self._due(locked)
         c = self._table.c
-        parts = [self._due(locked, c.type == bindparam(f"type_{number}")) for number in range(type_count)]
-        if type_count == 1:
+        wanted = [bindparam(f"type_{number}", type_=c.type.type) for number in range(types.count)]
+        if not types.apart:
+            return self._due(locked, in_no_index(c.type).in_(wanted))
+        parts = [self._due(locked, c.type == type_) for type_ in wanted]
+        if types.count == 1:
             return parts[0]
         together = union_all(*(select(part.subquery()) for part in parts)).subquery()
         return select(*together.c).order_by(together.c.due, together.c.key).limit(bindparam("limit"))
+
+    def heads(self) -> Select[Any]:
+        """Return those of :types (an `as_parameter`) that have a row due, with the earliest due time of each."""
+        c = self._table.c
+        given = rows_in("types", [column("given_type", c.type.type)])
+        first = select(c.due).where(*self._scope, c.type == given.c.given_type, c.due <= now_ms())
+        head = first.order_by(c.due, c.key).limit(1).correlate(given).scalar_subquery().label("head")
+        heads = select(given.c.given_type, head).subquery()
+        return select(*heads.c).where(heads.c.head.is_not(None)).order_by(heads.c.head)
 
     def claim(self, *conditions: ColumnElement[bool]) -> Update:
         """Return the UPDATE that leases the due rows that meet `conditions` for :alive to :holder, numbered :claim."""

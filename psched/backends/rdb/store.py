@@ -79,7 +79,10 @@ class RdbLeaseStore(SqlStore):
         accepts: Accepts | None = None,
     ) -> list[Claim]:
         """Lease up to `limit` due rows, earliest first."""
-        return [self._claimed(row) for row in self._leases.acquire(limit, alive_time, types)]
+        return [
+            self._claimed(row)
+            for row in self._leases.acquire(limit, alive_time, types, self._type_heads.is_crowded(types))
+        ]
 
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
         """Return in how many seconds the earliest row is due; None when there is none."""

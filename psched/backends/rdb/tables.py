@@ -142,7 +142,8 @@ def queue_table(metadata: MetaData, name: str, partial_indexes: bool) -> Table:
 
     `band` (see `band_of`) is NULL once a task is retired, as is `due`; `purge_at` is NULL until then. `user_name` is
     empty for a task without user. The indexes serve these questions: what is due in a band; what is due of one user in
-    a band; how many tasks of a user are running; what is due of a type; whose retention is over; who holds what.
+    a band, and of a type besides; how many tasks of a user are running; what is due of a type; whose retention is over;
+    who holds what.
 
     Each index that has a task costs it several writes. `partial_indexes`: tasks without user can be left out of those
     of users. Else these have columns of their own (`OfUsers`), which stay as they are for such a task whatever it does.

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     RowMapping,
     Select,
@@ -28,9 +29,9 @@ from sqlalchemy import (
 )
 
 from psched.backends.rdb.candidates import least_of
-from psched.backends.rdb.claiming import ClaimedRow, Parameters
-from psched.backends.rdb.indexes import has_user, of_users
-from psched.backends.rdb.statements import LeaseStatements
+from psched.backends.rdb.claiming import ClaimedRow, Parameters, WantedTypes
+from psched.backends.rdb.indexes import has_user, has_user_and_type, of_users
+from psched.backends.rdb.statements import LeaseStatements, TypesShape, in_no_index
 from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.dialects.base import Dialect, now_ms
 from psched.dialects.database import Database
@@ -57,7 +58,7 @@ class UserClaims:
         connection: Connection,
         shares: Mapping[str, int],
         bands: Sequence[int],
-        types: Sequence[str],
+        types: WantedTypes | None,
         parameters: Parameters,
         patient: bool = False,
     ) -> Claimed:
@@ -79,7 +80,7 @@ class UserClaims:
         return Claimed([by_key[key] for key in keys if key in by_key], shares.keys() - set(locked))
 
     def _choose(
-        self, connection: Connection, shares: Mapping[str, int], bands: Sequence[int], types: Sequence[str]
+        self, connection: Connection, shares: Mapping[str, int], bands: Sequence[int], types: WantedTypes | None
     ) -> list[str]:
         """Return the keys to take: of each user in order, up to the first that must wait for others."""
         held = self._count(connection, list(shares))
@@ -105,39 +106,51 @@ class UserClaims:
         return {row.user_name: (row.running, row.most) for row in rows}
 
     def _due(
-        self, connection: Connection, shares: Mapping[str, int], bands: Sequence[int], types: Sequence[str]
+        self, connection: Connection, shares: Mapping[str, int], bands: Sequence[int], types: WantedTypes | None
     ) -> dict[str, list[RowMapping]]:
         """Return up to `shares` due rows of each user per band, in the order in which they are to be run."""
-        parts = [(user, band) for user in shares for band in bands]
-        values: Parameters = {"types": list(types)}
-        for number, (user, band) in enumerate(parts):
+        apart = types is not None and types.apart
+        each = types.types if types is not None and types.apart else ("",)
+        parts = [(user, band, type_) for user in shares for band in bands for type_ in each]
+        values: Parameters = {} if types is None or apart else dict(types.parameters)
+        for number, (user, band, type_) in enumerate(parts):
             values |= {f"user_{number}": user, f"band_{number}": band, f"limit_{number}": shares[user]}
-        shape = (len(parts), bool(types))
+            values |= {f"apart_{number}": type_} if apart else {}
+        shape = (len(parts), None if types is None else TypesShape(1, True) if apart else types.shape)
         if shape not in self._dues:
             self._dues[shape] = self._due_of_each(*shape)
         found: dict[int, list[RowMapping]] = defaultdict(list)
         for row in connection.execute(self._dues[shape], values).mappings():
             found[row["part"]].append(row)
         rows: dict[str, list[RowMapping]] = defaultdict(list)
-        for number, (user, _) in enumerate(parts):
-            rows[user] += sorted(found[number], key=lambda row: (row["due"], row["key"]))
+        by_band: dict[tuple[str, int], list[RowMapping]] = defaultdict(list)
+        for number, (user, band, _) in enumerate(parts):
+            by_band[user, band] += found[number]
+        for (user, _), due in by_band.items():
+            rows[user] += sorted(due, key=lambda row: (row["due"], row["key"]))
         return rows
 
-    def _due_of_each(self, count: int, limited: bool) -> Select[Any]:
+    def _due_of_each(self, count: int, types: TypesShape | None) -> Select[Any]:
         """Return the SELECT of what is due of :user_0 in :band_0, of :user_1 in :band_1, and so on, by the index."""
         if count == 1:
-            return self._due_of_one(0, limited).add_columns(literal(0).label("part"))
-        parts = (self._due_of_one(number, limited).subquery() for number in range(count))
+            return self._due_of_one(0, types).add_columns(literal(0).label("part"))
+        parts = (self._due_of_one(number, types).subquery() for number in range(count))
         numbered = (select(part, literal(number).label("part")) for number, part in enumerate(parts))
         return select(union_all(*numbered).subquery())
 
-    def _due_of_one(self, number: int, limited: bool) -> Select[Any]:
+    def _due_of_one(self, number: int, types: TypesShape | None) -> Select[Any]:
         c, users = self._table.c, of_users(self._table)
-        user = (has_user(self._table), c.user_name == bindparam(f"user_{number}"))
+        is_apart = types is not None and types.apart
+        indexed = has_user_and_type(self._table) if is_apart else has_user(self._table)
+        name: ColumnElement[str] = bindparam(f"user_{number}", type_=c.user_name.type)
+        user = (indexed, c.user_name == (select(name).scalar_subquery() if is_apart else name))
         of_user = (users.band == bindparam(f"band_{number}"), *user)
         due = select(c.key, c.due, c.max_running).where(*of_user, users.due <= now_ms()).order_by(users.due, c.key)
-        if limited:
-            due = due.where(c.type.in_(bindparam("types", expanding=True)))
+        if types is not None and types.apart:
+            due = due.where(c.type == bindparam(f"apart_{number}", type_=c.type.type))
+        elif types is not None:
+            wanted = [bindparam(f"type_{place}", type_=c.type.type) for place in range(types.count)]
+            due = due.where(in_no_index(c.type).in_(wanted))
         return due.limit(bindparam(f"limit_{number}"))
 
     def _take(self, connection: Connection, keys: list[str], parameters: Parameters) -> Sequence[ClaimedRow]:
@@ -156,7 +169,7 @@ class UserClaims:
     def _write_statements(self, dialect: type[Dialect], table: Table) -> None:
         c = table.c
         self._table = table
-        self._dues: dict[tuple[int, bool], Select[Any]] = {}
+        self._dues: dict[tuple[int, TypesShape | None], Select[Any]] = {}
         of_keys = c.key.in_(bindparam("keys", expanding=True))
         of_some = (has_user(table), c.user_name.in_(bindparam("users", expanding=True)))
         held = (*of_some, of_users(table).holder > "", c.status == RUNNING)

@@ -161,6 +161,7 @@ class TypeHeads:
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
         self._write_statement(type(database.dialect), table)
+        self._due: frozenset[str] | None = None
 
     @once
     def _write_statement(self, dialect: type[Dialect], table: Table) -> None:
@@ -175,7 +176,13 @@ class TypeHeads:
             if due is not None:
                 wait = max(0.0, (due - now) / 1000)
                 heads[type_] = min(wait, heads.get(type_, wait))
+        self._due = frozenset(type_ for type_, wait in heads.items() if wait == 0)
         return heads
+
+    def is_crowded(self, types: Collection[str] | None) -> bool:
+        """Tell whether rows of other types were due at the last look, or nobody has looked yet."""
+        due = self._due
+        return types is not None and (due is None or not due <= frozenset(types))
 
 
 def _groups(rows: FromClause) -> list[ColumnElement[Any]]:

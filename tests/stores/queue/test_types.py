@@ -1,0 +1,201 @@
+"""Who takes some types only takes all that is due of these, in the usual order, and neither writes nor reads the rest.
+
+Rows of other types are due in large numbers, and have been for longer. What that costs is looked at in the statements.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from psched.model import NewTask
+from psched.store import TaskStore
+from tests.stores.bench import FAR_OFF, LONG_AGO, eventually, keys_of
+from tests.stores.places import DATABASES
+from tests.stores.queue.bench import QueueBench, row_of
+from tests.stores.statements import Watch, watched
+
+AHEAD = 2000
+FEW = 400
+"""Rows a call may look at, besides one of each type that it is asked for."""
+WINDOW = 1700
+"""The same where users are served: 100 rows are looked at of each of eight types, and some users."""
+
+Submit = Callable[[int, str | None], None]
+
+
+def types_of(count: int) -> list[str]:
+    return [f"ours{number:03}" for number in range(count)]
+
+
+def fill(store: TaskStore, users: int = 0) -> None:
+    """Submit 2,000 tasks of another type that have been due for long, of so many users in turn."""
+    user = [f"user{number}" for number in range(users)] or [None]
+    foreign = [NewTask(f"foreign{n}", "foreign", run_at=LONG_AGO, user=user[n % len(user)]) for n in range(AHEAD)]
+    assert store.submit(foreign) == []
+
+
+def submit(store: TaskStore, count: int, types: list[str], user: str | None = None) -> None:
+    """Submit tasks of our types in turn, due one after another."""
+    new = [
+        NewTask(f"ours{n:03}", types[n % len(types)], run_at=LONG_AGO + 100 + n, user=user and f"{user}{n % 3}")
+        for n in range(count)
+    ]
+    assert store.submit(new) == []
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_rows_of_the_wanted_types_are_taken_earliest_first(ours: QueueBench, crowded: bool, count: int) -> None:
+    store, types = ours.queue(), types_of(count)
+    submit(store, 30, types)
+    ours.submit(store, ["later"], type=types[0], run_at=FAR_OFF)
+    if crowded:
+        ours.submit(store, [f"foreign{n}" for n in range(30)], type="foreign")
+    store.due_by_type()
+    taken = keys_of(store.acquire(12, 100, types))
+    if not crowded or count <= 8:
+        assert taken == [f"ours{n:03}" for n in range(12)]
+    taken += keys_of(store.acquire(30, 100, types))
+    assert sorted(taken) == [f"ours{n:03}" for n in range(30)]
+    assert store.acquire(5, 100, types) == []
+    if crowded:
+        row = row_of(store, "foreign7")
+        assert (row.status, row.attempts, row.node) == ("waiting", 0, None)
+        assert len(store.acquire(50, 100)) == 30
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_priorities_and_users_count_among_the_wanted_types(ours: QueueBench, crowded: bool) -> None:
+    store, types = ours.queue(), ["a", "b"]
+    if crowded:
+        for user in (None, "u", "v"):
+            ours.submit(store, [f"x{user}{n}" for n in range(20)], type="x", user=user, priority=1)
+    for number, type_ in enumerate(types):
+        ours.submit(store, [f"{type_}low"], type=type_, run_at=LONG_AGO + number)
+        ours.submit(store, [f"{type_}high"], type=type_, run_at=LONG_AGO + number, priority=5)
+    store.due_by_type()
+    assert keys_of(store.acquire(3, 100, types)) == ["ahigh", "bhigh", "alow"]
+    for user in ("u", "v"):
+        keys = [f"{user}{n}" for n in range(6)]
+        ours.submit(store, keys[::2], type="a", user=user, max_running=3, run_at=LONG_AGO)
+        ours.submit(store, keys[1::2], type="b", user=user, max_running=3, run_at=LONG_AGO)
+    taken = [claim for _ in range(8) for claim in store.acquire(4, 100, types)]
+    users = Counter(getattr(claim.row, "user", None) for claim in taken)
+    assert users == {None: 1, "u": 3, "v": 3}
+    assert {claim.row.type for claim in taken} == {"a", "b"}
+
+
+@pytest.mark.parametrize("types", [["a"], ["a", *(f"none{n}" for n in range(20))]], ids=["one", "many"])
+def test_a_user_behind_users_at_their_limits_is_found_although_other_types_are_due(
+    ours: QueueBench, types: list[str]
+) -> None:
+    store = ours.queue()
+    for number in range(3):
+        ours.submit(store, [f"x{number}{n}" for n in range(50)], type="x", user=f"u{number}")
+        ours.submit(store, [f"a{number}{n}" for n in range(60)], type="a", user=f"u{number}", max_running=1)
+    ours.submit(store, [f"x4{n}" for n in range(50)], type="x", user="z")
+    ours.submit(store, ["wanted"], type="a", user="z", run_at=LONG_AGO + 1000)
+    found: list[str] = []
+
+    def poll() -> bool:
+        store.due_by_type()
+        found.extend(keys_of(store.acquire(10, 100, types)))
+        return "wanted" in found
+
+    assert eventually(poll)
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize("ours", ["redis"], indirect=True)
+def test_on_redis_types_are_forgotten_an_hour_after_their_last_row(ours: QueueBench) -> None:
+    store = ours.queue()
+    ours.submit(store, ["a"], type="a")
+    ours.submit(store, ["b"], type="b")
+    store.delete("a")
+    assert store.due_by_type().keys() == {"b"}
+    client = getattr(ours.rows, "client")  # noqa: B009 – of RedisRows
+    prefix = getattr(ours.rows, "prefix")  # noqa: B009
+    client.zadd(f"{prefix}types", {"a": 1, "b": 1})  # as if noted long ago
+    assert store.due_by_type().keys() == {"b"}
+    assert client.zrange(f"{prefix}types", 0, -1) == ["b"]
+    assert client.zscore(f"{prefix}types", "b") > 1
+    ours.submit(store, ["again"], type="a")
+    assert store.due_by_type().keys() == {"a", "b"}
+
+
+@pytest.mark.new_table
+@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
+@pytest.mark.parametrize("count", [1, 50, 500])
+@pytest.mark.parametrize("ours", DATABASES, indirect=True)
+def test_rows_of_other_types_that_are_due_are_not_read(ours: QueueBench, count: int, analysed: bool) -> None:
+    store, types = ours.queue(), types_of(count)
+    fill(store)
+    submit(store, 20, types)
+    if analysed:
+        analyse(ours)
+    store.due_by_type()
+    store.acquire(1, 100, types)
+    with watched(ours) as watch:
+        assert len(store.acquire(10, 100, types)) == 10
+    see_that_few_rows_were_read(watch, FEW + 2 * count)
+    with watched(ours) as watch:
+        assert len(store.acquire(10, 100, types)) == 9
+        assert store.acquire(10, 100, types) == []
+    see_that_few_rows_were_read(watch, 2 * (FEW + 2 * count))
+
+
+@pytest.mark.new_table
+@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
+@pytest.mark.parametrize("count", [1, 50])
+@pytest.mark.parametrize("ours", DATABASES, indirect=True)
+def test_nor_are_those_of_users(ours: QueueBench, count: int, analysed: bool) -> None:
+    store, types = ours.queue(), types_of(count)
+    fill(store, users=3)
+    submit(store, 20, types, "user")
+    if analysed:
+        analyse(ours)
+    store.due_by_type()
+    taken = keys_of(store.acquire(1, 100, types))
+    with watched(ours) as watch:
+        taken += keys_of(store.acquire(10, 100, types))
+    assert len(taken) >= 4
+    see_that_few_rows_were_read(watch, WINDOW + 2 * count)
+
+
+@pytest.mark.new_table
+@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
+@pytest.mark.parametrize("count", [1, 50, 500])
+@pytest.mark.parametrize("ours", DATABASES, indirect=True)
+def test_where_no_others_are_due_rows_are_read_in_their_order_by_one_statement(
+    ours: QueueBench, count: int, analysed: bool
+) -> None:
+    store, types = ours.queue(), types_of(count)
+    submit(store, 1000, types)
+    ours.submit(store, ["foreign"], type="foreign", run_at=FAR_OFF)
+    if analysed:
+        analyse(ours)
+    store.due_by_type()
+    store.acquire(1, 100, types)
+    with watched(ours) as watch:
+        assert keys_of(store.acquire(10, 100, types)) == [f"ours{n:03}" for n in range(1, 11)]
+    assert len(watch.statements) == (3 if ours.database == "mysql" else 1), watch.statements
+    see_that_few_rows_were_read(watch, FEW)
+
+
+def see_that_few_rows_were_read(watch: Watch, few: int) -> None:
+    """Fail with the statements and plans when a call looked at more than it may."""
+    story = "\n".join([*watch.statements, *watch.plans, str(watch.reads)])
+    assert sum(watch.reads) <= few, story
+    plans = [plan for plan in watch.plans if "_users" not in plan]
+    assert not [plan for plan in plans if plan.startswith("SCAN queue") or "Seq Scan queue" in plan], story
+    assert not [plan for plan in plans if plan.startswith("queue") and "type=ALL" in plan], story
+
+
+def analyse(bench: QueueBench) -> None:
+    """Let the database gather its statistics now."""
+    bench.execute(
+        {"sqlite": "ANALYZE", "mysql": "ANALYZE TABLE {table}", "postgresql": "ANALYZE {table}"}[bench.database]
+    )
