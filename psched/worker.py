@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from setproctitle import setproctitle
 
 from psched.application import ApplicationSpec
 from psched.config import Settings, coerce
+from psched.config.checks import seconds
 from psched.cron import tz_database
 from psched.daemon.engine import run_loop
 from psched.daemon.exit_codes import DONE
@@ -32,10 +34,12 @@ from psched.daemon.succession import Succession
 from psched.daemon.supervisor import Supervisor
 from psched.daemon.terminal import Terminal
 from psched.daemon.voice import Voice
+from psched.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 _FAILED = 1
+_STOP_TIMEOUT = "PSCHED_STOP_TIMEOUT"
 Config = Settings | Mapping[str, object] | str | Path
 
 
@@ -65,11 +69,15 @@ def run(
     `application` None: what the configuration names. `load_config` is called now and at every restart. Call it in the
     main thread, with no other thread running, and no database connection open. Raises ConfigError when the
     configuration cannot be used, or its log or drivers are not there.
+
+    $PSCHED_STOP_TIMEOUT: seconds after which whoever sends TERM is going to kill us. Some seconds before, running tasks
+    are told to stop, and given back.
     """
     around = Surroundings() if surroundings is None else surroundings
     command = Command.same_again() if around.command is None else around.command
     notifier = Notifier.from_environment(os.environ)
     takeover = Takeover.claim(os.environ)
+    stop_timeout = _stop_timeout(os.environ)
     terminal = Terminal()
     make_plan = planner(load_config, application)
     plan = make_plan()
@@ -85,7 +93,18 @@ def run(
         restart = Restart(make_plan, nursery, log_file, around.probe_limit)
         voice = Voice(notifier, around.ready)
         supervisor = Supervisor(plan, nursery, log_file, restart, succession, voice, terminal)
+        supervisor.stop_timeout = stop_timeout
         return _supervise(selector, signals, supervisor)
+
+
+def _stop_timeout(environ: Mapping[str, str]) -> float:
+    """Return the seconds within which a stop must be over. Raises ConfigError."""
+    text = environ.get(_STOP_TIMEOUT, "")
+    try:
+        found = seconds(0, above=True, never=True)(text or None)
+    except ValueError as error:
+        raise ConfigError(f"${_STOP_TIMEOUT}: {error}, got {text!r}") from None
+    return math.inf if found is None else found
 
 
 def _supervise(selector: BaseSelector, signals: SignalQueue, supervisor: Supervisor) -> int:

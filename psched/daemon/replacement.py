@@ -47,12 +47,16 @@ class Takeover:
 
     channel: int
     lock: int | None
+    old: int = 0
+    """The old master's pid."""
 
     @classmethod
     def look_up(cls, environ: Mapping[str, str]) -> Takeover | None:
         """Return what the environment tells, or None in a master that replaces nobody."""
-        channel, _, lock = environ.get(_VARIABLE, "").partition(":")
-        return cls(int(channel), int(lock) if lock else None) if channel.isdecimal() else None
+        channel, lock, old = [*environ.get(_VARIABLE, "").split(":"), "", ""][:3]
+        if not channel.isdecimal():
+            return None
+        return cls(int(channel), int(lock) if lock else None, int(old) if old else 0)
 
     @classmethod
     def claim(cls, environ: MutableMapping[str, str]) -> Takeover | None:
@@ -98,7 +102,7 @@ class Replacement:
         self._reader, writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_inheritable(writer, True)
-        variables = {**environ, _VARIABLE: f"{writer}:{'' if lock is None else lock}"}
+        variables = {**environ, _VARIABLE: f"{writer}:{'' if lock is None else lock}:{os.getpid()}"}
         self._over = now + limit
         self._limit = limit
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import os
+import signal
+from contextlib import suppress
 from selectors import EVENT_READ, BaseSelector
 
 from psched.daemon.notify import Notifier
@@ -34,6 +36,7 @@ class Succession:
         self._limit = limit
         self._replacement: Replacement | None = None
         self._heir = 0
+        self._old = 0
         self._report = ""
         self.refusal: str | None = None
         """Why the last new master that was asked for has not taken over; None when it has, or is starting."""
@@ -54,6 +57,18 @@ class Succession:
         """Return the new master's pid, while one is starting or has taken over; else nothing."""
         return set() if self._heir == 0 else {self._heir}
 
+    @property
+    def old_lives(self) -> bool:
+        """Whether the master that this one has replaced is still there, for the tasks its workers run."""
+        return self._old != 0 and os.getppid() == self._old
+
+    def stop_old(self, immediate: bool) -> None:
+        """Pass a stop on to the master that this one has replaced: a service manager stops the new one alone."""
+        if self.old_lives:
+            log.info("the master that was replaced (pid %d) still runs tasks and is told to stop, too", self._old)
+            with suppress(ProcessLookupError):
+                os.kill(self._old, signal.SIGQUIT if immediate else signal.SIGTERM)
+
     def begin(self) -> None:
         """Write the pid file, unless there is an old master that it still names."""
         if self._takeover is None:
@@ -64,6 +79,7 @@ class Succession:
         if self._takeover is not None:
             self._sign()
             self._takeover.ready()
+            self._old = self._takeover.old
             self._takeover = None
 
     def ask(self, immediate: bool, now: float) -> None:

@@ -10,12 +10,14 @@ Times are monotonic seconds. Nothing here waits: the loop in `engine` calls `tak
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from psched.clock import Clock, monotonic
+from psched.daemon.child_handle import RELEASE
 from psched.daemon.estate import Estate
 from psched.daemon.executor import Executor
 from psched.daemon.fork_processor import ForkProcessor
@@ -32,6 +34,8 @@ from psched.daemon.watch import Watch, open_watch
 
 log = logging.getLogger(__name__)
 
+_GIVE_BACK = 5.0
+"""Seconds for what a child that had to be killed held to be given back in its place (see `executor`), and a reserve."""
 _IS_STOPPING = "this master is stopping"
 _IS_REPLACED = "a new master is starting"
 
@@ -48,6 +52,8 @@ class Supervisor:
     voice: Voice
     terminal: Terminal
     clock: Clock = monotonic
+    stop_timeout: float = math.inf
+    """Seconds after TERM or INT by which the master must have ended: then its service manager kills it."""
     failure: str | None = None
     """Why nothing could be started at all."""
     _slots: dict[int, ForkProcessor] = field(default_factory=dict)
@@ -57,6 +63,7 @@ class Supervisor:
     _watch: Watch | None = None
     _was_up: bool = False
     _stopping: bool = False
+    _hurry_at: float = math.inf
     _interrupted: bool = False
 
     def __post_init__(self) -> None:
@@ -70,15 +77,18 @@ class Supervisor:
 
     @property
     def done(self) -> bool:
-        """Whether every child is gone after a stop, and what the dead held was given back, or could not be."""
-        return self._deserted and self._executor.done
+        """Whether every child is gone after a stop, and what the dead held was given back, or could not be.
+
+        And the master that this one has replaced is gone: what it still runs would be killed with the service.
+        """
+        return self._deserted and self._executor.done and not self.succession.old_lives
 
     @property
     def deadline(self) -> float:
         """When `tick` is due at the latest."""
         slots = [slot.deadline for slot in self._slots.values()]
         others = (self.nursery, self.restart, self.succession, self.voice, self._executor)
-        return min([*slots, *(part.deadline for part in others)])
+        return min([self._hurry_at, *slots, *(part.deadline for part in others)])
 
     @property
     def calm(self) -> bool:
@@ -97,6 +107,8 @@ class Supervisor:
     def tick(self, now: float) -> None:
         """Do what is due in every part."""
         self.nursery.tick(now)
+        if now >= self._hurry_at:
+            self._hurry()
         plan = self.restart.tick(now)
         if plan is not None:
             self._adopt(plan, now)
@@ -131,7 +143,7 @@ class Supervisor:
 
     def _verbs(self) -> dict[int, Callable[[], None]]:
         return {
-            signal.SIGTERM: lambda: self._stop(immediate=False),
+            signal.SIGTERM: self._terminate,
             signal.SIGQUIT: lambda: self._stop(immediate=True),
             signal.SIGINT: self._interrupt,
             signal.SIGUSR1: lambda: self._restart(immediate=False),
@@ -141,11 +153,31 @@ class Supervisor:
             signal.SIGUSR2: self._reopen_logs,
         }
 
+    def _terminate(self) -> None:
+        """TERM asks for a graceful stop, which has to be over before a service manager loses patience."""
+        if not self._stopping:
+            self._hurry_at = self.clock() + self.stop_timeout - self._time_to_leave()
+        self._stop(immediate=False)
+
+    def _time_to_leave(self) -> float:
+        """Seconds that an immediate stop takes: handlers are told, killed, and their tasks given back."""
+        settings = self.plan.settings
+        needed = settings.child_kill_interval + RELEASE + _GIVE_BACK
+        return min(needed, self.stop_timeout / 2) if math.isfinite(self.stop_timeout) else 0.0
+
+    def _hurry(self) -> None:
+        """Stop what still runs, while there is time to tell it and to give it back."""
+        self._hurry_at = math.inf
+        if self._slots or self.succession.old_lives:
+            log.warning("the %g s for a stop (PSCHED_STOP_TIMEOUT) are nearly over", self.stop_timeout)
+            self._stop(immediate=True)
+
     def _stop(self, immediate: bool) -> None:
         log.info("stopping %s", "now" if immediate else "when the running tasks are done")
         self._stopping = True
         self.restart.abort(_IS_STOPPING)
         self.succession.abort()
+        self.succession.stop_old(immediate)
         self.voice.stopping()
         now = self.clock()
         for slot in self._slots.values():
@@ -153,7 +185,10 @@ class Supervisor:
 
     def _interrupt(self) -> None:
         """Ctrl-C: who presses it again on a terminal means it."""
-        self._stop(immediate=self._interrupted and self.terminal.attached)
+        if self._interrupted and self.terminal.attached:
+            self._stop(immediate=True)
+        else:
+            self._terminate()
         self._interrupted = True
 
     def _hang_up(self) -> None:

@@ -135,3 +135,23 @@ def test_a_restart_is_refused_while_a_new_master_starts(detached: Daemon) -> Non
     detached.signal(signal.SIGUSR1)
     detached.wait_for_log("not restarted: a new master is starting")
     detached.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
+def test_a_stop_reaches_the_old_master_that_still_runs_a_task(detached: Daemon, number: int) -> None:
+    """A service manager signals the new master alone, and kills what is left when that has ended."""
+    detached.add("s1", "heed")
+    detached.wait_for_trace("began")
+    old = detached.master
+    new = psutil.Process(replace(detached))
+    new.send_signal(number)
+    detached.wait_for_log(f"the master that was replaced (pid {old.pid}) still runs tasks and is told to stop, too")
+    if number == signal.SIGTERM:
+        detached.wait_for_log("stopping when the running tasks are done", 3)
+        assert is_alive(old)
+        assert is_alive(new), "it waits for the old one"
+        new.send_signal(signal.SIGQUIT)
+    detached.wait_until_gone([old, new])
+    assert detached.traces("stopped")[0]["reason"] == "ImmediateProcessStopError"
+    with detached.schedules() as schedules:
+        assert schedules.poll() is not None, "it is due at once"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 
 import pytest
 
+from psched.daemon.pidfile import read_running
 from psched.daemon.signals import REPLACE_NOW
 from tests.daemon.harness import Daemon, is_alive
 
@@ -66,6 +68,41 @@ def test_a_graceful_stop_turns_immediate_after_child_graceful_kill_limit(
     daemon.wait_for_trace("began")
     assert daemon.end(signal.SIGTERM) == 0
     assert daemon.traces("stopped")[0]["reason"] == "ImmediateProcessStopError"
+
+
+@pytest.mark.parametrize("type_", ["heed", "wait"])
+def test_a_stop_gives_back_what_runs_before_the_service_manager_would_kill_it(
+    make_daemon: Callable[..., Daemon], type_: str
+) -> None:
+    """A handler that heeds, and one that is deaf and has to be killed."""
+    daemon = make_daemon(child_kill_interval=0.5)
+    daemon.environ["PSCHED_STOP_TIMEOUT"] = "4"
+    daemon.start()
+    daemon.add("s1", type_)
+    daemon.wait_for_trace("began")
+    began = time.monotonic()
+    assert daemon.end(signal.SIGTERM) == 0
+    assert 1 < time.monotonic() - began < 4
+    assert "the 4 s for a stop (PSCHED_STOP_TIMEOUT) are nearly over" in daemon.log
+    assert [line["reason"] for line in daemon.traces("stopped")] == ["ImmediateProcessStopError"] * (type_ == "heed")
+    assert not daemon.traces("ended")
+    with daemon.schedules() as schedules:
+        assert schedules.poll() is not None, "it is due at once"
+
+
+def test_a_stop_that_is_over_in_time_hurries_nobody(daemon: Daemon) -> None:
+    daemon.environ["PSCHED_STOP_TIMEOUT"] = "900"
+    assert daemon.end(signal.SIGTERM) == 0
+    assert "nearly over" not in daemon.log
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "0", "15min"])
+def test_a_stop_timeout_that_is_no_number_of_seconds_is_told(make_daemon: Callable[..., Daemon], text: str) -> None:
+    daemon = make_daemon()
+    daemon.environ["PSCHED_STOP_TIMEOUT"] = text
+    daemon.start(wait=False)
+    assert daemon.end() != 0
+    assert f"$PSCHED_STOP_TIMEOUT: expected a number of seconds > 0 or never, got '{text}'" in daemon.errors()
 
 
 def test_a_graceful_restart_renews_code_and_settings_after_the_running_task(daemon: Daemon) -> None:
@@ -127,7 +164,7 @@ def test_a_binary_replace_starts_a_new_master_before_the_old_one_stops(
     daemon.signal(number)
     new = daemon.wait_until_ready()
     assert new != old
-    assert (daemon.folder / "psched.pid").read_text() == f"{new}\n"
+    assert read_running(daemon.folder / "psched.pid") == new
     if number == signal.SIGWINCH:
         daemon.add("s2", "quick")
         assert daemon.wait_for_trace("ran", "s2")["master"] == new

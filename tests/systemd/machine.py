@@ -68,8 +68,9 @@ def _obstacle() -> str:
 class Machine:
     """One booted machine. `root` is its file system as this host sees it while it runs."""
 
-    def __init__(self, init: psutil.Process) -> None:
+    def __init__(self, init: psutil.Process, console: Path) -> None:
         self._init = init
+        self._console = console
         self.root = Path(f"/proc/{init.pid}/root")
 
     def run(self, *command: str, check: bool = True) -> str:
@@ -79,6 +80,14 @@ class Machine:
         if check and done.returncode != 0:
             raise AssertionError(f"{' '.join(command)} ended with {done.returncode}: {done.stdout}{done.stderr}")
         return done.stdout
+
+    def is_running(self) -> bool:
+        """Tell whether it is not switched off yet."""
+        return self._init.is_running() and self._init.status() != psutil.STATUS_ZOMBIE
+
+    def console(self) -> str:
+        """Return what was written to its console."""
+        return self._console.read_text(errors="replace")
 
     def show(self, unit: str, *names: str) -> dict[str, str]:
         """Return properties of a unit as systemd knows them."""
@@ -169,7 +178,7 @@ def _booted(launcher: subprocess.Popen[bytes], console: Path) -> Machine:
         assert launcher.poll() is None, f"the machine did not boot: {console.read_text(errors='replace')}"
         for process in psutil.Process(launcher.pid).children(recursive=True):
             if _is_init(process):
-                machine = Machine(process)
+                machine = Machine(process, console)
                 state = machine.run("systemctl", "is-system-running", check=False).strip()
                 return machine if state in {"running", "degraded"} else None
         return None

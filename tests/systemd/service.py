@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from tests.daemon.harness import wait_for
 from tests.docs.snippets import snippets
@@ -37,6 +39,11 @@ class Service:
         """Run the command line as the service's user."""
         prefix = ("runuser", "-u", "psched", "--", "/opt/psched/bin/psched", "-e", "production")
         return self.machine.run(*prefix, "-c", "/etc/psched/psched.yml", *arguments)
+
+    def shown(self, key: str) -> dict[str, Any]:
+        """Return what the command line shows of a schedule."""
+        found: dict[str, Any] = json.loads(self.psched("--json", "show", key))
+        return found
 
     def properties(self, *names: str) -> dict[str, str]:
         return self.machine.show(self.name, *names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -99,6 +100,52 @@ def test_stop_waits_for_the_running_task(running: Service) -> None:
     assert (running.state / "long-ended").read_text() == "0", "what a task has started is not signalled either"
     assert running.properties("Result") == {"Result": "success"}
     assert running.machine.processes("pschedd") == []
+
+
+_TELLS_AT_THE_END = """\
+[Unit]
+Before=pschedd.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/true
+ExecStop=sh -c 'systemctl show -p Result pschedd; cat /var/log/psched/psched.log'
+ExecStop=runuser -u psched -- /opt/psched/bin/psched -e production -c /etc/psched/psched.yml --json show l1
+StandardOutput=file:/dev/console
+"""
+
+
+def test_a_shutdown_gives_a_long_task_back_before_it_is_killed(running: Service) -> None:
+    machine = running.machine
+    units = machine.root / "etc/systemd/system"
+    (units / "pschedd.service.d/short.conf").write_text(
+        "[Service]\nTimeoutStopSec=10\nEnvironment=PSCHED_STOP_TIMEOUT=10\n"
+    )
+    (units / "teller.service").write_text(_TELLS_AT_THE_END)
+    machine.run("systemctl", "daemon-reload")
+    running.systemctl("restart")
+    machine.run("systemctl", "start", "teller")
+    running.psched("add", "l1", "long", "* * * * * *", "{}")
+    running.wait_for_trace("long-began")
+    leased = running.shown("l1")["next_run_time"]
+    machine.run("systemctl", "poweroff", "--no-block")
+    wait_for(lambda: not machine.is_running())
+    told = machine.console()
+    assert "the 10 s for a stop (PSCHED_STOP_TIMEOUT) are nearly over" in told
+    assert "Result=success" in told
+    row = json.loads(next(line for line in told.splitlines() if line.startswith("{")))
+    assert row["next_run_time"] < leased - 60, "it is given back: due at once, and not when its lease ends"
+
+
+def test_what_a_restart_cannot_cure_is_not_restarted(service: Service) -> None:
+    config = service.machine.root / "etc/psched/psched.yml"
+    config.write_text(config.read_text().replace("processors: 1", "processors: many"))
+    with pytest.raises(AssertionError, match="Job for pschedd.service failed"):
+        service.systemctl("start")
+    wanted = {"ActiveState": "failed", "Result": "exit-code", "ExecMainStatus": "6", "NRestarts": "0"}
+    wait_for(lambda: service.properties("ActiveState")["ActiveState"] == "failed", service.explain)
+    assert service.properties(*wanted) == wanted
 
 
 def test_an_instance_serves_the_environment_it_is_named_after(service: Service) -> None:

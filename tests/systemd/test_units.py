@@ -63,3 +63,13 @@ def test_the_two_units_differ_in_their_environment_alone() -> None:
     ]
     settings = [pair for pair in differing if not pair[0].startswith("#")]
     assert settings == [(name, name) for name in ("Description", "ExecStart")]
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_the_master_knows_how_long_a_stop_may_take(name: str) -> None:
+    settings = dict(
+        re.findall(
+            r"^(TimeoutStopSec|Environment=PSCHED_STOP_TIMEOUT)=(\d+)$", (_UNITS / name).read_text(), re.MULTILINE
+        )
+    )
+    assert settings == {"TimeoutStopSec": "900", "Environment=PSCHED_STOP_TIMEOUT": "900"}
