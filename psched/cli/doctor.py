@@ -52,7 +52,7 @@ def doctor(chosen: Chosen) -> int:
 def findings_of(chosen: Chosen) -> Iterator[Finding]:
     """Yield the findings in the order in which things are needed."""
     try:
-        settings = chosen.settings().with_application((), chosen.include, chosen.require)
+        settings = chosen.settings().with_application((), chosen.include, chosen.require, chosen.types)
     except ConfigError as error:
         yield from (Finding("config", False, line) for line in str(error).splitlines())
         return

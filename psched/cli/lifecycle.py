@@ -53,6 +53,7 @@ class Invocation:
     config: Path
     include: tuple[str, ...]
     require: tuple[str, ...]
+    types: tuple[str, ...]
     pid_file: Path | None
     immediate: bool
     timeout: float | None
@@ -75,7 +76,7 @@ class Invocation:
     def settings(self) -> Settings:
         """Return the configuration with the command line laid over it. Raises ConfigError."""
         settings = lasting(load(self.config, self.environment))
-        return settings.with_application(self.app, self.include, self.require)
+        return settings.with_application(self.app, self.include, self.require, self.types)
 
     def pid_path(self) -> Path | None:
         """Return where the pid file is, if there is to be one."""
@@ -95,7 +96,7 @@ class Invocation:
             options += ["-e", self.environment]
         if self.pid_file is not None:
             options += ["--pid-file", str(self.pid_file)]
-        for name, values in (("-I", self.include), ("-r", self.require)):
+        for name, values in (("-I", self.include), ("-r", self.require), ("--types", self.types)):
             options += [word for value in values for word in (name, value)]
         if self.background:
             options.append("--background")

@@ -29,6 +29,7 @@ class Chosen:
     json: bool = False
     include: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
 
     def settings(self, reader: Reader = "schedules") -> Settings:
         """Return the configuration; one without sections is the `reader`'s. Raises ConfigError."""
@@ -80,11 +81,17 @@ _COMMON = (
 _LOADING = (
     _option("-I", "--include", multiple=True, metavar="DIR", help="Folder for the import path; may be repeated."),
     _option("-r", "--require", multiple=True, metavar="MODULE|FILE.py", help="Load this first; may be repeated."),
+    _option(
+        "--types",
+        multiple=True,
+        metavar="GLOB,…",
+        help="Of the types that the application routes run only these (video.*), instead of the config's.",
+    ),
 )
 
 
 def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chosen, P], R]], Callable[P, R]]:
-    """Give a command the common options, with `loading` -I and -r too, and their values as its first argument."""
+    """Give a command the common options, with `loading` those of an application too; their values are its first argument."""
 
     def decorate(function: Callable[Concatenate[Chosen, P], R]) -> Callable[P, R]:
         @wraps(function)

@@ -29,6 +29,6 @@ def serve(chosen: Chosen, app: tuple[str, ...], read: Callable[[Chosen], Setting
     given = replace(chosen, config=(DEFAULT_CONFIG if chosen.config is None else chosen.config).absolute())
 
     def load() -> Settings:
-        return read(given).with_application(app, given.include, given.require)
+        return read(given).with_application(app, given.include, given.require, given.types)
 
     return worker.run(None, load)

@@ -83,6 +83,11 @@ def names(value: Any) -> tuple[str, ...]:
     return found
 
 
+def globs(value: Any) -> tuple[str, ...]:
+    """Accept a type of tasks, a glob for types like `video.*`, or a list of them."""
+    return _listed(value, "a type, a glob like video.*, or a list of them")
+
+
 def hook(value: Any) -> tuple[str, ...]:
     """Accept an http(s) URL, or a command as a list of its arguments: no shell reads it."""
     expected = "expected a URL (http:// or https://), or a command as a list of arguments"

@@ -66,6 +66,7 @@ class Section(_Loading):
     ledger_count: Annotated[int, Check(checks.count(1))] = 100_000
     on_late: Annotated[tuple[str, ...], Check(checks.hook)] = ()
     alert_interval: Positive = 10.0
+    types: Annotated[tuple[str, ...], Check(checks.globs)] = ()
     task_heartbeat_interval: Positive = Factory(_task_heartbeat_interval, takes_self=True)
     task_prefetch: Annotated[int | Literal["auto"], Check(checks.count(1, "auto", "auto"))] = "auto"
     task_timeout: Annotated[float | None, Check(checks.seconds(0, above=True, never=True))] = None
@@ -109,20 +110,25 @@ class Settings(_Loading):
         named = {"schedules": self.schedules, "queue": self.queue}
         return tuple((name, section) for name, section in named.items() if section is not None)
 
-    def with_application(self, names: Iterable[str], include: Iterable[str], require: Iterable[str]) -> Settings:
-        """Return settings with the command line laid over: other `names`, if any; further folders and modules.
+    def with_application(
+        self, names: Iterable[str], include: Iterable[str], require: Iterable[str], types: Iterable[str] = ()
+    ) -> Settings:
+        """Return settings with the command line laid over: other `names` and `types`, if any; more folders and modules.
 
-        Relative folders and files are taken from the working directory.
+        Relative folders and files are taken from the working directory. Each of `types` may have several globs,
+        separated by commas.
         """
         folders = tuple(str(absolute_path(folder, Path.cwd())) for folder in include)
         modules = tuple(str(absolute_path(name, Path.cwd())) if checks.is_file(name) else name for name in require)
         apps = tuple(names)
+        served = tuple(glob.strip() for each in types for glob in each.split(",") if glob.strip())
 
         def over(configured: Loading) -> Loading:
             """Folders are searched first to last, modules last to first: the command line's come before the others."""
             found, wanted = folders + configured.include, configured.require + modules
             return evolve(configured, app=apps or configured.app, include=found, require=wanted)
 
-        schedules = None if self.schedules is None else over(self.schedules)
-        queue = None if self.queue is None else over(self.queue)
-        return evolve(over(self), schedules=schedules, queue=queue)
+        def serving(section: Section | None) -> Section | None:
+            return None if section is None else evolve(over(section), types=served or section.types)
+
+        return evolve(over(self), schedules=serving(self.schedules), queue=serving(self.queue))

@@ -28,6 +28,7 @@ from psched.daemon.wording import is_refusal, one_line
 from psched.daemon.worksites import Worksite, open_sites
 from psched.errors import ConfigError
 from psched.routed_types import RoutedTypes
+from psched.type_filter import TypeFilter
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class Processor:
         self._stopping = StopOrder()
         self._runs = Runs(cells)
         self._sites = open_sites(settings, boot.holder)
-        self._types = {site.name: RoutedTypes(site.source, application.of(site.name).types()) for site in self._sites}
+        self._types = {site.name: RoutedTypes(site.source, served_types(site, application)) for site in self._sites}
         sources = [site.source for site in self._sites]
         self._departure = Departure(sources, self._runs, boot.board, say)
         self._warden = Warden(self._runs, settings.child_kill_interval, self._departure.leave)
@@ -201,6 +202,11 @@ class Processor:
         self._stopping.close()
         for ticker in self._tickers:
             ticker.close()
+
+
+def served_types(site: Worksite, application: Application) -> TypeFilter:
+    """Return what is claimed of a section: what its application routes, restricted by its `types`."""
+    return application.of(site.name).types().serving(site.section.types)
 
 
 def open_lane(site: Worksite, application: Application, types: RoutedTypes, boot: Boot) -> Lane:

@@ -225,6 +225,17 @@ def test_the_command_line_is_laid_over_every_section(tmp_path: Path, monkeypatch
     assert untouched == from_mapping(configured)
 
 
+def test_types_restrict_a_section_and_the_command_line_says_instead() -> None:
+    configured = {**SQLITE, "types": "mail", "schedules": {"types": ["video.*"]}, "queue": {}}
+    settings = from_mapping(configured)
+    assert settings.schedules and settings.queue
+    assert (settings.schedules.types, settings.queue.types) == (("video.*",), ("mail",))
+    given = settings.with_application((), (), (), ("a.*, b", "c"))
+    assert given.schedules and given.queue
+    assert given.schedules.types == given.queue.types == ("a.*", "b", "c")
+    assert settings.with_application((), (), ()) == settings
+
+
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
         from_mapping(SQLITE).processors = 2
@@ -261,7 +272,7 @@ def test_the_example_tells_the_true_defaults(tmp_path: Path, monkeypatch: pytest
     examples = {"path", "environment", "schedules", "queue", "app", "include", "require", "processors"}
     examples |= {"log", "pid_file", "user", "group", "max_request_per_child"}
     assert told(shown, examples) == told(default, examples)
-    examples = {"url", "tls", "app", "include", "require", "task_timeout", "max_attempts", "on_late"}
+    examples = {"url", "tls", "app", "include", "require", "types", "task_timeout", "max_attempts", "on_late"}
     assert told(shown.schedules, examples) == told(default.schedules, examples)
 
 

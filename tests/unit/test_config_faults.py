@@ -58,6 +58,7 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
             {"on_late": "page me"},
             "config: on_late: expected a URL (http:// or https://), or a command as a list of arguments, got 'page me'",
         ),
+        ({"types": 3}, "config: types: expected a type, a glob like video.*, or a list of them, got 3"),
         ({"task_prefetch": "all"}, "config: task_prefetch: expected a whole number ≥ 1 or auto, got 'all'"),
         ({"poll_interval": 0}, "config: poll_interval: expected a number of seconds > 0, got 0"),
         ({"child_heartbeat_limit": 0}, "config: child_heartbeat_limit: expected a number of seconds > 0, got 0"),
