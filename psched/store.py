@@ -23,6 +23,7 @@ from psched.bell import Bell as Bell  # noqa: PLC0414 – whoever knows stores k
 from psched.errors import ScheduleError
 from psched.ledger import MODIFY, Entry, Ledger, Step
 from psched.model import Claim, Lease, NewTask, Policy, Retry, Rule, ScheduleRow, TaskFilter, TaskRow
+from psched.nodes import Nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ class LeaseStore(Protocol):
 
     Where types stand in the data (`rdb_compat`), `types` is refused, and `accepts` says which types are wanted.
     """
+    nodes: Nodes | None
+    """Which workers are alive; None where that is not recorded (`rdb_compat`)."""
 
     def create_tables(self) -> None:
         """Create the tables and indexes; idempotent. Raises ConfigError for tables of another version of psched."""

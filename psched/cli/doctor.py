@@ -13,6 +13,7 @@ from psched.alarm import Alarms
 from psched.application import load
 from psched.cli.faults import DatabaseError, database_errors
 from psched.cli.options import Chosen, common_options
+from psched.cli.routing import routing_findings
 from psched.cli.rows import json_lines, printable, write
 from psched.config import Section, Settings
 from psched.daemon.plan import configured_application
@@ -99,6 +100,7 @@ def _store_findings(section: Section, store: LeaseStore) -> Iterator[Finding]:
         yield Finding("database", True, f"{section.masked_url} answers")
         yield from store.diagnose()
         yield clocks
+        yield from routing_findings(store)
         alarms: Alarms | None = getattr(store, "alarms", None)
         if alarms is not None:
             yield from overdue_findings(alarms)

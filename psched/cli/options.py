@@ -91,7 +91,7 @@ _LOADING = (
 
 
 def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chosen, P], R]], Callable[P, R]]:
-    """Give a command the common options, with `loading` those of an application too; their values are its first argument."""
+    """Give a command the common options, with `loading` those of an application; the values are its first argument."""
 
     def decorate(function: Callable[Concatenate[Chosen, P], R]) -> Callable[P, R]:
         @wraps(function)

@@ -9,6 +9,7 @@ import click
 from attrs import evolve
 
 from psched.cli.options import Chosen, common_options
+from psched.cli.routing import note_unrouted_types, warn_unless_routed
 from psched.cli.rows import (
     Shown,
     compact,
@@ -72,6 +73,7 @@ def list_(chosen: Chosen, status: str | None, type: str | None, user: str | None
             write(json_lines(task_object(row) for row in rows))
         else:
             write_table(_COLUMNS, rows, _cells, _WIDTHS, _UNCUT)
+        note_unrouted_types(tasks.store)
 
 
 def _cells(row: TaskRow, shown: Shown) -> tuple[str, ...]:
@@ -101,6 +103,7 @@ def submit(chosen: Chosen, /, key: str, type: str, data: str, **options: Any) ->
     content = parse_data(data)
     with opened_queue(chosen) as tasks:
         task = tasks.submit(key, type, content, **options)
+        warn_unless_routed(chosen, chosen.settings("queue"), "queue", tasks.store, type)
         if chosen.json:
             write([json_line(task_object(task.metadata()))])
 

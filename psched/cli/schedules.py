@@ -9,6 +9,7 @@ import click
 
 from psched.cli.moments import NO_BOUND, Seconds
 from psched.cli.options import Chosen, common_options
+from psched.cli.routing import note_unrouted_types, warn_unless_routed
 from psched.cli.rows import (
     Shown,
     compact,
@@ -86,6 +87,7 @@ def list_(chosen: Chosen) -> None:
             write(json_lines(schedule_object(row) for row in schedules.list()))
         else:
             write_table(_COLUMNS, schedules.list(), _cells, _WIDTHS, _UNCUT)
+        note_unrouted_types(schedules.store)
 
 
 def _cells(row: ScheduleRow, shown: Shown) -> tuple[str, ...]:
@@ -131,6 +133,7 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **when: An
             data=content,
             **terms_of(when),
         )
+        warn_unless_routed(chosen, chosen.settings(), "schedules", schedules.store, type)
         if chosen.json:
             write([json_line(schedule_object(schedule.metadata()))])
 

@@ -11,6 +11,7 @@ from psched.application import Application
 from psched.clock import monotonic
 from psched.config import Section
 from psched.daemon import pipes
+from psched.daemon.announcer import open_announcers
 from psched.daemon.boot import Boot, DeadChild
 from psched.daemon.departure import Departure
 from psched.daemon.keeper import Keeper
@@ -32,6 +33,8 @@ from psched.type_filter import TypeFilter
 
 log = logging.getLogger(__name__)
 
+_WITHDRAWAL = 1.0
+"""Seconds at the most for which a child that ends waits until its node is withdrawn."""
 _WORD = 0.9
 """Seconds between two words to the master that runs have ended; `strays` counts on less than one."""
 
@@ -48,7 +51,8 @@ class Processor:
         self._stopping = StopOrder()
         self._runs = Runs(cells)
         self._sites = open_sites(settings, boot.holder)
-        self._types = {site.name: RoutedTypes(site.source, served_types(site, application)) for site in self._sites}
+        served = {site.name: served_types(site, application) for site in self._sites}
+        self._types = {site.name: RoutedTypes(site.source, served[site.name]) for site in self._sites}
         sources = [site.source for site in self._sites]
         self._departure = Departure(sources, self._runs, boot.board, say)
         self._warden = Warden(self._runs, settings.child_kill_interval, self._departure.leave)
@@ -58,6 +62,7 @@ class Processor:
         self._lookouts = open_lookouts(self._sites, boot.slot)
         self._steward = Steward(sources, self._runners, interval)
         self._tickers = [self._warden.ticker, Keeper(sources, self._runners, interval).ticker, self._steward.ticker]
+        self._announcers = [each.ticker for each in open_announcers(self._sites, served, boot.slot)]
         self._left = settings.max_request_per_child
         self._complaint: str | None = None
         self._has_worked = False
@@ -65,7 +70,7 @@ class Processor:
 
     def run(self) -> None:
         """Work until stopped."""
-        for thread in (*self._tickers, *self._lookouts):
+        for thread in (*self._tickers, *self._lookouts, *self._announcers):
             thread.start()
         try:
             self._give_back_dead()
@@ -193,8 +198,12 @@ class Processor:
             thread.join()
 
     def _close(self) -> None:
+        for announcer in self._announcers:
+            announcer.close()
         for lookout in self._lookouts:
             lookout.close()
+        for announcer in self._announcers:
+            announcer.join(_WITHDRAWAL)
         for site in self._sites:
             for task in site.source.held:
                 give_back(task)

@@ -214,7 +214,7 @@ def test_init_makes_the_tables_of_every_section_and_keeps_what_is_there(fresh: C
     fresh.configure(BOTH)
     fresh.ok("init")
     schedules = {"psched_schedules", "psched_schedules_ledger", "psched_schedules_changes"}
-    assert tables(fresh) == {"psched_meta", "psched_queue", "psched_queue_users"} | schedules
+    assert tables(fresh) == {"psched_meta", "psched_nodes", "psched_queue", "psched_queue_users"} | schedules
     fresh.ok("queue", *SUBMIT)
     for again in (("init",), ("queue", "init")):
         fresh.ok(*again)
@@ -224,7 +224,7 @@ def test_init_makes_the_tables_of_every_section_and_keeps_what_is_there(fresh: C
 def test_queue_init_makes_the_queue_s_tables_only(fresh: Commands) -> None:
     fresh.configure(BOTH)
     fresh.ok("queue", "init")
-    assert tables(fresh) == {"psched_meta", "psched_queue", "psched_queue_users"}
+    assert tables(fresh) == {"psched_meta", "psched_nodes", "psched_queue", "psched_queue_users"}
 
 
 def tables(psched: Commands) -> set[str]:

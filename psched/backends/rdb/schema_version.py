@@ -77,12 +77,13 @@ def _index_line(index: Index) -> str:
 class HashedLayout(Layout):
     """The tables of one store, whose schema hash is recorded in `meta` under the name of the first of them."""
 
-    def __init__(self, database: Database, meta: Table, *tables: Table) -> None:
-        """`tables`: the table of the rows, and the tables beside it."""
+    def __init__(self, database: Database, meta: Table, *tables: Table, common: Sequence[Table] = ()) -> None:
+        """`tables`: the table of the rows, and the tables beside it; `common`: those of all stores in the database."""
         super().__init__(database, tables[0], "key", "psched's rdb store")
         self._meta = meta
+        self._common = tuple(common)
         self._tables = tables
-        self._current = schema_hash(tables)
+        self._current = schema_hash((*tables, *common))
         self._recorded = select(meta.c.schema_hash).where(meta.c.table_name == self._table.name)
 
     def _create(self, connection: Connection) -> str | None:
@@ -96,7 +97,7 @@ class HashedLayout(Layout):
         self._create_table(connection, self._meta)
         if self._stored(connection) != self._current:
             self._record(connection)
-        for table in self._tables:
+        for table in (*self._common, *self._tables):
             self._create_table(connection, table)
         return super()._create(connection)
 
@@ -115,7 +116,7 @@ class HashedLayout(Layout):
         return self._other_version(connection) or self._foreign(connection) or self._incomplete(connection)
 
     def _incomplete(self, connection: Connection) -> str | None:
-        for table in self._tables:
+        for table in (*self._common, *self._tables):
             if self._columns(connection, table) is None:
                 return self._is_missing(table)
         return None

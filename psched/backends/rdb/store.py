@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import MetaData, Table
 
 from psched.backends.rdb.leases import Leases
+from psched.backends.rdb.nodes import RdbNodes, shared_nodes_table
 from psched.backends.rdb.schema_version import HashedLayout, meta_table
 from psched.backends.rdb.waiting import DueTimes, TypeHeads
 from psched.backends.sql.store import SqlStore
@@ -16,6 +17,7 @@ from psched.dialects.once import shared
 from psched.dialects.pairs import Executing
 from psched.errors import ScheduleError
 from psched.model import Claim, Lease, Retry
+from psched.nodes import Nodes
 from psched.store import Accepts, Bell, Finding
 
 
@@ -39,10 +41,11 @@ class RdbLeaseStore(SqlStore):
         *tables: Table,
     ) -> None:
         """Connects to nothing yet. `tables`: the one of the rows, and what else belongs to it."""
-        super().__init__(database, HashedLayout(database, shared(_meta), *tables))
+        super().__init__(database, HashedLayout(database, shared(_meta), *tables, common=(shared_nodes_table(),)))
         self._rows = tables[0]
         self._leases = leases
         self._due_times = due_times
+        self.nodes: Nodes | None = RdbNodes(database, self._rows.name)
         self._type_heads = TypeHeads(database, self._rows)
         self._claimed = claimed
 

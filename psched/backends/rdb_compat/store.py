@@ -10,6 +10,7 @@ from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
 from psched.errors import NotSupportedError, ScheduleError
 from psched.model import Claim, Lease, Retry
+from psched.nodes import Nodes
 from psched.store import Accepts
 
 
@@ -19,6 +20,7 @@ class CompatLeaseStore(SqlStore):
     shows_fence = False
     knows_holders = False
     keeps_types = False
+    nodes: Nodes | None = None
 
     def __init__(self, database: Database, layout: Layout, leases: CompatLeases) -> None:
         """Connects to nothing yet."""

@@ -13,12 +13,14 @@ from psched.backends.redis.faults import passes
 from psched.backends.redis.fields import stored
 from psched.backends.redis.handover import HAND_OVER, Handover
 from psched.backends.redis.layout import Table
+from psched.backends.redis.nodes import RedisNodes
 from psched.backends.redis.numbers import Numbers
 from psched.backends.redis.scripts import Scripts
 from psched.backends.redis.server import Argument, RedisServer
 from psched.clock import boottime
 from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError, ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, Retry
+from psched.nodes import Nodes
 from psched.store import Accepts, Bell, Finding
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ class RedisLeaseStore:
         self._holder = holder
         self._claimed = claimed
         self._scripts = Scripts(table.kind)
+        self.nodes: Nodes | None = RedisNodes(self._run)
         self._numbers = Numbers()
 
     def create_tables(self) -> None:

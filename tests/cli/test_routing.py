@@ -1,0 +1,102 @@
+"""Types that nobody runs are named: by `doctor` and `list`, and when something of such a type is added."""
+
+from __future__ import annotations
+
+import pytest
+
+from psched.config import load
+from psched.holder import holder_name
+from psched.nodes import Nodes
+from psched.queue import open_queue
+from psched.schedules import open_schedules
+from psched.type_filter import TypeFilter
+from tests.cli.commands import Commands
+
+APPLICATION = """\
+import psched
+app = psched.App()
+app.task("known")(print)
+"""
+WARNING = "warning: the configured application does not route the type 'other': no worker runs it\n"
+
+
+def announce(psched: Commands, section: str, *types: str) -> None:
+    """Be a live worker that routes these types."""
+    settings = load(psched.folder / "etc" / "psched.yml", "development")
+    if section == "queue":
+        assert settings.queue is not None
+        with open_queue(settings.queue, holder_name("test")) as queue:
+            _announce(queue.store.nodes, section, types)
+    else:
+        assert settings.schedules is not None
+        with open_schedules(settings.schedules, holder_name("test")) as schedules:
+            _announce(schedules.store.nodes, section, types)
+
+
+def _announce(nodes: Nodes | None, section: str, types: tuple[str, ...]) -> None:
+    assert nodes is not None
+    nodes.announce("host/1", section, TypeFilter(types).encode())
+
+
+@pytest.fixture
+def both(psched: Commands) -> Commands:
+    """A command line with schedules, a queue, and an application that routes one type."""
+    (psched.folder / "myapp.py").write_text(APPLICATION)
+    serve(psched)
+    psched.ok("init")
+    return psched
+
+
+def serve(psched: Commands, types: str = "'*'") -> None:
+    """Write a configuration of both sections; `types` are the queue's."""
+    more = f"  app: myapp:app\n  include: {psched.folder}\n  schedules: {{}}\n  queue: {{types: {types}}}\n"
+    psched.use("sqlite:///../psched.db", more)
+
+
+def warned(psched: Commands, *arguments: str) -> str:
+    """Run a command that succeeds, and return what it says on standard error."""
+    outcome = psched(*arguments)
+    assert outcome.code == 0, outcome
+    return outcome.err
+
+
+def test_adding_what_the_application_does_not_route_is_told_and_done(both: Commands) -> None:
+    both.ok("add", "s1", "known", "@daily", "{}")
+    assert warned(both, "add", "s2", "other", "@daily", "{}") == WARNING
+    both.ok("queue", "submit", "q1", "known", "{}")
+    assert warned(both, "queue", "submit", "q2", "other", "{}") == WARNING
+    assert "s2" in both.ok("list").out
+    assert "q2" in both.ok("queue", "list").out
+
+
+def test_nothing_is_told_where_a_live_worker_routes_it(both: Commands) -> None:
+    announce(both, "schedules", "other")
+    both.ok("add", "s1", "other", "@daily", "{}")
+    assert warned(both, "queue", "submit", "q1", "other", "{}") == WARNING
+
+
+def test_nothing_is_told_by_an_application_that_does_not_load(both: Commands) -> None:
+    (both.folder / "myapp.py").write_text("1 / 0")
+    both.ok("add", "s1", "other", "@daily", "{}")
+
+
+def test_the_types_of_the_configuration_count(both: Commands) -> None:
+    serve(both, "video.*")
+    both.ok("add", "s1", "known", "@daily", "{}")
+    assert "'known'" in warned(both, "queue", "submit", "q1", "known", "{}")
+
+
+def test_list_and_doctor_name_types_that_no_live_worker_routes(both: Commands) -> None:
+    warned(both, "add", "s1", "other", "@daily", "{}")
+    both.ok("add", "s2", "known", "@daily", "{}")
+    both.ok("list")
+    assert "none is running; rows of these types wait for one: known, other" in both.ok("doctor").out
+    announce(both, "schedules", "known")
+    assert warned(both, "list") == "no live worker routes: other\n"
+    both.ok("queue", "list")
+    told = both("doctor").out
+    assert "FAILED  workers" in told
+    assert "no live worker routes other" in told
+    announce(both, "schedules", "known", "other")
+    both.ok("list")
+    assert "host/1 routes known, other" in both.ok("doctor").out
