@@ -55,6 +55,10 @@ class ConfigError(Exception):
     """The configuration, a cron expression, a time zone or a name cannot be used; the message names the remedy."""
 
 
+class PoolerError(ConfigError):
+    """A connection pooler that may give each transaction another session stands between psched and the database."""
+
+
 class ProcessStopError(Exception):
     """The process is stopping; given to `kill(reason)` of a running handler."""
 

@@ -241,6 +241,7 @@ def open_schedules(section: Section, holder: str, prefetch_time: float | None = 
         tls=section.tls,
         reckoning=reckoning,
         ledger=section.ledger,
+        pooler=section.pooler,
         problem=partial(rule_problem, dialect=section.cron_dialect),
     )
     store = open_stores(section.type, settings).schedules

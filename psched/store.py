@@ -35,7 +35,8 @@ class StoreSettings:
     `connections`: how many a store keeps open at the most while they are not used, for as many threads of its process.
     `reckoning` says how times are computed here (cron dialect, tz database), for the ledger. `ledger` names that of a
     store that keeps one only on request. `problem` says why a schedule cannot be run by psched, None when it can: a
-    store whose table is shared with other programs (`rdb_compat`) claims no such row.
+    store whose table is shared with other programs (`rdb_compat`) claims no such row. `pooler` is `session` when a
+    connection pooler that gives each client a session of its own may stand before a PostgreSQL; others are refused.
     """
 
     url: str
@@ -46,6 +47,7 @@ class StoreSettings:
     reckoning: str = ""
     connections: int = 1
     ledger: str | None = None
+    pooler: str | None = None
     problem: Callable[[Any], str | None] | None = None
 
 

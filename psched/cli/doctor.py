@@ -17,7 +17,7 @@ from psched.cli.routing import routing_findings
 from psched.cli.rows import json_lines, printable, write
 from psched.config import Section, Settings
 from psched.daemon.plan import configured_application
-from psched.errors import ConfigError
+from psched.errors import ConfigError, PoolerError
 from psched.holder import holder_name
 from psched.queue import Queue, open_queue
 from psched.schedules import ScheduleCollection, open_schedules
@@ -94,7 +94,7 @@ def _store_findings(section: Section, store: LeaseStore) -> Iterator[Finding]:
         try:
             store.check_tables()
         except ConfigError as error:
-            yield Finding("table", False, str(error))
+            yield Finding("pooler" if isinstance(error, PoolerError) else "table", False, str(error))
             return
         clocks = clock_finding(store)
         yield Finding("database", True, f"{section.masked_url} answers")

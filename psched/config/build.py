@@ -13,7 +13,7 @@ from cattrs import ClassValidationError
 from psched.config import checks
 from psched.config.document import read_environment
 from psched.config.settings import Section, Settings
-from psched.config.urls import masked_url, type_fault
+from psched.config.urls import masked_url, pooler_fault, type_fault
 from psched.config.variables import UnsetVariableError, expand
 from psched.errors import ConfigError
 from psched.structuring import faults, structure
@@ -217,7 +217,8 @@ def cross_faults(settings: Settings, given: Mapping[str, Any]) -> list[str]:
     for name, section in (("schedules", settings.schedules), ("queue", settings.queue)):
         if section is not None:
             faults += _lease_faults(settings, section, name, given)
-            faults += [] if (fault := type_fault(section.type, section.url)) is None else [f"{name}: {fault}"]
+            found = type_fault(section.type, section.url), pooler_fault(section.pooler, section.url)
+            faults += [f"{name}: {fault}" for fault in found if fault is not None]
     one, other = settings.schedules, settings.queue
     if one is not None and one.ledger is not None and one.type in ("rdb", "redis"):
         faults.append(f"ledger: type {one.type} keeps one by itself; the key is for rdb_compat")

@@ -161,6 +161,15 @@ def table_or_none(value: Any) -> str | None:
     return None if value in (None, "none") else table(value)
 
 
+def pooler(value: Any) -> str | None:
+    """Accept session, or none."""
+    if value in (None, "none"):
+        return None
+    if value != "session":
+        raise ValueError("expected session or none")
+    return "session"
+
+
 def store(value: Any) -> str:
     """Accept the name of a store: one of psched's, or somebody else's package, which is not imported here."""
     try:

@@ -55,6 +55,7 @@ class Section(_Loading):
     url: Annotated[str, Check(checks.url, located=True)] = field(repr=False)
     table: Annotated[str, Check(checks.table)]
     tls: Annotated[dict[str, str], Check(checks.tls, located=True)] = Factory(dict)
+    pooler: Annotated[str | None, Check(checks.pooler)] = None
     timezone: Annotated[str, Check(checks.timezone)] = "UTC"
     cron_dialect: Annotated[str, Check(checks.one_of(*DIALECTS))] = Factory(_cron_dialect, takes_self=True)
     poll_interval: Positive = 1.0

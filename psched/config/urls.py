@@ -13,6 +13,7 @@ _SECRET = re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE)
 _EXPECTED = (
     "expected a URL like sqlite:///psched.db, mysql://user:password@host:3306/database or redis://:password@host:6379/0"
 )
+_OF_POSTGRESQL = ("postgresql", "postgres")
 _OF_REDIS = ("redis", "rediss", "unix")
 
 
@@ -45,6 +46,14 @@ def type_fault(type_: str, url: str) -> str | None:
     if type_ in ("rdb", "rdb_compat") and scheme in _OF_REDIS:
         return f"type {type_} needs a SQL database, not {scheme}://; use type redis"
     return None
+
+
+def pooler_fault(pooler: str | None, url: str) -> str | None:
+    """Say why `pooler` cannot be used with `url`; None when it can."""
+    scheme = url.partition("://")[0]
+    if pooler is None or scheme.partition("+")[0] in _OF_POSTGRESQL:
+        return None
+    return f"pooler: {pooler} is for PostgreSQL, not {scheme}://; leave the key out"
 
 
 def parse(url: str) -> URL:

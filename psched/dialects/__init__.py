@@ -17,19 +17,20 @@ from psched.errors import ConfigError
 _OTHER_NAMES = {"mysql2": "mysql", "mariadb": "mysql", "postgres": "postgresql"}
 
 
-def open_database(url: str, tls: Mapping[str, Any], connections: int = 1) -> Database:
+def open_database(url: str, tls: Mapping[str, Any], connections: int = 1, pooler: str | None = None) -> Database:
     """Return the database at `url`; nothing is connected yet.
 
     `mysql://`, `mysql2://`, `mariadb://`, `postgresql://`, `postgres://` and `sqlite://` take psched's drivers; any
     SQLAlchemy URL with a driver of its own (`mysql+mysqldb://`) is taken as it is. `connections`: how many are kept
-    open while they are not used. Raises ConfigError; no message shows the URL, since it holds a password.
+    open while they are not used. `pooler`: see `StoreSettings`. Raises ConfigError; no message
+    shows the URL, since it holds a password.
     """
     parsed, timeouts = _without_timeouts(_parse(url))
     name, _, driver = parsed.drivername.partition("+")
     name = _OTHER_NAMES.get(name, name)
     dialect = _dialect(name)
     full = parsed.set(drivername=f"{name}+{driver or dialect.driver}")
-    return Database(dialect(full, Tls.of(tls), timeouts, connections))
+    return Database(dialect(full, Tls.of(tls), timeouts, connections, pooler))
 
 
 def _parse(url: str) -> URL:

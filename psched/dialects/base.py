@@ -123,8 +123,12 @@ class Dialect:
     nested_writes: ClassVar[bool] = False
     """Whether an UPDATE can stand in the WITH of an INSERT: one statement to wait for instead of four."""
 
-    def __init__(self, url: URL, tls: Tls | None, timeouts: Timeouts, connections: int = 1) -> None:
+    def __init__(
+        self, url: URL, tls: Tls | None, timeouts: Timeouts, connections: int = 1, pooler: str | None = None
+    ) -> None:
+        """`pooler`: `session` when sessions are ours alone whatever stands before the server; see `StoreSettings`."""
         self.connections = connections
+        self.pooler = pooler
         self.url = url
         self.tls = tls
         self.timeouts = timeouts
@@ -214,6 +218,10 @@ class Dialect:
     def open_bell(self, connections: Connections, table: str) -> Bell | None:
         """Return what rings when rows of `table` become due; None where the database calls nobody."""
         return None
+
+    def shares_sessions(self, first: Any, second: Any) -> bool:
+        """Tell whether two driver connections are seen to speak to one session of the server."""
+        return False
 
     def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
         """Say why keys in `column` do not compare byte by byte, or None."""

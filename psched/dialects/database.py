@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -198,6 +198,11 @@ class Database:
         connection.detach()
         return connection
 
+    def shares_sessions(self) -> bool:
+        """Tell whether a pooler is seen to give two connections of ours one session. Opens two connections."""
+        with closing(self.dedicated()) as first, closing(self.dedicated()) as second:
+            return self.dialect.shares_sessions(first.dbapi_connection, second.dbapi_connection)
+
     def install_bell(self, table: Table) -> None:
         """Let rows of `table` that become due call who listens, where the database can do that; idempotent."""
 
@@ -237,7 +242,8 @@ class Database:
         if dialect.ephemeral:
             yield self
             return
-        patient = Database(type(dialect)(dialect.url, dialect.tls, Timeouts(dialect.timeouts.connect, read=3600)))
+        timeouts = Timeouts(dialect.timeouts.connect, read=3600)
+        patient = Database(type(dialect)(dialect.url, dialect.tls, timeouts, pooler=dialect.pooler))
         try:
             yield patient
         finally:

@@ -22,7 +22,7 @@ from psched.dialects.base import ExactText, Fault, now_ms
 from psched.dialects.insertion import given_rows
 from psched.dialects.listening import Connections, ListenBell, create_triggers, has_triggers
 from psched.dialects.refusal import refusal
-from psched.errors import ConfigError
+from psched.errors import ConfigError, PoolerError
 from psched.store import Bell
 
 Steps = Generator[Any, Any, Any]
@@ -30,8 +30,12 @@ Steps = Generator[Any, Any, Any]
 
 _CONFLICTS = {"40001", "40P01", "55P03", "57014"}
 _LOST_CLASSES = {"08", "53"}
-_LOST = {"25006", "25P03", "26000", "57P01", "57P02", "57P03", "57P05"}
-"""25006: a primary that was demoted refuses to write; 26000: a pooler lost our prepared statement."""
+_LOST = {"25006", "25P03", "26000", "42P05", "57P01", "57P02", "57P03", "57P05"}
+"""25006: a primary that was demoted refuses to write; 26000, 42P05: a pooler gave us another session, in which a
+statement that we prepared is not there, or one of its name is."""
+
+_ASKED = 5
+"""How often each of two connections is asked for its session: other clients may come in between."""
 
 _TURNED_AWAY = ("password authentication failed", "no pg_hba.conf entry", '" does not exist')
 """What a server says that asked for no password, and so not for its SQLSTATE; another is waited for."""
@@ -113,7 +117,7 @@ class Dialect(base.Dialect):
             raise
 
     def prepare(self, connection: Any) -> None:
-        """Set the session up.
+        """Set the session up, after seeing that it is ours alone: in one that is shared it would stay set for others.
 
         The planner must take the due rows by their index whatever it believes of a table that was never analysed;
         so it has no other way to like. A penalised plan would look dear enough for jit, which costs 100 ms.
@@ -130,6 +134,8 @@ class Dialect(base.Dialect):
         }
         if self._is_psycopg:
             _bound_waiting(connection, self.timeouts.read)
+        if self.pooler is None:
+            _refuse_pooler(connection)
         with connection.cursor() as cursor:
             cursor.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
 
@@ -184,6 +190,10 @@ class Dialect(base.Dialect):
         """Return a bell; None with another driver than psycopg 3."""
         return ListenBell(table, connections, self.timeouts.read) if self._is_psycopg else None
 
+    def shares_sessions(self, first: Any, second: Any) -> bool:
+        """Tell whether two driver connections are seen to speak to one session of the server."""
+        return any(_session_of(first) == _session_of(second) for _ in range(_ASKED))
+
     def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
         """Say why different keys in `column` may be equal, or None: only some ICU collations do that."""
         deterministic = connection.execute(_DETERMINISTIC, {"table": table, "column": column}).scalar()
@@ -210,6 +220,30 @@ class Dialect(base.Dialect):
 def _is_turned_away(error: DBAPIError) -> bool:
     """Tell whether the server refuses this user for good, as far as its words say so: libpq passes on nothing else."""
     return "FATAL:" in str(error.orig) and any(words in str(error.orig) for words in _TURNED_AWAY)
+
+
+def _refuse_pooler(connection: Any) -> None:
+    """Raise PoolerError, the connection closed, unless the server answers that let us in.
+
+    A pooler lets clients in itself, and makes up the process number that the server would have told; with it a client
+    asks for a statement to be cancelled. Of drivers that do not pass it on nothing is known; both psycopgs do.
+    """
+    told = getattr(getattr(connection, "info", None), "backend_pid", None)
+    if told is None or told == _session_of(connection):
+        return
+    connection.close()
+    raise PoolerError(
+        "a connection pooler such as PgBouncer stands before this PostgreSQL, and what psched sets in a session would "
+        "stay set for the pooler's other clients; connect to PostgreSQL directly, or set `pooler: session` if the "
+        "pooler gives each client a session of its own (PgBouncer: pool_mode = session)"
+    )
+
+
+def _session_of(connection: Any) -> int:
+    """Return the process number of the session that a driver connection speaks to at this moment."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
 
 
 def _state(error: DBAPIError) -> str | None:

@@ -319,16 +319,18 @@ def create_scheduler(
     timezone: str = "UTC",
     retention_time: float = 300.0,
     tls: Mapping[str, Any] | None = None,
+    pooler: str | None = None,
 ) -> Scheduler:
     """Return a scheduler on the database at `url`; nothing is connected yet.
 
     `prefix` sets apart schedulers that share a database: its tables are named after it. `concurrency`: how many
     handlers this instance runs at a time. `timezone`: of registrations that name none. `retention_time`: seconds for
     which tasks that are over are kept. `poll_interval`: seconds between looks at a database that calls nobody.
+    `tls` and `pooler` are the configuration's keys of these names.
 
     Raises ConfigError.
     """
-    place = place_of(url, prefix, timezone, {} if tls is None else tls, retention_time)
+    place = place_of(url, prefix, timezone, {} if tls is None else tls, retention_time, pooler)
     place.open().close()  # what is wrong with the URL is said here, not in the first push
     check_seconds("poll_interval", poll_interval, above=True)
     if type(concurrency) is not int or not 1 <= concurrency <= 1000:

@@ -55,7 +55,14 @@ class Place:
         stores = open_stores(
             schedules.type,
             StoreSettings(
-                schedules.url, holder, schedules.table, queue.table, schedules.tls, reckoning, min(threads, _MOST)
+                schedules.url,
+                holder,
+                schedules.table,
+                queue.table,
+                schedules.tls,
+                reckoning,
+                min(threads, _MOST),
+                pooler=schedules.pooler,
             ),
         )
         if stores.schedules is None or stores.queue is None:
@@ -119,7 +126,9 @@ class Opened:
         self.queue.close()
 
 
-def place_of(url: str, prefix: str, timezone: str, tls: Mapping[str, Any], retention: float) -> Place:
+def place_of(
+    url: str, prefix: str, timezone: str, tls: Mapping[str, Any], retention: float, pooler: str | None = None
+) -> Place:
     """Return where a scheduler with this URL and prefix keeps its rows. Raises ConfigError."""
     if not isinstance(tls, Mapping):
         raise ConfigError(f"tls: expected a mapping, got {tls!r}")
@@ -131,6 +140,7 @@ def place_of(url: str, prefix: str, timezone: str, tls: Mapping[str, Any], reten
             "url": url,
             "timezone": timezone,
             "tls": dict(tls),
+            "pooler": pooler,
             "retention_time": retention,
             "schedules": {"table": f"{stem}_schedules"},
             "queue": {"table": f"{stem}_queue"},

@@ -8,6 +8,7 @@ import pytest
 
 from psched.cli.doctor import clock_finding
 from tests.cli.commands import Commands, Outcome
+from tests.lab.pgbouncer import PgBouncer
 from tests.lab.servers import Server
 
 APP = "import psched\napp = psched.App()\n@app.task('t')\ndef handle(task): ...\n"
@@ -115,3 +116,17 @@ def test_what_is_overdue_is_a_failure(psched: Commands) -> None:
     assert message.startswith("'late': its occurrence 1600000020 is not finished ")
     psched.ok("pause", "late")
     assert findings(psched("doctor", "--json"))["overdue"][0]
+
+
+def test_a_pooler_is_told_with_the_remedy(fresh: Commands, postgresql: Server) -> None:
+    with postgresql.database() as url, PgBouncer(postgresql, "transaction") as pooler:
+        fresh.use(url)
+        fresh.ok("init")
+        fresh.use(pooler.url(url.rpartition("/")[2]))
+        ok, message = findings(fresh("doctor", "--json"))["pooler"]
+        assert not ok
+        assert "connect to PostgreSQL directly, or set `pooler: session`" in message
+        fresh.use(pooler.url(url.rpartition("/")[2]), "  pooler: session\n")
+        ok, message = findings(fresh("doctor", "--json"))["pooler"]
+        assert not ok
+        assert "two connections are given one session" in message

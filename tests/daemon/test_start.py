@@ -13,6 +13,8 @@ import pytest
 
 from psched.cron import tz_database
 from tests.daemon.harness import Daemon
+from tests.lab.pgbouncer import PgBouncer
+from tests.lab.servers import Server
 
 Make = Callable[..., Daemon]
 
@@ -73,6 +75,14 @@ def test_a_missing_table_ends_the_start_and_names_the_remedy(make_daemon: Make) 
     daemon.configure(table="other")
     assert daemon.start(wait=False).end() == 1
     assert "psched init" in daemon.errors()
+
+
+def test_a_pooler_ends_the_start_and_the_remedy_is_told(make_daemon: Make, postgresql: Server) -> None:
+    daemon = make_daemon()
+    with PgBouncer(postgresql, "transaction") as pooler:
+        daemon.configure(url=pooler.url("postgres"))
+        assert daemon.start(wait=False).end() == 1
+    assert "connect to PostgreSQL directly, or set `pooler: session`" in daemon.errors()
 
 
 def test_the_log_says_which_tz_database_is_in_use(make_daemon: Make) -> None:

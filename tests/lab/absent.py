@@ -56,6 +56,7 @@ PACKAGES = {
     "systemd-analyze": Package("systemd", "systemd"),
     "systemd-nspawn": Package("systemd", "systemd-container"),
     "dbus-daemon": Package("systemd", "dbus"),
+    "pgbouncer": Package("PgBouncer", "pgbouncer", "pgbouncer"),
     "logrotate": Package("logrotate", "logrotate"),
 }
 """Program → the package it comes with."""

@@ -10,9 +10,10 @@ import threading
 
 import pytest
 
-from psched import ConfigError
+from psched import ConfigError, create_scheduler
 from tests.lab.laboratory import Lab
 from tests.lab.mariadb import MariaDB
+from tests.lab.pgbouncer import PgBouncer
 from tests.lab.postgresql import PostgreSQL
 from tests.lab.redis import Redis
 from tests.lab.servers import Server
@@ -107,3 +108,15 @@ def test_a_redis_that_is_away_forgets_its_scripts_or_its_clients_is_waited_for(l
             go_on(site, occurrences, 4)
         fired = sorted(set(occurrences))  # several threads catch up, and what lost its answer is begun again
         assert fired == list(range(fired[0], fired[-1] + 1))
+
+
+def test_a_pooler_is_refused_unless_sessions_are_the_schedulers_own(postgresql: Server) -> None:
+    with postgresql.database() as url, PgBouncer(postgresql, "session", sessions=10) as pooler:
+        behind = pooler.url(url.rpartition("/")[2])
+        refused = create_scheduler(behind)
+        refused.bind("task", print)
+        for call in (refused.start, lambda: refused.push("task")):
+            with pytest.raises(ConfigError, match="set `pooler: session`"):
+                call()
+        with create_scheduler(behind, pooler="session") as scheduler:
+            assert scheduler.push("task")

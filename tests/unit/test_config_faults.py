@@ -40,6 +40,18 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
             {"type": "nowhere.store"},
             "config: type: no store 'nowhere.store'; there are rdb, redis and rdb_compat, or a package of your own",
         ),
+        (
+            {"pooler": "session"},
+            "config: schedules: pooler: session is for PostgreSQL, not sqlite://; leave the key out",
+        ),
+        (
+            {"type": "redis", "url": "redis://127.0.0.1/0", "pooler": "session"},
+            "config: schedules: pooler: session is for PostgreSQL, not redis://; leave the key out",
+        ),
+        (
+            {"url": "postgresql://127.0.0.1/psched", "pooler": "transaction"},
+            "config: pooler: expected session or none, got 'transaction'",
+        ),
         ({"type": ["rdb"]}, "config: type: expected text, got ['rdb']"),
         ({"retry_wiat": 3}, "config: retry_wiat: unknown key; did you mean 'retry_wait'?"),
         ({"schedules": {"tabel": "x"}}, "config: schedules.tabel: unknown key; did you mean 'table'?"),

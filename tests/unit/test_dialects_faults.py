@@ -69,6 +69,8 @@ def test_errors_of_mysql_are_told_apart(error: Exception, fault: Fault | None) -
         ("57P01", LOST),
         ("57P03", LOST),
         ("25P03", LOST),
+        ("26000", LOST),
+        ("42P05", LOST),
         ("23505", None),
         ("42P01", None),
         ("22001", None),

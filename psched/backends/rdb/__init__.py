@@ -15,9 +15,9 @@ def open_stores(settings: StoreSettings) -> Stores:
     """Return a store for each table that is named. Raises ConfigError."""
     stores = Stores()
     if settings.schedules is not None:
-        database = open_database(settings.url, settings.tls, settings.connections)
+        database = open_database(settings.url, settings.tls, settings.connections, settings.pooler)
         stores = stores._replace(schedules=RdbScheduleStore(database, settings.schedules, settings))
     if settings.queue is not None:
-        database = open_database(settings.url, settings.tls, settings.connections)
+        database = open_database(settings.url, settings.tls, settings.connections, settings.pooler)
         stores = stores._replace(queue=RdbTaskStore(database, settings.queue, settings.holder))
     return stores

@@ -12,8 +12,10 @@ def open_stores(settings: StoreSettings) -> Stores:
     """Return a store for each table that is named. Raises ConfigError."""
     stores = Stores()
     if settings.schedules is not None:
-        database = open_database(settings.url, settings.tls)
+        database = open_database(settings.url, settings.tls, pooler=settings.pooler)
         stores = stores._replace(schedules=CompatScheduleStore(database, settings.schedules, settings))
     if settings.queue is not None:
-        stores = stores._replace(queue=CompatTaskStore(open_database(settings.url, settings.tls), settings.queue))
+        stores = stores._replace(
+            queue=CompatTaskStore(open_database(settings.url, settings.tls, pooler=settings.pooler), settings.queue)
+        )
     return stores

@@ -70,10 +70,19 @@ class Layout:
 
     def diagnose(self) -> Iterator[Finding]:
         """Yield what `psched doctor` shows."""
+        if self._database.dialect.pooler is not None:
+            yield self._pooler_finding()
         problem = self.problem()
         yield Finding("table", problem is None, f"{self._table.name} is there" if problem is None else problem)
         if problem is None:
             yield from self._database.run(lambda connection, _: list(self._findings(connection)))
+
+    def _pooler_finding(self) -> Finding:
+        """Return whether the configured `pooler` keeps what is said of it."""
+        if self._database.shares_sessions():
+            wish = "set the pooler to sessions (PgBouncer: pool_mode = session), or connect to the database directly"
+            return Finding("pooler", False, f"two connections are given one session of the database; {wish}")
+        return Finding("pooler", True, "each connection has a session of its own")
 
     def _create(self, connection: Connection) -> str | None:
         unfit = self._database.dialect.unfit(connection)
