@@ -94,6 +94,8 @@ class Sieve:
 
     def _is_only_retried(self, claim: Claim) -> bool:
         """Tell whether nothing but a retry comes of it, so that it can be one of many."""
+        if not _has_usable_lease(claim):
+            return False
         allowed = self._completion.attempts_allowed(claim.row, None)
         return not claim.lease.cancel_requested and (allowed is None or claim.row.attempts < allowed)
 
@@ -129,6 +131,13 @@ class Sieve:
         else:
             if outcome != "retried":
                 log.info("key=%s is %s, and was not run", claim.row.key, outcome)
+
+
+def _has_usable_lease(claim: Claim) -> bool:
+    """Tell whether the key and the fence are what statements about many rows take; SQLite stores anything in both."""
+    key: object = claim.lease.key
+    fence: object = claim.lease.fence
+    return isinstance(key, str) and "\0" not in key and isinstance(fence, int)
 
 
 def _say_lost(claim: Claim, lost: ScheduleError) -> None:

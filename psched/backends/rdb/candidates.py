@@ -7,13 +7,16 @@ from typing import Any
 
 from sqlalchemy import (
     BindParameter,
+    ColumnElement,
     Connection,
     RowMapping,
     Select,
     Table,
     bindparam,
+    case,
     func,
     literal,
+    literal_column,
     null,
     select,
     union_all,
@@ -94,7 +97,7 @@ class Candidates:
             else:
                 running[user] = (count, most)
         if without_row:  # in one order, whoever else makes some of them
-            connection.execute(self._make, [{"user_name": user} for user in sorted(without_row)])
+            connection.execute(self._make, [{"user_name": user} for user in sorted(without_row, key=str)])
         candidates = []
         for user, due, most in given:
             count, least = running.get(user, (0, None))
@@ -173,7 +176,7 @@ class Candidates:
         some: BindParameter[str] = bindparam("users", expanding=True)
         self._running_open = select(func.count()).where(c.user_name == NOBODY, c.holder > "", *runs)
         held_of_some = (c.user_name.in_(some), has_user(table), found.holder > "", *runs)
-        running = select(c.user_name, func.count(), func.min(c.max_running)).where(*held_of_some)
+        running = select(c.user_name, func.count(), func.min(limit_of(table))).where(*held_of_some)
         has_row = select(users.c.user_name, literal(_HAS_ROW), null()).where(users.c.user_name.in_(some))
         self._running = union_all(running.group_by(c.user_name), has_row)
 
@@ -193,9 +196,14 @@ def _told(types: WantedTypes | None) -> Mapping[str, Any]:
     return {} if types is None else types.parameters
 
 
+def limit_of(queue: Table) -> ColumnElement[int]:
+    """Return the `max_running` of a row, NULL where it is no limit."""
+    return case((queue.c.max_running >= literal_column("1"), queue.c.max_running))
+
+
 def least_of(one: object, other: object) -> int | None:
-    """Return the smaller of two limits; None is none, and so is what somebody has spoilt."""
-    return min((limit for limit in (one, other) if isinstance(limit, int)), default=None)
+    """Return the smaller of two limits; None is none, and so is what is no number from 1 on."""
+    return min((limit for limit in (one, other) if isinstance(limit, int) and limit >= 1), default=None)
 
 
 def _room(candidates: Iterable[Candidate], enough: int) -> int:

@@ -81,7 +81,10 @@ _READY_AND_KEY = itemgetter(1, 0)
 
 def earliest_first(rows: Sequence[ClaimedRow]) -> Sequence[ClaimedRow]:
     """Return rows that were just leased in the order of their due times before."""
-    return sorted(rows, key=_READY_AND_KEY)
+    try:
+        return sorted(rows, key=_READY_AND_KEY)
+    except TypeError:  # SQLite has keys that are no text
+        return sorted(rows, key=lambda row: (row[1], str(row[0])))
 
 
 class OneStatement:

@@ -215,7 +215,8 @@ class _Turns:
         if some:
             self._claim_for({user: given[user] for user in some}, patient=False)
         turn = {user: number for number, user in enumerate(given)}
-        self._rows[before:] = sorted(self._rows[before:], key=lambda row: turn[row[_USER]])
+        of_nobody = turn.get(NOBODY, 0)  # the band of a row decides, not what else its user says
+        self._rows[before:] = sorted(self._rows[before:], key=lambda row: turn.get(row[_USER], of_nobody))
 
     def _claim_for(self, given: dict[str, int], patient: bool) -> None:
         claimed = self._claiming._users.claim(

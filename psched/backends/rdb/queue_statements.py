@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Table, Update, bindparam, case, delete, func, null, select, update
 
-from psched.backends.rdb.statements import LeaseStatements, after, next_fence
+from psched.backends.rdb.statements import LeaseStatements, after, next_fence, one_more
 from psched.backends.rdb.tables import CANCELLED, FAILED, FINISHED, RUNNING, USER_BAND, WAITING
 from psched.dialects.base import now_ms
 from psched.dialects.given import Compiled
@@ -29,7 +29,7 @@ class QueueStatements:
         self.cancel = self._of_one(WAITING).values(status=CANCELLED, cancel_requested=1, **self._retired())
         self.flag = self._of_one(RUNNING).values(cancel_requested=1, updated=now_ms())
         self.force_finish = self._of_one(WAITING, RUNNING).values(
-            status=FINISHED, holder=None, fence=c.fence + 1, **self._retired()
+            status=FINISHED, holder=None, fence=next_fence(table), **self._retired()
         )
         self.preempt = self._preempting()
         self.revive = self._reviving()
@@ -63,7 +63,7 @@ class QueueStatements:
             (c.claim, bindparam("claim_number")),
             (c.holder, bindparam("claimer")),
             (c.node, bindparam("claimer")),
-            (c.attempts, c.attempts + 1),
+            (c.attempts, one_more(c.attempts)),
             (c.updated, now_ms()),
         )
 
@@ -77,7 +77,7 @@ class QueueStatements:
             attempts=0,
             crashes=0,
             cancel_requested=0,
-            fence=c.fence + 1,
+            fence=next_fence(self._table),
             finished_at=None,
             purge_at=None,
             updated=now_ms(),

@@ -39,11 +39,13 @@ def claimed_schedule(holder: str, row: Sequence[Any]) -> Claim:
 
 def _plain_schedule(holder: str, row: Sequence[Any]) -> ScheduleRow | None:
     """Return the schedule of a row that is as it should be, never paused nor run besides; None for any other."""
-    key, _, _, due, _, _, type_, data, attempts, error, cron, timezone, delay, time, last, *rest = row
+    key, _, fence, due, _, _, type_, data, attempts, error, cron, timezone, delay, time, last, *rest = row
     *apart, catch_up, lateness, alert, version = rest
     texts = key.__class__ is type_.__class__ is data.__class__ is cron.__class__ is timezone.__class__ is str
     numbers = attempts.__class__ is delay.__class__ is time.__class__ is version.__class__ is int
     if not (texts and numbers and type_ and apart == _NOT_APART and catch_up in CATCH_UP):
+        return None
+    if "\0" in key or not key or fence.__class__ is not int:
         return None
     times = 0 <= time <= _LAST_MS and (last is None or (last.__class__ is int and 0 <= last <= _LAST_MS))
     bounds = lateness is None and alert is None and 0 <= delay <= _LAST_MS
@@ -74,7 +76,8 @@ def _plain_schedule(holder: str, row: Sequence[Any]) -> ScheduleRow | None:
 def read_schedule(row: Mapping[Any, Any]) -> ScheduleRow:
     """Return a stored schedule; what cannot be used of it is its `problem`."""
     fields = Fields(row)
-    key = fields.text("key")
+    key = fields.key("key")
+    fields.number("fence")
     status = fields.text("status")
     attempts = fields.number("attempts")
     return ScheduleRow(

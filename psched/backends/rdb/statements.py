@@ -39,6 +39,11 @@ GIVEN_LEASE = {"key": ExactText(255), "fence": BigInteger(), "claim": BigInteger
 _GIVEN_RETRY = {**GIVEN_LEASE, "wait": BigInteger(), "error": LongText(), "version": BigInteger()}
 
 
+def one_more(column: ColumnElement[int], most: int = 2**31 - 1) -> ColumnElement[int]:
+    """Return `column` + 1, but never more than `most`: a row at its end must not fail the statement of all others."""
+    return case((column < literal_column(str(most)), column + literal_column("1")), else_=column)
+
+
 def after(name: str) -> ColumnElement[int]:
     """Return the time `name` (a parameter, in milliseconds) from now."""
     return now_ms() + bindparam(name, type_=BigInteger)
@@ -49,7 +54,7 @@ def next_fence(table: Table) -> ColumnElement[int]:
 
     After a failover that lost acquires the clock alone keeps it from being one that a lost acquire was given.
     """
-    return larger_of(table.c.fence + 1, now_ms())
+    return larger_of(one_more(table.c.fence, 2**63 - 1), now_ms())
 
 
 def held_by(table: Table, holder: ColumnElement[str]) -> ColumnElement[bool]:
@@ -169,7 +174,7 @@ class LeaseStatements:
                 (c.claim, bindparam("claim_number")),
                 (c.holder, bindparam("claimer")),
                 (c.node, bindparam("claimer")),
-                (c.attempts, c.attempts + 1),
+                (c.attempts, one_more(c.attempts)),
                 (c.updated, now_ms()),
             )
         )
@@ -245,9 +250,9 @@ class LeaseStatements:
             .ordered_values(
                 (c.due, now_ms() + case((suspect, wait), else_=0)),
                 (c.attempts, c.attempts - case((suspect, 0), else_=1)),
-                (c.crashes, c.crashes + case((suspect, 1), else_=0)),
+                (c.crashes, case((suspect, one_more(c.crashes)), else_=c.crashes)),
                 (c.last_error, case((suspect, literal(WORKER_DIED, c.last_error.type)), else_=c.last_error)),
-                (c.fence, c.fence + 1),
+                (c.fence, next_fence(self._table)),
                 (c.status, WAITING),
                 (c.holder, None),
                 (c.updated, now_ms()),

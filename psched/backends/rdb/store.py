@@ -11,6 +11,7 @@ from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.nodes import RdbNodes, shared_nodes_table
 from psched.backends.rdb.schema_version import HashedLayout, meta_table
 from psched.backends.rdb.waiting import DueTimes, TypeHeads
+from psched.backends.sql.layout import NAMED, unusable
 from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
 from psched.dialects.once import shared
@@ -66,6 +67,7 @@ class RdbLeaseStore(SqlStore):
         yield from super().diagnose()
         if self._layout.problem() is None:
             name, dialect = self._rows.name, self._database.dialect
+            yield unusable(self._due_times.never_due(NAMED + 1))
             problem = self._database.run(lambda connection, _: dialect.bell_problem(connection, name))
             if problem is not None:
                 yield Finding("calls", False, problem)

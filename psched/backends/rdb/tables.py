@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, text
+from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, MetaData, String, Table, text
 
 from psched.backends.rdb.indexes import index_all, index_holders, index_some
 from psched.backends.sql.layout import checked_name
@@ -162,6 +162,14 @@ def queue_table(metadata: MetaData, name: str, partial_indexes: bool) -> Table:
         Column("cancel_requested", Integer, nullable=False, server_default="0"),
         Column("finished_at", BigInteger),
         Column("purge_at", BigInteger),
+        CheckConstraint("(due IS NULL) = (status IN ('finished', 'failed', 'cancelled'))", name=f"{name}_has_due"),
+        CheckConstraint("(due IS NULL) = (band IS NULL)", name=f"{name}_has_band"),
+        CheckConstraint(
+            f"band = priority + CASE WHEN user_name > '' THEN {USER_BAND} ELSE 0 END", name=f"{name}_right_band"
+        ),
+        CheckConstraint("purge_at IS NULL OR due IS NULL", name=f"{name}_no_purge"),
+        CheckConstraint("max_running >= 1", name=f"{name}_max_running"),
+        CheckConstraint("typeof(user_name) = 'text'", name=f"{name}_user").ddl_if(dialect="sqlite"),
     )
     c = table.c
     in_band = text("band IS NOT NULL")
@@ -200,8 +208,13 @@ def has_users(band: int) -> bool:
     return band > USER_BAND // 2
 
 
-def _leased_table(metadata: MetaData, name: str, claimed: tuple[str, ...], *columns: Column[Any]) -> Table:
+def _leased_table(
+    metadata: MetaData, name: str, claimed: tuple[str, ...], *columns: Column[Any] | CheckConstraint
+) -> Table:
     """Return a table of due rows with leases: everything that leases.py writes, and `columns`.
+
+    CHECK constraints keep out rows that could never be due, and keys that SQLite alone would store: what else may stand
+    in a row costs that row only, but these could not be named, settled or deleted.
 
     `claimed`: the columns that are read of a row that was just leased.
 
@@ -228,6 +241,9 @@ def _leased_table(metadata: MetaData, name: str, claimed: tuple[str, ...], *colu
         Column("last_error", LongText),
         Column("created", BigInteger, nullable=False, server_default="0"),
         Column("updated", BigInteger, nullable=False, server_default="0"),
+        CheckConstraint('typeof("key") = \'text\' AND length("key") BETWEEN 1 AND 255', name=f"{name}_key").ddl_if(
+            dialect="sqlite"
+        ),
         info={"claimed": claimed},
         mysql_engine="InnoDB",
         mysql_charset="utf8mb4",

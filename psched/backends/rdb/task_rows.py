@@ -32,14 +32,16 @@ def claimed_task(holder: str, row: Sequence[Any]) -> Claim:
 
 def _plain_task(holder: str, row: Sequence[Any]) -> TaskRow | None:
     """Return the task of a row that is as it should be, and not compressed; None for any other."""
-    key, _, _, due, _, _, type_, data, attempts, error, *rest = row
+    key, _, fence, due, _, _, type_, data, attempts, error, *rest = row
     cancelled, run_at, created, user, most_running, priority, most = rest
     texts = key.__class__ is type_.__class__ is data.__class__ is user.__class__ is str
     numbers = attempts.__class__ is run_at.__class__ is created.__class__ is priority.__class__ is int
     if not (texts and numbers and type_ and data[:1] == "{" and -_LAST_MS <= run_at <= _LAST_MS):
         return None
+    if "\0" in key or not key or fence.__class__ is not int:
+        return None
     optional = most.__class__ in _LIMITS and most_running.__class__ in _LIMITS and error.__class__ in _ERRORS
-    if not (optional and -_LAST_MS <= created <= _LAST_MS):
+    if not (optional and -_LAST_MS <= created <= _LAST_MS) or (most_running is not None and most_running < 1):
         return None
     try:
         content = decode(data)
@@ -67,8 +69,9 @@ def _plain_task(holder: str, row: Sequence[Any]) -> TaskRow | None:
 def read_task(row: Mapping[Any, Any]) -> TaskRow:
     """Return a stored task; what cannot be used of it is its `problem`."""
     fields = Fields(row)
-    key = fields.text("key")
+    key = fields.key("key")
     stored = row["data"]
+    fields.number("fence")
     return TaskRow(
         key=key,
         type=fields.text("type") or type_from_key(key),
@@ -82,7 +85,7 @@ def read_task(row: Mapping[Any, Any]) -> TaskRow:
         created_at=fields.optional_seconds("created", 1000),
         finished_at=fields.optional_seconds("finished_at", 1000),
         user=fields.text("user_name") or None,
-        max_running=fields.optional_number("max_running"),
+        max_running=fields.limit("max_running"),
         priority=fields.number("priority"),
         max_attempts=fields.optional_number("max_attempts"),
         cancel_requested=bool(row["cancel_requested"]),

@@ -28,10 +28,10 @@ from sqlalchemy import (
     update,
 )
 
-from psched.backends.rdb.candidates import least_of
+from psched.backends.rdb.candidates import least_of, limit_of
 from psched.backends.rdb.claiming import ClaimedRow, Parameters, WantedTypes
 from psched.backends.rdb.indexes import has_user, has_user_and_type, of_users
-from psched.backends.rdb.statements import LeaseStatements, TypesShape, in_no_index
+from psched.backends.rdb.statements import LeaseStatements, TypesShape, in_no_index, next_fence
 from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.dialects.base import Dialect, now_ms
 from psched.dialects.database import Database
@@ -174,9 +174,9 @@ class UserClaims:
         of_some = (has_user(table), c.user_name.in_(bindparam("users", expanding=True)))
         held = (*of_some, of_users(table).holder > "", c.status == RUNNING)
         is_over = func.sum(case((c.due <= now_ms(), 1), else_=0))
-        counted = (func.count().label("running"), func.min(c.max_running).label("most"), is_over.label("ended"))
+        counted = (func.count().label("running"), func.min(limit_of(table)).label("most"), is_over.label("ended"))
         self._held = select(c.user_name, *counted).where(*held).group_by(c.user_name)
-        ended = {"status": WAITING, "holder": None, "fence": c.fence + 1, "updated": now_ms()}
+        ended = {"status": WAITING, "holder": None, "fence": next_fence(table), "updated": now_ms()}
         self._end = update(table).where(*held, c.due <= now_ms()).values(ended)
         statements = shared(LeaseStatements, dialect, table)
         claim = statements.claim(of_keys)

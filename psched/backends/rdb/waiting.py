@@ -11,15 +11,28 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, FromClause, Select, Table, bindparam, func, select, tuple_, union_all
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    FromClause,
+    Select,
+    Table,
+    bindparam,
+    func,
+    select,
+    tuple_,
+    union_all,
+)
 
 from psched.backends.rdb.claiming import type_parameters
 from psched.backends.rdb.tables import USER_BAND
+from psched.backends.sql.fields import LAST_SECOND
 from psched.dialects.base import Dialect, now_ms
 from psched.dialects.database import Database
 from psched.dialects.given import Compiled
 from psched.dialects.once import once
 
+_LAST_MS = LAST_SECOND * 1000
 _ABOVE_ALL = 2 * USER_BAND
 _BELOW_ALL = -2 * USER_BAND
 
@@ -29,6 +42,10 @@ class DueTimes(Protocol):
 
     def next_due(self, types: Collection[str] | None) -> float | None:
         """Return the seconds until something is due, 0.0 when it is; None when nothing is stored."""
+        ...
+
+    def never_due(self, most: int) -> list[str]:
+        """Return keys of rows that psched never wrote so: they will never be due, or not in this calendar."""
         ...
 
 
@@ -52,8 +69,14 @@ class OneOrder:
         if count not in self._by_types:
             self._by_types[count] = Compiled(self._statement(count))
         statement, values = self._by_types[count], type_parameters(types)
-        ((wait,),) = self._database.run_direct(lambda connection, _: statement.rows(connection, values))
-        return None if wait is None else max(0.0, wait / 1000)
+        ((due, now),) = self._database.run_direct(lambda connection, _: statement.rows(connection, values))
+        return max(0.0, (due - now) / 1000) if isinstance(due, int | float) else None
+
+    def never_due(self, most: int) -> list[str]:
+        """Return keys of rows due after the last year; on SQLite also of those whose due time is no number."""
+        c = self._table.c
+        beyond = select(c.key).where(c.due > _LAST_MS).order_by(c.due, c.key).limit(most)
+        return list(self._database.run(lambda connection, _: connection.execute(beyond).scalars().all()))
 
     def _statement(self, type_count: int | None) -> Select[Any]:
         c = self._table.c
@@ -61,7 +84,8 @@ class OneOrder:
         if type_count is not None:
             firsts = [self._first(c.type == bindparam(f"type_{number}")) for number in range(type_count)]
         due = union_all(*(select(first.scalar_subquery().label("due")) for first in firsts)).subquery()
-        return select(func.min(due.c.due) - now_ms())
+        columns: list[ColumnElement[Any]] = [func.min(due.c.due), now_ms()]
+        return select(*columns)
 
     def _first(self, *conditions: ColumnElement[bool]) -> Select[Any]:
         c = self._table.c
@@ -73,7 +97,7 @@ class _Found:
     """What one look at the bands of some types found: the earliest due times, and bands that were not known."""
 
     now: int
-    heads: list[int] = field(default_factory=list)
+    heads: list[float] = field(default_factory=list)
     bands: dict[str | None, tuple[int, ...]] = field(default_factory=dict)
     more: bool = False
 
@@ -109,6 +133,29 @@ class ManyBands:
                 return found.wait
         return None
 
+    def never_due(self, most: int) -> list[str]:
+        """Return keys of rows in no band that is looked at; in each band, of those that are never due."""
+        c = self._table.c
+        lowest, highest = -USER_BAND // 2, USER_BAND + USER_BAND // 2
+
+        def work(connection: Connection, uncertain: bool) -> list[str]:
+            found: list[str] = []
+
+            def look_at(*conditions: ColumnElement[bool]) -> None:
+                of_some = select(c.key).where(*conditions).order_by(c.band, c.due, c.key).limit(most - len(found))
+                found.extend(connection.execute(of_some).scalars())
+
+            band = connection.execute(select(func.max(c.band)).where(c.band <= highest)).scalar()
+            look_at(c.band > highest)
+            look_at(c.band < lowest)
+            while band is not None and len(found) < most:
+                look_at(c.band == band, c.due.is_(None))
+                look_at(c.band == band, c.due > _LAST_MS)
+                band = connection.execute(select(func.max(c.band)).where(c.band < band)).scalar()
+            return found
+
+        return self._database.run(work)
+
     def _look(self, kinds: Sequence[str | None]) -> _Found:
         known = _of_one_width([self._known.get(kind, ()) for kind in kinds])
         typed, width = kinds[0] is not None, len(known[0])
@@ -124,7 +171,7 @@ class ManyBands:
             numbers = numbers[2 * len(bands) + 1 :]
             new = [band for band in gaps if band is not None]
             live = [band for band, head in zip(bands, heads, strict=True) if head is not None]
-            found.heads += [head for head in heads if head is not None]
+            found.heads += [head for head in heads if isinstance(head, int | float)]
             found.bands[kind] = tuple(sorted([*live, *new]))
             found.more = found.more or bool(new)
         return found
@@ -143,13 +190,15 @@ class ManyBands:
     def _first(self, *conditions: ColumnElement[bool]) -> ColumnElement[Any]:
         """Return the earliest due time. PostgreSQL would read all of them for a plain minimum."""
         c = self._table.c
-        return select(c.due).where(*conditions).order_by(c.due, c.key).limit(1).scalar_subquery()
+        of_some = (*conditions, c.due.is_not(None))
+        return select(c.due).where(*of_some).order_by(c.due, c.key).limit(1).scalar_subquery()
 
     def _last(self, *conditions: ColumnElement[bool]) -> ColumnElement[Any]:
         """Return the highest band."""
         c = self._table.c
         backwards = (c.band.desc(), c.due.desc(), c.key.desc())
-        return select(c.band).where(*conditions).order_by(*backwards).limit(1).scalar_subquery()
+        of_some = (*conditions, c.due.is_not(None))
+        return select(c.band).where(*of_some).order_by(*backwards).limit(1).scalar_subquery()
 
 
 class TypeHeads:
@@ -173,7 +222,7 @@ class TypeHeads:
         rows = self._database.run_direct(lambda connection, _: self._statement.rows(connection, {}))
         heads: dict[str, float] = {}
         for type_, due, now in rows:
-            if due is not None:
+            if isinstance(due, int | float):
                 wait = max(0.0, (due - now) / 1000)
                 heads[type_] = min(wait, heads.get(type_, wait))
         self._due = frozenset(type_ for type_, wait in heads.items() if wait == 0)

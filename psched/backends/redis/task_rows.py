@@ -79,7 +79,7 @@ def read_task(row: Mapping[str, Any]) -> TaskRow:
         created_at=fields.optional_seconds("created", 1000),
         finished_at=fields.optional_seconds("finished_at", 1000),
         user=fields.text("user") or None,
-        max_running=fields.optional_number("max_running"),
+        max_running=fields.limit("max_running"),
         priority=fields.number("priority"),
         max_attempts=fields.optional_number("max_attempts"),
         cancel_requested=bool(row["cancel_requested"]),

@@ -26,6 +26,13 @@ class Fields:
         self._complain(name, "text", value)
         return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
+    def key(self, name: str) -> str:
+        """Return a column of keys: non-empty text without NUL."""
+        value = self.text(name)
+        if not value or "\0" in value:
+            self._complain(name, "non-empty text without NUL", value)
+        return value
+
     def optional_text(self, name: str) -> str | None:
         """Return a text column that may be NULL."""
         return None if self._row[name] is None else self.text(name)
@@ -48,6 +55,14 @@ class Fields:
     def optional_number(self, name: str) -> int | None:
         """Return an integer column that may be NULL."""
         return None if self._row[name] is None else self.number(name)
+
+    def limit(self, name: str) -> int | None:
+        """Return a column of integers from 1 on, None for NULL and for what is none."""
+        value = self.optional_number(name)
+        if value is None or value >= 1:
+            return value
+        self._complain(name, "a whole number, 1 or more", value)
+        return None
 
     def seconds(self, name: str, per_second: int = 1) -> float:
         """Return a column of `per_second` units to the second in seconds; 0 when no calendar reaches that far."""

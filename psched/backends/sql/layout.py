@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from sqlalchemy import Connection, Index, Table, false, inspect, literal_column, select, update
 from sqlalchemy.exc import DBAPIError
@@ -168,6 +168,20 @@ class Layout:
                 raise
             return unwritable(self._table.name, error.orig)
         return Finding("writing", True, f"{self._table.name} can be written")
+
+
+NAMED = 10
+"""How many keys of rows that can never run `psched doctor` names."""
+
+
+def unusable(keys: Sequence[object]) -> Finding:
+    """Return what `psched doctor` shows of rows that will never be due; of more than `NAMED` it says that there are."""
+    if not keys:
+        return Finding("rows", True, "all can be due")
+    named = ", ".join(repr(key) for key in keys[:NAMED]) + (" and more" if len(keys) > NAMED else "")
+    return Finding(
+        "rows", False, f"never due, as their due times or priorities were written past psched: {named}; delete them"
+    )
 
 
 def unwritable(table: str, error: object) -> Finding:

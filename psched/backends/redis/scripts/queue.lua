@@ -114,6 +114,12 @@ local function leave(key)
   end
 end
 
+-- Returns the number of runs that a row allows its user, nil when it says none, or no number from 1 on.
+local function limit_of(text)
+  local found = tonumber(text)
+  return found and found >= 1 and found < 2 ^ 31 and found or nil
+end
+
 -- Writes the lease of a row that waits nowhere any more.
 local function begin(key, ends, holder, number)
   local row = row_of(key)
@@ -123,7 +129,7 @@ local function begin(key, ends, holder, number)
   call('HSET', row, 'fence', next_fence(is[5]), 'status', 'running', 'ready', whole(tonumber(is[3]) or now), 'due', whole(ends), 'claim', number,
     'holder', holder, 'node', holder, 'updated', whole(now))
   note('leases', key, type, whole(ends))
-  call('ZADD', T .. 'run:' .. user, tonumber(is[4]) or '+inf', key)
+  call('ZADD', T .. 'run:' .. user, limit_of(is[4]) or '+inf', key)
   mark('SADD', T .. 'held:' .. holder, key)
 end
 

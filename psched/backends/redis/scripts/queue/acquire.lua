@@ -115,7 +115,7 @@ local function look(user)
     pass(user, user.line.type)
     return look(user)
   end
-  user.limit, user.type = tonumber(is[1]), is[2] or ''
+  user.limit, user.type = limit_of(is[1]), is[2] or ''
   local most = least(user.most, user.limit)
   if most and user.running >= most then
     blocked[#blocked + 1] = {type = user.line.type, user = user.name}

@@ -1,0 +1,64 @@
+"""Tasks that were spoilt past psched: whatever one column of them holds costs themselves only."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from psched.model import TaskFilter
+from psched.retire import Retire
+from psched.source import LeaseTimes, Source
+from tests.stores.bench import FAR_OFF, LONG_AGO, soon
+from tests.stores.hostile import IN_SQL, QUEUE_COLUMNS, spoil
+from tests.stores.places import DATABASES
+from tests.stores.queue.bench import QueueBench, keys_in, row_of
+
+GOOD = {"good", "of a user"}
+
+
+@pytest.mark.parametrize("user", [None, "one"])
+@pytest.mark.parametrize("column", QUEUE_COLUMNS)
+def test_a_spoilt_column_stops_no_other_task(ours: QueueBench, column: str, user: str | None) -> None:
+    bench, store = ours, ours.queue()
+    bad = [f"bad{number:02}" for number in range(len(IN_SQL))]
+    bench.submit(store, bad, user=user)
+    spoil(bench, bad, "user" if bench.database == "redis" and column == "user_name" else column)
+    bench.submit(store, ["good"], run_at=LONG_AGO + 100)
+    bench.submit(store, ["of a user"], run_at=LONG_AGO + 101, user="one")
+    assert store.next_due() == 0.0
+    assert set(keys_in(store)) >= GOOD
+    source = Source(store, Retire(store, 100, max_attempts=None), LeaseTimes(60, 300, 15))
+    run = []
+    while tasks := source.poll_multi(50):
+        run += [task.key for task in tasks]
+        errors = dict(zip([task.key for task in tasks], source.finish_many(tasks, soon()), strict=True))
+        assert [errors.get(key) for key in GOOD] == [None, None]
+    assert set(run) >= GOOD
+    assert {row.key for row in store.list(TaskFilter()) if row.status == "finished"} >= GOOD
+    for key in bad:
+        store.get(key)
+    assert row_of(store, "good").status == "finished"
+    store.next_due()
+    store.due_by_type()
+    list(store.diagnose())
+    store.purge(500)
+
+
+@pytest.mark.parametrize("ours", DATABASES, indirect=True)
+def test_a_task_that_can_never_be_due_is_kept_out_and_told(ours: QueueBench) -> None:
+    bench, store = ours, ours.queue()
+    bench.submit(store, ["bad", "late", "good"])
+    assert [finding.message for finding in store.diagnose() if finding.subject == "rows"] == ["all can be due"]
+    columns = ["due = NULL", "band = NULL", "band = 1000", "status = 'finished'", "purge_at = 1", "max_running = 0"]
+    for assignment in [*columns, *(["key = X'00'", "key = ''"] if bench.database == "sqlite" else [])]:
+        with pytest.raises(sa.exc.DBAPIError):
+            bench.execute(f"UPDATE {{table}} SET {assignment} WHERE {bench.quoted_key} = 'bad'")
+    assert bench.rows.spoil("bad", "due", "NULL")
+    assert bench.rows.spoil("late", "due", str(10**18))
+    assert bench.rows.spoil("good", "due", str(FAR_OFF * 1000))
+    wait = store.next_due()
+    assert wait is not None
+    assert wait > 0
+    [told] = [finding for finding in store.diagnose() if finding.subject == "rows"]
+    assert not told.ok
+    assert "'bad', 'late';" in told.message

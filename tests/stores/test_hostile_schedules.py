@@ -1,0 +1,44 @@
+"""Schedules that were spoilt past psched: whatever one column of them holds costs themselves only."""
+
+from __future__ import annotations
+
+import pytest
+
+from psched.advance import Advance
+from psched.model import Rule
+from psched.source import LeaseTimes, Source
+from tests.stores.bench import LONG_AGO, Bench, soon
+from tests.stores.hostile import IN_SQL, SCHEDULE_COLUMNS, spoil
+from tests.stores.places import DATABASES
+
+OURS = [*(("rdb", database) for database in DATABASES), ("redis", "redis")]
+
+
+@pytest.mark.parametrize("bare", OURS, indirect=True, ids="-".join)
+@pytest.mark.parametrize("column", SCHEDULE_COLUMNS)
+def test_a_spoilt_column_stops_no_other_schedule(bench: Bench, column: str) -> None:
+    store = bench.open()
+    bad = [f"bad{number:02}" for number in range(len(IN_SQL))]
+    for key in bad:
+        bench.add(store, key, rule=Rule("0 0 1 1 *", "UTC"))
+    spoil(bench, bad, column)
+    bench.add(store, "good", due=LONG_AGO + 100, rule=Rule("0 0 1 1 *", "UTC"))
+    assert store.next_due() == 0.0
+    assert "good" in {row.key for row in store.list()}
+    source = Source(store, Advance(store, "vixie"), LeaseTimes(60, 300, 15))
+    run = set[str]()
+    for _ in range(100):
+        tasks = source.poll_multi(50)
+        if not tasks:
+            break
+        run |= {task.key for task in tasks}
+        errors = dict(zip([task.key for task in tasks], source.finish_many(tasks, soon()), strict=True))
+        assert errors.get("good") is None
+    assert "good" in run
+    assert store.ledger is not None
+    store.next_due()
+    store.due_by_type()
+    list(store.diagnose())
+    assert "good" in {row.key for row in store.list()}
+    for key in bad:
+        store.get(key)
