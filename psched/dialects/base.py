@@ -26,7 +26,7 @@ from psched.dialects.now import now_ms as now_ms  # noqa: PLC0414
 from psched.dialects.now import now_once as now_once  # noqa: PLC0414
 from psched.dialects.pairs import Executing, Prepared
 from psched.errors import ConfigError
-from psched.store import Bell
+from psched.store import Accepts, Bell
 
 
 class Fault(enum.Enum):
@@ -215,7 +215,7 @@ class Dialect:
         """Say why rows of `table` call nobody although they could, or None."""
         return None
 
-    def open_bell(self, connections: Connections, table: str) -> Bell | None:
+    def open_bell(self, connections: Connections, table: str, accepts: Accepts | None = None) -> Bell | None:
         """Return what rings when rows of `table` become due; None where the database calls nobody."""
         return None
 

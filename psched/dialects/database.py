@@ -27,7 +27,7 @@ from psched.dialects.kept import Kept
 from psched.dialects.pairs import Executing, Pair
 from psched.dialects.retries import Retries
 from psched.errors import ConfigError, NotSupportedError
-from psched.store import Bell
+from psched.store import Accepts, Bell
 
 log = logging.getLogger(__name__)
 
@@ -217,9 +217,9 @@ class Database:
                 raise
             log.warning("%s calls no idle worker when rows are due, so they poll: %s", table.name, error.orig)
 
-    def open_bell(self, table: str) -> Bell | None:
+    def open_bell(self, table: str, accepts: Accepts | None = None) -> Bell | None:
         """Return what rings when rows of `table` become due; None where the database calls nobody."""
-        return self.dialect.open_bell(self, table)
+        return self.dialect.open_bell(self, table, accepts)
 
     def is_same(self, other: Database) -> bool:
         """Tell whether `other` is the same database, reached in the same way."""

@@ -1,7 +1,8 @@
 """How PostgreSQL calls idle workers: triggers that NOTIFY, and a connection that LISTENs. Used in children and clients.
 
 The triggers ring for whoever makes a row due within some seconds, in which transaction and in which language ever; it
-is heard when that commits. PostgreSQL lets transactions that notify commit one after another: that is the price.
+is heard when that commits. A ring tells the type of the row, after an equals sign. PostgreSQL lets transactions that
+notify commit one after another: that is the price.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any, Protocol
 
 from sqlalchemy import DDL, Connection, Table, text
 from sqlalchemy.sql.elements import TextClause
+
+from psched.store import Accepts
 
 HORIZON = 10_000
 """Milliseconds: who is called looks this often without being called, and so need not be told of what is due later."""
@@ -36,12 +39,12 @@ _TRIGGER = "psched_ring"
 _STEPS = (
     (
         "CREATE OR REPLACE FUNCTION psched_ring() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$ BEGIN PERFORM pg_notify(TG_ARGV[0], ''); RETURN NULL; END $$"
+        " $$ BEGIN PERFORM pg_notify(TG_ARGV[0], '=' || NEW.type); RETURN NULL; END $$"
     ),
     (
-        "CREATE OR REPLACE FUNCTION psched_ring_new() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$ BEGIN PERFORM pg_notify(TG_ARGV[0], '') WHERE EXISTS (SELECT FROM fresh WHERE status = 'waiting'"
-        f" AND due <= {_NOW} + {HORIZON}); RETURN NULL; END $$"
+        "CREATE OR REPLACE FUNCTION psched_ring_new() RETURNS trigger LANGUAGE plpgsql AS"  # noqa: S608 – constants
+        " $$ BEGIN PERFORM pg_notify(TG_ARGV[0], '=' || type) FROM (SELECT DISTINCT type FROM fresh"
+        f" WHERE status = 'waiting' AND due <= {_NOW} + {HORIZON}) AS types; RETURN NULL; END $$"
     ),
     (
         "CREATE TRIGGER psched_ring_new AFTER INSERT ON %(fullname)s REFERENCING NEW TABLE AS fresh"
@@ -94,8 +97,12 @@ class ListenBell:
     transaction another session takes LISTEN and never delivers anything.
     """
 
-    def __init__(self, table: str, connections: Connections, patience: float) -> None:
-        """Connects to nothing yet. `patience`: seconds the server may take for an answer."""
+    def __init__(self, table: str, connections: Connections, patience: float, accepts: Accepts | None = None) -> None:
+        """Connects to nothing yet. `patience`: seconds the server may take for an answer.
+
+        `accepts`: tells for which types it rings; None: for all.
+        """
+        self._accepts = accepts
         self.proven = False
         self._table = table
         self._channel = channel_of(table)
@@ -186,9 +193,10 @@ class ListenBell:
         """Take what has arrived. Never waits."""
         self._pgconn.consume_input()
         while (notice := self._pgconn.notifies()) is not None:
-            if notice.extra == b"":
-                self._heard = True
-            elif notice.extra.decode(errors="replace") == self._token:
+            told = notice.extra.decode(errors="replace")
+            if told.startswith("="):
+                self._heard = self._heard or self._accepts is None or self._accepts(told[1:])
+            elif told == self._token:
                 self.proven = True
 
     def _error(self, words: str) -> Exception:

@@ -23,7 +23,7 @@ from psched.dialects.insertion import given_rows
 from psched.dialects.listening import Connections, ListenBell, create_triggers, has_triggers
 from psched.dialects.refusal import refusal
 from psched.errors import ConfigError, PoolerError
-from psched.store import Bell
+from psched.store import Accepts, Bell
 
 Steps = Generator[Any, Any, Any]
 """How psycopg talks to the server: it yields what it waits for, and is sent what is ready, or nothing now and then."""
@@ -186,9 +186,9 @@ class Dialect(base.Dialect):
             return None
         return f"the triggers of {table} that call idle workers are missing: run psched init"
 
-    def open_bell(self, connections: Connections, table: str) -> Bell | None:
+    def open_bell(self, connections: Connections, table: str, accepts: Accepts | None = None) -> Bell | None:
         """Return a bell; None with another driver than psycopg 3."""
-        return ListenBell(table, connections, self.timeouts.read) if self._is_psycopg else None
+        return ListenBell(table, connections, self.timeouts.read, accepts) if self._is_psycopg else None
 
     def shares_sessions(self, first: Any, second: Any) -> bool:
         """Tell whether two driver connections are seen to speak to one session of the server."""

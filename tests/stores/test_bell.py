@@ -65,6 +65,23 @@ def test_a_task_that_is_submitted_rings(store: TaskStore, bell: Bell) -> None:
     assert not bell.rang()
 
 
+def test_it_rings_for_the_types_that_are_accepted_only(bench: QueueBench, store: TaskStore, bell: Bell) -> None:
+    choosy = store.open_bell(lambda type_: type_ == "a=b")
+    assert choosy is not None
+    with closing(choosy):
+        choosy.arm(60)
+        eventually(lambda: not choosy.rang() and choosy.proven)
+        bench.submit(store, ["foreign", "more"], type="b")
+        assert eventually(bell.rang)
+        assert not rings(choosy)
+        store.submit([NewTask("wanted", "a=b"), NewTask("other", "b")])
+        assert eventually(choosy.rang)
+        claim = store.acquire(1, 100, ["a=b"])[0]
+        assert not rings(choosy)
+        store.release(claim.lease, soon())
+        assert eventually(choosy.rang)
+
+
 def test_what_is_due_within_seconds_rings_and_what_is_due_later_does_not(store: TaskStore, bell: Bell) -> None:
     store.submit([NewTask("later", "t", run_at=FAR_OFF)])
     assert not rings(bell)

@@ -74,7 +74,7 @@ class RdbLeaseStore(SqlStore):
 
     def open_bell(self, accepts: Accepts | None = None) -> Bell | None:
         """Return what rings when rows become due; None where the database calls nobody."""
-        return self._database.open_bell(self._rows.name)
+        return self._database.open_bell(self._rows.name, accepts)
 
     def acquire(
         self,

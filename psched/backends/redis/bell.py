@@ -1,8 +1,8 @@
 """A bell on a table's wake list: scripts that make rows due push onto it, and who waits is blocked on it (BLPOP).
 
 The list carries no tasks. Each push wakes one of those who wait, which is enough: whoever waits there takes rows of any
-type. Who takes some types only waits on a list of his own kind, whose rings may go to one who takes other types; so he
-goes on polling at his interval. What is pushed while nobody waits is forgotten after a second. Used in children.
+type. A worker that takes some types only waits on a list of each of them, as far as the table has had rows of it, and
+on one that tells of new types. What is pushed while nobody waits is forgotten after a second. Used in children.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from psched.backends.redis.faults import DriverError
 from psched.backends.redis.layout import Table
 from psched.backends.redis.server import RedisServer
 from psched.clock import Clock, monotonic
+from psched.store import Accepts
 
 Connection = Any
 """One of redis-py, of whatever class the URL asks for."""
@@ -29,13 +30,17 @@ _TRIAL = 0.05
 class WakeList:
     """`Bell` of one waiting thread. It is proven when the server has answered a wait on its connection."""
 
-    def __init__(self, server: RedisServer, table: Table, selective: bool, clock: Clock = monotonic) -> None:
-        """Connects to nothing yet. `selective`: for who takes some types only."""
+    def __init__(
+        self, server: RedisServer, table: Table, accepts: Accepts | None = None, clock: Clock = monotonic
+    ) -> None:
+        """Connects to nothing yet. `accepts`: tells which types are taken; None: all."""
         self.proven = False
         self._server = server
         self._table = table
-        self._key = f"{table.prefix}bell:some" if selective else f"{table.prefix}bell"
-        self._selective = selective
+        self._bell = f"{table.prefix}bell"
+        self._keys: list[str] = [self._bell]
+        self._popped: bytes | str = self._bell
+        self._accepts = accepts
         self._clock = clock
         self._connection: Connection | None = None
         self._waits = False
@@ -49,9 +54,11 @@ class WakeList:
         if self._connection is not None and (self._waits or not self._is_open(self._connection)):
             self.close()
         if self._connection is None:
-            if self._selective:
+            if self._accepts is not None:
                 self._server.call_on(self._table.meta, "HSET", self._table.meta, "selective", "1")
-            self._connection = self._server.new_connection(self._key)
+            self._connection = self._server.new_connection(self._bell)
+        if self._accepts is not None:
+            self._keys = self._keys_of(self._accepts)
         self._wait(self._connection)
 
     def fileno(self) -> int:
@@ -87,7 +94,7 @@ class WakeList:
             return
         try:
             if connection.can_read(0) and self._answer(connection):
-                connection.send_command("RPUSH", self._key, "1", check_health=False)
+                connection.send_command("RPUSH", self._popped, "1", check_health=False)
         except DriverError:
             pass  # it is gone, and with it whoever waited in the list
         self.close()
@@ -114,12 +121,20 @@ class WakeList:
         # Trying the connection first would mean to wait for an answer.
         longest = math.inf if self.proven else _TRIAL
         seconds = min(max(self._until - self._clock(), _SHORTEST), longest)
-        connection.send_command("BLPOP", self._key, seconds, check_health=False)
+        connection.send_command("BLPOP", *self._keys, seconds, check_health=False)
         self._answer_at = self._clock() + seconds
         self._waits = True
 
     def _answer(self, connection: Connection) -> bool:
         self._waits = False
-        pushed = connection.read_response() is not None
-        self.proven = not self._selective
-        return pushed
+        pushed = connection.read_response()
+        self.proven = True
+        if pushed is not None:
+            self._popped = pushed[0]
+        return pushed is not None
+
+    def _keys_of(self, accepts: Accepts) -> list[str]:
+        """Return the lists of the types that are taken, of those the table knows, and the one of new types."""
+        known: list[bytes] = self._server.call_on(self._table.meta, "ZRANGE", f"{self._table.prefix}types", 0, -1)
+        taken = [type_ for type_ in map(bytes.decode, known) if accepts(type_)]
+        return [f"{self._bell}:new", *(f"{self._bell}:of:{type_}" for type_ in taken)]

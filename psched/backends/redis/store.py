@@ -137,7 +137,7 @@ class RedisLeaseStore:
 
     def open_bell(self, accepts: Accepts | None = None) -> Bell:
         """Return a bell on the table's wake list."""
-        return WakeList(self._server, self._table, accepts is not None)
+        return WakeList(self._server, self._table, accepts)
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now; None for those that are lost."""

@@ -107,17 +107,56 @@ def test_each_row_calls_one(queue: TaskStore, bell: Bell) -> None:
         assert rings(other)
 
 
-def test_who_takes_some_types_only_is_called_besides_and_trusts_no_call(queue: TaskStore, bell: Bell) -> None:
-    choosy = queue.open_bell(selective=True)
+def test_workers_of_some_types_are_called_for_these_besides_and_for_no_others(queue: TaskStore, bell: Bell) -> None:
+    queue.submit([NewTask("known", "a"), NewTask("as well", "b")])
+    while rings(bell):
+        pass
+    bells = [queue.open_bell(lambda type_: type_ == "a"), queue.open_bell(lambda type_: type_ == "b")]
+    for choosy in bells:
+        assert choosy is not None
+        choosy.arm(60)
+        assert eventually(lambda choosy=choosy: not choosy.rang() and choosy.proven)
+    of_a, of_b = (choosy for choosy in bells if choosy is not None)
+    with closing(of_a), closing(of_b):
+        for type_, wanted in (("a", of_a), ("b", of_b), ("a", of_a)):
+            queue.submit([NewTask(f"{type_}{time.monotonic()}", type_)])
+            assert rings(bell)
+            assert rings(wanted)
+            assert not rings(of_b if wanted is of_a else of_a)
+
+
+def test_workers_of_some_types_are_called_for_a_type_that_is_new_to_the_table(queue: TaskStore, bell: Bell) -> None:
+    choosy = queue.open_bell(lambda type_: type_.startswith("video."))
     assert choosy is not None
     with closing(choosy):
         choosy.arm(60)
-        time.sleep(SILENCE)
-        assert not choosy.rang()
-        assert not choosy.proven
-        queue.submit([NewTask("key", "t")])
-        assert rings(bell)
+        assert eventually(lambda: not choosy.rang() and choosy.proven)
+        queue.submit([NewTask("new", "video.new")])
         assert rings(choosy)
+        while rings(choosy):  # a few more, for others that may take it
+            pass
+        queue.submit([NewTask("more", "video.new")])
+        assert rings(choosy)
+        claim = queue.acquire(1, 100, ["video.new"])[0]
+        while rings(choosy):
+            pass
+        queue.release(claim.lease, soon())
+        assert rings(choosy)
+
+
+def test_a_ring_for_a_busy_worker_of_some_types_is_anothers(queue: TaskStore, bell: Bell) -> None:
+    queue.submit([NewTask("known", "a")])
+    choosy, other = (queue.open_bell(lambda type_: type_ == "a") for _ in range(2))
+    assert choosy is not None and other is not None
+    with closing(choosy), closing(other):
+        choosy.arm(60)
+        assert eventually(lambda: choosy.proven or choosy.rang())
+        choosy.arm(60)
+        queue.submit([NewTask("one", "a")])
+        select.select([choosy.fileno()], [], [], 5)
+        choosy.disarm()
+        other.arm(60)
+        assert rings(other)
 
 
 def test_a_bell_is_trusted_once_the_server_has_answered_a_wait(queue: TaskStore, bell: Bell) -> None:

@@ -55,7 +55,7 @@ local function unpark(user)
     enter(kind, user)
   end
   if #parked > 0 then
-    ring(T, 1)
+    ring(T, 1, parked)
   end
 end
 
@@ -146,11 +146,11 @@ end
 
 -- Ends the lease of a row, which is to be due then.
 local function settle(key, due)
-  local _, _, _, ends = facts(key)
+  local type, _, _, ends = facts(key)
   quit(key)
   wait(key, due)
   if due < ends then
-    ring(T, 1)
+    ring(T, 1, {type})
   end
 end
 
@@ -160,7 +160,7 @@ local function renew(key, ends)
   call('HSET', row_of(key), 'due', whole(ends), 'updated', whole(now))
   note('leases', key, type, whole(ends))
   if ends < due then
-    ring(T, 1)
+    ring(T, 1, {type})
   end
 end
 

@@ -3,6 +3,7 @@
 
 local LAYOUTS = {schedules = '3', queue = '2'}  -- as in layout.py
 local MOST_RINGS = 16    -- elements of a wake list: more than this many sleepers are not woken at once
+local NEW_RINGS = 4      -- the same of a list of those that are to know a new type
 local RING_LASTS = 1000  -- milliseconds after which a ring that nobody waited for is forgotten
 
 local call = redis.call
@@ -54,17 +55,28 @@ local function ring_on(bell, count)
   call('PEXPIRE', bell, RING_LASTS)
 end
 
--- Wakes up to `count` of those who wait for work in the table, and as many of those who take some types only.
-local function ring(prefix, count)
+local function has_selective(prefix)
+  return call('HEXISTS', prefix .. 'meta', 'selective') == 1
+end
+
+-- Wakes up to `count` of the workers that wait for work of any type, and as many of those that wait for one of `types`.
+local function ring(prefix, count, types)
   ring_on(prefix .. 'bell', count)
-  if call('HEXISTS', prefix .. 'meta', 'selective') == 1 then
-    ring_on(prefix .. 'bell:some', count)
+  if has_selective(prefix) then
+    for _, type in ipairs(types) do
+      if type ~= '' then  -- which stands for all of them
+        ring_on(prefix .. 'bell:of:' .. type, count)
+      end
+    end
   end
 end
 
--- Notes that the table has rows of a type.
+-- Notes that the table has rows of a type. Of workers that wait for some types a few are woken for a new one: they may
+-- take it, and wait for it from then on.
 local function know_type(prefix, type)
-  call('ZADD', prefix .. 'types', 'NX', whole(now), type)
+  if call('ZADD', prefix .. 'types', 'NX', whole(now), type) == 1 and has_selective(prefix) then
+    ring_on(prefix .. 'bell:new', NEW_RINGS)
+  end
 end
 
 -- Returns the fence of the next lease: larger than the one before, and no smaller than the clock in milliseconds, so that

@@ -39,7 +39,7 @@ local function move(key, type, due, before)
   call('ZADD', T .. 'due:', score, key)
   call('ZADD', T .. 'due:' .. (type or ''), score, key)
   if due < (tonumber(before) or math.huge) then
-    ring(T, 1)
+    ring(T, 1, {type or ''})
   end
 end
 

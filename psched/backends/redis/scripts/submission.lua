@@ -81,7 +81,7 @@ end
 -- those that a call with this very nonce has written.
 local function submit(first)
   local sets, lines, fresh = {}, {}, {}
-  local nonce, present, news, fence, at = ARGV[first], {}, 0, nil, whole(now)
+  local nonce, present, news, kinds, fence, at = ARGV[first], {}, 0, {}, nil, whole(now)
   local keys, types, data, times, users, limits, priorities, attempts = columns_in(first + 1)
   local where, fields, like = nil, nil, {}
   for number, key in ipairs(keys) do
@@ -108,6 +108,9 @@ local function submit(first)
           fields[#fields + 1], fields[#fields + 2] = 'max_attempts', most
         end
         know_type(T, type)
+        if not kinds[type] then
+          kinds[type], kinds[#kinds + 1] = true, type
+        end
         where = place_of(lines, type, user, tonumber(priority), tonumber(run_at))
       end
       fields[2] = data[number]  -- rows that come one after the other mostly differ by that alone
@@ -120,6 +123,6 @@ local function submit(first)
     end
   end
   settle_down(sets, lines, fresh)
-  ring(T, news)
+  ring(T, news, kinds)
   return present
 end

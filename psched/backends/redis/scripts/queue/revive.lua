@@ -11,5 +11,5 @@ call('HDEL', row, 'finished_at', 'purge_at')
 grow(row, 'fence', 1)
 call('HSET', row, 'attempts', '0', 'crashes', '0', 'cancel_requested', '0')
 wait(key, now)
-ring(T, 1)
+ring(T, 1, {(facts(key))})
 return {'done'}
