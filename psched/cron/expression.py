@@ -118,6 +118,7 @@ def _read(fields: list[str], dialect: str) -> Expression:
         months=frozenset(months),
         month_days=month_days(_day_rule(day, weekday, vixie)),
         once=vixie and not minute.startswith("*") and not hour.startswith("*"),
+        whole_hours=not vixie,
     )
     if not expression.ever_matches():
         raise _MistakeError(_why_never(day, weekday, months, vixie))
@@ -131,7 +132,7 @@ def _values(field: _Field, text: str, vixie: bool) -> set[int]:
 def _day_rule(day: str, weekday: str, vixie: bool) -> DayRule:
     """Combine the two fields: both must match when one begins with `*` (Debian's cron) or is just `*` (Ruby)."""
     day_alone = not vixie and day == "l"  # chrono, which computes for PerfectSched, looks at no weekday then
-    days = [term for term in day.split(",") if term != "l"]
+    days, last_day = _days(day, vixie)
     plain: set[int] = set()
     nth: set[tuple[int, int]] = set()
     for term in weekday.split(","):
@@ -142,12 +143,19 @@ def _day_rule(day: str, weekday: str, vixie: bool) -> DayRule:
         else:
             plain |= _term(_WEEKDAY, term, vixie)
     return DayRule(
-        days=frozenset(value for term in days for value in _term(_DAY, term, vixie)),
-        last_day="l" in day.split(","),
+        days=frozenset(days),
+        last_day=last_day,
         weekdays=frozenset(range(7) if day_alone else plain),
         nth_weekdays=frozenset(nth),
         both=day_alone or any(text.startswith("*") if vixie else text == "*" for text in (day, weekday)),
     )
+
+
+def _days(day: str, vixie: bool) -> tuple[set[int], bool]:
+    """Return the days of the month, and whether its last one is among them: in Ruby's reading not beside others."""
+    terms = day.split(",")
+    days = {value for term in terms if term != "l" for value in _term(_DAY, term, vixie)}
+    return days, "l" in terms and (vixie or not days)
 
 
 def _term(field: _Field, term: str, vixie: bool) -> frozenset[int]:
@@ -155,7 +163,7 @@ def _term(field: _Field, term: str, vixie: bool) -> frozenset[int]:
     match = _PLAIN.fullmatch(term)
     if match is None or _RANDOM.fullmatch(term):
         raise _MistakeError(_malformed(field, term))
-    step = 1 if match["step"] is None else int(match["step"])
+    step = 1 if match["step"] is None else _step(field, match["step"], vixie)
     if step == 0:
         raise _MistakeError(f": {field.name} {term!r} steps by 0; expected a step of 1 or more")
     if match["low"] == "*":
@@ -163,6 +171,8 @@ def _term(field: _Field, term: str, vixie: bool) -> frozenset[int]:
     low = _number(field, match["low"])
     if match["high"] is not None:
         high = _range_end(field, match["low"], match["high"])
+        if high == 7 and low in (0, 7) and field is _WEEKDAY and not vixie:
+            high = low  # Ruby reads each 7 as 0
         _check_order(field, term, low, high)
     else:
         # "5/15" goes on to the end of the field; in Ruby's reading it is just 5
@@ -170,6 +180,12 @@ def _term(field: _Field, term: str, vixie: bool) -> frozenset[int]:
     if low == high:
         return frozenset((low % 7 if field is _WEEKDAY else low,))
     return _expand(field, f"{low}-{high}/{step}")
+
+
+def _step(field: _Field, text: str, vixie: bool) -> int:
+    """Return a step. Ruby reads each 7 of the weekday as 0, which makes of some (`71`) another step."""
+    in_ruby = 0 if vixie or field is not _WEEKDAY else int(text.replace("7", "0"))
+    return int(text) if in_ruby == 0 else in_ruby
 
 
 def _number(field: _Field, value: str) -> int:
@@ -221,7 +237,7 @@ def _malformed(field: _Field, term: str) -> str:
 
 
 def _why_never(day: str, weekday: str, months: set[int], vixie: bool) -> str:
-    days = _values(_DAY, day, vixie) if "l" not in day.split(",") else {1}
-    if min(days) > max(29 if month == 2 else LENGTHS[month] for month in months):
+    days, last_day = _days(day, vixie)
+    if not last_day and min(days) > max(29 if month == 2 else LENGTHS[month] for month in months):
         return f" never runs: there is no day {day} in {' or '.join(month_name[month] for month in sorted(months))}"
     return f" never runs: no day fits both {day!r} and {weekday!r} (both must match, since one begins with '*')"

@@ -55,7 +55,11 @@ def month_days(rule: DayRule) -> MonthDays:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expression:
-    """A parsed cron expression. `once`: each wall time runs once, come what may; otherwise real time is followed."""
+    """A parsed cron expression. `once`: each wall time runs once, come what may; otherwise real time is followed.
+
+    `whole_hours`: what is left of an hour whose beginning a clock change skips is looked at only when the hour before
+    is among `hours`, as PerfectSched does.
+    """
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
@@ -63,6 +67,7 @@ class Expression:
     months: frozenset[int]
     month_days: MonthDays
     once: bool
+    whole_hours: bool = False
 
     def ever_matches(self) -> bool:
         """Tell whether there is such a date in any year."""

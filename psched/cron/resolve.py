@@ -4,7 +4,8 @@ Every expression means one fixed set of instants, and a next time is the least e
 question always has the same answer, and the latest answers are remembered. A *once* expression (the dialect decides)
 maps each matching wall time to one instant: to its first pass, or to the end of the gap it falls in, unless the gap is
 3 h or longer, as Debian's cron(8) does. Any other consists of all instants whose wall time matches: none in a gap, two
-when the wall time comes twice.
+when the wall time comes twice. Of an hour that begins within a gap (by Lord Howe's clocks, each spring) the dialect
+perfectsched sees the rest only when it comes from the hour before, minute by minute.
 
 Two facts about the tz database are relied on, and a test holds them: no zone puts its clock back by more than a day,
 and between two changes of one zone lie more than two days.
@@ -111,7 +112,7 @@ def following(expression: Expression, zone: ZoneInfo, after: int, limit: int) ->
     after = max(after, EARLIEST - 1)
     if after >= limit:
         return None
-    search = _next_once if expression.once else _next_in_real_time
+    search = _next_once if expression.once else _next_by_hours if expression.whole_hours else _next_in_real_time
     found = search(expression, zone, after, limit)
     return found if found is not None and found <= limit else None
 
@@ -142,6 +143,31 @@ def _next_once(expression: Expression, zone: ZoneInfo, after: int, limit: int) -
             return instant
         wall = expression.next_wall(wall)
     return None
+
+
+def _next_by_hours(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
+    """Follow the clock, past the rest of an hour whose beginning was skipped, unless the hour before matches, too."""
+    found = _next_in_real_time(expression, zone, after, limit)
+    while found is not None:
+        end = _end_of_cut_hour(expression, zone, found)
+        if end is None:
+            return found
+        found = _next_in_real_time(expression, zone, end - 1, limit)
+    return None
+
+
+def _end_of_cut_hour(expression: Expression, zone: ZoneInfo, instant: int) -> int | None:
+    """Return when the hour of a match ends if it is one that is passed over, otherwise None."""
+    offset = offset_at(zone, instant)
+    passed = (instant + offset) % 3600
+    if offset_at(zone, instant - passed) == offset:
+        return None
+    gap = gap_at(zone, instant + offset - passed)
+    if gap is None:
+        return None
+    last = gap[0] - 1
+    hour_before = (last + offset_at(zone, last)) // 3600 % 24
+    return None if hour_before in expression.hours else instant - passed + 3600
 
 
 def _next_in_real_time(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:

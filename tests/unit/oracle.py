@@ -94,7 +94,8 @@ class Reading:
 
     def _hits_day(self, moment: datetime) -> bool:
         last = monthrange(moment.year, moment.month)[1]
-        text = self.day.replace("L", str(last))
+        others = ",".join(term for term in self.day.split(",") if term != "L")
+        text = self.day.replace("L", str(last)) if self.vixie or not others else others  # Ruby drops it beside others
         return moment.day in values(text, 1, 31, self.vixie)
 
     def _hits_weekday(self, moment: datetime) -> bool:
@@ -103,6 +104,8 @@ class Reading:
     def _hits_weekday_term(self, term: str, moment: datetime) -> bool:
         plain, _, nth = term.partition("#")
         plain = plain.removesuffix("L")
+        if not self.vixie and plain.split("/")[0] in ("0-7", "7-7"):
+            plain = "0"  # Ruby reads each 7 as 0
         in_week = moment.isoweekday() % 7 in {day % 7 for day in values(plain, 0, 7, self.vixie)}
         if term.endswith("L"):
             return in_week and (moment + timedelta(days=7)).month != moment.month
@@ -114,12 +117,22 @@ class Reading:
         return {day * 86400 + time for day in hits for time in self.times & days[day]}
 
 
+def cut(reading: Reading, seen: Window, place: int) -> bool:
+    """Whether it lies in an hour whose beginning was skipped, which Ruby sees only when it looks at the hour before."""
+    hour = seen.clock[place] // 3600
+    begins = next(i for i, shown in enumerate(seen.clock) if shown // 3600 == hour)
+    if reading.vixie or begins == 0 or hour * 3600 in seen.first:
+        return False
+    before = seen.clock[begins - 1] // 3600 % 24
+    return not any(time // 3600 == before for time in reading.times)
+
+
 def expected(cron: str, zone: str, change: int, dialect: str) -> list[int]:
     """Every run in the window, by looking at every second."""
     reading, seen = Reading(cron, dialect == "vixie"), window(zone, change)
     runs = reading.matching(seen.days)
     if not reading.once:
-        return [seen.start + i for i, shown in enumerate(seen.clock) if shown in runs]
+        return [seen.start + i for i, shown in enumerate(seen.clock) if shown in runs and not cut(reading, seen, i)]
     found = {seen.first[shown] for shown in runs}
     found |= {instant for instant, gap in seen.gaps if reading.matching(gap)}
     return sorted(found)

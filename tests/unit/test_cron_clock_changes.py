@@ -103,6 +103,13 @@ CHANGES: list[tuple[Window, str, list[str], list[str] | None]] = [
         SAME,
     ),
     (LORD_HOWE_SPRING, "15 2 * * *", ["2026-10-04T02:30+11:00"], []),
+    # of the hour that begins in the gap Ruby sees the rest only when it comes from the hour before, minute by minute
+    (LORD_HOWE_SPRING, "45 2 * * *", ["2026-10-04T02:45+11:00"], []),
+    (LORD_HOWE_SPRING, "45 0,2 * * *", ["2026-10-04T02:45+11:00"], []),
+    (LORD_HOWE_SPRING, "45 1,2 * * *", ["2026-10-04T01:45+10:30", "2026-10-04T02:45+11:00"], SAME),
+    (LORD_HOWE_SPRING, "45 * * * *", ["2026-10-04T01:45+10:30", "2026-10-04T02:45+11:00"], SAME),
+    (LORD_HOWE_SPRING, "30 2,3 * * *", ["2026-10-04T02:30+11:00"], []),
+    (LORD_HOWE_SPRING, "0 2,3 * * *", ["2026-10-04T02:30+11:00", "2026-10-04T03:00+11:00"], ["2026-10-04T03:00+11:00"]),
     (LORD_HOWE_SPRING, "0 2 * * *", ["2026-10-04T02:30+11:00"], []),
     (LORD_HOWE_SPRING, "0 * * * *", ["2026-10-04T01:00+10:30", "2026-10-04T03:00+11:00"], SAME),
     # a day that is not in the calendar

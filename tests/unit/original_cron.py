@@ -1,0 +1,92 @@
+"""PerfectSched's way to the next time, step by step as it was observed. In the test process.
+
+It walks over the calendar: month by month, then day by day, hour by hour and minute by minute, until all fields match.
+A moment is a wall time with the offset of its pass. Where a step leads into a gap it goes on by whole hours; where it
+leads to a time that comes twice it stays in its pass if it can, else it takes the one of daylight saving.
+"""
+
+from __future__ import annotations
+
+from calendar import monthrange
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from psched.backends.rdb_compat.ruby_cron import _FIELDS, _split
+from psched.cron.zones import load_zone, offset_at
+
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 – of wall clocks, which have no zone
+STEPS = 3000
+
+
+@dataclass(frozen=True)
+class Moment:
+    zone: str
+    wall: int
+    offset: int
+
+    @property
+    def instant(self) -> int:
+        return self.wall - self.offset
+
+    @property
+    def date(self) -> datetime:
+        return EPOCH + timedelta(seconds=self.wall)
+
+    def later(self, seconds: int) -> Moment:
+        """Go on by real time."""
+        return at(self.zone, self.instant + seconds)
+
+    def set_to(self, date: datetime) -> Moment:
+        """Go to another wall time."""
+        wall = round((date - EPOCH).total_seconds())
+        while True:
+            offsets = {
+                offset
+                for shift in (-86400, 0, 86400)
+                for offset in [offset_at(load_zone(self.zone), wall - self.offset + shift)]
+                if offset_at(load_zone(self.zone), wall - offset) == offset
+            }
+            if offsets:
+                return Moment(self.zone, wall, self.offset if self.offset in offsets else max(offsets))
+            wall += 3600
+
+
+def at(zone: str, instant: int) -> Moment:
+    offset = offset_at(load_zone(zone), instant)
+    return Moment(zone, instant + offset, offset)
+
+
+class EndlessError(Exception):
+    """It never comes to an end."""
+
+
+def original_next(cron: str, after: int, zone: str) -> int:
+    """Return the first match after `after`. Raises EndlessError."""
+    texts = _split(cron)
+    minutes, hours, days, months, weekdays = (field.values(text) for field, text in zip(_FIELDS, texts, strict=True))
+    moment = at(zone, after).later(60)
+    moment = moment.set_to(moment.date.replace(second=0))
+
+    def is_day(date: datetime) -> bool:
+        if texts[2] == "L":
+            return date.day == monthrange(date.year, date.month)[1]
+        by_day, by_weekday = date.day in days, date.isoweekday() % 7 in weekdays
+        return (by_day and by_weekday) if "*" in (texts[2], texts[4]) else (by_day or by_weekday)
+
+    for _ in range(STEPS):
+        date = moment.date
+        if date.month not in months:
+            first = date.replace(day=1, hour=0, minute=0, second=0)
+            moment = moment.set_to(first.replace(year=date.year + date.month // 12, month=date.month % 12 + 1))
+        elif not is_day(date):
+            moment = moment.set_to(date + timedelta(days=1))
+            moment = moment.set_to(moment.date.replace(hour=0, minute=0, second=0))
+        elif date.hour not in hours:
+            moment = moment.later(3600)
+            moment = moment.set_to(moment.date.replace(minute=0, second=0))
+        elif date.minute not in minutes:
+            moment = moment.later(60)
+            moment = moment.set_to(moment.date.replace(second=0))
+        else:
+            return moment.instant
+    raise EndlessError
