@@ -60,9 +60,15 @@ class NewRows:
         return self._now
 
     def _policy(self, new: NewSchedule) -> Policy:
-        if new.catch_up == _ALL.catch_up and new.max_lateness is None and new.alert_after is None:
+        bounds = (new.max_lateness, new.alert_after, new.max_attempts)
+        if new.catch_up == _ALL.catch_up and bounds == (None, None, None):
             return _ALL
-        terms: Terms = {"catch_up": new.catch_up, "max_lateness": new.max_lateness, "alert_after": new.alert_after}
+        terms: Terms = {
+            "catch_up": new.catch_up,
+            "max_lateness": new.max_lateness,
+            "alert_after": new.alert_after,
+            "max_attempts": new.max_attempts,
+        }
         policy = checked_policy(_ALL, terms)
         if not self._store.keeps_policies:
             raise NotSupportedError(f"{new.key!r}: this store knows no policies; type: rdb and redis do")

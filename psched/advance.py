@@ -6,12 +6,13 @@ import logging
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from psched import cron
 from psched.clock import Clock, boottime
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
-from psched.ledger import ENQUEUED, FINISHED, RUN_NOW, Entry, Step
+from psched.ledger import ENQUEUED, FAILED, FINISHED, RUN_NOW, Entry, Step
 from psched.model import Claim, NewTask, Row, ScheduleRow
 from psched.rules import NEVER, passed_over, regular_of
 from psched.store import Also, ScheduleStore, TaskStore
@@ -47,11 +48,19 @@ class Advance:
     keeps_data = False
     tidying = 60.0
 
-    def __init__(self, store: ScheduleStore, dialect: str, keeping: Keeping = LONG, clock: Clock = boottime) -> None:
-        """`keeping`: what of the ledger is kept."""
+    def __init__(
+        self,
+        store: ScheduleStore,
+        dialect: str,
+        keeping: Keeping = LONG,
+        clock: Clock = boottime,
+        max_attempts: int | None = None,
+    ) -> None:
+        """`keeping`: what of the ledger is kept. `max_attempts`: of schedules that say nothing, nor does their type."""
         self._store = store
         self._dialect = dialect
         self._keeping = keeping
+        self._max_attempts = max_attempts
         self._clock = clock
         self._trim_at = clock() + _TRIMMING * random.random()
         self._settled: str | None = None
@@ -89,9 +98,18 @@ class Advance:
             queue.submit([task])
             self._advance(claim, until, entry, None)
 
-    def fail(self, claim: Claim, error: str | None, until: float) -> None:
-        """A schedule comes again and never fails for good."""
-        raise NotSupportedError(f"{claim.row.key!r} is a schedule, which cannot fail for good")
+    def fail(self, claim: Claim, error: str | None, until: float) -> Row | None:
+        """Enter that the occurrence has failed for good, and store the next one; the row when it was changed."""
+        row = cast("ScheduleRow", claim.row)
+        if error is not None:
+            claim = claim._replace(row=replace(row, last_error=error))
+        entry = Entry(FAILED, started=claim.started, extra=row.is_extra)
+        step = self._step(claim, entry)
+        changed = self._store.advance(claim, step.next_time, step.next_run_time, until, entry=entry)
+        if changed is None:
+            attempts, time = row.attempts, datetime.fromtimestamp(row.next_time, UTC).isoformat(" ")
+            log.error("key=%s the occurrence of %s failed for good after %d attempts", row.key, time, attempts)
+        return changed
 
     def cancel(self, claim: Claim, until: float) -> None:
         """A schedule is deleted, not cancelled."""
@@ -124,8 +142,16 @@ class Advance:
         return True
 
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
-        """No occurrence is given up."""
-        return None
+        """Return what the schedule says, else its type, else the configuration; None while it cannot be run at all.
+
+        A table that counts no attempts (`rdb_compat`) has no bound for them.
+        """
+        schedule = cast("ScheduleRow", row)
+        of_type = self._max_attempts if max_attempts is None else max_attempts
+        allowed = of_type if schedule.policy.max_attempts is None else schedule.policy.max_attempts
+        if allowed is None or not self._store.keeps_policies:
+            return None
+        return None if row.problem is not None or self.problem(row) is not None else allowed
 
     def tidy(self) -> bool:
         """Trim the ledger now and then."""

@@ -32,8 +32,12 @@ class Completion(Protocol):
         """Settle the claimed run as done by submitting `task`. Raises like `finish`, and NotSupportedError."""
         ...
 
-    def fail(self, claim: Claim, error: str | None, until: float) -> None:
-        """Settle the claimed run as failed for good. Called only when `attempts_allowed` is no longer None."""
+    def fail(self, claim: Claim, error: str | None, until: float) -> Row | None:
+        """Settle the claimed run as failed for good. Called only when `attempts_allowed` is no longer None.
+
+        Returns None when that is done; the row as it is stored when it was changed since it was acquired, so that more
+        attempts may be allowed now.
+        """
         ...
 
     def cancel(self, claim: Claim, until: float) -> None:

@@ -47,12 +47,14 @@ class Policy:
 
     `catch_up`: `all` runs every one of them, `latest` the last one that is due, `none` that one only when it is not
     late. One that could begin only more than `max_lateness` late is skipped. One that is not finished `alert_after`
-    after its time raises the alarm.
+    after its time raises the alarm. One that has failed at `max_attempts` attempts is given up (None: as its type or
+    the configuration says).
     """
 
     catch_up: str = "all"
     max_lateness: float | None = None
     alert_after: float | None = None
+    max_attempts: int | None = None
 
 
 class Lease(NamedTuple):
@@ -147,6 +149,7 @@ class NewSchedule(NamedTuple):
     catch_up: str = "all"
     max_lateness: float | None = None
     alert_after: float | None = None
+    max_attempts: int | None = None
 
 
 class NewTask(NamedTuple):
@@ -234,12 +237,13 @@ class Claim(NamedTuple):
 
 
 class Retry(NamedTuple):
-    """What is to be retried: `wait` seconds from now, `error` being kept; `version` as for `LeaseStore.retry`."""
+    """What is to be retried: `wait` seconds from now, `error` being kept; the rest is as for `LeaseStore.retry`."""
 
     lease: Lease
     wait: float
     error: str | None
     version: int | None = None
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,9 +62,10 @@ class Retire:
             f"{claim.row.key!r} is a queue task; only a schedule finishes by submitting another one"
         )
 
-    def fail(self, claim: Claim, error: str | None, until: float) -> None:
+    def fail(self, claim: Claim, error: str | None, until: float) -> Row | None:
         """Retire the task as failed, to be looked at, retried or deleted by somebody."""
         self._store.retire(claim, FAILED, error, self._failed_retention, until)
+        return None
 
     def cancel(self, claim: Claim, until: float) -> None:
         """Retire the task as cancelled."""

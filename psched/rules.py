@@ -29,6 +29,7 @@ class Terms(TypedDict, total=False):
     catch_up: str
     max_lateness: float | None
     alert_after: float | None
+    max_attempts: int | None
 
 
 def passed_over(row: ScheduleRow, now: float, dialect: str) -> Entry | None:
@@ -78,6 +79,9 @@ def checked_policy(policy: Policy, terms: Terms) -> Policy:
     wanted = replace(policy, **terms)
     if wanted.catch_up not in CATCH_UP:
         raise ValueError(f"catch_up must be {' or '.join(CATCH_UP)}, got {wanted.catch_up!r}")
+    most: object = wanted.max_attempts
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or not 1 <= most < 2**31):
+        raise ValueError(f"max_attempts must be a whole number from 1 on, or None, got {most!r}")
     for name in ("max_lateness", "alert_after"):
         value = getattr(wanted, name)
         if value is None:

@@ -58,7 +58,7 @@ class Schedule:
     ) -> None:
         """Change what is given (None: leave as it is), at once.
 
-        Of `catch_up`, `max_lateness` and `alert_after` what is named is changed, None being no bound.
+        Of `catch_up`, `max_lateness`, `alert_after` and `max_attempts` what is named is changed, None being no bound.
 
         A new rule moves the next occurrence to its first match from now on, except that an occurrence that has come
         already is kept. While a run is leased or waits for a retry only the rule is written, and the run settles by it.

@@ -48,13 +48,15 @@ _AUDITS = 5
 class Defaults:
     """What schedules take from the configuration.
 
-    The time zone of those that name none, the cron dialect, how much of the ledger is kept, and how often workers poll.
+    The time zone of those that name none, the cron dialect, how much of the ledger is kept, how often workers poll,
+    and after how many attempts an occurrence is given up (None: never).
     """
 
     timezone: str = "UTC"
     dialect: str = "vixie"
     keeping: Keeping = LONG
     poll_interval: float = 1.0
+    max_attempts: int | None = None
 
 
 class ScheduleCollection:
@@ -62,7 +64,7 @@ class ScheduleCollection:
 
     def __init__(self, store: ScheduleStore, times: LeaseTimes, defaults: Defaults) -> None:
         self.store = store
-        self._advance = Advance(store, defaults.dialect, defaults.keeping)
+        self._advance = Advance(store, defaults.dialect, defaults.keeping, max_attempts=defaults.max_attempts)
         self.source = Source(store, self._advance, times)
         self._defaults = defaults
 
@@ -98,7 +100,8 @@ class ScheduleCollection:
 
         `catch_up` says what becomes of occurrences that are due together: `all` run (the default), the `latest` one, or
         `none` that is more than a minute late. One that could begin only more than `max_lateness` seconds late is
-        skipped; one that is not finished `alert_after` seconds after its time raises the alarm (docs/ledger.md).
+        skipped; one that is not finished `alert_after` seconds after its time raises the alarm; one that has failed at
+        `max_attempts` attempts is given up, and the next one comes (docs/ledger.md).
 
         Raises:
             AlreadyExistsError: a schedule has this key.
@@ -252,5 +255,7 @@ def open_schedules(section: Section, holder: str, prefetch_time: float | None = 
     )
     keeping = Keeping(section.ledger_retention, section.ledger_count)
     return ScheduleCollection(
-        store, times, Defaults(section.timezone, section.cron_dialect, keeping, section.poll_interval)
+        store,
+        times,
+        Defaults(section.timezone, section.cron_dialect, keeping, section.poll_interval, section.max_attempts),
     )

@@ -177,12 +177,13 @@ class Source:
         if claim.lease.cancel_requested:
             return self.cancel(claim, until)
         row = claim.row
-        allowed = self._completion.attempts_allowed(row, max_attempts)
-        if allowed is not None and row.attempts >= allowed:
+        while (allowed := self._completion.attempts_allowed(row, max_attempts)) is not None and row.attempts >= allowed:
             worn_out = row.attempts > allowed  # and this attempt was not begun
-            ended = claim._replace(row=row.attempted(row.attempts - 1)) if worn_out else claim
-            self._completion.fail(ended, error, until)
-            return "failed"
+            ended = claim._replace(row=row.attempted(row.attempts - 1) if worn_out else row)
+            changed = self._completion.fail(ended, error, until)
+            if changed is None:
+                return "failed"
+            row = changed
         seconds = self.times.backoff.seconds(row.attempts) if wait is None else wait
         self.store.retry(claim.lease, seconds, error, until)
         return "retried"

@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 _REMEMBERED = 10_000
 """Of so many keys the last thing that was told is known; what is wrong with more of them is told again and again."""
 
+_MANY = 100
+"""After so many attempts the wait is as long as it ever gets."""
+
 LOST_ATTEMPTS = "every attempt it is allowed was begun, and none was settled: its workers died, or lost their leases"
 """The error of a task that has worn out its attempts."""
 
@@ -106,9 +109,7 @@ class Sieve:
         """
         if not unfit:
             return True
-        retries = [
-            Retry(claim.lease, self._wait(claim.row.attempts), error, version_of(claim.row)) for claim, error in unfit
-        ]
+        retries = [self._retry_of(claim, error) for claim, error in unfit]
         try:
             answers = self._store.retry_many(retries, self._clock())
         except Exception as failure:  # noqa: BLE001 – what was acquired with them can be run all the same
@@ -118,6 +119,13 @@ class Sieve:
             if lost is not None:
                 _say_lost(one.claim, lost)
         return True
+
+    def _retry_of(self, claim: Claim, error: str | None) -> Retry:
+        """Return how a row is put off: a schedule for long, and without an attempt, of which it then has all."""
+        version = version_of(claim.row)
+        if version is None:
+            return Retry(claim.lease, self._wait(claim.row.attempts), error)
+        return Retry(claim.lease, self._wait(_MANY), error, version, counted=False)
 
     def _put_off(self, unfit: _Unfit) -> None:
         """Settle a row that is not to be run now: it is tried again later, or ended."""

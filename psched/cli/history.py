@@ -32,11 +32,11 @@ def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, u
     With KEY those of one schedule, in their order; --since and --until are about the occurrences. Without it those of
     all schedules, in the order in which they were settled; --since and --until are about that.
 
-    --json prints one array of objects with key, scheduled_time, outcome (finished, enqueued or skipped), detail (why
-    it was skipped, or the task's key), last and count (where one entry stands for several that were skipped: the last
-    one, and how many; null when more than were counted), attempts, node, fence, started, ended, error, previous (the
-    occurrence before), reckoning (cron dialect and tz database) and extra (whether run-now added it besides the regular
-    occurrences). Times are unix seconds, and again as *_local.
+    --json prints one array of objects with key, scheduled_time, outcome (finished, enqueued, skipped or failed),
+    detail (why it was skipped, or the task's key), last and count (where one entry stands for several that were
+    skipped: the last one, and how many; null when more than were counted), attempts, node, fence, started, ended,
+    error, previous (the occurrence before), reckoning (cron dialect and tz database) and extra (whether run-now added
+    it besides the regular occurrences). Times are unix seconds, and again as *_local.
     """
     with opened(chosen) as schedules:
         now = schedules.store.now() if since or until else 0.0

@@ -47,6 +47,20 @@ NO_BOUND = -1.0
 """What `none` is read as, where None means that an option was not given."""
 
 
+class Count(click.ParamType[int]):
+    """A whole number from 1 on, or none: no bound."""
+
+    name = "count"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int:
+        """Return the number, NO_BOUND for none."""
+        if value == "none":
+            return int(NO_BOUND)
+        if not (isinstance(value, int) or re.fullmatch(r"\d{1,9}", str(value))) or int(value) < 1:
+            self.fail(f"{value!r} is no number of attempts; give one from 1 on, or none", parameter)
+        return int(value)
+
+
 class Seconds(click.ParamType[float]):
     """A number of seconds, or none: no bound."""
 

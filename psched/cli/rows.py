@@ -97,6 +97,7 @@ def schedule_object(row: ScheduleRow) -> dict[str, Any]:
         "catch_up": row.policy.catch_up,
         "max_lateness": row.policy.max_lateness,
         "alert_after": row.policy.alert_after,
+        "max_attempts": row.policy.max_attempts,
         "paused": row.paused,
         "regular_time": row.regular_time,
     }

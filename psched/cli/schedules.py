@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import click
 
-from psched.cli.moments import NO_BOUND, Seconds
+from psched.cli.moments import NO_BOUND, Count, Seconds
 from psched.cli.options import Chosen, common_options
 from psched.cli.routing import note_unrouted_types, warn_unless_routed
 from psched.cli.rows import (
@@ -30,6 +30,12 @@ from psched.rules import Terms
 def policy_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of a policy."""
     for option in (
+        click.option(
+            "--max-attempts",
+            type=Count(),
+            metavar="N",
+            help="Give an occurrence up after N failed attempts, or none: never.",
+        ),
         click.option(
             "--alert-after",
             type=Seconds(),
@@ -79,8 +85,9 @@ def list_(chosen: Chosen) -> None:
     Times are in this host's time zone. --json prints one array of objects with key, type, cron, delay, timezone,
     next_time (unix seconds of the occurrence), next_run_time (when it is due, or when the lease of its run ends),
     both again as *_local in ISO 8601, data, status (waiting or running; rdb_compat knows only waiting and leased),
-    attempts, last_error, node, problem (why such a row cannot be run), catch_up, max_lateness, alert_after, paused
-    and regular_time (while next_time is that of an extra run: the regular occurrence that comes after it).
+    attempts, last_error, node, problem (why such a row cannot be run), catch_up, max_lateness, alert_after,
+    max_attempts (null: as its type or the configuration says), paused and regular_time (while next_time is that of
+    an extra run: the regular occurrence that comes after it).
     """
     with opened(chosen) as schedules:
         if chosen.json:
@@ -202,6 +209,7 @@ def _fields(row: ScheduleRow) -> Iterable[tuple[str, str | None]]:
         "catch_up": row.policy.catch_up,
         "max_lateness": _optional(row.policy.max_lateness),
         "alert_after": _optional(row.policy.alert_after),
+        "max_attempts": _optional(row.policy.max_attempts),
         "status": row.status,
         "attempts": str(row.attempts),
         "node": row.node,
@@ -258,7 +266,7 @@ def run_now(chosen: Chosen, key: str) -> None:
 
 def terms_of(options: dict[str, Any]) -> Terms:
     """Return what the options say of a policy, and take them out."""
-    given = {name: options.pop(name) for name in ("catch_up", "max_lateness", "alert_after")}
+    given = {name: options.pop(name) for name in ("catch_up", "max_lateness", "alert_after", "max_attempts")}
     terms = {name: None if value == NO_BOUND else value for name, value in given.items() if value is not None}
     return cast("Terms", terms)
 

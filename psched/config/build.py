@@ -143,9 +143,6 @@ class _Building:
                     else did_you_mean(str(key), _SECTION_KEYS)
                 )
                 self._fault(f"{name}.{key}: unknown key{hint}")
-        schedules = self._content.get("schedules")
-        if isinstance(schedules, dict) and schedules.get("max_attempts") is not None:
-            self._fault("schedules.max_attempts: a schedule never gives up; the key is for the top level and queue:")
 
     def _section(self, name: str) -> Section | None:
         """Return the section: its own keys over those of the top level."""
@@ -222,6 +219,11 @@ def cross_faults(settings: Settings, given: Mapping[str, Any]) -> list[str]:
     one, other = settings.schedules, settings.queue
     if one is not None and one.ledger is not None and one.type in ("rdb", "redis"):
         faults.append(f"ledger: type {one.type} keeps one by itself; the key is for rdb_compat")
+    if one is not None and one.max_attempts is not None and one.type == "rdb_compat":
+        faults.append(
+            "max_attempts: rdb_compat counts no attempts of schedules, which are tried for ever; "
+            "write it under queue:, or use type: rdb"
+        )
     if one is not None and other is not None and (one.url, one.table) == (other.url, other.table):
         faults.append(f"queue.table: schedules and queue cannot share the table {one.table!r}; name another one")
     return faults

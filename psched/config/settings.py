@@ -31,6 +31,11 @@ def _cron_dialect(section: Section) -> str:
     return "perfectsched" if section.type == "rdb_compat" else "vixie"
 
 
+def _retry_wait(section: Section) -> float | Backoff:
+    """A table of the originals counts no attempts by which a wait could grow."""
+    return 300.0 if section.type == "rdb_compat" else Backoff(first=10, factor=2, limit=300)
+
+
 def _task_heartbeat_interval(section: Section) -> float:
     return min(2.0, section.alive_time / 6)
 
@@ -60,7 +65,7 @@ class Section(_Loading):
     cron_dialect: Annotated[str, Check(checks.one_of(*DIALECTS))] = Factory(_cron_dialect, takes_self=True)
     poll_interval: Positive = 1.0
     alive_time: Positive = 300.0
-    retry_wait: Annotated[float | Backoff, Check(checks.wait)] = 300.0
+    retry_wait: Annotated[float | Backoff, Check(checks.wait)] = Factory(_retry_wait, takes_self=True)
     retention_time: NotNegative = 300.0
     ledger: Annotated[str | None, Check(checks.table_or_none)] = None
     ledger_retention: NotNegative = 400 * 86400.0

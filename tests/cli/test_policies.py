@@ -16,6 +16,13 @@ def test_a_policy_is_given_and_changed(psched: Commands) -> None:
     shown = psched.ok("show", "key", "--json").json
     assert (shown["catch_up"], shown["max_lateness"], shown["alert_after"]) == ("latest", None, 90)
     assert "alert_after    90\n" in psched.ok("show", "key").out
+    psched.ok("modify", "key", "--max-attempts", "3")
+    assert psched.ok("show", "key", "--json").json["max_attempts"] == 3
+    assert "max_attempts   3\n" in psched.ok("show", "key").out
+    psched.ok("modify", "key", "--max-attempts", "none")
+    assert [row["max_attempts"] for row in psched.ok("list", "--json").json] == [None]
+    outcome = psched("modify", "key", "--max-attempts", "0")
+    assert (outcome.code, "'0' is no number of attempts" in outcome.err) == (2, True)
     outcome = psched("modify", "key", "--max-lateness", "soon")
     assert outcome.code == 2
     assert "'soon' is no number of seconds" in outcome.err

@@ -200,10 +200,19 @@ def test_a_retry_wait_may_grow_and_differ_between_the_sections() -> None:
     assert settings.queue.retry_wait == Backoff(first=2, factor=2, limit=60, jitter=0.2)
 
 
-def test_max_attempts_and_retention_of_the_queue() -> None:
-    settings = from_mapping({**SQLITE, "max_attempts": 9, "schedules": {}, "queue": {"retention_time": 0}})
+def test_the_wait_after_a_failure_grows_unless_attempts_are_not_counted() -> None:
+    assert schedules(type="rdb", url="sqlite://").retry_wait == Backoff(first=10, factor=2, limit=300)
+    assert schedules(type="redis", url="redis://h").retry_wait == Backoff(first=10, factor=2, limit=300)
+    assert schedules(type="rdb_compat", url="sqlite://").retry_wait == 300
+
+
+def test_max_attempts_of_schedules_and_queue_and_retention_of_the_queue() -> None:
+    settings = from_mapping(
+        {**SQLITE, "max_attempts": 9, "schedules": {}, "queue": {"retention_time": 0, "max_attempts": 8}}
+    )
     assert settings.queue and settings.schedules
-    assert (settings.queue.max_attempts, settings.queue.retention_time) == (9, 0)
+    assert (settings.queue.max_attempts, settings.queue.retention_time) == (8, 0)
+    assert settings.schedules.max_attempts == 9
     assert from_mapping({**SQLITE, "max_attempts": "none"}).sections[0].max_attempts is None
 
 

@@ -56,8 +56,11 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ({"retry_wiat": 3}, "config: retry_wiat: unknown key; did you mean 'retry_wait'?"),
         ({"schedules": {"tabel": "x"}}, "config: schedules.tabel: unknown key; did you mean 'table'?"),
         (
-            {"schedules": {"max_attempts": 3}},
-            "config: schedules.max_attempts: a schedule never gives up; the key is for the top level and queue:",
+            {"type": "rdb_compat", "max_attempts": 3},
+            (
+                "config: max_attempts: rdb_compat counts no attempts of schedules, which are tried for ever; "
+                "write it under queue:, or use type: rdb"
+            ),
         ),
         ({"schedules": {"log": "x"}}, "config: schedules.log: unknown key; it stands at the top level only"),
         ({"schedules": [1]}, "config: schedules: expected a mapping of settings, got list"),

@@ -41,6 +41,7 @@ _SCHEDULE: Values = {
     "catch_up": ["all", "none", "never", None],
     "max_lateness_ms": [None, 500],
     "alert_after_ms": [None, 500],
+    "max_attempts": [None, 3, "3"],
     "version": [1_700_000_000_000, "1", None],
 }
 _TASK: Values = {

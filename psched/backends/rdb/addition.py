@@ -24,7 +24,7 @@ _ALL = Policy()
 
 _TOLD = (
     *("key", "data", "type", "cron", "timezone", "delay_ms", "next_time", "due"),
-    *("catch_up", "max_lateness_ms", "alert_after_ms", "alert_at"),
+    *("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts", "alert_at"),
 )
 
 
@@ -88,9 +88,8 @@ def columns(row: ScheduleRow) -> dict[str, Any]:
         "next_time": milliseconds(row.next_time),
         "due": milliseconds(row.next_run_time),
     }
-    policy = row.policy
-    if policy.catch_up != _ALL.catch_up or policy.max_lateness is not None or policy.alert_after is not None:
-        terms = {**policy_columns(policy), "alert_at": alert_at(row)}
+    if row.policy != _ALL:
+        terms = {**policy_columns(row.policy), "alert_at": alert_at(row)}
         told |= {name: value for name, value in terms.items() if value is not None}
     return told
 

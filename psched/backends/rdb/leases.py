@@ -125,8 +125,13 @@ class Leases:
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
         """Do for each what `retry` does, some hundreds by one statement."""
         given = [
-            {"wait": math.ceil(wait * 1000), "error": storable(error), "version": version}
-            for _, wait, error, version in retries
+            {
+                "wait": math.ceil(wait * 1000),
+                "error": storable(error),
+                "version": version,
+                "uncounted": 0 if counted else 1,
+            }
+            for _, wait, error, version, counted in retries
         ]
         leases = [retry.lease for retry in retries]
         return self.settle_many(leases, self.statements.retry_many, {}, WAITING, until, given)

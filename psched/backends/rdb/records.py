@@ -52,7 +52,8 @@ _OF_ENTRY = (
 )
 _GIVEN = (*_OF_ENTRY, "reckoning", "started")
 _OF_DEFINITION = (
-    *("key", "version", "type", "cron", "timezone", "delay_ms", "catch_up", "max_lateness_ms", "alert_after_ms"),
+    *("key", "version", "type", "cron", "timezone", "delay_ms"),
+    *("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts"),
 )
 _OF_TIMES = ("next_time", "due", "regular_time", "regular_due")
 

@@ -8,7 +8,7 @@ from typing import Any
 from psched.backends.rdb.leases import storable
 from psched.backends.rdb.tables import CLAIMED_OF_SCHEDULE, RUNNING, WAITING, milliseconds
 from psched.backends.sql.fields import LAST_SECOND, Fields
-from psched.ledger import PAUSED, SKIPPED, Entry
+from psched.ledger import FAILED, PAUSED, SKIPPED, Entry
 from psched.model import CATCH_UP, Claim, Lease, Policy, Rule, ScheduleRow
 from psched.payload import decode, encode, type_from_key
 
@@ -40,7 +40,7 @@ def claimed_schedule(holder: str, row: Sequence[Any]) -> Claim:
 def _plain_schedule(holder: str, row: Sequence[Any]) -> ScheduleRow | None:
     """Return the schedule of a row that is as it should be, never paused nor run besides; None for any other."""
     key, _, fence, due, _, _, type_, data, attempts, error, cron, timezone, delay, time, last, *rest = row
-    *apart, catch_up, lateness, alert, version = rest
+    *apart, catch_up, lateness, alert, most, version = rest
     texts = key.__class__ is type_.__class__ is data.__class__ is cron.__class__ is timezone.__class__ is str
     numbers = attempts.__class__ is delay.__class__ is time.__class__ is version.__class__ is int
     if not (texts and numbers and type_ and apart == _NOT_APART and catch_up in CATCH_UP):
@@ -48,7 +48,7 @@ def _plain_schedule(holder: str, row: Sequence[Any]) -> ScheduleRow | None:
     if "\0" in key or not key or fence.__class__ is not int:
         return None
     times = 0 <= time <= _LAST_MS and (last is None or (last.__class__ is int and 0 <= last <= _LAST_MS))
-    bounds = lateness is None and alert is None and 0 <= delay <= _LAST_MS
+    bounds = lateness is alert is most is None and 0 <= delay <= _LAST_MS
     if not (times and bounds and error.__class__ in _ERRORS):
         return None
     try:
@@ -115,6 +115,7 @@ def read_policy(fields: Fields) -> Policy:
         fields.one_of("catch_up", CATCH_UP),
         fields.optional_seconds("max_lateness_ms", 1000),
         fields.optional_seconds("alert_after_ms", 1000),
+        fields.optional_number("max_attempts"),
     )
 
 
@@ -140,6 +141,7 @@ def policy_columns(policy: Policy) -> dict[str, Any]:
         "catch_up": policy.catch_up,
         "max_lateness_ms": optional_milliseconds(policy.max_lateness),
         "alert_after_ms": optional_milliseconds(policy.alert_after),
+        "max_attempts": policy.max_attempts,
     }
 
 
@@ -176,7 +178,7 @@ def changed_columns(seen: ScheduleRow, wanted: ScheduleRow) -> dict[str, Any]:
 def entry_columns(row: ScheduleRow, entry: Entry) -> dict[str, Any]:
     """Return the columns of an entry that are known before it is made."""
     error = storable(row.last_error)
-    late = entry.outcome == SKIPPED and entry.detail != PAUSED
+    went_wrong = entry.outcome == FAILED or (entry.outcome == SKIPPED and entry.detail != PAUSED)
     return {
         "outcome": entry.outcome,
         "detail": entry.detail,
@@ -185,7 +187,7 @@ def entry_columns(row: ScheduleRow, entry: Entry) -> dict[str, Any]:
         "extra": int(entry.extra),
         "previous": optional_milliseconds(row.previous),
         "attempts": row.attempts,
-        "trouble": int(late or row.attempts > 1 or error is not None),
+        "trouble": int(went_wrong or row.attempts > 1 or error is not None),
         "error": None if error is None else error[-_ERROR_TAIL:],
     }
 

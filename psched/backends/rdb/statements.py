@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Integer,
     Select,
     Table,
     Update,
@@ -36,7 +37,13 @@ _LONGEST_BACKOFF = 30
 GIVEN_LEASE = {"key": ExactText(255), "fence": BigInteger(), "claim": BigInteger()}
 """What is given of a lease, where many are ended at once."""
 
-_GIVEN_RETRY = {**GIVEN_LEASE, "wait": BigInteger(), "error": LongText(), "version": BigInteger()}
+_GIVEN_RETRY = {
+    **GIVEN_LEASE,
+    "wait": BigInteger(),
+    "error": LongText(),
+    "version": BigInteger(),
+    "uncounted": Integer(),
+}
 
 
 def one_more(column: ColumnElement[int], most: int = 2**31 - 1) -> ColumnElement[int]:
@@ -198,7 +205,8 @@ class LeaseStatements:
     def _retrying_given(self, given: Told) -> Update:
         kept = func.coalesce(given["error"], self._table.c.last_error)
         due = self._unless_changed(given["version"], now_once() + given["wait"], now_once())
-        return self.settling_given(given, due=due, last_error=kept, crashes=0)
+        counted = self._table.c.attempts - given["uncounted"]
+        return self.settling_given(given, due=due, last_error=kept, attempts=counted, crashes=0)
 
     def _unless_changed(
         self, version: ColumnElement[int], due: ColumnElement[int], now: ColumnElement[int]

@@ -25,7 +25,7 @@ CLAIMED_OF_SCHEDULE = (
     *_SHARED,
     *("cron", "timezone", "delay_ms", "next_time", "last_time", "extra", "regular_time", "regular_due"),
     *("paused_from", "paused_until"),
-    *("catch_up", "max_lateness_ms", "alert_after_ms", "version"),
+    *("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts", "version"),
 )
 """What is read of a row that was just leased, in this order."""
 
@@ -62,6 +62,7 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
         Column("catch_up", String(8), nullable=False, server_default="all"),
         Column("max_lateness_ms", BigInteger),
         Column("alert_after_ms", BigInteger),
+        Column("max_attempts", Integer),
         Column("alert_at", BigInteger),
         Column("alerted", BigInteger),
         Column("ringing_until", BigInteger),
@@ -128,6 +129,7 @@ def changes_table(metadata: MetaData, schedules: str) -> Table:
         Column("catch_up", String(8), nullable=False),
         Column("max_lateness_ms", BigInteger),
         Column("alert_after_ms", BigInteger),
+        Column("max_attempts", Integer),
         Column("pending", BigInteger),
         Column("first_time", BigInteger, nullable=False),
         Column("due", BigInteger, nullable=False),

@@ -258,7 +258,7 @@ class RedisLeaseStore:
 
     def _retry_words(self, retry: Retry) -> Sequence[Argument]:
         wait, error = math.ceil(retry.wait * 1000), storable(retry.error) or [""]
-        return *self._lease_words(retry.lease), wait, *_version(retry.version), *error
+        return *self._lease_words(retry.lease), wait, 0 if retry.counted else 1, *_version(retry.version), *error
 
     def _forget(self, strange: Sequence[Answer]) -> None:
         """Say of keys that were found to have no rows, once: the table has forgotten them."""

@@ -22,11 +22,12 @@ end
 -- Enters the definition that stands in a row. `pending` is what was next before ('' if that is not known).
 local function enter_change(key, version, action, node, pending, reckoning)
   local is = call('HMGET', row_of(key), 'type', 'cron', 'timezone', 'catch_up', 'delay_ms', 'max_lateness_ms',
-    'alert_after_ms', 'next_time', 'due', 'regular_time', 'regular_due')
+    'alert_after_ms', 'next_time', 'due', 'regular_time', 'regular_due', 'max_attempts')
   local change = '{"version":' .. whole(version) .. ',"changed":' .. whole(now) .. ',"action":' .. quoted(action)
     .. ',"node":' .. quoted(node) .. ',"type":' .. quoted(is[1]) .. ',"cron":' .. quoted(is[2])
     .. ',"timezone":' .. quoted(is[3]) .. ',"catch_up":' .. quoted(is[4]) .. ',"delay_ms":' .. number(is[5])
     .. ',"max_lateness_ms":' .. number(is[6]) .. ',"alert_after_ms":' .. number(is[7])
+    .. ',"max_attempts":' .. number(is[12])
     .. ',"pending":' .. number(pending) .. ',"first_time":' .. number(is[10] or is[8]) .. ',"due":' .. number(is[11] or is[9])
     .. ',"reckoning":' .. quoted(reckoning) .. '}'
   call('ZADD', T .. 'changes:' .. key, whole(version), change)
