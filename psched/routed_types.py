@@ -15,7 +15,7 @@ _FRESH = 2.0
 """Seconds for which the types that were found are taken for all there are, while a worker is busy."""
 _SHARE = 0.05
 """How much of its time a busy worker spends on looking for types, at the most."""
-_ALWAYS = 8
+_ALWAYS = 64
 """Up to so many exact names are told to the store whether they have rows or not, so that a new row is found at once."""
 
 

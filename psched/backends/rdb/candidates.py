@@ -25,7 +25,7 @@ from sqlalchemy import (
 from psched.backends.rdb.claiming import WantedTypes
 from psched.backends.rdb.indexes import has_user, has_user_and_type, of_users
 from psched.backends.rdb.shares import NOBODY, Candidate
-from psched.backends.rdb.statements import TypesShape, in_no_index
+from psched.backends.rdb.statements import TypesShape, among_types, type_parameters
 from psched.backends.rdb.tables import RUNNING
 from psched.dialects.base import Dialect, now_ms
 from psched.dialects.once import once
@@ -151,9 +151,8 @@ class Candidates:
         if shape not in self._windows:
             assert shape is not None
             type_ = self._table.c.type
-            wanted = [bindparam(f"type_{number}", type_=type_.type) for number in range(shape.count)]
-            found = type_ == wanted[0] if shape.apart else in_no_index(type_).in_(wanted)
-            self._windows[shape] = self._due.where(found)
+            apart = type_ == type_parameters(type_, shape)[0]
+            self._windows[shape] = self._due.where(apart if shape.apart else among_types(self._dialect, type_, shape))
         return self._windows[shape]
 
     @once
@@ -163,6 +162,7 @@ class Candidates:
         in_band = c.band == bindparam("of_band")
         head = select(c.user_name, c.due, c.max_running)
         self._table = table
+        self._dialect = dialect
         self._due = head.where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(bindparam("limit"))
         self._windows: dict[TypesShape | None, Select[Any]] = {None: self._due}
         found = of_users(table)

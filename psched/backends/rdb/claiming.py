@@ -72,8 +72,9 @@ class WantedTypes:
 
     @property
     def parameters(self) -> Parameters:
-        """The parameters :type_0, :type_1, and so on."""
-        return type_parameters((*self.types, *self.types[-1:] * (self.shape.count - len(self.types))))
+        """The parameters :type_0, :type_1, and so on, and :types."""
+        each = type_parameters((*self.types, *self.types[-1:] * (self.shape.count - len(self.types))))
+        return each if self.apart else {**each, "types": types_parameter(self.types)}
 
 
 _READY_AND_KEY = itemgetter(1, 0)

@@ -31,7 +31,7 @@ from sqlalchemy import (
 from psched.backends.rdb.candidates import least_of, limit_of
 from psched.backends.rdb.claiming import ClaimedRow, Parameters, WantedTypes
 from psched.backends.rdb.indexes import has_user, has_user_and_type, of_users
-from psched.backends.rdb.statements import LeaseStatements, TypesShape, in_no_index, next_fence
+from psched.backends.rdb.statements import LeaseStatements, TypesShape, among_types, next_fence
 from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.dialects.base import Dialect, now_ms
 from psched.dialects.database import Database
@@ -149,8 +149,7 @@ class UserClaims:
         if types is not None and types.apart:
             due = due.where(c.type == bindparam(f"apart_{number}", type_=c.type.type))
         elif types is not None:
-            wanted = [bindparam(f"type_{place}", type_=c.type.type) for place in range(types.count)]
-            due = due.where(in_no_index(c.type).in_(wanted))
+            due = due.where(among_types(type(self._database.dialect), c.type, types))
         return due.limit(bindparam(f"limit_{number}"))
 
     def _take(self, connection: Connection, keys: list[str], parameters: Parameters) -> Sequence[ClaimedRow]:
