@@ -130,8 +130,9 @@ end
 
 -- Returns the users of a window of each type, and whether there may be more.
 local function candidates()
-  local users, by_name, full = {}, {}, false
-  for _, type in ipairs(types) do
+  local users, by_name = {}, {}
+  local some, full = earliest(types, 'turn:')
+  for _, type in ipairs(some) do
     local found = call('ZRANGE', T .. 'turn:' .. type, 0, WINDOW - 1, 'WITHSCORES')
     full = full or #found == WINDOW * 2
     for at = 1, #found, 2 do
@@ -147,7 +148,7 @@ local function candidates()
       user.lines[#user.lines + 1] = open_line(type, name)
     end
   end
-  if #types > 1 then
+  if #some > 1 then
     table.sort(users, function(one, other)
       return one.due < other.due or (one.due == other.due and one.place < other.place)
     end)

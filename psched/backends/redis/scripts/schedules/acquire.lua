@@ -13,7 +13,7 @@ undo(holder, undone)
 -- Returns rows that are due, those of all types that were asked for in one order.
 local function due_rows(most)
   local due = {}
-  for _, type in ipairs(ARGV[place] == '-1' and {''} or types) do
+  for _, type in ipairs(ARGV[place] == '-1' and {''} or earliest(types, 'due:')) do
     local found = call('ZRANGEBYSCORE', T .. 'due:' .. type, '-inf', whole(now), 'WITHSCORES', 'LIMIT', 0, most)
     for at = 1, #found, 2 do
       due[#due + 1] = {key = found[at], due = tonumber(found[at + 1]), type = type}
