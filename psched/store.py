@@ -98,6 +98,10 @@ class LeaseStore(Protocol):
         """Return the database's clock in unix seconds, with its fraction."""
         ...
 
+    def is_refused(self, error: Exception) -> bool:
+        """Tell whether `error` means that the database refuses our user: the login, or for lack of a privilege."""
+        ...
+
     def is_unavailable(self, error: Exception) -> bool:
         """Tell whether `error` means the database is away, overloaded or read-only, and will pass by itself."""
         ...

@@ -23,6 +23,11 @@ log = logging.getLogger(__name__)
 _LONGEST_PAUSE = 5.0
 """How many poll intervals at the most lie between two polls of a database that does not answer."""
 
+_LONGEST_REFUSED = 60.0
+"""Seconds between two polls of a database that refuses our user."""
+_REMINDER = 600.0
+"""Seconds after which the log says again that it does."""
+
 _RECOVERY = 10.0
 """Seconds without a failure after which one who stands by takes it that the database answers his sibling."""
 
@@ -77,7 +82,7 @@ class Lane:
         self._full = False
         self._busy_since = math.inf
         self._failures = 0
-        self._failed_at = 0.0
+        self._failed_at = self._reminded = 0.0
         self._standing_by = self._asked = False
         self._news = False
         self._complaint: str | None = None
@@ -231,13 +236,31 @@ class Lane:
 
     def _failed(self, error: Exception) -> None:
         """Log a failing poll once for as long as it fails the same way, and come back less and less often."""
-        self.seat.leave()
         self._failures += 1
         self._failed_at = self._clock()
+        if self.source.store.is_refused(error):
+            self._refused(error)
+            return
+        self.seat.leave()
         self._vigil.fail(min(2 ** (self._failures - 1), _LONGEST_PAUSE))
         complaint = one_line(error)
         if self._complaint is None or not self.source.store.is_unavailable(error):
             self._complain(error, complaint)
+        self._complaint = complaint
+
+    def _refused(self, error: Exception) -> None:
+        """Wait, longer after each attempt, until the database accepts our user again.
+
+        The watch is kept: siblings would be refused, too, and databases lock accounts after some logins that failed.
+        """
+        self.seat.keep()
+        pause = min(2.0 ** min(self._failures - 1, 10), _LONGEST_REFUSED)
+        self._vigil.fail_for(pause)
+        complaint = one_line(error)
+        if complaint != self._complaint or self._failed_at >= self._reminded + _REMINDER:
+            self._reminded = self._failed_at
+            words = "section=%s the database refuses this user: %s; trying again, the next time in %.0f s"
+            log.error(words, self.name, complaint, pause)
         self._complaint = complaint
 
     def _complain(self, error: Exception, complaint: str) -> None:

@@ -140,8 +140,8 @@ class Processor:
     def prepare(self) -> None:
         """Check the tables, and keep watch if nobody does.
 
-        A database that does not answer is waited for, by polling it. Raises ConfigError when a table is missing or is
-        not ours, or the database refuses us.
+        A database that does not answer, or refuses our user, is waited for, by polling it; the lanes tell of that.
+        Raises ConfigError when a table is missing or is not ours, or cannot be used for another reason.
         """
         for site in self._sites:
             try:
@@ -150,6 +150,8 @@ class Processor:
             except Exception as error:
                 if site.source.store.is_unavailable(error):
                     log.warning("section=%s the database does not answer yet: %s", site.name, one_line(error))
+                elif site.source.store.is_refused(error):
+                    log.debug("section=%s the database refuses this user: %s", site.name, one_line(error))
                 elif is_refusal(error):
                     words = f"{site.name}: the database refuses: {one_line(error)}"
                     raise ConfigError(f"{words} (is `url:` right? `psched doctor` looks closer)") from error

@@ -99,9 +99,13 @@ class Vigil:
 
     def fail(self, intervals: float) -> None:
         """The database did not answer: try again after so many intervals."""
+        self.fail_for(self._some(self._interval * intervals))
+
+    def fail_for(self, seconds: float) -> None:
+        """The database did not answer: try again after so many seconds."""
         self._looked = self.clock()
         self._awaited, self.looks_first = False, True
-        self._next = self._looked + self._some(self._interval * intervals)
+        self._next = self._looked + seconds
 
     def ring(self) -> None:
         """Somebody says that there is something."""

@@ -160,6 +160,13 @@ class Dialect:
         """Return how `error` passes by itself; None when it will not."""
         raise NotImplementedError
 
+    def is_refused(self, error: BaseException) -> bool:
+        """Tell whether a driver's `error` means that the server refuses our user: the login, or what it may not do.
+
+        That passes when somebody changes the user on the server.
+        """
+        return False
+
     def is_duplicate_key(self, error: DBAPIError) -> bool:
         """Tell whether a row with this key exists."""
         raise NotImplementedError

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from psched.dialects import forks
 from psched.dialects.base import Dialect, Fault, Timeouts
 from psched.dialects.direct import Direct, whole, wrapped
 from psched.dialects.kept import Kept
+from psched.dialects.login_backoff import LoginBackoff
 from psched.dialects.pairs import Executing, Pair
 from psched.dialects.retries import Retries
 from psched.errors import ConfigError, NotSupportedError
@@ -51,6 +52,7 @@ class Database:
         self._sleep = sleep
         self._kept = Kept(dialect.connections)
         self._parents: list[Any] = []
+        self._logins = LoginBackoff()
         self._engine = self._new_engine()
         self._work: AbstractContextManager[None] = nullcontext()
         forks.mind(self)
@@ -78,9 +80,18 @@ class Database:
             raise ConfigError(f"url: {dialect.url.drivername}:// cannot be used: {error}") from error
         if engine.dialect.is_async:
             raise ConfigError(f"url: {dialect.url.drivername}:// is an asynchronous driver; leave out the +driver")
-        event.listen(engine, "do_connect", lambda _, __, given, options: dialect.connect(given, options))
+        event.listen(engine, "do_connect", lambda driver, _, given, options: self._log_in(driver, given, options))
         event.listen(engine, "connect", lambda connection, _: dialect.prepare(connection))
         return engine
+
+    def _log_in(self, driver: Any, given: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """Return a new driver connection; `driver`: SQLAlchemy's dialect. Raises what the driver does."""
+
+        def connect() -> Any:
+            connection = self.dialect.connect(given, options)
+            return driver.connect(*given, **options) if connection is None else connection
+
+        return self._logins.log_in(connect, self.dialect.is_refused)
 
     def run(self, work: Work[T], until: float | None = None) -> T:
         """Return `work(connection, uncertain)`, done again on a fresh connection when the old one was lost.
@@ -109,6 +120,8 @@ class Database:
             except (DBAPIError, PoolTimeoutError) as error:
                 fault = self.fault(error)
                 pause = retries.pause(fault)
+                if pause is None and (left := self._logins.pause()) and self.is_refused(error):
+                    pause = retries.pause_of_login(left)
                 if pause is None:
                     raise
                 uncertain = uncertain or fault is Fault.LOST
@@ -187,6 +200,10 @@ class Database:
         if not isinstance(error, DBAPIError):
             return None
         return Fault.LOST if error.connection_invalidated else self.dialect.fault(error)
+
+    def is_refused(self, error: Exception) -> bool:
+        """Tell whether `error` means that the server refuses our user."""
+        return self.dialect.is_refused(getattr(error, "orig", None) or error)
 
     def execute(self, statement: TextClause, values: Mapping[str, Any]) -> Any:
         """Execute a statement and return its first value, or None."""

@@ -42,6 +42,13 @@ _LOST = {
     2002, 2003, 2006, 2013, 2014, 2055, 4031,  # the client's: not connected, or not any more
 }  # fmt: skip
 
+_REFUSED = {
+    1044, 1045, 1698,  # no right to the database, a wrong password, the plugin refuses
+    1129, 1130,  # the host is blocked after too many errors, or may not connect
+    1142, 1143, 1227, 1370,  # no right to a table, a column, a verb, a routine
+    1820, 1862, 3118, 3955, 4150, 4151,  # a password that expired, an account that is locked or blocked
+}  # fmt: skip
+
 
 @compiles(now_ms, "mysql")
 def _now_ms(element: now_ms, compiler: SQLCompiler, **options: Any) -> str:
@@ -142,6 +149,10 @@ class Dialect(base.Dialect):
             return Fault.LOST
         return None
 
+    def is_refused(self, error: BaseException) -> bool:
+        """Tell whether the server refuses our user."""
+        return _code_of(error) in _REFUSED
+
     def is_duplicate_key(self, error: DBAPIError) -> bool:
         """Tell whether a row with this key exists."""
         return _code(error) == _DUPLICATE
@@ -218,8 +229,12 @@ _COLLATION = text(
 
 
 def _code(error: DBAPIError) -> int:
-    """Return the error number; 0 when there is none."""
-    arguments = getattr(error.orig, "args", ())
+    return _code_of(error.orig)
+
+
+def _code_of(error: BaseException | None) -> int:
+    """Return the number of a driver's error; 0 when there is none."""
+    arguments = getattr(error, "args", ())
     return arguments[0] if arguments and isinstance(arguments[0], int) else 0
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -37,8 +38,11 @@ statement that we prepared is not there, or one of its name is."""
 _ASKED = 5
 """How often each of two connections is asked for its session: other clients may come in between."""
 
-_TURNED_AWAY = ("password authentication failed", "no pg_hba.conf entry", '" does not exist')
+_REFUSED = ("authentication failed for user", "no pg_hba.conf entry", "is not permitted to log in")
+_REFUSED_ROLE = re.compile(r'role ".*" does not exist')
+_TURNED_AWAY = (*_REFUSED, '" does not exist')
 """What a server says that asked for no password, and so not for its SQLSTATE; another is waited for."""
+_NO_PRIVILEGE = "42501"
 
 _VERIFY = {"full": "verify-full", "ca": "verify-ca", "none": "require"}
 
@@ -112,7 +116,7 @@ class Dialect(base.Dialect):
         try:
             return psycopg.connect(*arguments, **options)
         except psycopg.OperationalError as error:
-            if error.sqlstate is None:
+            if error.sqlstate is None and not self.is_refused(error):  # else its words say it, without another login
                 error.sqlstate = refusal(error, self.timeouts.connect)
             raise
 
@@ -148,6 +152,14 @@ class Dialect(base.Dialect):
         if state in _CONFLICTS:
             return Fault.CONFLICT
         return Fault.LOST if state in _LOST or state[:2] in _LOST_CLASSES else None
+
+    def is_refused(self, error: BaseException) -> bool:
+        """Tell whether the server refuses our user: class 28, or its words where there is no SQLSTATE."""
+        state = _state_of(error)
+        if state is not None:
+            return state[:2] == "28" or state == _NO_PRIVILEGE
+        text = str(error)
+        return "FATAL:" in text and (any(words in text for words in _REFUSED) or bool(_REFUSED_ROLE.search(text)))
 
     def is_duplicate_key(self, error: DBAPIError) -> bool:
         """Tell whether a row with this key exists."""
@@ -247,8 +259,12 @@ def _session_of(connection: Any) -> int:
 
 
 def _state(error: DBAPIError) -> str | None:
-    """Return the SQLSTATE; psycopg 2 calls it otherwise."""
-    state: str | None = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    return _state_of(error.orig)
+
+
+def _state_of(error: BaseException | None) -> str | None:
+    """Return the SQLSTATE of a driver's error; psycopg 2 calls it otherwise."""
+    state: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     return state
 
 

@@ -33,6 +33,13 @@ class Retries:
             return self._after_loss()
         return None
 
+    def pause_of_login(self, seconds: float) -> float | None:
+        """Return the seconds to wait when a login was refused and may be tried again after `seconds`.
+
+        None without a deadline, or when that is too late.
+        """
+        return None if self._until is None else self._in_time(seconds)
+
     def _after_conflict(self) -> float | None:
         self._conflicts += 1
         if self._until is None and self._conflicts > self.CONFLICTS:

@@ -81,6 +81,33 @@ def test_errors_of_postgresql_are_told_apart(state: str, fault: Fault | None) ->
     assert POSTGRESQL.fault(wrapped(psycopg.errors.lookup(state)("said so"), psycopg.Error)) is fault
 
 
+@pytest.mark.parametrize(
+    ("database", "error", "refused"),
+    [
+        (POSTGRESQL, psycopg.errors.InvalidPassword("said so"), True),
+        (POSTGRESQL, psycopg.errors.InvalidAuthorizationSpecification("said so"), True),
+        (POSTGRESQL, psycopg.errors.InsufficientPrivilege("said so"), True),
+        (POSTGRESQL, psycopg.OperationalError('FATAL:  password authentication failed for user "psched"'), True),
+        (POSTGRESQL, psycopg.OperationalError('FATAL:  Peer authentication failed for user "psched"'), True),
+        (POSTGRESQL, psycopg.OperationalError('FATAL:  role "psched" does not exist'), True),
+        (POSTGRESQL, psycopg.OperationalError('FATAL:  database "psched" does not exist'), False),
+        (POSTGRESQL, psycopg.OperationalError("FATAL:  the database system is starting up"), False),
+        (POSTGRESQL, psycopg.errors.UndefinedTable("said so"), False),
+        (MYSQL, pymysql.err.OperationalError(1045, "Access denied"), True),
+        (MYSQL, pymysql.err.OperationalError(4151, "Access denied, this account is locked"), True),
+        (MYSQL, pymysql.err.OperationalError(3118, "Account is locked"), True),
+        (MYSQL, pymysql.err.OperationalError(1142, "SELECT command denied"), True),
+        (MYSQL, pymysql.err.OperationalError(1049, "Unknown database"), False),
+        (MYSQL, pymysql.err.OperationalError(2003, "Can't connect"), False),
+        (SQLITE, sqlite3.OperationalError("attempt to write a readonly database"), False),
+    ],
+)
+def test_a_server_that_refuses_the_user_is_told_from_one_that_is_away(
+    database: Any, error: Exception, refused: bool
+) -> None:
+    assert database.is_refused(error) is refused
+
+
 def test_an_error_of_the_connection_itself_has_no_state_and_is_a_loss() -> None:
     assert POSTGRESQL.fault(wrapped(psycopg.OperationalError("connection refused"), psycopg.Error)) is LOST
     assert POSTGRESQL.fault(wrapped(psycopg.ProgrammingError("no results"), psycopg.Error)) is None
@@ -97,13 +124,15 @@ def test_a_server_that_knows_no_such_password_is_not_waited_for() -> None:
 def test_a_refusal_is_known_in_any_language(
     postgresql: Server, monkeypatch: pytest.MonkeyPatch, part: str, wrong: str, state: str
 ) -> None:
-    monkeypatch.setattr("psched.dialects.postgresql._TURNED_AWAY", ())  # so its words say nothing
+    for words in ("_REFUSED", "_TURNED_AWAY"):
+        monkeypatch.setattr(f"psched.dialects.postgresql.{words}", ())  # so the error's words say nothing
     database = open_database(postgresql.url("postgres").replace(part, wrong), {})
     with pytest.raises(OperationalError) as caught:
         database.run(lambda connection, _: connection.exec_driver_sql("SELECT 1"))
     assert isinstance(caught.value.orig, psycopg.Error)
     assert caught.value.orig.sqlstate == state
     assert database.fault(caught.value) is None
+    assert database.is_refused(caught.value) is (state == "28P01")
     database.close()
 
 

@@ -27,7 +27,7 @@ class Road:
         self._pace = pace
         self._until = self.time + until
         self._taken = taken
-        store = SimpleNamespace(next_due=self._next_due)
+        store = SimpleNamespace(next_due=self._next_due, is_refused=lambda _: False)
         source: Any = SimpleNamespace(open_bell=lambda _: None, poll_multi=self._take, tidy=self._tidy, store=store)
         vigil = Vigil(1.0, lambda: self.time, lambda least, most: (least + most) / 2)
         self.lane = Lane("queue", cast("Source", source), Application(()), FixedPrefetch(9), vigil, None, 3.0)
@@ -73,8 +73,11 @@ class Refusing(Alone):
 
     def __init__(self, until: float = math.inf) -> None:
         self.time = 0.0
+        self.refuses_user = False
         self._until = until
-        store = SimpleNamespace(next_due=self._refuse, is_unavailable=lambda _: True)
+        store = SimpleNamespace(
+            next_due=self._refuse, is_unavailable=lambda _: True, is_refused=lambda _: self.refuses_user
+        )
         source: Any = SimpleNamespace(
             open_bell=lambda _: None, poll_multi=self._refuse, tidy=lambda **_: None, store=store
         )
@@ -131,3 +134,36 @@ def test_a_database_that_is_asked_but_does_not_let_take_is_told_of_once(caplog: 
         road.drive(60)
     assert len(caplog.records) == 1
     assert len(refused) < 20, "it comes back less and less often"
+
+
+def test_a_database_that_refuses_the_user_is_asked_less_and_less_often_by_one_child(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked: list[float] = []
+    lone = Road(1000.0)
+
+    def refuse(*_: object, **__: object) -> list[Any]:
+        asked.append(lone.time)
+        raise PermissionError("wrong password")
+
+    class Kept(Alone):
+        """A seat that is kept for as long as nobody leaves it."""
+
+        left = False
+
+        def leave(self, taken: int = 0) -> None:
+            self.left = True
+
+    lone.lane.seat = seat = Kept()
+    store = lone.lane.source.store
+    lone.lane.source.poll_multi = store.next_due = refuse  # type: ignore[method-assign]
+    store.is_refused = lambda error: isinstance(error, PermissionError)  # type: ignore[method-assign]
+    with caplog.at_level("WARNING"):
+        lone.drive(700)
+    pauses = [round(after - before) for before, after in itertools.pairwise(asked)]
+    assert pauses[:6] == [1, 2, 4, 8, 16, 32]
+    assert set(pauses[6:]) == {60}
+    assert not seat.left, "siblings would be refused, too"
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0] == "section=queue the database refuses this user: wrong password; trying again, the next time in 1 s"
+    assert len(told) == 2, "and again ten minutes later"

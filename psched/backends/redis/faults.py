@@ -9,6 +9,7 @@ from redis.exceptions import (
     AuthorizationError,
     ClusterDownError,
     ConnectionError,  # noqa: A004 – redis-py's own
+    NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisClusterException,
@@ -20,7 +21,7 @@ from redis.exceptions import (
 DriverError: tuple[type[Exception], ...] = (RedisError, RedisClusterException)
 """What redis-py raises."""
 
-_REFUSED = (AuthenticationError, AuthorizationError)
+_REFUSED = (AuthenticationError, AuthorizationError, NoPermissionError)
 _UNANSWERED = (ConnectionError, TimeoutError, RedisClusterException)  # the last after one of the others, it may be
 _PASSING = (*_UNANSWERED, ClusterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError)
 _PASSING_WORDS = re.compile(
@@ -31,11 +32,16 @@ _PASSING_WORDS = re.compile(
 
 def passes(error: Exception) -> bool:
     """Tell whether `error` means the server is away, overloaded, full or read-only, and will pass by itself."""
-    if not isinstance(error, DriverError) or isinstance(error, _REFUSED):
+    if not isinstance(error, DriverError) or is_refused(error):
         return False
     if "Cluster mode is not enabled" in str(error):
         return False
     return isinstance(error, _PASSING) or _PASSING_WORDS.search(str(error)) is not None
+
+
+def is_refused(error: BaseException) -> bool:
+    """Tell whether the server refuses our user: WRONGPASS, NOAUTH or NOPERM. A cluster's client wraps it."""
+    return isinstance(error, _REFUSED) or isinstance(error.__cause__, _REFUSED)
 
 
 def is_unanswered(error: Exception) -> bool:

@@ -17,12 +17,13 @@ from redis.connection import ConnectionPool, SSLConnection
 from redis.exceptions import NoScriptError, ResponseError
 from redis.retry import Retry
 
-from psched.backends.redis.faults import DriverError, is_unanswered, passes
+from psched.backends.redis.faults import DriverError, is_refused, is_unanswered, passes
 from psched.backends.redis.location import Location
 from psched.backends.redis.scripts import Script
 from psched.clock import Clock, boottime
 from psched.dialects import forks
 from psched.dialects.base import Fault
+from psched.dialects.login_backoff import LoginBackoff
 from psched.dialects.retries import Retries
 
 T = TypeVar("T")
@@ -47,6 +48,7 @@ class RedisServer:
         self.location = location
         self._clock = clock
         self._sleep = sleep
+        self._logins = LoginBackoff()
         self._parents: list[Client] = []
         self._client: Client | None = None
         self._lock = threading.Lock()
@@ -65,6 +67,8 @@ class RedisServer:
                 return work(uncertain)
             except DriverError as error:
                 pause = retries.pause(Fault.LOST if passes(error) else None)
+                if is_refused(error) and (left := self._logins.pause()):
+                    pause = retries.pause_of_login(left)
                 if passes(error):
                     self._drop_idle()
                 if pause is None:
@@ -130,7 +134,10 @@ class RedisServer:
     def _made(self) -> Client:
         single = Redis(
             connection_pool=ConnectionPool(
-                retry=Retry(NoBackoff(), 0), max_connections=_NO_LIMIT, **self.location.options
+                retry=Retry(NoBackoff(), 0),
+                max_connections=_NO_LIMIT,
+                redis_connect_func=lambda connection: self._log_in(connection.on_connect),
+                **self.location.options,
             )
         )
         cluster = self.location.cluster
@@ -147,13 +154,29 @@ class RedisServer:
         if options.pop("connection_class", None) is SSLConnection:
             options["ssl"] = True
         # It follows a slot that has moved; but what it sent again by itself would not be known to be `uncertain`.
-        return RedisCluster(retry=Retry(NoBackoff(), 0), require_full_coverage=False, **options)
+        return _Cluster(self._log_in, retry=Retry(NoBackoff(), 0), require_full_coverage=False, **options)
+
+    def _log_in(self, connect: Callable[[], None]) -> None:
+        """Log in on a connection that was just made, by `connect`. Raises redis-py's errors."""
+        self._logins.log_in(connect, is_refused)
 
     def _drop_idle(self) -> None:
         """Close what may be dead, or lead to a primary that is none any more."""
         client = self._client
         if isinstance(client, Redis):
             client.connection_pool.disconnect(inuse_connections=False)
+
+
+class _Cluster(RedisCluster):
+    """A client of a cluster; `log_in` calls what logs in on a new connection."""
+
+    def __init__(self, log_in: Callable[[Callable[[], None]], None], **options: Any) -> None:
+        self._log_in = log_in
+        super().__init__(**options)
+
+    def on_connect(self, connection: Any) -> None:
+        """Log in on a connection that was just made."""
+        self._log_in(lambda: super(_Cluster, self).on_connect(connection))  # type: ignore[no-untyped-call]
 
 
 def _pool_of(cluster: Client, key: str) -> ConnectionPool:

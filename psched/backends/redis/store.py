@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from psched.backends.redis.bell import WakeList
-from psched.backends.redis.faults import passes
+from psched.backends.redis.faults import is_refused, passes
 from psched.backends.redis.fields import stored
 from psched.backends.redis.handover import HAND_OVER, Handover
 from psched.backends.redis.layout import Table
@@ -84,6 +84,10 @@ class RedisLeaseStore:
             return int(seconds) + int(micros) // 1000 / 1000
 
         return self._server.run(work)
+
+    def is_refused(self, error: Exception) -> bool:
+        """Tell whether `error` means that the server refuses our user."""
+        return is_refused(error)
 
     def is_unavailable(self, error: Exception) -> bool:
         """Tell whether `error` means that the server is away, overloaded, full or read-only."""

@@ -47,6 +47,10 @@ class SqlStore:
         """Tell whether `error` means that the database is away, overloaded or read-only."""
         return self._database.fault(error) is not None
 
+    def is_refused(self, error: Exception) -> bool:
+        """Tell whether `error` means that the database refuses our user."""
+        return self._database.is_refused(error)
+
     def open_bell(self, accepts: Accepts | None = None) -> Bell | None:
         """Return None: what these databases can do to call somebody is a dialect's."""
         return None

@@ -1,0 +1,51 @@
+"""A daemon whose database refuses its password, at the start and later: it waits, and works when that is accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from psched.backends import open_stores
+from psched.model import Rule
+from psched.store import StoreSettings
+from tests.daemon.harness import Daemon
+from tests.lab.laboratory import Lab
+from tests.lab.login import made_login
+from tests.lab.mariadb import MariaDB
+from tests.lab.postgresql import PostgreSQL
+from tests.lab.redis import Redis
+from tests.lab.servers import Server
+
+Make = Callable[..., Daemon]
+KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL, "redis": Redis}
+LONG_AGO = 1_600_000_000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_refused_password_is_told_once_and_waited_for_at_the_start_and_later(
+    kind: str, make_daemon: Make, lab: Lab
+) -> None:
+    server = lab.shared(KINDS[kind])
+    database = server.create_database()
+    type_ = "redis" if kind == "redis" else "rdb"
+    store = open_stores(type_, StoreSettings(server.url(database), "host/1/x", schedules="psched_schedules")).schedules
+    assert store is not None
+    store.create_tables()
+    daemon = make_daemon(processors=4)
+    with made_login(server, database) as login:
+        daemon.configure(type=type_, url=login.url)
+        daemon.start()
+        daemon.wait_for_log("the database refuses this user")
+        for number in range(2):
+            login.accept()
+            store.add(f"key{number}", "quick", Rule("0 * * * *", "UTC"), LONG_AGO, LONG_AGO, {})
+            daemon.wait_for_trace("ran", f"key{number}")
+            if number == 0:
+                assert daemon.log.count("the database refuses this user") == 1
+                login.refuse()
+                daemon.wait_for_log("the database refuses this user", 2)
+        daemon.stop()
+    assert "Traceback" not in daemon.log
+    store.close()
+    server.drop_database(database)

@@ -1,0 +1,119 @@
+"""A password that the database refuses: told as such, asked for less and less often, and waited for amid a settling."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from psched.clock import boottime
+from tests.lab.laboratory import Lab
+from tests.lab.login import Login, made_login
+from tests.lab.mariadb import MariaDB
+from tests.lab.postgresql import PostgreSQL
+from tests.lab.proxy import Proxy
+from tests.lab.redis import Redis
+from tests.lab.servers import Server
+from tests.stores.bench import Bench, eventually
+
+KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL, "redis": Redis}
+
+
+@pytest.fixture(params=KINDS)
+def shared(request: pytest.FixtureRequest, lab: Lab) -> Server:
+    """Each server that has users."""
+    return lab.shared(KINDS[request.param])
+
+
+@pytest.fixture
+def bench(shared: Server) -> Iterator[Bench]:
+    """A table, as the user sees it that owns it."""
+    name = shared.create_database()
+    bench = Bench("redis" if isinstance(shared, Redis) else "rdb", shared.url(name))
+    bench.make()
+    yield bench
+    bench.close()
+    shared.drop_database(name)
+
+
+@pytest.fixture
+def login(shared: Server, bench: Bench) -> Iterator[Login]:
+    """A user whose password is wrong at first."""
+    with made_login(shared, bench.url.rpartition("/")[2]) as login:
+        yield login
+
+
+def test_a_refused_login_is_told_as_such_and_the_server_is_not_asked_again_at_once(
+    shared: Server, bench: Bench, login: Login
+) -> None:
+    with Proxy(shared.port) as proxy:
+        store = bench.open(url=login.url.replace(f":{shared.port}/", f":{proxy.port}/"))
+        for away in (False, True):
+            with pytest.raises(Exception) as caught:  # noqa: PT011 – each driver has its own
+                store.now()
+            assert store.is_refused(caught.value), repr(caught.value)
+            assert not store.is_unavailable(caught.value)
+            if not away:
+                asked = proxy.lose_request(b"AUTH")  # of Redis, which a client has connected to before it logs in
+                proxy.refuse()
+                if isinstance(shared, Redis):
+                    proxy.pass_on()
+        assert not asked.sprung
+        proxy.forget_traps()
+        proxy.pass_on()
+        login.accept()
+        assert eventually(lambda: answer_of(store)) > 0
+        store.close()
+
+
+def answer_of(store: object) -> float:
+    """Return the store's clock; 0 while it refuses."""
+    try:
+        return float(store.now())  # type: ignore[attr-defined]
+    except Exception as error:
+        if not store.is_refused(error):  # type: ignore[attr-defined]
+            raise
+        return 0.0
+
+
+def test_settling_outlasts_a_password_that_is_wrong_for_a_while(bench: Bench, login: Login) -> None:
+    login.accept()
+    store = bench.open(url=login.url)
+    bench.add(store, "a")
+    claim = bench.take(store, "a")
+    login.refuse()
+    outcomes: list[BaseException | None] = []
+
+    def settle() -> None:
+        try:
+            store.release(claim.lease, boottime() + 30)
+            outcomes.append(None)
+        except BaseException as error:  # noqa: BLE001 – whatever it is, there must be none
+            outcomes.append(error)
+
+    thread = threading.Thread(target=settle)
+    thread.start()
+    eventually(lambda: pause_of(store) > 0)
+    login.accept()
+    thread.join(30)
+    assert outcomes == [None]
+    assert [row.status for row in store.list()] == ["waiting"]
+    store.close()
+
+
+def pause_of(store: object) -> float:
+    """Return the seconds until the store may log in again."""
+    holder = getattr(store, "_database", None) or getattr(store, "_server", None)
+    return float(holder._logins.pause())
+
+
+def test_a_missing_privilege_is_a_refusal_and_not_an_outage(shared: Server, bench: Bench, login: Login) -> None:
+    login.accept()
+    login.allow_nothing()
+    store = bench.open(url=login.url)
+    with pytest.raises(Exception) as caught:  # noqa: PT011 – each driver has its own
+        store.acquire(1, 10)
+    assert store.is_refused(caught.value), repr(caught.value)
+    assert not store.is_unavailable(caught.value)
+    store.close()
