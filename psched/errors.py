@@ -12,7 +12,7 @@ TaskError = ScheduleError
 
 
 class AlreadyFinishedError(ScheduleError):
-    """The run was settled before; nothing was changed."""
+    """The run was settled before, perhaps in another way than asked now; nothing was changed."""
 
 
 class NotFoundError(ScheduleError):
@@ -25,6 +25,13 @@ class AlreadyExistsError(ScheduleError):
 
 class PreemptedError(ScheduleError):
     """The lease is no longer ours: it ended, or somebody else settled or took the row. Nothing was changed."""
+
+
+class OutcomeUnknownError(ScheduleError):
+    """The answer to a write under a lease was lost, and nothing tells any more whether the write took effect.
+
+    The lease is over in any case. Do not repeat the write: the row may be run again, or may have been settled as asked.
+    """
 
 
 class NotSupportedError(ScheduleError):
@@ -49,6 +56,10 @@ class IdempotentAlreadyExistsError(AlreadyExistsError, IdempotentError):
 
 class IdempotentNotFoundError(NotFoundError, IdempotentError):
     """The row to settle or delete is gone already."""
+
+
+RUN_IS_OVER = (PreemptedError, OutcomeUnknownError, NotFoundError, AlreadyFinishedError)
+"""What writing under a lease raises when there is nothing left to be done for the run."""
 
 
 class ConfigError(Exception):

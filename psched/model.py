@@ -65,7 +65,7 @@ class Lease(NamedTuple):
     call that created the row; 0 in `rdb_compat`. Every write under the lease compares fence, holder and `claim`: a
     fence alone may come again, after a failover that lost data or for a key deleted and created anew within a
     millisecond. `expires_at` is unix seconds on the database's clock. `cancel_requested` is what the row said when the
-    lease was last written.
+    lease was last written. `unanswered`: an earlier call that was to settle under it had no answer.
     """
 
     key: str
@@ -74,6 +74,7 @@ class Lease(NamedTuple):
     cancel_requested: bool = False
     claim: int = 0
     nonce: int = 0
+    unanswered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 from psched.backoff import Backoff
 from psched.clock import Clock, boottime
 from psched.completion import Completion
-from psched.errors import AlreadyFinishedError, NotFoundError, PreemptedError, ScheduleError
+from psched.errors import RUN_IS_OVER, ScheduleError
 from psched.held import Held
 from psched.model import Claim, NewTask, Row, version_of
 from psched.store import Accepts, LeaseStore
@@ -141,10 +141,15 @@ class Source:
         """
         for task in tasks:
             self._save_late(task, until)
-        if len(tasks) == 1:
-            errors = [self._finish_one(tasks[0], until)]
-        else:
-            errors = self._completion.finish_many([task.claim for task in tasks], until)
+        try:
+            if len(tasks) == 1:
+                errors = [self._finish_one(tasks[0], until)]
+            else:
+                errors = self._completion.finish_many([task.claim for task in tasks], until)
+        except BaseException:
+            for task in tasks:
+                task.settling_unanswered()
+            raise
         for task, error in zip(tasks, errors, strict=True):
             if error is None:
                 task.settled_as("finished")
@@ -162,7 +167,7 @@ class Source:
         """Write data that was changed since the run was concluded, by a thread of its handler for instance."""
         try:
             task.save(until)
-        except (PreemptedError, NotFoundError, AlreadyFinishedError) as error:
+        except RUN_IS_OVER as error:
             log.info("key=%s its data was not written: %s", task.key, error)
 
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> str:
@@ -250,7 +255,7 @@ class Source:
         """Write changed data. What fails is tried again with the next renewal, which finds out what is lost."""
         try:
             task.save(self._clock())
-        except (PreemptedError, NotFoundError, AlreadyFinishedError) as error:
+        except RUN_IS_OVER as error:
             log.info("key=%s its data was not written: %s", task.key, error)
         except Exception as error:  # noqa: BLE001 – the leases were renewed, and that is what the caller must hear of
             log.warning("key=%s its data was not written yet: %s", task.key, error)
@@ -259,7 +264,7 @@ class Source:
         """Settle what was acquired at `now`, by the database's clock, and is not to be run any more."""
         try:
             return self._completion.pass_over(claim, now, self._clock())
-        except (PreemptedError, NotFoundError, AlreadyFinishedError) as lost:
+        except RUN_IS_OVER as lost:
             log.info("key=%s was not passed over: %s", claim.row.key, lost)
         except Exception as failure:  # noqa: BLE001 – what was acquired with it can be run all the same
             log.warning("key=%s was not passed over: %s; it comes back when its lease ends", claim.row.key, failure)

@@ -12,7 +12,13 @@ from typing import Any
 
 from psched.backoff import Backoff
 from psched.clock import Clock, boottime
-from psched.errors import IdempotentAlreadyFinishedError, NotSupportedError, PreemptedError
+from psched.errors import (
+    IdempotentAlreadyFinishedError,
+    NotSupportedError,
+    OutcomeUnknownError,
+    PreemptedError,
+    ScheduleError,
+)
 from psched.model import Claim, Lease, NewTask, Row
 from psched.payload import encode
 from psched.settling import Settling
@@ -129,6 +135,11 @@ class Task:
         return self._concluded
 
     @property
+    def lease_lost(self) -> bool:
+        """Whether this run's own lease is known not to be ours any more."""
+        return self._lost
+
+    @property
     def outcome(self) -> str | None:
         """How this run was settled: `finished`, `retried`, `released`, `failed`, `cancelled`, or None."""
         return self._outcome
@@ -173,6 +184,8 @@ class Task:
 
         Raises:
             PreemptedError: the lease is not ours any more; nothing was changed.
+            OutcomeUnknownError: the lease is not ours any more, and an answer was lost: it may be settled as asked.
+            AlreadyFinishedError: this lease was settled before in another way.
             IdempotentAlreadyFinishedError: this task object was settled before, perhaps with an answer that was lost.
             IdempotentNotFoundError: the row is gone.
         """
@@ -241,6 +254,7 @@ class Task:
         with self.lock:
             self._refuse_if_settled("renewed")
             if self._source.extend([self]):
+                self._lost = True
                 raise PreemptedError(f"{self.key!r}: the lease of this run is lost; somebody else may be running it")
 
     def save(self, until: float) -> None:
@@ -256,12 +270,16 @@ class Task:
 
     def renewed(self, lease: Lease, deadline: float) -> None:
         """Take over a lease that was written anew. Called by the source, which holds `lock`."""
-        self._lease = lease
+        self._lease = lease._replace(unanswered=True) if self._lease.unanswered else lease
         self._deadline = deadline
 
     def settled_as(self, outcome: str) -> None:
         """Know how the run was settled. Called like `renewed`."""
         self._outcome = outcome
+
+    def settling_unanswered(self) -> None:
+        """Know that a call that was to settle the run had no answer. Called like `renewed`."""
+        self._lease = self._lease._replace(unanswered=True)
 
     def lost(self) -> None:
         """Know that the lease is not ours any more: a run that has not begun does not. Called like `renewed`."""
@@ -271,8 +289,17 @@ class Task:
         self._refuse_elsewhere()
         with self.lock:
             self._refuse_if_settled(wanted)
-            self.save(self._deadline)
-            self._outcome = verb(self.claim)
+            try:
+                self.save(self._deadline)
+                self._outcome = verb(self.claim)
+            except (PreemptedError, OutcomeUnknownError):
+                self._lost = True
+                raise
+            except ScheduleError:
+                raise
+            except BaseException:
+                self.settling_unanswered()
+                raise
             self.forget()
 
     def _refuse_elsewhere(self) -> None:

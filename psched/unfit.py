@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from psched.clock import Clock
 from psched.completion import Completion
-from psched.errors import AlreadyFinishedError, NotFoundError, PreemptedError, ScheduleError
+from psched.errors import RUN_IS_OVER, ScheduleError
 from psched.model import Claim, Retry, version_of
 from psched.store import LeaseStore
 
@@ -132,7 +132,7 @@ class Sieve:
         claim = unfit.claim
         try:
             outcome = self._retry(claim, None, unfit.error, self._clock())
-        except (PreemptedError, NotFoundError, AlreadyFinishedError) as lost:
+        except RUN_IS_OVER as lost:
             _say_lost(claim, lost)
         except Exception as failure:  # noqa: BLE001 – what was acquired with it can be run all the same
             log.warning("key=%s was not put off: %s; it comes back when its lease ends", claim.row.key, failure)

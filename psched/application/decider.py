@@ -7,7 +7,7 @@ import traceback
 from typing import Any, Protocol
 
 from psched.backoff import Backoff
-from psched.errors import PreemptedError
+from psched.errors import OutcomeUnknownError, PreemptedError
 from psched.suggest import did_you_mean
 from psched.task import Task
 
@@ -59,10 +59,11 @@ class DefaultDecider(Decider):
         """Log the traceback and make the task due again after the handler's `retry_wait` (None: the configured one).
 
         A run that was settled before, or that was told to stop, stays as it is. Raises `error` again when it says that
-        the lease is lost: then there is nothing to decide.
+        the lease of this very run is lost: then there is nothing to decide. Such an error of another task, which the
+        handler has let out, is a failure like any other.
         """
         task = self.task
-        if isinstance(error, PreemptedError):
+        if task.lease_lost and isinstance(error, PreemptedError | OutcomeUnknownError):
             raise error
         if task.settled:
             log.error("key=%s type=%s raised after it was %s", task.key, task.type, task.outcome, exc_info=error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psched.errors import AlreadyFinishedError, ScheduleError
+from psched.errors import IdempotentAlreadyFinishedError, ScheduleError
 from psched.ledger import Step
 from psched.model import ScheduleRow
 from psched.store import ScheduleStore
@@ -15,7 +15,9 @@ def advanced(
 
     `uncertain`: it may have been advanced by an attempt whose answer was lost.
     """
+    lease = step.claim.lease
+    claim = step.claim._replace(lease=lease._replace(unanswered=lease.unanswered or uncertain))
     try:
-        return store.advance(step.claim, step.next_time, step.next_run_time, until, entry=step.entry)
+        return store.advance(claim, step.next_time, step.next_run_time, until, entry=step.entry)
     except ScheduleError as error:
-        return None if uncertain and isinstance(error, AlreadyFinishedError) else error
+        return None if uncertain and isinstance(error, IdempotentAlreadyFinishedError) else error

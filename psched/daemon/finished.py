@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from psched.clock import Clock, boottime
-from psched.daemon.wording import one_line
+from psched.daemon.wording import one_line, say_unsettled
 from psched.daemon.worth import Worth
-from psched.errors import AlreadyFinishedError, PreemptedError, ScheduleError
+from psched.errors import IdempotentAlreadyFinishedError, ScheduleError
 from psched.source import Source
 from psched.task import Task
 
@@ -158,9 +158,7 @@ def _give_up(task: Task, error: Exception) -> None:
 
 
 def _tell(task: Task, error: ScheduleError) -> None:
-    if isinstance(error, PreemptedError):
-        log.info("key=%s preempted: %s", task.key, error)
-    elif isinstance(error, AlreadyFinishedError):
+    if isinstance(error, IdempotentAlreadyFinishedError):
         log.debug("key=%s %s", task.key, error)  # by us, and the answer was lost
     else:
-        log.info("key=%s was not settled: %s", task.key, error)
+        say_unsettled(task, error)

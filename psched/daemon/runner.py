@@ -16,8 +16,14 @@ from psched.daemon.lane import Lane
 from psched.daemon.prefetch import TOO_LONG
 from psched.daemon.runs import Run, Runs
 from psched.daemon.stop_order import StopOrder
-from psched.daemon.wording import is_refusal, one_line
-from psched.errors import CancelRequestedError, ImmediateProcessStopError, PreemptedError, ScheduleError
+from psched.daemon.wording import is_refusal, one_line, say_unsettled
+from psched.errors import (
+    CancelRequestedError,
+    ImmediateProcessStopError,
+    OutcomeUnknownError,
+    PreemptedError,
+    ScheduleError,
+)
 from psched.task import Task
 from psched.unfit import LOST_ATTEMPTS
 
@@ -143,7 +149,7 @@ class Runner:
         try:
             self._run(run)
         except ScheduleError as error:
-            log.info("key=%s was not settled: %s", task.key, error)
+            say_unsettled(task, error)
         except Exception as error:
             fault = None if is_refusal(error) else error
             words = "key=%s type=%s could not be settled: %s; it comes back"
@@ -201,8 +207,8 @@ class Runner:
 
     def _raised(self, task: Task, error: BaseException) -> None:
         """A handler let an exception out, perhaps SystemExit: that ends its run and nothing else."""
-        if isinstance(error, PreemptedError):
-            log.info("key=%s preempted: %s", task.key, error)
+        if task.lease_lost and isinstance(error, PreemptedError | OutcomeUnknownError):
+            say_unsettled(task, error)
         elif task.settled:
             log.error("key=%s raised after it was settled", task.key, exc_info=error)
         elif task.stop_reason is None:
@@ -240,7 +246,7 @@ def settle_stopped(task: Task) -> None:
         elif reason is None:
             log.warning("key=%s was left unsettled by its handler; it comes back when its lease ends", task.key)
     except ScheduleError as error:
-        log.info("key=%s was not settled: %s", task.key, error)
+        say_unsettled(task, error)
 
 
 def give_back(task: Task) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from psched.clock import Clock, monotonic
 from psched.daemon.stop_order import StopOrder
-from psched.errors import IdempotentError, PreemptedError
+from psched.errors import IdempotentError, OutcomeUnknownError, PreemptedError
 from psched.model import ScheduleRow
 from psched.scheduler.presence import Presence, Sign
 from psched.schedules import ScheduleCollection, first_match
@@ -99,6 +99,6 @@ class Arrears:
                     task.finish()
                 else:
                     task.release()
-            except (IdempotentError, PreemptedError) as error:
+            except (IdempotentError, OutcomeUnknownError, PreemptedError) as error:
                 log.info("key=%s somebody else was faster: %s", name, error)
         return False

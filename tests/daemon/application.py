@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from psched.application import App, Base, Dispatch
+from psched.errors import PreemptedError
 from psched.task import Task
 
 FOLDER = Path(__file__).parent
@@ -90,6 +91,12 @@ def daemonises(task: Task) -> None:
 def raises(task: Task) -> None:
     trace("ran", task)
     raise ValueError("as told")
+
+
+@app.task("foreign")
+def lets_out_what_another_task_raised(task: Task) -> None:
+    trace("ran", task)
+    raise PreemptedError("'other': the lease of this run is lost")
 
 
 @app.task("exit")
@@ -185,7 +192,15 @@ class Unsettled(Base):
         trace("ran", self.task)
 
 
+class ForeignClass(Base):
+    """Has no decider to judge what another task raised."""
+
+    def run(self) -> None:
+        trace("ran", self.task)
+        raise PreemptedError("'other': the lease of this run is lost")
+
+
 class Classes(Dispatch):
     """The handlers that are classes."""
 
-    routes: ClassVar = {"unsettled": Unsettled}
+    routes: ClassVar = {"unsettled": Unsettled, "foreign class": ForeignClass}

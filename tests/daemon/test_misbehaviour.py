@@ -26,6 +26,8 @@ def serves_others(daemon: Daemon) -> None:
     [
         ("raise", "ValueError: as told"),
         ("exit", "SystemExit: 3"),
+        ("foreign", "PreemptedError: 'other': the lease"),
+        ("foreign class", "PreemptedError: 'other': the lease"),
         ("unsettled", "was left unsettled by its handler"),
         ("os_exit", "ended with exit code 0 while running schedules:s1"),
         ("segfault", "was killed by SIGSEGV while running schedules:s1"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from psched.application import Base, DefaultDecider, UndefinedDecisionError
-from psched.errors import ImmediateProcessStopError, PreemptedError
+from psched.errors import ImmediateProcessStopError, OutcomeUnknownError, PreemptedError
 from tests.unit.ledger import Ledger
 
 
@@ -116,6 +116,30 @@ def test_a_lost_lease_is_not_for_the_decider(ledger: Ledger, caplog: pytest.LogC
     with pytest.raises(PreemptedError):
         Recorder(ledger.task()).run()
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("foreign", [PreemptedError("'other': lost"), OutcomeUnknownError("'other': unknown")])
+def test_a_lost_lease_of_another_task_is_a_failure_like_any_other(ledger: Ledger, foreign: Exception) -> None:
+    class Relaying(Base):
+        def perform(self) -> None:
+            raise foreign
+
+    task = ledger.task()
+    Relaying(task).run()
+    assert ledger.entries == [("retried", None, repr(foreign))]
+    assert task.outcome == "retried"
+
+
+def test_a_lost_lease_of_another_task_hides_no_lost_lease_of_our_own(ledger: Ledger) -> None:
+    class Relaying(Base):
+        def perform(self) -> None:
+            raise PreemptedError("'other': lost")
+
+    ledger.preempted = True
+    task = ledger.task()
+    with pytest.raises(PreemptedError, match="the lease is lost"):
+        Relaying(task).run()
+    assert task.lease_lost
 
 
 def test_what_is_no_exception_passes_through(ledger: Ledger) -> None:

@@ -14,6 +14,7 @@ from psched import errors
         (errors.NotFoundError, errors.ScheduleError),
         (errors.AlreadyExistsError, errors.ScheduleError),
         (errors.PreemptedError, errors.ScheduleError),
+        (errors.OutcomeUnknownError, errors.ScheduleError),
         (errors.NotSupportedError, errors.ScheduleError),
         (errors.CancelRequestedError, errors.ScheduleError),
         (errors.IdempotentError, errors.ScheduleError),

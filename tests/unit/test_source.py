@@ -9,6 +9,7 @@ import pytest
 
 from psched.advance import Advance
 from psched.backends import open_stores
+from psched.errors import OutcomeUnknownError
 from psched.model import Rule
 from psched.source import LeaseTimes, Source
 from psched.store import ScheduleStore, StoreSettings
@@ -53,3 +54,37 @@ def test_a_run_whose_row_was_deleted_and_came_again_is_told_so_while_the_new_one
     assert (first and first.key, second and second.key) == ("again", "again")
     assert polled.extend(polled.held) == [first]
     assert polled.held == [second]
+
+
+def test_a_task_taken_ahead_does_not_begin_once_its_lease_is_found_lost(store: ScheduleStore) -> None:
+    polled = source(store, retry_wait=300)
+    for key in ("kept", "lost"):
+        store.add(key, "t", Rule("0 * * * *", "UTC"), NOON, NOON, {})
+    kept, lost = polled.poll_multi(10, ahead=True)
+    store.delete("lost")
+    assert polled.extend([kept, lost]) == [lost]
+    assert not lost.begin()
+    assert not lost.started
+    assert kept.begin()
+
+
+def test_a_release_that_was_never_answered_is_not_said_to_have_changed_nothing(
+    store: ScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polled = source(store, retry_wait=300)
+    store.add("key", "t", Rule("0 * * * *", "UTC"), NOON, NOON, {})
+    task = polled.poll()
+    assert task is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "release", unanswered)
+        with pytest.raises(TimeoutError):
+            task.release()
+    store.delete("key")
+    store.add("key", "t", Rule("0 * * * *", "UTC"), NOON, NOON, {})
+    with pytest.raises(OutcomeUnknownError):
+        task.release()
+    assert task.lease_lost
+
+
+def unanswered(*_: object) -> None:
+    raise TimeoutError

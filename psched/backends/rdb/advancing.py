@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from sqlalchemy import BigInteger, Table, Update, case
 
+from psched.backends.lease_endings import FINISHED
 from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.records import Records
 from psched.backends.rdb.schedule_rows import DEFINITION, definition_columns, settled_time
@@ -94,6 +95,7 @@ def _advancing(table: Table, statements: LeaseStatements, given: Told) -> Update
     paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
     return statements.settling_given(
         given,
+        FINISHED,
         *(c[name] == given[name] for name in DEFINITION),
         next_time=given["following"],
         due=given["following_due"],

@@ -8,15 +8,16 @@ from __future__ import annotations
 import math
 import secrets
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Insert, RowMapping, Table, Update
 
+from psched.backends.lease_endings import RELEASED, RETRIED, LostRow, finished_before, refusal
 from psched.backends.rdb.claiming import Claiming, WantedTypes, claiming_by
 from psched.backends.rdb.statements import LeaseStatements
-from psched.backends.rdb.tables import RUNNING, WAITING
+from psched.backends.rdb.tables import RUNNING
 from psched.clock import boottime
 from psched.dialects import forks
 from psched.dialects.database import Database
@@ -24,7 +25,13 @@ from psched.dialects.direct import whole
 from psched.dialects.given import Compiled, Given
 from psched.dialects.once import shared
 from psched.dialects.pairs import Executing, Pair
-from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError, ScheduleError
+from psched.errors import (
+    IdempotentAlreadyFinishedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PreemptedError,
+    ScheduleError,
+)
 from psched.model import Lease, Retry
 from psched.store import Also
 
@@ -102,7 +109,7 @@ class Leases:
 
     def release(self, lease: Lease, until: float) -> None:
         """Make the row due now, the attempt not counted."""
-        self.settle(lease, self.statements.release, {}, until)
+        self.settle(lease, self.statements.release, RELEASED, {}, until)
 
     def retry(
         self,
@@ -120,7 +127,7 @@ class Leases:
             "uncounted": 0 if counted else 1,
             "seen_version": version,
         }
-        self.settle(lease, self.statements.retry, values, until)
+        self.settle(lease, self.statements.retry, RETRIED, values, until)
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
         """Do for each what `retry` does, some hundreds by one statement."""
@@ -134,20 +141,26 @@ class Leases:
             for _, wait, error, version, counted in retries
         ]
         leases = [retry.lease for retry in retries]
-        return self.settle_many(leases, self.statements.retry_many, {}, WAITING, until, given)
+        return self.settle_many(leases, self.statements.retry_many, {}, RETRIED, until, given)
 
     def settle(
         self,
         lease: Lease,
         statement: Update | Insert | Pair | Compiled,
+        outcome: str | None,
         values: Mapping[str, Any],
         until: float,
         also: Also | None = None,
+        on_record: Callable[[], bool] | None = None,
     ) -> RowMapping | None:
         """Execute `statement`, one of `LeaseStatements.settling` or made of one, and `also` in one transaction.
 
+        It ends the lease with `outcome`, or is no such statement (None). `on_record` tells whether that is on record,
+        and is asked when the row cannot tell.
+
         Returns None when it is done, and the row when the lease is ours but another condition of the statement does
-        not hold. Raises PreemptedError, IdempotentNotFoundError, IdempotentAlreadyFinishedError.
+        not hold. Raises PreemptedError, OutcomeUnknownError, IdempotentNotFoundError, AlreadyFinishedError and, when
+        the lease was ended with `outcome` before, IdempotentAlreadyFinishedError.
         """
         parameters = {
             "lease_key": lease.key,
@@ -156,15 +169,23 @@ class Leases:
             "lease_holder": self._holder,
         }
 
-        def work(connection: Executing, uncertain: bool) -> tuple[bool, RowMapping | None]:
+        def work(connection: Executing, uncertain: bool) -> tuple[bool, RowMapping | None, bool]:
             if self._execute(connection, statement, {**parameters, **values}, also):
-                return True, None
+                return True, None, uncertain
             row = whole(connection).execute(self.statements.read, {"lease_key": lease.key}).mappings().first()
-            settled_before = row is not None and _is_last(lease, row) and row["status"] != RUNNING
-            return uncertain and settled_before, row
+            return False, row, uncertain
 
-        done, row = self._database.run_direct(work, until)
-        return None if done else self._still_ours(lease, row)
+        done, row, uncertain = self._database.run_direct(work, until)
+        if done:
+            return None
+        if row is not None and self._is_ours(lease, row):
+            return row
+        refused = refusal(lease, _lost(row), outcome, uncertain)
+        if on_record is not None and isinstance(refused, NotFoundError | OutcomeUnknownError) and on_record():
+            refused = None if uncertain else finished_before(lease)
+        if refused is not None:
+            raise refused
+        return None
 
     def settle_many(
         self,
@@ -189,8 +210,10 @@ class Leases:
             ]
             if more is not None:
                 given = [row | dict(told) for row, told in zip(given, more[start : start + _BATCH], strict=True)]
-            rows = self._database.run_direct(partial(self._settle_many, given, statement, values), until)
-            found += [None if rows is None else self._unless(lease, rows.get(lease.key), outcome) for lease in part]
+            rows, uncertain = self._database.run_direct(partial(self._settle_many, given, statement, values), until)
+            found += [
+                None if rows is None else self._unless(lease, rows.get(lease.key), outcome, uncertain) for lease in part
+            ]
         return found
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
@@ -231,14 +254,14 @@ class Leases:
         statement: Given,
         values: Mapping[str, Any],
         connection: Executing,
-        _: bool,
-    ) -> dict[str, RowMapping] | None:
-        """Settle all at once; unless that was all of them, return their rows as they are now."""
+        uncertain: bool,
+    ) -> tuple[dict[str, RowMapping] | None, bool]:
+        """Settle all at once; unless that was all of them, return their rows as they are now, and `uncertain`."""
         if statement.execute(connection, given, values) == len(given):
-            return None
+            return None, uncertain
         keys = [row["key"] for row in given]
-        rows = whole(connection).execute(self.statements.fences, {"keys": keys}).mappings()
-        return {row["key"]: row for row in rows}
+        rows = whole(connection).execute(self.statements.seen, {"keys": keys}).mappings()
+        return {row["key"]: row for row in rows}, uncertain
 
     def _extend(self, leases: Sequence[Lease], alive: int) -> Sequence[RowMapping]:
         keys = [lease.key for lease in leases]
@@ -253,31 +276,17 @@ class Leases:
 
         return self._database.run(work)
 
-    def _unless(self, lease: Lease, row: RowMapping | None, outcome: str) -> ScheduleError | None:
-        """Return None when `row` has its `outcome` under `lease`, else what has become of it."""
-        if row is not None and _is_last(lease, row) and row["status"] == outcome:
-            return None
-        refusal = self._refusal(lease, row)
-        return PreemptedError(f"{lease.key!r}: this run could not be settled") if refusal is None else refusal
+    def _unless(self, lease: Lease, row: RowMapping | None, outcome: str, uncertain: bool) -> ScheduleError | None:
+        """Return None when `lease` was ended with `outcome`, now or before, else what has become of its row."""
+        if row is not None and self._is_ours(lease, row):
+            return PreemptedError(f"{lease.key!r}: this run could not be settled")
+        refused = refusal(lease, _lost(row), outcome, uncertain)
+        return None if isinstance(refused, IdempotentAlreadyFinishedError) else refused
 
-    def _still_ours(self, lease: Lease, row: RowMapping | None) -> RowMapping | None:
-        """Return `row` when it is under `lease`; raise what happened to it otherwise."""
-        refusal = self._refusal(lease, row)
-        if refusal is not None:
-            raise refusal
-        return row
-
-    def _refusal(self, lease: Lease, row: RowMapping | None) -> ScheduleError | None:
-        """Return what happened to `row` when it is not under `lease`, else None."""
-        if row is None:
-            return IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
-        is_last, runs = _is_last(lease, row), row["status"] == RUNNING
-        if is_last and not runs:
-            return IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was settled before")
-        if is_last and row["holder"] == self._holder:
-            return None
-        whose = f"{row['node']} has it" if runs else "nobody has it now"
-        return PreemptedError(f"{lease.key!r}: the lease of this run is lost; {whose}")
+    def _is_ours(self, lease: Lease, row: RowMapping) -> bool:
+        """Tell whether `row` is under `lease`."""
+        numbers = (row["fence"], row["claim"]) == (lease.fence, lease.claim)
+        return numbers and row["status"] == RUNNING and row["holder"] == self._holder
 
     def _still_leased(self, now: float) -> list[int]:
         """Return the numbers of acquires without an answer that may hold rows, as some statement may come late."""
@@ -306,9 +315,12 @@ def lease_of(row: RowMapping) -> Lease:
     return Lease(row["key"], row["fence"], row["due"] / 1000, cancelled, row["claim"], row["nonce"])
 
 
-def _is_last(lease: Lease, row: RowMapping) -> bool:
-    """Tell whether nobody has had the row after `lease`."""
-    return bool(row["fence"] == lease.fence and row["claim"] == lease.claim)
+def _lost(row: RowMapping | None) -> LostRow | None:
+    """Return what became of a row that is not ours."""
+    if row is None:
+        return None
+    owner = f"{row['node']} has it" if row["status"] == RUNNING else "nobody has it now"
+    return LostRow(str(row["endings"]), row["nonce"], owner)
 
 
 def storable(error: str | None) -> str | None:

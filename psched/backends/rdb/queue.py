@@ -86,7 +86,7 @@ class RdbTaskStore(RdbLeaseStore):
         """End the claimed run for good."""
         kept = {"error": storable(error), "attempts_made": claim.row.attempts}
         values = {"outcome": status, "retention": _milliseconds(retention), **kept}
-        self._leases.settle(claim.lease, self._statements.retire, values, until)
+        self._leases.settle(claim.lease, self._statements.retire, status, values, until)
 
     def retire_many(
         self, claims: Sequence[Claim], status: str, retention: float | None, until: float
@@ -100,7 +100,7 @@ class RdbTaskStore(RdbLeaseStore):
         """Write the whole data of a claimed row, compressed if it was."""
         text = encode(dict(data))
         packed = compress_to_text(text) if cast("TaskRow", claim.row).compression else text
-        self._leases.settle(claim.lease, self._statements.update_data, {"content": packed}, until)
+        self._leases.settle(claim.lease, self._statements.update_data, None, {"content": packed}, until)
 
     def cancel_request(self, key: str, retention: float) -> None:
         """Retire a waiting task as cancelled; flag a running one."""

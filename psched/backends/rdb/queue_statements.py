@@ -21,10 +21,11 @@ class QueueStatements:
         of_keys = c.key.in_(bindparam("keys", expanding=True))
         kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
         made = bindparam("attempts_made", type_=c.attempts.type)
+        outcome = bindparam("outcome", type_=c.status.type)
         self.retire = Compiled(
-            leases.settling(status=bindparam("outcome"), last_error=kept, attempts=made, **self._retired())
+            leases.settling(outcome, status=outcome, last_error=kept, attempts=made, **self._retired())
         )
-        self.retire_many = leases.settling_many(status=bindparam("outcome"), **self._retired())
+        self.retire_many = leases.settling_many(outcome, status=outcome, **self._retired())
         self.update_data = update(table).where(*leases.under_lease).values(data=bindparam("content"), updated=now_ms())
         self.cancel = self._of_one(WAITING).values(status=CANCELLED, cancel_requested=1, **self._retired())
         self.flag = self._of_one(RUNNING).values(cancel_requested=1, updated=now_ms())

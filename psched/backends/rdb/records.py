@@ -30,7 +30,7 @@ from psched.dialects.given import Compiled, Told
 from psched.dialects.insertion import as_parameter, rows_in
 from psched.dialects.pairs import Pair
 from psched.ledger import ADD, DELETE, Entry
-from psched.model import ScheduleRow
+from psched.model import Lease, ScheduleRow
 
 _PAGE = 2000
 """Definitions entered by one statement."""
@@ -90,6 +90,12 @@ class Records:
         ours = (schedules.c.key == new.c.new_key, schedules.c.nonce == bindparam("nonce", type_=schedules.c.nonce.type))
         self._additions = self._changing(schedules.c.version, given, *ours)
         self._removal = self._changing(schedules.c.version + 1, given, self._this)
+        c = ledger.c
+        self._of_lease = select(c.key).where(
+            c.key == bindparam("of_key"),
+            c.scheduled_time == bindparam("of_time"),
+            c.fence == bindparam("of_fence"),
+        )
         self._settling: dict[Update, Compiled | Pair] = {}
 
     def settling(self, settle: Update, row: ScheduleRow, entry: Entry) -> Settling:
@@ -101,6 +107,12 @@ class Records:
         if settle not in self._settling:
             self._settling[settle] = Compiled(self._in_one(settle)) if self._nested else Pair(settle, self._entry)
         return self._settling[settle]
+
+    def has(self, connection: Connection, row: ScheduleRow, lease: Lease) -> bool:
+        """Tell whether there is an entry of the occurrence in `row` that was settled under the fence of `lease`."""
+        time = milliseconds(row.next_time)
+        values = {"of_key": row.key, "of_time": time, "of_fence": lease.fence}
+        return connection.execute(self._of_lease, values).first() is not None
 
     def entering_given(self, given: Told) -> Insert:
         """Return what enters all that has just been settled of the given keys; given is what `values` returns."""

@@ -22,6 +22,7 @@ from sqlalchemy import (
 
 from psched.alarm import Alarms
 from psched.backends.each import advanced
+from psched.backends.lease_endings import FINISHED, RELEASED
 from psched.backends.rdb.addition import Addition
 from psched.backends.rdb.advancing import Advancing
 from psched.backends.rdb.alarms import RdbAlarms
@@ -153,12 +154,13 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
             "settled": settled_time(row, entry),
             **settling.values,
         }
-        stored = self._leases.settle(claim.lease, settling.statement, values, until, also)
+        on_record = partial(self._is_on_record, row, claim.lease, until)
+        stored = self._leases.settle(claim.lease, settling.statement, FINISHED, values, until, also, on_record)
         return None if stored is None else read_schedule(stored)
 
     def park(self, lease: Lease, due: float, until: float) -> None:
         """Give a paused row back, due at `due`, or now when it is not paused any more."""
-        self._leases.settle(lease, self._park, {"parked_until": milliseconds(due)}, until)
+        self._leases.settle(lease, self._park, RELEASED, {"parked_until": milliseconds(due)}, until)
 
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
         """Advance schedules in as few transactions as possible, and by themselves where not all are as they were."""
@@ -173,6 +175,10 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
         super()._compile(connection, types)
         self._advancing.prepare(connection)
         self._records.settling_by(self._advance).prepare(connection)
+
+    def _is_on_record(self, row: ScheduleRow, lease: Lease, until: float) -> bool:
+        """Tell whether the ledger has the occurrence in `row` as settled under `lease`, or one of the same fence."""
+        return self._database.run(lambda connection, _: self._records.has(connection, row, lease), until)
 
     def _row(self, connection: Connection, statement: Select[Any], key: str) -> RowMapping | None:
         return connection.execute(statement, {"lease_key": key}).mappings().first()
@@ -194,8 +200,9 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
         then = bindparam("then", type_=BigInteger)
         paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
         parked = case((paused, bindparam("parked_until", type_=BigInteger)), else_=now_ms())
-        self._park = statements.settling(due=parked, attempts=c.attempts - 1)
+        self._park = statements.settling(RELEASED, due=parked, attempts=c.attempts - 1)
         self._advance = statements.settling(
+            FINISHED,
             *(c[name] == bindparam(f"seen_{name}") for name in DEFINITION),
             next_time=then,
             due=bindparam("then_due"),

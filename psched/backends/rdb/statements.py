@@ -12,10 +12,12 @@ from sqlalchemy import (
     FromClause,
     Integer,
     Select,
+    String,
     Table,
     Update,
     bindparam,
     case,
+    cast,
     column,
     func,
     literal,
@@ -27,6 +29,7 @@ from sqlalchemy import (
     update,
 )
 
+from psched.backends.lease_endings import MOST_CHARACTERS, RELEASED, RETRIED
 from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.dialects.base import Dialect, ExactText, LongText, larger_of, now_ms, now_once
 from psched.dialects.given import Given, Told
@@ -87,6 +90,10 @@ def in_no_index(text: ColumnElement[str]) -> ColumnElement[str]:
     return text.concat(literal_column("''"))
 
 
+Outcome = str | ColumnElement[str]
+"""How a lease ends: a word, or what is told of it."""
+
+
 def type_parameters(type_: ColumnElement[str], types: TypesShape) -> list[BindParameter[str]]:
     """Return :type_0, :type_1, and so on, for the types that are looked for."""
     return [bindparam(f"type_{number}", type_=type_.type) for number in range(types.count)]
@@ -132,9 +139,8 @@ class LeaseStatements:
         )
         self.claimed = [table.c[name] for name in table.info["claimed"]]
         self.read = select(*table.c).where(table.c.key == bindparam("lease_key"))
-        self.fences = select(*(table.c[name] for name in ("key", "fence", "claim", "status", "holder", "node"))).where(
-            table.c.key.in_(bindparam("keys", expanding=True))
-        )
+        seen = ("key", "fence", "claim", "nonce", "status", "holder", "node", "endings")
+        self.seen = select(*(table.c[name] for name in seen)).where(table.c.key.in_(bindparam("keys", expanding=True)))
         self.release = self._releasing()
         self.retry = self._retrying()
         self.retry_many = Given(_GIVEN_RETRY, self._retrying_given)
@@ -143,23 +149,33 @@ class LeaseStatements:
         self.undo = self._undoing()
         self.give_back = self._giving_back()
 
-    def settling(self, *conditions: ColumnElement[bool], **values: Any) -> Update:
-        """Return the UPDATE that ends a lease and writes `values`, if `conditions` hold.
+    def settling(self, outcome: Outcome, *conditions: ColumnElement[bool], **values: Any) -> Update:
+        """Return the UPDATE that ends a lease with `outcome` and writes `values`, if `conditions` hold.
 
         The lease is :lease_key, :lease_fence, :lease_claim and :lease_holder.
         """
-        return update(self._table).where(*self.under_lease, *conditions).values({**self._ended, **values})
+        ending = {**self._ended, "endings": self._endings(outcome)}
+        return update(self._table).where(*self.under_lease, *conditions).values({**ending, **values})
 
-    def settling_many(self, **values: Any) -> Given:
-        """Return the UPDATE that ends all given leases of :lease_holder and writes `values`."""
-        return Given(GIVEN_LEASE, lambda given: self.settling_given(given, **values))
+    def settling_many(self, outcome: Outcome, **values: Any) -> Given:
+        """Return the UPDATE that ends all given leases of :lease_holder with `outcome` and writes `values`."""
+        return Given(GIVEN_LEASE, lambda given: self.settling_given(given, outcome, **values))
 
-    def settling_given(self, given: Told, *conditions: ColumnElement[bool], **values: Any) -> Update:
+    def settling_given(self, given: Told, outcome: Outcome, *conditions: ColumnElement[bool], **values: Any) -> Update:
         """Return the UPDATE that ends the given leases of :lease_holder and writes `values`, on `conditions`."""
         c = self._table.c
         lease = (c.key == given["key"], c.fence == given["fence"], c.claim == given["claim"])
         ours = (*lease, held_by(self._table, self._holder), c.status == RUNNING)
-        return update(self._table).where(*ours, *conditions).values({**self._ended, "updated": now_once(), **values})
+        ending = {**self._ended, "updated": now_once(), "endings": self._endings(outcome)}
+        return update(self._table).where(*ours, *conditions).values({**ending, **values})
+
+    def _endings(self, outcome: Outcome) -> ColumnElement[str]:
+        """Return what a row is to keep of its last leases when its present one ends; see `backends.lease_endings`."""
+        c = self._table.c
+        between, end = literal_column("':'", String), literal_column("';'", String)
+        named = literal_column(f"'{outcome}'", String) if isinstance(outcome, str) else outcome
+        lease = cast(c.fence, String) + between + cast(c.claim, String) + between + named + end
+        return func.substr(lease + c.endings, 1, literal_column(str(MOST_CHARACTERS)))
 
     def due(self, types: TypesShape | None, locked: bool) -> Select[Any]:
         """Return the keys that are due, earliest first, at most :limit; of the types :type_0, :type_1, … if limited.
@@ -214,20 +230,20 @@ class LeaseStatements:
         return limited.with_for_update(skip_locked=True) if locked else limited
 
     def _releasing(self) -> Update:
-        return self.settling(due=now_ms(), attempts=self._table.c.attempts - 1)
+        return self.settling(RELEASED, due=now_ms(), attempts=self._table.c.attempts - 1)
 
     def _retrying(self) -> Update:
         c = self._table.c
         kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
         counted = c.attempts - bindparam("uncounted", type_=c.attempts.type)
         due = self._unless_changed(bindparam("seen_version", type_=BigInteger), after("wait"), now_ms())
-        return self.settling(due=due, last_error=kept, attempts=counted, crashes=0)
+        return self.settling(RETRIED, due=due, last_error=kept, attempts=counted, crashes=0)
 
     def _retrying_given(self, given: Told) -> Update:
         kept = func.coalesce(given["error"], self._table.c.last_error)
         due = self._unless_changed(given["version"], now_once() + given["wait"], now_once())
         counted = self._table.c.attempts - given["uncounted"]
-        return self.settling_given(given, due=due, last_error=kept, attempts=counted, crashes=0)
+        return self.settling_given(given, RETRIED, due=due, last_error=kept, attempts=counted, crashes=0)
 
     def _unless_changed(
         self, version: ColumnElement[int], due: ColumnElement[int], now: ColumnElement[int]

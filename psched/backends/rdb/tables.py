@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, MetaData, String, Table, text
 
+from psched.backends.lease_endings import MOST_CHARACTERS
 from psched.backends.rdb.indexes import index_all, index_holders, index_some
 from psched.backends.sql.layout import checked_name
 from psched.dialects.base import ExactText, LongText
@@ -221,8 +222,8 @@ def _leased_table(
     `claimed`: the columns that are read of a row that was just leased.
 
     Among them is `due`: when the row is due or its lease ends, NULL once it is finished for good. `ready` is what `due`
-    was before the last acquire, `claim` which acquire that was, `nonce` which `add` made the row; `holder` is NULL
-    unless it is leased.
+    was before the last acquire, `claim` which acquire that was, `nonce` which `add` made the row, `endings` how its
+    last leases ended; `holder` is NULL unless it is leased.
     """
     return Table(
         checked_name(name),
@@ -236,6 +237,7 @@ def _leased_table(
         Column("fence", BigInteger, nullable=False, server_default="0"),
         Column("claim", BigInteger),
         Column("nonce", BigInteger, nullable=False, server_default="0"),
+        Column("endings", String(MOST_CHARACTERS), nullable=False, server_default=""),
         Column("holder", ExactText(255)),
         Column("node", ExactText(255)),
         Column("attempts", Integer, nullable=False, server_default="0"),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import RowMapping
 
 from psched.backends.sql.fields import Fields
-from psched.errors import IdempotentNotFoundError, PreemptedError, ScheduleError
+from psched.errors import IdempotentNotFoundError, OutcomeUnknownError, PreemptedError, ScheduleError
 from psched.model import Lease
 
 _SHIFT = 2**40
@@ -55,10 +55,14 @@ class Fence(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """How a settling ended: it was done, or this is the row as it is instead."""
+    """How a settling ended: it was done, or this is the row as it is instead.
+
+    `uncertain`: an attempt of the call had no answer.
+    """
 
     done: bool
     row: RowMapping | None
+    uncertain: bool
 
 
 def rounded_up(wait: float) -> int:
@@ -66,10 +70,18 @@ def rounded_up(wait: float) -> int:
     return math.ceil(wait * 1000) + (999 if wait > 0 else 0)
 
 
-def refusal(lease: Lease, row: RowMapping | None) -> ScheduleError:
-    """Return why the run of `lease` cannot be settled, `row` being what is there instead."""
+def refusal(lease: Lease, row: RowMapping | None, uncertain: bool) -> ScheduleError:
+    """Return why the run of `lease` cannot be settled, `row` being what is there instead.
+
+    `uncertain`: an attempt, of this call or of one before, had no answer, and the row does not show what it did.
+    """
     if row is None:
         return IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
+    if uncertain:
+        return OutcomeUnknownError(
+            f"{lease.key!r}: the connection was lost while this run was being settled, and somebody else has had the "
+            "row since; whether it was settled cannot be found out"
+        )
     return PreemptedError(f"{lease.key!r}: the lease of this run is lost; somebody else has had the row since")
 
 

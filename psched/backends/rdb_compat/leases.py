@@ -159,11 +159,14 @@ class CompatLeases:
                 if held:
                     connection.execute(self._put_off, {"keys": [lease.key for lease in held], "wait": rounded_up(wait)})
             done = held | {one for one in leases if uncertain and one.key in rows and fences[one].lasts(rows[one.key])}
-            return {lease: Settled(lease in done, rows.get(lease.key)) for lease in leases}
+            return {lease: Settled(lease in done, rows.get(lease.key), uncertain) for lease in leases}
 
         settled = self._database.run(work, until)
         self._forget(leases)
-        return {lease: None if done else refusal(lease, row) for lease, (done, row) in settled.items()}
+        return {
+            lease: None if done else refusal(lease, row, uncertain or lease.unanswered)
+            for lease, (done, row, uncertain) in settled.items()
+        }
 
     def settle(
         self,
@@ -178,20 +181,20 @@ class CompatLeases:
 
         Returns None when it is done, and the row when the lease is ours but another condition of the statement does
         not hold. `outcome` is what the row then holds where that is known beforehand: a row that holds it was settled
-        before. Raises PreemptedError, IdempotentNotFoundError, IdempotentAlreadyFinishedError.
+        before. Raises PreemptedError, OutcomeUnknownError, IdempotentNotFoundError, IdempotentAlreadyFinishedError.
         """
         fence = self._present_fence(lease, until)
         parameters = {"lease_key": lease.key, "seen_timeout": fence.timeout, "seen_occurrence": fence.occurrence}
 
         def work(connection: Connection, uncertain: bool) -> Settled:
             if self._database.execute_with(connection, statement, {**parameters, **values}, also):
-                return Settled(True, None)
+                return Settled(True, None, uncertain)
             row = connection.execute(self._read, {"lease_key": lease.key}).mappings().first()
             if row is None or fence.holds(row) or not uncertain:
-                return Settled(False, row)
-            return Settled(fence.lasts(row) or shows(row, outcome), row)
+                return Settled(False, row, uncertain)
+            return Settled(fence.lasts(row) or shows(row, outcome), row, uncertain)
 
-        done, row = self._database.run(work, until)
+        done, row, uncertain = self._database.run(work, until)
         self._forget([lease])
         if done:
             return None
@@ -199,7 +202,7 @@ class CompatLeases:
             return row
         if row is not None and shows(row, outcome):
             raise IdempotentAlreadyFinishedError(f"{lease.key!r}: this occurrence was finished before")
-        raise refusal(lease, row)
+        raise refusal(lease, row, uncertain or lease.unanswered)
 
     def settling(self, *conditions: ColumnElement[bool], **values: Any) -> Update:
         """Return the UPDATE that ends the lease on :lease_key and writes `values`, if `conditions` hold."""

@@ -75,8 +75,8 @@ class CompatQueueLeases(CompatLeases):
 
     def _refusal(self, lease: Lease, row: RowMapping | None, uncertain: bool) -> ScheduleError | None:
         """Return why a run was not finished; None when an attempt whose answer was lost has done it."""
-        if row is None or row["created_at"] is not None:
-            return refusal(lease, row)
+        if row is None or row["created_at"] is not None:  # so it is not finished, whatever had no answer
+            return refusal(lease, row, uncertain=False)
         return None if uncertain else IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was finished before")
 
     def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:

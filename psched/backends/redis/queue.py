@@ -67,7 +67,11 @@ class RedisTaskStore(RedisLeaseStore):
     def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
         """End the claimed run for good."""
         self._settle(
-            claim.lease, "retire", [status, _milliseconds(retention), claim.row.attempts, *storable(error)], until
+            claim.lease,
+            "retire",
+            status,
+            [status, _milliseconds(retention), claim.row.attempts, *storable(error)],
+            until,
         )
 
     def retire_many(
@@ -75,14 +79,14 @@ class RedisTaskStore(RedisLeaseStore):
     ) -> builtins.list[ScheduleError | None]:
         """End claimed runs for good, some hundreds in one script."""
         return self._settle_many(
-            [claim.lease for claim in claims], "retire_many", [status, _milliseconds(retention)], until
+            [claim.lease for claim in claims], "retire_many", status, [status, _milliseconds(retention)], until
         )
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         """Write the whole data of a claimed row, compressed if it was."""
         text = encode(dict(data))
         packed = compress_to_text(text) if cast("TaskRow", claim.row).compression else text
-        self._settle(claim.lease, "update_data", [packed], until)
+        self._settle(claim.lease, "update_data", None, [packed], until)
 
     def cancel_request(self, key: str, retention: float) -> None:
         """Retire a waiting task as cancelled; flag a running one."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 from psched.alarm import Alarms
+from psched.backends.lease_endings import FINISHED, RELEASED
 from psched.backends.rdb.schedule_rows import (
     all_columns,
     changed_columns,
@@ -26,7 +27,7 @@ from psched.backends.redis.layout import Table
 from psched.backends.redis.ledger import RedisLedger
 from psched.backends.redis.records import entry_words
 from psched.backends.redis.server import Argument, RedisServer
-from psched.backends.redis.store import Answer, RedisLeaseStore, new_number, refusal
+from psched.backends.redis.store import Answer, RedisLeaseStore, judged, new_number
 from psched.backends.sql.adding import Adding
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.ledger import MODIFY, Entry, Ledger, Step
@@ -117,7 +118,7 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
         if also is not None:
             also(handover)
         wanted = handover if handover is not None and handover.tables else None
-        answer = self._settle(claim.lease, "advance", given, until, wanted)
+        answer = self._settle(claim.lease, "advance", FINISHED, given, until, wanted)
         return None if answer is None else read_row(stored(claim.row.key, answer[1]))
 
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
@@ -126,13 +127,13 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
         for start in range(0, len(steps), _PAGE):
             part = steps[start : start + _PAGE]
             words = [word for step in part for word in (*self._lease_words(step.claim.lease), *self._step(step))]
-            answers = self._answers("together", words, until)
-            found += [_advanced(step, answer) for step, answer in zip(part, answers, strict=True)]
+            answers, uncertain = self._answers("together", words, until)
+            found += [_advanced(step, answer, uncertain) for step, answer in zip(part, answers, strict=True)]
         return found
 
     def park(self, lease: Lease, due: float, until: float) -> None:
         """Give a paused row back, due at `due`, or now when it is not paused any more."""
-        self._settle(lease, "park", [milliseconds(due)], until)
+        self._settle(lease, "park", RELEASED, [milliseconds(due)], until)
 
     def _step(self, step: Step) -> builtins.list[Argument]:
         """Return what the script that advances takes of an occurrence, but for its lease."""
@@ -167,12 +168,11 @@ def read_row(row: Mapping[str, Any]) -> ScheduleRow:
     return read_schedule(ChainMap(missing, cast("dict[str, Any]", row)) if missing else row)
 
 
-def _advanced(step: Step, answer: Answer | None) -> ScheduleRow | ScheduleError | None:
+def _advanced(step: Step, answer: Answer, uncertain: bool) -> ScheduleRow | ScheduleError | None:
     """Return what an answer of the script that advances means."""
-    if answer is None:
-        return None
-    refused = refusal(step.claim.lease, answer)
-    return read_row(stored(step.claim.row.key, answer[1])) if refused is None else refused
+    if answer[0] == b"changed":
+        return read_row(stored(step.claim.row.key, answer[1]))
+    return judged(step.claim.lease, answer, FINISHED, uncertain)
 
 
 def _words(fields: Mapping[str, Any]) -> list[Argument]:

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from psched.backends.lease_endings import RELEASED, RETRIED, LostRow, finished_before, refusal
 from psched.backends.redis.bell import WakeList
 from psched.backends.redis.faults import is_refused, passes
 from psched.backends.redis.fields import stored
@@ -18,7 +19,7 @@ from psched.backends.redis.numbers import Numbers
 from psched.backends.redis.scripts import Scripts
 from psched.backends.redis.server import Argument, RedisServer
 from psched.clock import boottime
-from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, PreemptedError, ScheduleError
+from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, Retry
 from psched.nodes import Nodes
 from psched.store import Accepts, Bell, Finding
@@ -155,7 +156,7 @@ class RedisLeaseStore:
 
     def release(self, lease: Lease, until: float) -> None:
         """Make the row due now, the attempt not counted."""
-        self._settle(lease, "release", [], until)
+        self._settle(lease, "release", RELEASED, [], until)
 
     def retry(
         self,
@@ -167,18 +168,18 @@ class RedisLeaseStore:
         version: int | None = None,
     ) -> None:
         """Make the row due `wait` seconds from now, and keep the end of `error`."""
-        self._settle(
-            lease, "retry", [math.ceil(wait * 1000), 0 if counted else 1, *_version(version), *storable(error)], until
-        )
+        given = [math.ceil(wait * 1000), 0 if counted else 1, *_version(version), *storable(error)]
+        self._settle(lease, "retry", RETRIED, given, until)
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
         """Do for each what `retry` does, some hundreds by one script."""
         found: list[ScheduleError | None] = []
         for start in range(0, len(retries), _BATCH):
             part = retries[start : start + _BATCH]
-            answers = self._answers("retry_many", [word for retry in part for word in self._retry_words(retry)], until)
-            refusals = (answer and refusal(one.lease, answer) for one, answer in zip(part, answers, strict=True))
-            found += [refused or None for refused in refusals]
+            words = [word for retry in part for word in self._retry_words(retry)]
+            answers, uncertain = self._answers("retry_many", words, until)
+            for one, answer in zip(part, answers, strict=True):
+                found.append(_unless_done_before(judged(one.lease, answer, RETRIED, uncertain)))
         return found
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
@@ -218,42 +219,49 @@ class RedisLeaseStore:
         self,
         lease: Lease,
         verb: str,
+        outcome: str | None,
         arguments: Sequence[Argument],
         until: float,
         handover: Handover | None = None,
     ) -> Answer | None:
         """Run a script that settles; None when it is done, its answer when the lease is ours but it was not done.
 
-        Raises PreemptedError, IdempotentNotFoundError, IdempotentAlreadyFinishedError.
+        It ends the lease with `outcome`, or does not end it (None). Raises PreemptedError, OutcomeUnknownError,
+        IdempotentNotFoundError, AlreadyFinishedError, IdempotentAlreadyFinishedError.
         """
         script = self._scripts[verb] if handover is None else HAND_OVER
         tables, more = ([], []) if handover is None else (handover.tables, handover.arguments)
         given = [*self._lease_words(lease), *arguments, *more]
 
-        def work(uncertain: bool) -> Answer | None:
-            return _unless_done(self._server.call(script, [self._table.meta, *tables], given), uncertain)
+        def work(uncertain: bool) -> tuple[Answer, bool]:
+            return self._server.call(script, [self._table.meta, *tables], given), uncertain
 
-        answer = self._server.run(work, until)
-        return None if answer is None else _still_ours(lease, answer)
+        answer, uncertain = self._server.run(work, until)
+        refused = judged(lease, answer, outcome, uncertain)
+        if refused is not None:
+            raise refused
+        return answer if answer[0] == b"changed" else None
 
-    def _answers(self, verb: str, arguments: Sequence[Argument], until: float) -> list[Answer | None]:
-        """Run a script that settles many; for each None when it is done, else its answer."""
+    def _answers(self, verb: str, arguments: Sequence[Argument], until: float) -> tuple[list[Any], bool]:
+        """Run a script that settles many; return its answers, and whether an attempt before had none."""
 
-        def work(uncertain: bool) -> list[Answer | None]:
-            return [_unless_done(answer, uncertain) for answer in self._call(verb, *arguments)]
+        def work(uncertain: bool) -> tuple[list[Any], bool]:
+            return self._call(verb, *arguments), uncertain
 
         return self._server.run(work, until)
 
     def _settle_many(
-        self, leases: Sequence[Lease], verb: str, arguments: Sequence[Argument], until: float
+        self, leases: Sequence[Lease], verb: str, outcome: str, arguments: Sequence[Argument], until: float
     ) -> list[ScheduleError | None]:
-        """Run a script that settles many; for each None, else what `_settle` would raise."""
+        """Run a script that settles many; for each None, also if an earlier call had, or what `_settle` would raise."""
         found: list[ScheduleError | None] = []
         for start in range(0, len(leases), _BATCH):
             part = leases[start : start + _BATCH]
             pairs = [word for lease in part for word in self._lease_words(lease)]
-            answers = self._run(verb, *arguments, *pairs, until=until)
-            found += [answer and refusal(lease, answer) for lease, answer in zip(part, answers, strict=True)]
+            answers, uncertain = self._answers(verb, [*arguments, *pairs], until)
+            for lease, answer in zip(part, answers, strict=True):
+                refused = None if answer is None else judged(lease, answer, outcome, uncertain)
+                found.append(_unless_done_before(refused))
         return found
 
     def _lease_words(self, lease: Lease) -> tuple[Argument, Argument]:
@@ -302,28 +310,22 @@ def _renewed(lease: Lease, answer: Answer | None) -> Lease | None:
     return lease._replace(expires_at=int(answer[0]) / 1000, cancel_requested=answer[1] == b"1")
 
 
-def _unless_done(answer: Answer, uncertain: bool) -> Answer | None:
-    """Return the answer of a script that settles; None when that is done, perhaps by an `uncertain` attempt before."""
-    settled_before = answer[0] == b"settled" or b"entered" in answer[3:]
-    return None if answer[0] == b"done" or (uncertain and settled_before) else answer
+def judged(lease: Lease, answer: Answer, outcome: str | None, uncertain: bool) -> ScheduleError | None:
+    """Return why a script did not settle a run; None when it did, or one before whose answer was lost.
 
-
-def _still_ours(lease: Lease, answer: Answer) -> Answer:
-    """Return `answer` when the row is under `lease`; raise what happened to it otherwise."""
-    refused = refusal(lease, answer)
-    if refused is not None:
-        raise refused
-    return answer
-
-
-def refusal(lease: Lease, answer: Answer) -> ScheduleError | None:
-    """Return what happened to a row that is not under `lease`; None when it is."""
+    Also None when the row is under `lease` but its rule is another one now.
+    """
     word = answer[0]
+    if word in (b"done", b"changed"):
+        return None
     if word == b"gone":
-        return IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
-    if word == b"lost":
-        whose = f"{answer[2].decode(errors='replace')} has it" if answer[1] == b"running" else "nobody has it now"
-        return PreemptedError(f"{lease.key!r}: the lease of this run is lost; {whose}")
-    if word == b"settled":
-        return IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was settled before")
-    return None
+        return refusal(lease, None, outcome, uncertain)
+    if word == b"entered":
+        return None if uncertain else finished_before(lease)
+    status, node, endings, nonce = (part.decode(errors="replace") for part in answer[1:])
+    owner = f"{node} has it" if status == "running" else "nobody has it now"
+    return refusal(lease, LostRow(endings, int(nonce) if nonce.isdecimal() else None, owner), outcome, uncertain)
+
+
+def _unless_done_before(refused: ScheduleError | None) -> ScheduleError | None:
+    return None if isinstance(refused, IdempotentAlreadyFinishedError) else refused

@@ -96,10 +96,11 @@ local function stand(key, type, user, priority, due)
   end
 end
 
--- Lets a row wait that is due then.
-local function wait(key, due)
+-- Lets a row wait that is due then. `ended`: what it keeps of its last leases, if its holder has ended one.
+local function wait(key, due, ended)
   local type, user, priority = facts(key)
-  call('HSET', row_of(key), 'status', 'waiting', 'due', whole(due), 'updated', whole(now))
+  call('HSET', row_of(key), 'status', 'waiting', 'due', whole(due), 'updated', whole(now),
+    unpack(ended and {'endings', ended} or {}))
   stand(key, type, user, priority, due)
 end
 
@@ -144,11 +145,11 @@ local function quit(key)
   unpark(user)
 end
 
--- Ends the lease of a row, which is to be due then.
-local function settle(key, due)
+-- Ends the lease of a row, which is to be due then. `ended`: as for `wait`.
+local function settle(key, due, ended)
   local type, _, _, ends = facts(key)
   quit(key)
-  wait(key, due)
+  wait(key, due, ended)
   if due < ends then
     ring(T, 1, {type})
   end
@@ -165,10 +166,12 @@ local function renew(key, ends)
 end
 
 -- Ends a row for good, which is neither waiting nor running any more. Without `retention` (milliseconds) it is kept.
-local function retire(key, status, retention)
+-- `ended`: as for `wait`.
+local function retire(key, status, retention, ended)
   local row = row_of(key)
   call('HDEL', row, 'due')
-  call('HSET', row, 'status', status, 'finished_at', whole(now), 'updated', whole(now))
+  call('HSET', row, 'status', status, 'finished_at', whole(now), 'updated', whole(now),
+    unpack(ended and {'endings', ended} or {}))
   if retention ~= '' then
     local over = whole(now + tonumber(retention))
     call('HSET', row, 'purge_at', over)

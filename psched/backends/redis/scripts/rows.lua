@@ -4,6 +4,7 @@
 local LAYOUTS = {schedules = '3', queue = '2'}  -- as in layout.py
 local MOST_RINGS = 16    -- elements of a wake list: more than this many sleepers are not woken at once
 local NEW_RINGS = 4      -- the same of a list of those that are to know a new type
+local MOST_ENDINGS = 160  -- characters that a row keeps of how its last leases ended
 local RING_LASTS = 1000  -- milliseconds after which a ring that nobody waited for is forgotten
 
 local call = redis.call
@@ -108,22 +109,26 @@ local function fence_of(lease)
   return lease:match('^%-?%d+')
 end
 
--- Tells what a lease is worth: nil when the row is held under it, else the answer for its holder.
+local endings = {}  -- of rows that were found to be held: how their last leases ended, by the names of the rows
+
+-- Tells what a lease is worth: nil when the row is held under it, else the answer for its holder: how the last leases of the
+-- row ended, and which call created it.
 local function refusal(row, lease)
-  local found = redis.pcall('HMGET', row, 'fence', 'status', 'node', 'claim', 'holder')
+  local found = redis.pcall('HMGET', row, 'fence', 'status', 'node', 'claim', 'holder', 'endings', 'nonce')
   if not found[1] then  -- nor is what is no hash
     return {'gone'}
   end
   local numbers, holder = parts_of(lease)
-  if found[1] .. ':' .. (found[4] or '') ~= numbers then
-    return {'lost', found[2], found[3] or ''}
+  local is_other = found[1] .. ':' .. (found[4] or '') ~= numbers
+  if is_other or found[5] ~= holder or found[2] ~= 'running' then
+    return {'lost', found[2] or '', found[3] or '', found[6] or '', found[7] or ''}
   end
-  if found[2] ~= 'running' then
-    return {'settled'}
-  end
-  if found[5] ~= holder then
-    return {'lost', found[2], found[3] or ''}
-  end
+  endings[row] = found[6] or ''
+end
+
+-- Returns what a row that is held under a lease keeps of its last leases when this one ends with an outcome.
+local function ending(row, lease, outcome)
+  return (parts_of(lease) .. ':' .. outcome .. ';' .. endings[row]):sub(1, MOST_ENDINGS)
 end
 
 -- Lets the rest of a script write also on a server whose memory is full: that refuses but a first write that takes memory.

@@ -43,12 +43,12 @@ local function move(key, type, due, before)
   end
 end
 
--- Ends the lease of a row, which is to be due then.
-local function settle(key, due)
+-- Ends the lease of a row, which is to be due then. `ended`: what it keeps of its last leases, if its holder ends it.
+local function settle(key, due, ended)
   local row = row_of(key)
   local was = call('HMGET', row, 'type', 'due', 'holder')
   call('HDEL', row, 'holder')
-  call('HSET', row, 'status', 'waiting', 'updated', whole(now))
+  call('HSET', row, 'status', 'waiting', 'updated', whole(now), unpack(ended and {'endings', ended} or {}))
   mark('SREM', T .. 'held:' .. (was[3] or ''), key)
   move(key, was[1], due, was[2])
 end

@@ -5,5 +5,5 @@ if refused then
 end
 insist(row_of(ARGV[1]))
 grow(row_of(ARGV[1]), 'attempts', -1)
-settle(ARGV[1], now)
+settle(ARGV[1], now, ending(row_of(ARGV[1]), ARGV[2], 'released'))
 return {'done'}

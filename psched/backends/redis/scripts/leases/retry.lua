@@ -13,5 +13,5 @@ end
 if ARGV[6] then
   call('HSET', row, 'last_error', ARGV[6])
 end
-settle(ARGV[1], now + wait_of(row, ARGV[3], ARGV[5]))
+settle(ARGV[1], now + wait_of(row, ARGV[3], ARGV[5]), ending(row, ARGV[2], 'retried'))
 return {'done'}

@@ -15,7 +15,7 @@ for place = 1, #ARGV, 6 do
     if problem ~= '' then
       call('HSET', row, 'last_error', problem)
     end
-    settle(key, now + wait_of(row, ARGV[place + 2], ARGV[place + 4]))
+    settle(key, now + wait_of(row, ARGV[place + 2], ARGV[place + 4]), ending(row, ARGV[place + 1], 'retried'))
     answer = {'done'}
   end
   answers[#answers + 1] = answer

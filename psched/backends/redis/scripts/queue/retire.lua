@@ -7,7 +7,7 @@ if refused then
 end
 insist(row_of(key))
 withdraw(key)
-retire(key, ARGV[3], ARGV[4])
+retire(key, ARGV[3], ARGV[4], ending(row_of(key), ARGV[2], ARGV[3]))
 call('HSET', row_of(key), 'attempts', ARGV[5])
 if ARGV[6] then
   call('HSET', row_of(key), 'last_error', ARGV[6])

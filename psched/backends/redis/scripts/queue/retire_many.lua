@@ -1,5 +1,5 @@
 -- Ends leased rows for good. ARGV: status, retention in milliseconds ('' for ever), then keys and leases. Returns for each
--- row nothing when that is done, by an earlier call, too, else why not.
+-- row nothing when that is done, else why not.
 local outcome, retention, answers = ARGV[1], ARGV[2], {}
 for place = 3, #ARGV, 2 do
   local key = ARGV[place]
@@ -8,9 +8,7 @@ for place = 3, #ARGV, 2 do
   if not refused then
     insist(row)
     quit(key)
-    retire(key, outcome, retention)
-  elseif refused[1] == 'settled' and call('HGET', row, 'status') == outcome then
-    refused = nil
+    retire(key, outcome, retention, ending(row, ARGV[place + 1], outcome))
   end
   answers[#answers + 1] = refused or false
 end

@@ -10,7 +10,7 @@ local function advance(first)
   local refused = refusal(row, ARGV[first + 1])
   if refused then
     if entered(key, ARGV[first + 9], fence) then  -- by a call whose answer was lost; the row was taken again, or deleted
-      return {refused[1], refused[2] or '', refused[3] or '', 'entered'}
+      return {'entered'}
     end
     return refused
   end
@@ -36,6 +36,6 @@ local function advance(first)
   if after or is[6] then
     watch(key)
   end
-  settle(key, tonumber(ARGV[first + 7]))
+  settle(key, tonumber(ARGV[first + 7]), ending(row, ARGV[first + 1], 'finished'))
   return {'done'}
 end

@@ -8,5 +8,6 @@ end
 insist(row)
 grow(row, 'attempts', -1)
 local pause = call('HMGET', row, 'paused_from', 'paused_until')
-settle(ARGV[1], pause[1] and not pause[2] and tonumber(ARGV[3]) or now)
+settle(ARGV[1], pause[1] and not pause[2] and tonumber(ARGV[3]) or now,
+  ending(row, ARGV[2], 'released'))
 return {'done'}

@@ -1,0 +1,102 @@
+"""A task's end whose answer was lost: known by what the row keeps of its last leases, or told to be unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from psched.errors import IdempotentAlreadyFinishedError, NotFoundError, OutcomeUnknownError, ScheduleError
+from psched.model import Claim
+from psched.store import TaskStore
+from tests.stores.bench import soon
+from tests.stores.losing import answer_lost, writes_of
+from tests.stores.queue.bench import QueueBench, row_of
+
+FAILING: dict[str, Callable[[TaskStore, Claim], object]] = {
+    "retire": lambda store, claim: store.retire(claim, "failed", "it broke", None, soon()),
+    "retire_many": lambda store, claim: of_many(store.retire_many([claim], "failed", None, soon())),
+}
+
+
+def of_many(answers: list[Any]) -> None:
+    (answer,) = answers
+    if isinstance(answer, ScheduleError):
+        raise answer
+
+
+def taken(bench: QueueBench, store: TaskStore, key: str) -> Claim:
+    bench.submit(store, [key])
+    return bench.claim(store, key)
+
+
+def fail(bench: QueueBench, store: TaskStore, verb: str, meanwhile: Callable[[], object]) -> None:
+    """Let the task fail, the answer being lost."""
+    claim, rehearsed = taken(bench, store, "key"), taken(bench, store, "rehearsed")
+    number = writes_of(lambda: FAILING[verb](store, rehearsed))
+    store.delete("rehearsed")
+    with answer_lost(bench.database, number, meanwhile):
+        FAILING[verb](store, claim)
+
+
+def begin_again(bench: QueueBench, other: TaskStore, times: int) -> None:
+    """Let the task be tried anew so often; it runs in the end."""
+    for time in range(times):
+        other.retry_failed("key")
+        claim = bench.claim(other, "key")
+        if time + 1 < times:
+            other.retire(claim, "failed", None, None, soon())
+
+
+@pytest.mark.parametrize("times", [0, 1, 2])
+@pytest.mark.parametrize("verb", FAILING)
+def test_it_was_done_also_when_the_task_was_tried_again_since(ours: QueueBench, verb: str, times: int) -> None:
+    store, other = ours.queue(), ours.queue()
+    fail(ours, store, verb, lambda: begin_again(ours, other, times))
+    assert row_of(store, "key").status == ("running" if times else "failed")
+
+
+@pytest.mark.parametrize("verb", FAILING)
+def test_what_the_row_does_not_know_any_more_is_told_to_be_unknown(ours: QueueBench, verb: str) -> None:
+    store, other = ours.queue(), ours.queue()
+    with pytest.raises(OutcomeUnknownError, match="'key'.*has it"):
+        fail(ours, store, verb, lambda: begin_again(ours, other, 9))
+    assert row_of(store, "key").status == "running"
+
+
+@pytest.mark.parametrize("verb", FAILING)
+def test_of_a_task_that_was_created_anew_it_is_unknown_and_of_a_deleted_one_no_matter(
+    ours: QueueBench, verb: str
+) -> None:
+    store, other = ours.queue(), ours.queue()
+
+    def create_anew() -> None:
+        other.delete("key")
+        ours.submit(other, ["key"])
+
+    with pytest.raises(OutcomeUnknownError, match="'key'.*nobody has it now"):
+        fail(ours, store, verb, create_anew)
+    assert row_of(store, "key").status == "waiting"
+    store.delete("key")
+    with pytest.raises(NotFoundError):
+        fail(ours, store, verb, lambda: other.delete("key"))
+
+
+def test_data_that_was_perhaps_written_before_the_lease_was_lost_is_told_to_be_unknown(ours: QueueBench) -> None:
+    store, other = ours.queue(), ours.queue()
+    claim, rehearsed = taken(ours, store, "key"), taken(ours, store, "rehearsed")
+    number = writes_of(lambda: store.update_data(rehearsed, {"n": 2}, soon()))
+    lost = answer_lost(ours.database, number, lambda: other.preempt("key", 100))
+    with lost, pytest.raises(OutcomeUnknownError):
+        store.update_data(claim, {"n": 2}, soon())
+    assert row_of(store, "key").data == {"n": 2}
+
+
+def test_many_that_are_retired_again_are_no_error_and_one_is_told(ours: QueueBench) -> None:
+    store = ours.queue()
+    claim = taken(ours, store, "key")
+    FAILING["retire"](store, claim)
+    assert store.retire_many([claim], "failed", None, soon()) == [None]
+    with pytest.raises(IdempotentAlreadyFinishedError):
+        FAILING["retire"](store, claim)
