@@ -291,13 +291,15 @@ def _news(invocation: Invocation) -> Callable[[], list[str]]:
 
 
 def status(invocation: Invocation) -> int:
-    """Say whether the daemon runs, and what its workers do."""
+    """Say whether the daemon runs, what its workers do, and what keeps them from it."""
     control = invocation.control()
-    pid = control.pid()
+    pid, report = control.report()
     if pid is not None:
         click.echo(f"pschedd is running (pid {pid})")
         for worker in workers(pid):
             click.echo(f"  {worker}")
+        for trouble in report.troubles:
+            click.echo(f"  trouble: {trouble}")
         return DONE
     if is_stale(control.pid_file):
         click.echo(f"pschedd died; {control.pid_file} is left of it")

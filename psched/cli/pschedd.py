@@ -69,7 +69,7 @@ def pschedd(action: str, **options: Any) -> int:
     reload       new configuration and code, each worker after its task; fails when they are refused
     upgrade      a new master with a new interpreter takes over
     reopen-logs  after logrotate has moved them
-    status       0 it runs, 1 it died, 3 it does not run, 4 unknown
+    status       what the workers do, and what troubles them; 0 it runs, 1 it died, 3 it does not run, 4 unknown
     run          stay in the foreground
 
     APP is what to run, module:NAME, instead of the configuration's app.

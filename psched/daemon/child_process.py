@@ -53,6 +53,10 @@ class Work(Protocol):
         """Tell whether nothing was run since the last call."""
         ...
 
+    def trouble(self) -> str | None:
+        """Return what keeps it from working at present, such as a database that does not answer."""
+        ...
+
     def own_up(self) -> None:
         """Have the master suspect what has run and is not settled, too."""
         ...
@@ -69,6 +73,7 @@ class ChildProcess:
     _work: Work | None = None
     _left: bool = False
     _title: str = ""
+    _trouble: str | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self) -> None:
@@ -120,8 +125,15 @@ class ChildProcess:
             self._work.own_up()
 
     def beating(self) -> bool:
-        """Keep the process title up to date; tell whether nothing was run since the last beat."""
+        """Keep the process title, and what the master knows, up to date.
+
+        Tells whether nothing was run since the last beat.
+        """
         work = self._work
+        trouble = None if work is None else work.trouble()
+        if trouble != self._trouble:
+            self.ends.say(pipes.TROUBLE, trouble or "")
+            self._trouble = trouble
         running = None if work is None else work.running()
         state = "booting" if work is None else "idle" if running is None else f"running {running}"
         if state != self._title:
@@ -179,6 +191,10 @@ class _Nothing:
     def rested(self) -> bool:
         """Nothing ran."""
         return True
+
+    def trouble(self) -> str | None:
+        """It does not work."""
+        return None
 
     def own_up(self) -> None:
         """Nothing ran."""

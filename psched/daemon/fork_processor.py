@@ -83,6 +83,13 @@ class ForkProcessor:
         return self.was_ready or self._could_not_begin
 
     @property
+    def trouble(self) -> str | None:
+        """What keeps it from working at present."""
+        if self._failures and self._reason is not None:
+            return f"worker {self.number} cannot begin: {self._reason}"
+        return None if self._child is None else self._child.trouble
+
+    @property
     def running(self) -> tuple[str, ...]:
         """What its child runs (`section:key`)."""
         return () if self._boot is None else self._boot.board.names()

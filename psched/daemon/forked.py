@@ -32,6 +32,8 @@ class Forked:
     """It said goodbye: it holds nothing, and its end is no accident."""
     why: str | None = None
     """What kept it from beginning, in its own words."""
+    trouble: str | None = None
+    """What keeps it from working at present, in its own words."""
     code: int | None = None
     """Its exit code once it is gone; a negative signal number when it was killed."""
 
@@ -55,6 +57,8 @@ class Forked:
                 self.left = True
             elif word == pipes.WHY:
                 self.why = rest
+            elif word == pipes.TROUBLE:
+                self.trouble = rest or None
         return bool(lines)
 
     @property

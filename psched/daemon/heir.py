@@ -62,6 +62,10 @@ class Heir:
         """Nothing ran."""
         return True
 
+    def trouble(self) -> str | None:
+        """It tries once, and leaves."""
+        return None
+
     def own_up(self) -> None:
         """Nothing ran."""
 

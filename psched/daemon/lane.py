@@ -86,6 +86,8 @@ class Lane:
         self._standing_by = self._asked = False
         self._news = False
         self._complaint: str | None = None
+        self.trouble: str | None = None
+        """Why the last poll failed; None when it was answered. Any thread may look."""
 
     def pause(self) -> float:
         """Return the seconds until `poll` has something to do; 0 when it is time."""
@@ -247,6 +249,8 @@ class Lane:
         if self._complaint is None or not self.source.store.is_unavailable(error):
             self._complain(error, complaint)
         self._complaint = complaint
+        what = "the database does not answer" if self.source.store.is_unavailable(error) else "polling fails"
+        self.trouble = f"{self.name}: {what}: {complaint}"
 
     def _refused(self, error: Exception) -> None:
         """Wait, longer after each attempt, until the database accepts our user again.
@@ -277,7 +281,7 @@ class Lane:
     def _recovered(self, how: str) -> None:
         log.warning("section=%s %s again after %d failed polls", self.name, how, self._failures)
         self._failures = 0
-        self._complaint = None
+        self._complaint = self.trouble = None
 
     def _unheard(self, error: Exception) -> None:
         """Say that the database cannot call; of one that does not answer the polls tell more."""

@@ -1,7 +1,8 @@
 """The two pipes between a master and a child: words up, orders down; and its pulse. Used in both.
 
-Up: one line a word ("beat", "ready", "gave", "empty", "bye", "why <reason>"), each written at once, so that words of
-several threads never mix. Down: one byte an order; the end of the file means that the master is gone.
+Up: one line a word ("beat", "ready", "gave", "empty", "bye", "why <reason>", "trouble <reason>"), each written at
+once, so that words of several threads never mix. Down: one byte an order; the end of the file says that the master
+is gone.
 Orders go through the pipe and not by signal: a signal would interrupt the handler's system calls, and a handler may
 have taken the signals for itself.
 The pulse is memory that both share: when the child has beaten last. Looking at it wakes nobody.
@@ -20,6 +21,8 @@ GAVE_BACK = "gave"
 EMPTY = "empty"
 BYE = "bye"
 WHY = "why"
+TROUBLE = "trouble"
+"""What keeps it from working at present; without a reason: nothing any more."""
 
 GRACEFUL = ord("g")
 IMMEDIATE = ord("i")

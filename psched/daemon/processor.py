@@ -96,6 +96,11 @@ class Processor:
         names = [run.name.partition(":")[2] for run in self._runs.active()]
         return ", ".join(names) or None
 
+    def trouble(self) -> str | None:
+        """Return what keeps it from working at present; None when nothing does. Any thread."""
+        troubles = dict.fromkeys(lane.trouble for lane in self._lanes if lane.trouble is not None)
+        return "; ".join(troubles) or None
+
     def rested(self) -> bool:
         """Tell whether nothing was run since the last call. One thread."""
         worked, self._has_worked = self._has_worked, False

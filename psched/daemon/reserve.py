@@ -98,6 +98,10 @@ class Reserve:
         """Tell whether nothing was run since the last call."""
         return self._work is None or self._work.rested()
 
+    def trouble(self) -> str | None:
+        """Return what keeps it from working at present."""
+        return None if self._work is None else self._work.trouble()
+
     def own_up(self) -> None:
         """Have the master suspect what has run and is not settled, too."""
         if self._work is not None:

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 _GIVE_BACK = 5.0
 """Seconds for what a child that had to be killed held to be given back in its place (see `executor`), and a reserve."""
+_LONGEST_STATUS = 500
 _IS_STOPPING = "this master is stopping"
 _IS_REPLACED = "a new master is starting"
 
@@ -126,6 +127,7 @@ class Supervisor:
             self._report.reload.end(self.restart.refusal)
         if not self.succession.active:
             self._report.upgrade.end(self.succession.refusal)
+        self._report.troubles = self._troubles()
         self.succession.publish(self._report.line())
         self.voice.tick(now, self._status())
 
@@ -287,4 +289,9 @@ class Supervisor:
         count = len(self._slots)
         workers = f"{count} worker{'s' if count != 1 else ''}"
         shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-        return f"{workers}, {len(names)} running {shown}" if names else f"{workers}, idle"
+        state = f"{workers}, {len(names)} running {shown}" if names else f"{workers}, idle"
+        return "; ".join([state, *self._troubles()])[:_LONGEST_STATUS]
+
+    def _troubles(self) -> tuple[str, ...]:
+        """Return what keeps workers from working, each thing once."""
+        return tuple(dict.fromkeys(slot.trouble for slot in self._slots.values() if slot.trouble is not None))

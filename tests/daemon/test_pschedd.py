@@ -138,6 +138,27 @@ def test_a_broken_configuration_does_not_bar_the_way_to_the_daemon(pschedd: Psch
     assert pschedd(action, "--pid-file", "etc/psched.pid").returncode == 0
 
 
+def test_status_says_that_the_database_does_not_answer_until_it_does(pschedd: Pschedd) -> None:
+    pschedd.start()
+    with closing(sqlite3.connect(pschedd.etc / "psched.db")) as database:
+        database.execute("DROP TABLE psched_schedules")
+    pschedd.wait_until(lambda: "trouble: schedules: polling fails: no such table" in pschedd("status").stdout)
+    assert pschedd("status").returncode == 0
+    pschedd.create_tables()
+    pschedd.wait_until(lambda: "trouble" not in pschedd("status").stdout)
+
+
+def test_status_says_that_a_worker_cannot_begin_until_it_can(pschedd: Pschedd) -> None:
+    pschedd.configure("child_fork_frequency_limit: 0.1", "child_fork_frequency_limit: 0.5")
+    pschedd.start()
+    application = pschedd.etc / "app.py"
+    application.rename(pschedd.etc / "gone.py")
+    os.kill(psutil.Process(pschedd.pid).children()[0].pid, signal.SIGKILL)
+    pschedd.wait_until(lambda: "trouble: worker 1 cannot begin: module 'app' not found" in pschedd("status").stdout)
+    (pschedd.etc / "gone.py").rename(application)
+    pschedd.wait_until(lambda: "trouble" not in pschedd("status").stdout)
+
+
 def test_status_tells_the_workers_in_their_order(pschedd: Pschedd) -> None:
     pschedd.configure("processors: 1", "processors: 3")
     pschedd.start()

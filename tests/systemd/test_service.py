@@ -49,6 +49,20 @@ def test_reload_of_a_broken_configuration_fails_and_keeps_everything_running(run
     running.wait_for_trace("short")
 
 
+def test_the_status_says_that_the_database_does_not_answer(running: Service) -> None:
+    def rename(old: str, new: str) -> None:
+        code = (
+            f"import sqlite3; sqlite3.connect('/var/lib/psched/psched.db').execute('ALTER TABLE {old} RENAME TO {new}')"
+        )
+        running.machine.run("runuser", "-u", "psched", "--", "/opt/psched/bin/python", "-c", code)
+
+    words = "schedules: polling fails: no such table: psched_schedules"
+    rename("psched_schedules", "elsewhere")
+    wait_for(lambda: words in running.properties("StatusText")["StatusText"], running.explain)
+    rename("elsewhere", "psched_schedules")
+    wait_for(lambda: words not in running.properties("StatusText")["StatusText"], running.explain)
+
+
 def test_a_binary_replace_hands_the_main_process_over(running: Service) -> None:
     old = running.machine.main("pschedd")
     old.send_signal(signal.SIGWINCH)
