@@ -223,6 +223,7 @@ Row = ScheduleRow | TaskRow
 
 
 WORKER_DIED = "the worker that was running it died"
+OUT_OF_MEMORY = "the worker that was running it was killed by the kernel for lack of memory"
 """The error of a run whose worker is known to be gone."""
 
 

@@ -17,7 +17,7 @@ from psched.clock import Clock, boottime
 from psched.completion import Completion
 from psched.errors import RUN_IS_OVER, ScheduleError
 from psched.held import Held
-from psched.model import Claim, NewTask, Row, version_of
+from psched.model import WORKER_DIED, Claim, NewTask, Row, version_of
 from psched.store import Accepts, LeaseStore
 from psched.task import Task
 from psched.tidying import Tidying
@@ -225,9 +225,9 @@ class Source:
         """Count `task` no longer among the held."""
         self._held.remove((task,))
 
-    def give_back(self, holder: str, suspects: Collection[str]) -> int:
+    def give_back(self, holder: str, suspects: Collection[str], error: str = WORKER_DIED) -> int:
         """Give back what a dead holder leased; see `LeaseStore.give_back`."""
-        return self.store.give_back(holder, suspects, self.times.backoff.limit)
+        return self.store.give_back(holder, suspects, self.times.backoff.limit, error)
 
     def _adopt(self, claims: Sequence[Claim], deadline: float, started: bool) -> list[Task]:
         pid = os.getpid()

@@ -22,7 +22,7 @@ from psched.alarm import Alarms
 from psched.bell import Bell as Bell  # noqa: PLC0414 – whoever knows stores knows their bells
 from psched.errors import ScheduleError
 from psched.ledger import MODIFY, Entry, Ledger, Step
-from psched.model import Claim, Lease, NewTask, Policy, Retry, Rule, ScheduleRow, TaskFilter, TaskRow
+from psched.model import WORKER_DIED, Claim, Lease, NewTask, Policy, Retry, Rule, ScheduleRow, TaskFilter, TaskRow
 from psched.nodes import Nodes
 
 
@@ -172,10 +172,10 @@ class LeaseStore(Protocol):
         """Do for each what `retry` does, some hundreds at a time; for each None, or what it would raise."""
         ...
 
-    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
+    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
         """Give back all that a dead `holder` still leases, and return how many rows that were.
 
-        Rows in `suspects` (keys it was running), with `WORKER_DIED` as their error, are due after 1 s, doubling with
+        Rows in `suspects` (keys it was running), with `error` as their last one, are due after 1 s, doubling with
         each crash in a row up to `longest_wait` seconds; all others at once, the attempt not counted. Where a store
         knows no holders (`rdb_compat`) nothing is given back and the leases end by themselves.
         """

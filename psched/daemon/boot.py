@@ -8,14 +8,19 @@ from psched.application import ApplicationSpec
 from psched.config import Settings
 from psched.daemon.board import Board
 from psched.daemon.watch import Watch
+from psched.model import WORKER_DIED
 
 
 @dataclass(frozen=True, slots=True)
 class DeadChild:
-    """A child that is gone for certain: the name its leases carry, and what it was running (`section:key`)."""
+    """A child that is gone for certain: the name its leases carry, and what it was running (`section:key`).
+
+    `error` is kept with what it was running.
+    """
 
     holder: str
     running: tuple[str, ...] = ()
+    error: str = WORKER_DIED
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from psched.daemon.nursery import Nursery
 from psched.daemon.plan import Plan
 from psched.daemon.watch import Watch
 from psched.holder import holder_name
+from psched.model import OUT_OF_MEMORY, WORKER_DIED
 
 log = logging.getLogger(__name__)
 
@@ -196,7 +197,8 @@ class ForkProcessor:
         if not child.gave_back:
             self._estate.leave(boot.dead)
         if child.ready and not (child.orderly or child.empty):
-            self._estate.leave([DeadChild(boot.holder, running)])
+            error = OUT_OF_MEMORY if child.out_of_memory else WORKER_DIED
+            self._estate.leave([DeadChild(boot.holder, running, error)])
         if child.orderly or stopping:
             self._log_end(child, running, stopping)
             self._fork_at = now

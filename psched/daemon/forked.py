@@ -34,6 +34,10 @@ class Forked:
     """What kept it from beginning, in its own words."""
     trouble: str | None = None
     """What keeps it from working at present, in its own words."""
+    killed_here: bool = False
+    """This master has killed it."""
+    out_of_memory: bool = False
+    """The kernel has killed it for lack of memory."""
     code: int | None = None
     """Its exit code once it is gone; a negative signal number when it was killed."""
 
@@ -71,6 +75,8 @@ class Forked:
         """How it ended, for the log."""
         if self.code is None:
             return "is alive"
+        if self.out_of_memory:
+            return "was killed by the kernel for lack of memory"
         return f"was killed by {name_of(-self.code)}" if self.code < 0 else f"ended with exit code {self.code}"
 
     @property
@@ -97,6 +103,7 @@ class Forked:
 
     def kill(self) -> None:
         """SIGKILL it and everything it has started, whatever session or group that has moved to."""
+        self.killed_here = True
         family = _descendants(self.pid)
         os.kill(self.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
         self._kill_group()

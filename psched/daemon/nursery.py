@@ -14,6 +14,7 @@ from selectors import EVENT_READ, BaseSelector
 from psched.clock import Clock, monotonic
 from psched.daemon.birth import be_own_process
 from psched.daemon.forked import Forked
+from psched.daemon.oom import OomKills
 from psched.daemon.pipes import ChildEnds, MasterEnds, open_pipes
 from psched.daemon.signals import VERBS, SignalQueue
 from psched.daemon.strays import Strays
@@ -37,6 +38,7 @@ class Nursery:
         disown: Callable[[], None],
         others: Callable[[], set[int]],
         clock: Clock = monotonic,
+        oom_kills: OomKills | None = None,
     ) -> None:
         """`disown` is called in each child, and closes what else must not be inherited.
 
@@ -47,6 +49,7 @@ class Nursery:
         self._disown = disown
         self._others = others
         self._clock = clock
+        self._oom_kills = OomKills() if oom_kills is None else oom_kills
         self._living: set[Forked] = set()
         self._strays = Strays()
         self._forsaken = False
@@ -88,12 +91,15 @@ class Nursery:
             if child.hear(now):
                 self._strays.expect(now)
             gone = child.reap(now)
+            if gone and child.killed and not child.killed_here:
+                child.out_of_memory = self._oom_kills.take()
             if gone or child.ends.ended:
                 self._unwatch(child)
             if gone:
                 child.ends.close()
                 self._living.remove(child)
                 self._forsaken = self._forsaken or (child.ready and not child.left)
+        self._oom_kills.look(now)
         ours = {child.pid for child in self._living} | self._others()
         if self._forsaken:
             self._forsaken = False

@@ -35,7 +35,7 @@ class Worksite:
         """Give back once what a dead child held here. Raises whatever the driver raises."""
         prefix = f"{self.name}:"
         suspects = [name.removeprefix(prefix) for name in dead.running if name.startswith(prefix)]
-        count = self.source.give_back(dead.holder, suspects)
+        count = self.source.give_back(dead.holder, suspects, dead.error)
         if count:
             leases = "1 lease" if count == 1 else f"{count} leases"
             log.info("section=%s gave back %s of %s, which is dead", self.name, leases, dead.holder)

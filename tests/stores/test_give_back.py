@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psched.errors import PreemptedError
-from psched.model import WORKER_DIED
+from psched.model import OUT_OF_MEMORY, WORKER_DIED
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
 
@@ -38,6 +38,17 @@ def test_all_of_the_dead_is_due_at_once_but_its_suspects_after_a_second(
     assert sorted(keys_of(claims)) == ["a", "c", "d"]
     assert {claim.row.attempts for claim in claims} == {1}, "the attempt was counted though nothing had begun"
     assert {suspect.last_error, *(claim.row.last_error for claim in claims)} == {WORKER_DIED, None}
+
+
+def test_what_ended_the_worker_is_kept_with_what_it_was_running(
+    bench: Bench, store: ScheduleStore, dead: ScheduleStore
+) -> None:
+    bench.fill(store, ["a", "b"], lambda i: LONG_AGO + i)
+    dead.acquire(2, 100)
+    store.give_back(DEAD, ["a"], 300, OUT_OF_MEMORY)
+    if not bench.compat:
+        rows = [store.get(key) for key in ("a", "b")]
+        assert [row and row.last_error for row in rows] == [OUT_OF_MEMORY, None]
 
 
 def test_nothing_is_given_back_twice(bench: Bench, store: ScheduleStore, dead: ScheduleStore) -> None:

@@ -32,7 +32,7 @@ from psched.errors import (
     PreemptedError,
     ScheduleError,
 )
-from psched.model import Lease, Retry
+from psched.model import WORKER_DIED, Lease, Retry
 from psched.store import Also
 
 _BATCH = 500
@@ -216,9 +216,10 @@ class Leases:
             ]
         return found
 
-    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
+    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
         """Give back what a dead `holder` leases; see `LeaseStore.give_back`."""
-        values = {"dead": holder, "suspects": list(suspects), "longest": math.ceil(longest_wait * 1000)}
+        longest = math.ceil(longest_wait * 1000)
+        values = {"dead": holder, "suspects": list(suspects), "longest": longest, "error": error}
         count: int = self._database.run(
             lambda connection, _: connection.execute(self.statements.give_back, values).rowcount
         )

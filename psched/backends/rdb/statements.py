@@ -34,7 +34,6 @@ from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.dialects.base import Dialect, ExactText, LongText, larger_of, now_ms, now_once
 from psched.dialects.given import Given, Told
 from psched.dialects.insertion import rows_in
-from psched.model import WORKER_DIED
 
 _LONGEST_BACKOFF = 30
 """Doublings of the wait after crashes: beyond that a shift would overflow, and any cap is reached."""
@@ -296,7 +295,7 @@ class LeaseStatements:
                 (c.due, now_ms() + case((suspect, wait), else_=0)),
                 (c.attempts, c.attempts - case((suspect, 0), else_=1)),
                 (c.crashes, case((suspect, one_more(c.crashes)), else_=c.crashes)),
-                (c.last_error, case((suspect, literal(WORKER_DIED, c.last_error.type)), else_=c.last_error)),
+                (c.last_error, case((suspect, bindparam("error", type_=c.last_error.type)), else_=c.last_error)),
                 (c.fence, next_fence(self._table)),
                 (c.status, WAITING),
                 (c.holder, None),

@@ -17,7 +17,7 @@ from psched.dialects.database import Database
 from psched.dialects.once import shared
 from psched.dialects.pairs import Executing
 from psched.errors import ScheduleError
-from psched.model import Claim, Lease, Retry
+from psched.model import WORKER_DIED, Claim, Lease, Retry
 from psched.nodes import Nodes
 from psched.store import Accepts, Bell, Finding
 
@@ -121,6 +121,6 @@ class RdbLeaseStore(SqlStore):
         """Do for each what `retry` does, some hundreds by one statement."""
         return self._leases.retry_many(retries, until)
 
-    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
+    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
         """Give back what a dead `holder` leases."""
-        return self._leases.give_back(holder, suspects, longest_wait)
+        return self._leases.give_back(holder, suspects, longest_wait, error)

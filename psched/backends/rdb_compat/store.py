@@ -9,7 +9,7 @@ from psched.backends.sql.layout import Layout
 from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
 from psched.errors import NotSupportedError, ScheduleError
-from psched.model import Claim, Lease, Retry
+from psched.model import WORKER_DIED, Claim, Lease, Retry
 from psched.nodes import Nodes
 from psched.store import Accepts
 
@@ -77,7 +77,7 @@ class CompatLeaseStore(SqlStore):
         """Do for each what `retry` does, some hundreds by one statement."""
         return self._leases.retry_many(retries, until)
 
-    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
+    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
         """Give back nothing: this table does not know its holders."""
         return 0
 

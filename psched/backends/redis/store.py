@@ -182,10 +182,10 @@ class RedisLeaseStore:
                 found.append(_unless_done_before(judged(one.lease, answer, RETRIED, uncertain)))
         return found
 
-    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float) -> int:
+    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
         """Give back what a dead `holder` leases."""
         count = 0
-        given: list[Argument] = [holder, math.ceil(longest_wait * 1000), _BATCH, WORKER_DIED, *suspects]
+        given: list[Argument] = [holder, math.ceil(longest_wait * 1000), _BATCH, error, *suspects]
         while done := int(self._run("give_back", *given)):
             count += done
         return count
