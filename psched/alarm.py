@@ -6,7 +6,10 @@ Used in children and clients. An occurrence is overdue when it is not finished `
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Protocol
+
+_LONGEST_ERROR = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,32 @@ class Overdue:
     def __str__(self) -> str:
         by = f" by {self.node}" if self.node is not None and self.attempts else ""
         what = f"{self.status}{by}, attempt {self.attempts}" if self.attempts else "never begun"
-        return f"{self.key!r}: its occurrence {self.scheduled_time} is not finished {self.seconds:.0f} s after ({what})"
+        error = "" if self.last_error is None else f"; the last error: {_first_line(self.last_error)}"
+        return (
+            f"{self.key!r}: its occurrence of {_date(self.scheduled_time)} is not finished {self.seconds:.0f} s after"
+            f" its time ({what}){error}; {self._advice}"
+        )
+
+    @property
+    def _advice(self) -> str:
+        """What to look at."""
+        if not self.attempts:
+            return f"is a worker running that routes the type {self.type!r}? (pschedd status, psched doctor)"
+        if self.last_error is None:
+            return "is it still at work? (pschedd status)"
+        return f"psched show {self.key!r} has all of it"
+
+
+def _date(seconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return f"unix time {seconds}"  # after the year 9999
+
+
+def _first_line(error: str) -> str:
+    """Return what an error says of itself, without its traceback."""
+    return (error.strip().splitlines() or [""])[0][:_LONGEST_ERROR]
 
 
 class Alarms(Protocol):

@@ -51,6 +51,10 @@ class Settling(Protocol[T]):
         """Write its data."""
         ...
 
+    def retry_seconds(self, attempts: int) -> float | None:
+        """Return how long `retry` is to wait after so many attempts; None leaves that to `retry`."""
+        ...
+
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
         """Return after how many attempts it has failed, `max_attempts` being its type's; None: never."""
         ...

@@ -193,6 +193,10 @@ class Source:
         self.store.retry(claim.lease, seconds, error, until)
         return "retried"
 
+    def retry_seconds(self, attempts: int) -> float:
+        """Return the configured `retry_wait` after so many attempts; it may be another each time (jitter)."""
+        return self.times.backoff.seconds(attempts)
+
     def put_off(self, claim: Claim, error: str, until: float) -> str:
         """Make the claimed row due after the longest `retry_wait`, the attempt not counted, or end it if cancelled."""
         if claim.lease.cancel_requested:

@@ -61,7 +61,8 @@ class Task:
         self._started = started
         self.begun_at = clock() if started else deadline
         """When the run began, in boottime seconds; of no meaning while `started` is False."""
-        self._lost = self._concluded = False
+        self._lost = self._concluded = self._failed = False
+        self._retry_wait: float | None = None
         self._data = self._saved = claim.row.data
         self._changing = threading.Lock()
         self._pid = os.getpid() if pid is None else pid
@@ -144,6 +145,16 @@ class Task:
         """How this run was settled: `finished`, `retried`, `released`, `failed`, `cancelled`, or None."""
         return self._outcome
 
+    def account(self, seconds: float) -> str:
+        """Say how a run of so many `seconds` that was settled ended, and when it is tried again; for the log."""
+        if self._outcome != "retried":
+            return f"{self._outcome} after {seconds:.3f} s"
+        ended = f"{'failed' if self._failed else 'given up'} after {seconds:.3f} s"
+        if self._retry_wait is None:
+            return f"{ended}; tried again later"
+        attempt = f" (attempt {self.attempts + 1})" if self._source.shows_fence else ""  # else none are counted
+        return f"{ended}; next attempt in {f'{self._retry_wait:.1f}'.removesuffix('.0')} s{attempt}"
+
     @property
     def deadline(self) -> float:
         """When the lease ends unless it is renewed, in boottime seconds."""
@@ -218,6 +229,9 @@ class Task:
         wait = retry_wait.seconds(self.attempts) if isinstance(retry_wait, Backoff) else retry_wait
         if wait is not None and not wait >= 0:
             raise ValueError(f"retry_wait must be 0 or more seconds, got {retry_wait!r}")
+        if wait is None:
+            wait = self._source.retry_seconds(self._row.attempts)
+        self._retry_wait, self._failed = wait, error is not None
         self._settle("retried", lambda claim: self._source.retry(claim, wait, error, self._deadline, self.max_attempts))
 
     def put_off(self, error: str) -> None:

@@ -13,6 +13,7 @@ from psched.task import Task
 
 log = logging.getLogger(__name__)
 
+_LONGEST_NAME = 200
 _LONGEST_TRACE = 6000
 """Characters kept of a traceback: its end says most."""
 
@@ -70,13 +71,14 @@ class DefaultDecider(Decider):
         elif task.stop_reason is not None:
             log.info("key=%s type=%s raised when told to stop: %r", task.key, task.type, error)
         else:
-            log.error("key=%s type=%s failed; %s", task.key, task.type, what_next(task), exc_info=error)
+            log.error("key=%s type=%s %s", task.key, task.type, failure(task, error), exc_info=error)
             task.retry(self.handler.retry_wait, error=account_of(error))
 
 
-def what_next(task: Task) -> str:
-    """Say what becomes of a task whose run has just failed."""
-    return "for good, as this was its last attempt" if task.last_attempt else "trying again later"
+def failure(task: Task, error: BaseException) -> str:
+    """Say how a run failed. When the task is tried again is logged once that is settled."""
+    good = " for good, as this was its last attempt" if task.last_attempt else ""
+    return f"failed{good}: {(repr(error).splitlines() or [''])[0][:_LONGEST_NAME]}"
 
 
 def account_of(error: BaseException) -> str:

@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from psched.application.decider import account_of, what_next
+from psched.application.decider import account_of, failure
 from psched.clock import Clock, boottime
 from psched.daemon.board import Board
 from psched.daemon.finished import Done
@@ -212,7 +212,7 @@ class Runner:
         elif task.settled:
             log.error("key=%s raised after it was settled", task.key, exc_info=error)
         elif task.stop_reason is None:
-            log.error("key=%s type=%s failed; %s", task.key, task.type, what_next(task), exc_info=error)
+            log.error("key=%s type=%s %s", task.key, task.type, failure(task, error), exc_info=error)
             task.retry(error=account_of(error))
 
     def _leave_if_forked(self) -> None:
@@ -228,7 +228,7 @@ class Runner:
             settle_stopped(task)
         if task.settled and task.outcome != "finished":
             level, took = logging.DEBUG if task.outcome == "released" else logging.INFO, self._clock() - run.started
-            log.log(level, "key=%s type=%s %s after %.3f s", task.key, task.type, task.outcome, took)
+            log.log(level, "key=%s type=%s %s", task.key, task.type, task.account(took))
 
 
 def settle_stopped(task: Task) -> None:

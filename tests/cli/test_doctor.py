@@ -113,7 +113,7 @@ def test_what_is_overdue_is_a_failure(psched: Commands) -> None:
     outcome = psched("doctor", "--json")
     ok, message = findings(outcome)["overdue"]
     assert (outcome.code, ok) == (1, False)
-    assert message.startswith("'late': its occurrence 1600000020 is not finished ")
+    assert message.startswith("'late': its occurrence of 2020-09-13 12:27:00 UTC is not finished ")
     psched.ok("pause", "late")
     assert findings(psched("doctor", "--json"))["overdue"][0]
 

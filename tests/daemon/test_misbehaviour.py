@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable
 
@@ -95,3 +96,21 @@ def test_a_handler_that_takes_the_signals_for_itself_is_stopped_all_the_same(dae
         daemon.signal(signal.SIGQUIT)
     assert daemon.end() == 0
     assert "did not leave in time" not in daemon.log
+
+
+def test_a_failure_is_told_with_the_wait_before_the_next_attempt_and_its_number(
+    make_daemon: Callable[..., Daemon],
+) -> None:
+    daemon = make_daemon(retry_wait={"first": 1, "factor": 2, "limit": 300, "jitter": 0.2}).start()
+    daemon.add("s1", "raise")
+    daemon.wait_for_trace("ran", count=3)
+    told = r"key=s1 type=raise failed after \d+\.\d{3} s; next attempt in ([\d.]+) s \(attempt (\d)\)"
+    found = [(float(wait), number) for wait, number in re.findall(told, daemon.log)][:2]
+    assert [number for _, number in found] == ["2", "3"]
+    assert 0.8 <= found[0][0] <= 1
+    assert 1.6 <= found[1][0] <= 2
+    began = [trace["at"] for trace in daemon.traces("ran")]
+    for wait, first, second in zip((wait for wait, _ in found), began, began[1:], strict=False):
+        assert second - first > wait - 0.06, "it is the true one, rounded"
+    assert "key=s1 type=raise failed: ValueError('as told')" in daemon.log
+    daemon.stop()

@@ -67,6 +67,9 @@ class Ledger:
         """Enter ("saved", data)."""
         self._enter("saved", data)
 
+    def retry_seconds(self, attempts: int) -> None:
+        """Leave that to `retry`."""
+
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
         """As many as the type says."""
         return max_attempts

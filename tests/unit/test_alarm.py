@@ -1,0 +1,37 @@
+"""What an alarm says: when, how late, what has become of it so far, and what to look at."""
+
+from __future__ import annotations
+
+from psched.alarm import Overdue
+
+TIME = 1_600_000_000
+
+
+def overdue(status: str, attempts: int, last_error: str | None, time: int = TIME) -> str:
+    return str(Overdue("report", "mail", time, 305.2, status, attempts, "host/1/a" if attempts else None, last_error))
+
+
+def test_what_was_never_begun_asks_for_a_worker() -> None:
+    assert overdue("waiting", 0, None) == (
+        "'report': its occurrence of 2020-09-13 12:26:40 UTC is not finished 305 s after its time (never begun);"
+        " is a worker running that routes the type 'mail'? (pschedd status, psched doctor)"
+    )
+
+
+def test_what_fails_tells_its_last_error_and_where_there_is_more() -> None:
+    assert overdue("waiting", 3, "KeyError('x')\nTraceback: all of it") == (
+        "'report': its occurrence of 2020-09-13 12:26:40 UTC is not finished 305 s after its time"
+        " (waiting by host/1/a, attempt 3); the last error: KeyError('x'); psched show 'report' has all of it"
+    )
+
+
+def test_what_runs_is_told_as_that() -> None:
+    assert overdue("running", 1, None).endswith(
+        "(running by host/1/a, attempt 1); is it still at work? (pschedd status)"
+    )
+
+
+def test_a_time_without_a_date_and_an_error_without_end_break_nothing() -> None:
+    assert "its occurrence of unix time 999999999999999 is" in overdue("waiting", 0, None, 999_999_999_999_999)
+    assert len(overdue("waiting", 1, "x" * 10_000)) < 500
+    assert "the last error: ;" in overdue("waiting", 1, "")
