@@ -207,7 +207,7 @@ def _definitions(history: History, question: Question, verdict: Verdict) -> list
     changes = list(history.changes)
     present = history.present
     if present is not None and (not changes or changes[-1].action == DELETE):
-        changes.append(_unrecorded(present, history.now, changes))
+        changes.append(_unrecorded(regular_of(present), history.now, changes))
     judge = _Judge(history, question, verdict, _pauses(changes), [c for c in changes if c.action == RUN_NOW])
     found: list[_Definition] = []
     earliest = _Earliest()

@@ -23,6 +23,7 @@ from psched.model import NewSchedule, ScheduleRow
 from psched.payload import check_key
 from psched.rules import Terms, checked_rule, checked_type, first_match, moved
 from psched.schedule import Schedule
+from psched.schedule_state import ScheduleState, failed_attempts, overdue_after, state_of
 from psched.source import LeaseTimes, Source
 from psched.store import ScheduleStore, StoreSettings, TaskStore
 from psched.task import Task
@@ -40,6 +41,8 @@ __all__ = [
 ]
 
 
+_FAILING = 1000
+"""Failing schedules that are listed at once."""
 _AUDITS = 5
 """How often one schedule is judged anew because it was changed meanwhile."""
 
@@ -65,6 +68,7 @@ class ScheduleCollection:
     def __init__(self, store: ScheduleStore, times: LeaseTimes, defaults: Defaults) -> None:
         self.store = store
         self._advance = Advance(store, defaults.dialect, defaults.keeping, max_attempts=defaults.max_attempts)
+        self._retry_wait = times.retry_wait
         self.source = Source(store, self._advance, times)
         self._defaults = defaults
 
@@ -209,6 +213,36 @@ class ScheduleCollection:
             kept_since=now - self._defaults.keeping.retention,
             reckoning=f"{self._defaults.dialect} {cron.tz_database()}",
         )
+
+    def state(self, row: ScheduleRow, now: float) -> ScheduleState:
+        """Return what `row`, read at `now` by the database's clock, says about its next run, and how late it is."""
+        return state_of(row, now, self.overdue_after)
+
+    @property
+    def overdue_after(self) -> float:
+        """How many seconds late an occurrence is overdue: two of the longest waits for a retry, at least a minute."""
+        return overdue_after(self._retry_wait)
+
+    def overdue(self, limit: int) -> builtins.list[ScheduleRow]:
+        """Return up to `limit` schedules that are overdue, the latest first: they fail, or no worker takes them.
+
+        On `rdb_compat`, whose table does not tell a run from the wait for a retry, only those that no worker takes.
+        """
+        bound = self.overdue_after
+        found = {row.key: row for row in (*self.store.long_due(bound, limit), *self.store.failing(bound, limit))}
+        return sorted(found.values(), key=lambda row: row.next_time + row.rule.delay)[:limit]
+
+    def failing(self, key: str | None = None) -> Iterator[ScheduleRow]:
+        """Yield the schedules (`key`: that one) whose next occurrence has failed at least once and is tried again.
+
+        None on `rdb_compat`, whose table does not tell.
+        """
+        if key is None:
+            yield from self.store.failing(0, _FAILING)
+        else:
+            row = self.store.get(key)
+            if row is not None and failed_attempts(row) > 0:
+                yield row
 
     def poll(self, types: Collection[str] | None = None) -> Task | None:
         """Acquire the run that has been due longest, or None when nothing is due.

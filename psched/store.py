@@ -233,6 +233,21 @@ class ScheduleStore(LeaseStore, Protocol):
         """Yield every schedule, ordered by due time and key, a page at a time."""
         ...
 
+    def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
+        """Return up to `limit` schedules that have been due for `age` seconds, those due longest first.
+
+        No worker takes them; the leases of those that are running have ended as long ago.
+        """
+        ...
+
+    def failing(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
+        """Return up to `limit` schedules of which an attempt failed, whose occurrence was to run `age` seconds ago.
+
+        The oldest first; one of them may be running again. Paused ones are left out, and all are where attempts are not
+        counted (`rdb_compat`).
+        """
+        ...
+
     def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
         """Write what differs between `seen` and `wanted`: all but their leases, attempts and errors.
 

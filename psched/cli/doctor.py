@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import click
 
@@ -14,12 +14,15 @@ from psched.application import load
 from psched.cli.faults import DatabaseError, database_errors
 from psched.cli.options import Chosen, common_options
 from psched.cli.routing import routing_findings
-from psched.cli.rows import json_lines, printable, write
+from psched.cli.rows import json_lines, last_line, local_time, printable, span, write
 from psched.config import Section, Settings
 from psched.daemon.plan import configured_application
 from psched.errors import ConfigError, PoolerError
 from psched.holder import holder_name
+from psched.model import ScheduleRow
+from psched.nodes import Node
 from psched.queue import Queue, open_queue
+from psched.schedule_state import LEASED, RUNNING, WAITING, ScheduleState
 from psched.schedules import ScheduleCollection, open_schedules
 from psched.store import Finding, LeaseStore
 
@@ -84,12 +87,13 @@ def _database_findings(
 ) -> Iterator[Finding]:
     try:
         with open_section(section, holder_name("psched-doctor")) as collection:
-            yield from _store_findings(section, collection.store)
+            yield from _store_findings(section, collection)
     except (ConfigError, DatabaseError) as error:
         yield Finding("database", False, str(error))
 
 
-def _store_findings(section: Section, store: LeaseStore) -> Iterator[Finding]:
+def _store_findings(section: Section, collection: ScheduleCollection | Queue) -> Iterator[Finding]:
+    store = collection.store
     with database_errors(section, store):
         try:
             store.check_tables()
@@ -101,18 +105,71 @@ def _store_findings(section: Section, store: LeaseStore) -> Iterator[Finding]:
         yield from store.diagnose()
         yield clocks
         yield from routing_findings(store)
-        alarms: Alarms | None = getattr(store, "alarms", None)
-        if alarms is not None:
-            yield from overdue_findings(alarms)
+        if isinstance(collection, ScheduleCollection):
+            yield from overdue_findings(collection)
 
 
-def overdue_findings(alarms: Alarms) -> Iterator[Finding]:
-    """Yield each occurrence that should be finished by now (`alert_after`), or that there is none."""
-    late = alarms.overdue(_LATE)
-    for overdue in late:
-        yield Finding("overdue", False, f"{overdue}; is a worker running that handles the type {overdue.type!r}?")
+def overdue_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
+    """Yield each overdue occurrence, with what is known of it and what to look at; or that there is none.
+
+    Overdue is what is later than `overdue_after`, and what has an `alert_after` and is later than that.
+    """
+    now = schedules.store.now()
+    found = {row.key: row for row in [*schedules.overdue(_LATE), *_alarming(schedules)]}
+    late = sorted(found.values(), key=lambda row: row.next_time)[:_LATE]
+    nodes = None if schedules.store.nodes is None else schedules.store.nodes.alive()
+    if len(late) > 1 and not nodes and all(not row.attempts and row.status == WAITING for row in late):
+        what = f"no worker has begun any of the {len(late)} schedules below"
+        yield Finding("overdue", False, f"{what}; {_ask_for_worker(nodes, late[0].type)}")
+    for row in late:
+        yield Finding("overdue", False, _overdue(row, schedules.state(row, now), nodes))
     if not late:
-        yield Finding("overdue", True, "nothing is, of what has an alert_after")
+        bound = span(schedules.overdue_after)
+        yield Finding("overdue", True, f"no occurrence is more than {bound} late, nor later than its alert_after")
+
+
+def _alarming(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
+    """Yield the schedules that are later than their `alert_after`."""
+    alarms: Alarms | None = schedules.store.alarms
+    for overdue in [] if alarms is None else alarms.overdue(_LATE):
+        row = schedules.store.get(overdue.key)
+        if row is not None:
+            yield row
+
+
+def _overdue(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | None) -> str:
+    """Return what is known of an overdue occurrence, and what to do. `nodes`: the live workers; None: not known."""
+    error = "" if row.last_error is None else f"; the last error: {last_line(row.last_error)}"
+    what = (
+        f"{row.key!r} (type {row.type!r}): its occurrence of {local_time(row.next_time)} is {span(state.lateness)} late"
+    )
+    node = "" if row.node is None else f" on {row.node}"
+    if row.problem is not None:
+        return f"{what} and cannot be run: {row.problem}"
+    if state.word == RUNNING:
+        return f"{what}: attempt {row.attempts} is running{node}{error}"
+    if row.status == RUNNING:
+        return f"{what}: attempt {row.attempts}{node} has lost its lease{error}; {_ask_for_worker(nodes, row.type)}"
+    if row.attempts:
+        return (
+            f"{what}: {row.attempts} attempts have failed{error}; the next one is due {local_time(row.next_run_time)}"
+            f" (psched show {row.key!r} has all of the error)"
+        )
+    if state.word == LEASED:
+        return f"{what}: it is running, or waits for a retry"
+    return f"{what} and not begun; {_ask_for_worker(nodes, row.type)}"
+
+
+def _ask_for_worker(nodes: Sequence[Node] | None, type_: str) -> str:
+    """Return what to look at where no worker takes a row of this type."""
+    if nodes is None:
+        return "is a worker running that routes its type? (psched run, pschedd status)"
+    if not nodes:
+        return "no worker is running: psched run, or pschedd start"
+    routing = sum(node.types.accepts(type_) for node in nodes)
+    if not routing:
+        return f"no live worker routes the type {type_!r}"
+    return f"{routing} live workers route its type: are they busy? (pschedd status)"
 
 
 def clock_finding(store: LeaseStore) -> Finding:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import click
 
 from psched.cli.moments import Moment
 from psched.cli.options import Chosen, common_options
-from psched.cli.rows import Shown, json_lines, local_iso, write, write_table
+from psched.cli.rows import Shown, json_lines, last_line, local_iso, write, write_table
 from psched.cli.session import opened
 from psched.ledger import LedgerRow
+from psched.model import ScheduleRow
+from psched.schedule_state import FAILING, RUNNING
+from psched.schedules import ScheduleCollection
 
 _COLUMNS = ("key", "scheduled_time", "outcome", "attempts", "started", "ended", "node", "detail")
 _WIDTHS = (30, 28, 9, 8, 28, 28, 30)
@@ -32,21 +37,66 @@ def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, u
     With KEY those of one schedule, in their order; --since and --until are about the occurrences. Without it those of
     all schedules, in the order in which they were settled; --since and --until are about that.
 
-    --json prints one array of objects with key, scheduled_time, outcome (finished, enqueued, skipped or failed),
-    detail (why it was skipped, or the task's key), last and count (where one entry stands for several that were
-    skipped: the last one, and how many; null when more than were counted), attempts, node, fence, started, ended,
-    error, previous (the occurrence before), reckoning (cron dialect and tz database) and extra (whether run-now added
-    it besides the regular occurrences). Times are unix seconds, and again as *_local.
+    With --failed also occurrences that are failing now, which are not settled yet and come last; their outcome is
+    `failing`, or `running` while another attempt is made. They are not known on rdb_compat.
+
+    --json prints one array of objects with key, scheduled_time, outcome (finished, enqueued, skipped or failed; failing
+    or running of what is not settled), detail (why it was skipped, or the task's key), last and count (where one entry
+    stands for several that were skipped: the last one, and how many; null when more than were counted), attempts, node,
+    fence, started, ended, error, previous (the occurrence before), reckoning (cron dialect and tz database) and extra
+    (whether run-now added it besides the regular occurrences). Times are unix seconds, and again as *_local. What is
+    not settled has no fence, no times of its run and no reckoning.
     """
     with opened(chosen) as schedules:
-        now = schedules.store.now() if since or until else 0.0
-        found = schedules.history(
-            key, failed=failed, since=None if since is None else since(now), until=None if until is None else until(now)
-        )
+        now = schedules.store.now()
+        span = None if since is None else since(now), None if until is None else until(now)
+        settled = schedules.history(key, failed=failed, since=span[0], until=span[1])
+        failing = _failing(schedules, key, span, now) if failed else iter(())
         if chosen.json:
-            write(json_lines(entry_object(row) for row in found))
+            objects = chain(map(entry_object, settled), map(failing_object, failing))
+            write(json_lines(objects))
         else:
-            write_table(_COLUMNS, found, _cells, _WIDTHS, _UNCUT)
+            rows: Iterator[LedgerRow | ScheduleRow] = chain(settled, failing)
+            write_table(_COLUMNS, rows, _cells_of, _WIDTHS, _UNCUT)
+
+
+def _failing(
+    schedules: ScheduleCollection, key: str | None, span: tuple[float | None, float | None], now: float
+) -> Iterator[ScheduleRow]:
+    """Yield what is failing now and in question: its occurrence, or for all schedules that it is not settled."""
+    since, until = (-math.inf if span[0] is None else span[0]), (math.inf if span[1] is None else span[1])
+    for row in schedules.failing(key):
+        time = now if key is None else row.next_time
+        if since <= time <= until:
+            yield row
+
+
+def failing_object(row: ScheduleRow) -> dict[str, Any]:
+    """Return what `--json` shows of an occurrence that is failing; the names are those of an entry."""
+    return {
+        "key": row.key,
+        "scheduled_time": row.next_time,
+        "started": None,
+        "ended": None,
+        "scheduled_time_local": local_iso(row.next_time),
+        "started_local": None,
+        "ended_local": None,
+        "outcome": _unsettled(row),
+        "detail": None,
+        "last": None,
+        "count": 1,
+        "attempts": row.attempts,
+        "node": row.node,
+        "fence": None,
+        "previous": row.previous,
+        "error": row.last_error,
+        "reckoning": None,
+        "extra": row.is_extra,
+    }
+
+
+def _unsettled(row: ScheduleRow) -> str:
+    return RUNNING if row.status == RUNNING else FAILING
 
 
 def entry_object(row: LedgerRow) -> dict[str, Any]:
@@ -70,6 +120,13 @@ def entry_object(row: LedgerRow) -> dict[str, Any]:
     }
 
 
+def _cells_of(row: LedgerRow | ScheduleRow, shown: Shown) -> tuple[str, ...]:
+    if isinstance(row, LedgerRow):
+        return _cells(row, shown)
+    error = "" if row.last_error is None else last_line(row.last_error)
+    return (row.key, shown(row.next_time), _unsettled(row), str(row.attempts), "", "", row.node or "", error)
+
+
 def _cells(row: LedgerRow, shown: Shown) -> tuple[str, ...]:
     return (
         row.key,
@@ -89,4 +146,4 @@ def _details(row: LedgerRow, shown: Shown) -> Iterator[str]:
     if row.last is not None:
         yield f"{row.count or 'many'} up to {shown(row.last)}"
     if row.error is not None:
-        yield row.error.strip().rpartition("\n")[2]
+        yield last_line(row.error)

@@ -14,6 +14,7 @@ from rich.cells import cell_len, set_cell_size
 
 from psched.model import ScheduleRow, TaskRow
 from psched.payload import encode
+from psched.schedule_state import ScheduleState
 
 _SAMPLE = 200
 """How many rows decide how wide the columns are: the rest is not waited for, so that millions can be listed."""
@@ -76,7 +77,7 @@ def json_lines(values: Iterable[Any]) -> Iterator[str]:
     yield "[]" if before == "[" else "]"
 
 
-def schedule_object(row: ScheduleRow) -> dict[str, Any]:
+def schedule_object(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
     """Return what `--json` shows of a schedule. Names and meanings stay as they are in later versions."""
     return {
         "key": row.key,
@@ -90,6 +91,9 @@ def schedule_object(row: ScheduleRow) -> dict[str, Any]:
         "next_run_time_local": local_iso(row.next_run_time),
         "data": row.data,
         "status": row.status,
+        "state": state.word,
+        "lateness": round(state.lateness, 3),
+        "overdue": state.is_overdue,
         "attempts": row.attempts,
         "last_error": row.last_error,
         "node": row.node,
@@ -157,6 +161,24 @@ def compact(data: dict[str, Any]) -> str:
         return encode(data)
     except ValueError:
         return repr(data)
+
+
+def last_line(error: str) -> str:
+    """Return the end of an error that says most: the last line of a traceback."""
+    return error.strip().rpartition("\n")[2]
+
+
+def span(seconds: float) -> str:
+    """Return a duration in its two largest units: `35 s`, `2 h 5 min`, `3 d 1 h`."""
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    rest, parts = int(seconds), list[str]()
+    for name, size in units:
+        count, rest = divmod(rest, size)
+        if count or parts:
+            parts.append(f"{count} {name}" if count else "")
+        if len(parts) == 2:
+            break
+    return " ".join(part for part in parts if part) or "0 s"
 
 
 def number(value: float) -> str:

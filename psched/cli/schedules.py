@@ -16,8 +16,10 @@ from psched.cli.rows import (
     exact_time,
     json_line,
     json_lines,
+    last_line,
     number,
     schedule_object,
+    span,
     write,
     write_fields,
     write_table,
@@ -25,6 +27,8 @@ from psched.cli.rows import (
 from psched.cli.session import opened, opened_queue, parse_data
 from psched.model import CATCH_UP, ScheduleRow
 from psched.rules import Terms
+from psched.schedule_state import RUNNING, ScheduleState
+from psched.schedules import ScheduleCollection
 
 
 def policy_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,8 +59,10 @@ def policy_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-_COLUMNS = ("key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "data")
-_WIDTHS = (30, 15, 18, 7, 11, 28, 28)
+_ORIGINALS = ("key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "data")
+_ORIGINAL_WIDTHS = (30, 15, 18, 7, 11, 28, 28)
+_COLUMNS = (*_ORIGINALS[:-1], "state", "data")
+_WIDTHS = (*_ORIGINAL_WIDTHS, 30)
 _UNCUT = (3, 5, 6)
 """The columns a terminal shows in full: delay and both times."""
 
@@ -78,26 +84,65 @@ def init(chosen: Chosen) -> None:
 
 
 @click.command("list")
+@click.option(
+    "--format",
+    "layout",
+    type=click.Choice(["psched", "perfectsched"]),
+    default="psched",
+    help="Print the columns of psched, or those of perfectsched alone.",
+)
 @common_options()
-def list_(chosen: Chosen) -> None:
+def list_(chosen: Chosen, layout: str) -> None:
     """List the schedules, those due first.
 
-    Times are in this host's time zone. --json prints one array of objects with key, type, cron, delay, timezone,
-    next_time (unix seconds of the occurrence), next_run_time (when it is due, or when the lease of its run ends),
-    both again as *_local in ISO 8601, data, status (waiting or running; rdb_compat knows only waiting and leased),
-    attempts, last_error, node, problem (why such a row cannot be run), catch_up, max_lateness, alert_after,
-    max_attempts (null: as its type or the configuration says), paused and regular_time (while next_time is that of
-    an extra run: the regular occurrence that comes after it).
+    Times are in this host's time zone. The state of a schedule is waiting, due (a worker is to take it), running,
+    failing (with the last error; retrying without one), overdue (no worker has begun it), paused or broken, with its
+    attempts and how late it is. On rdb_compat, whose table does not tell a run from the wait for a retry, either is
+    leased.
+
+    --json prints one array of objects with key, type, cron, delay, timezone, next_time (unix seconds of the
+    occurrence), next_run_time (when it is due, or when the lease of its run ends), both again as *_local in ISO 8601,
+    data, status (waiting or running; rdb_compat knows only waiting and leased), state (as above), lateness (for how
+    many seconds the occurrence has been due and not finished), overdue (whether that is more than 60 s and twice the
+    longest retry_wait, and no first attempt is running), attempts, last_error, node, problem (why such a row cannot be
+    run), catch_up, max_lateness, alert_after, max_attempts (null: as its type or the configuration says), paused and
+    regular_time (while next_time is that of an extra run: the regular occurrence that comes after it).
     """
     with opened(chosen) as schedules:
         if chosen.json:
-            write(json_lines(schedule_object(row) for row in schedules.list()))
+            now = schedules.store.now()
+            write(json_lines(schedule_object(row, schedules.state(row, now)) for row in schedules.list()))
+        elif layout == "perfectsched":
+            write_table(_ORIGINALS, schedules.list(), _original_cells, _ORIGINAL_WIDTHS, _UNCUT)
         else:
-            write_table(_COLUMNS, schedules.list(), _cells, _WIDTHS, _UNCUT)
+            now = schedules.store.now()
+            write_table(
+                _COLUMNS,
+                schedules.list(),
+                lambda row, shown: _cells(row, schedules.state(row, now), shown),
+                _WIDTHS,
+                _UNCUT,
+            )
         note_unrouted_types(schedules.store)
 
 
-def _cells(row: ScheduleRow, shown: Shown) -> tuple[str, ...]:
+def _cells(row: ScheduleRow, state: ScheduleState, shown: Shown) -> tuple[str, ...]:
+    *cells, data = _original_cells(row, shown)
+    return (*cells, _state_text(row, state), data)
+
+
+def _state_text(row: ScheduleRow, state: ScheduleState) -> str:
+    """Return a state in a few words: `failing (attempt 3, 2 h late): ValueError: it broke`."""
+    facts = [f"attempt {row.attempts}"] if row.attempts > 1 or (row.attempts and state.word != RUNNING) else []
+    if state.is_overdue:
+        facts.append(f"{span(state.lateness)} late")
+    text = f"{state.word} ({', '.join(facts)})" if facts else state.word
+    if row.problem is not None:
+        return f"{text}: {row.problem}"
+    return text if row.last_error is None else f"{text}: {last_line(row.last_error)}"
+
+
+def _original_cells(row: ScheduleRow, shown: Shown) -> tuple[str, ...]:
     rule = row.rule
     return (
         row.key,
@@ -142,7 +187,7 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **when: An
         )
         warn_unless_routed(chosen, chosen.settings(), "schedules", schedules.store, type)
         if chosen.json:
-            write([json_line(schedule_object(schedule.metadata()))])
+            write([_json_of(schedules, schedule.metadata())])
 
 
 @click.command()
@@ -176,7 +221,7 @@ def modify(chosen: Chosen, /, key: str, **changes: Any) -> None:
     with opened(chosen) as schedules:
         schedules[key].modify(**wanted)
         if chosen.json:
-            write([json_line(schedule_object(schedules[key].metadata()))])
+            write([_json_of(schedules, schedules[key].metadata())])
 
 
 @click.command()
@@ -189,13 +234,17 @@ def show(chosen: Chosen, key: str) -> None:
     """
     with opened(chosen) as schedules:
         row = schedules[key].metadata()
-    if chosen.json:
-        write([json_line(schedule_object(row))])
-    else:
-        write_fields(_fields(row))
+        if chosen.json:
+            write([_json_of(schedules, row)])
+        else:
+            write_fields(_fields(row, schedules.state(row, schedules.store.now())))
 
 
-def _fields(row: ScheduleRow) -> Iterable[tuple[str, str | None]]:
+def _json_of(schedules: ScheduleCollection, row: ScheduleRow) -> str:
+    return json_line(schedule_object(row, schedules.state(row, schedules.store.now())))
+
+
+def _fields(row: ScheduleRow, state: ScheduleState) -> Iterable[tuple[str, str | None]]:
     """Return the name and the text of what is known of a schedule."""
     return {
         "key": row.key,
@@ -211,6 +260,8 @@ def _fields(row: ScheduleRow) -> Iterable[tuple[str, str | None]]:
         "alert_after": _optional(row.policy.alert_after),
         "max_attempts": _optional(row.policy.max_attempts),
         "status": row.status,
+        "state": state.word,
+        "lateness": span(state.lateness) if state.lateness >= 1 else None,
         "attempts": str(row.attempts),
         "node": row.node,
         "last_error": row.last_error,

@@ -28,7 +28,8 @@ _SERIES = {
 def store_schedules(place: Place, count: int, table: str = "psched_schedules") -> None:
     """Copy the schedule `model` so often; each copy is due in the far future."""
     with sql.connect(place.url) as connection:
-        columns = [column["name"] for column in sa.inspect(connection).get_columns(table)]
+        found = sa.inspect(connection).get_columns(table)
+        columns = [column["name"] for column in found if "computed" not in column]
         quote = connection.dialect.identifier_preparer.quote
         others = ", ".join(quote(name) for name in columns if name != "key")
         name = "CONCAT('stored-', n)" if place.store == "mariadb" else "'stored-' || n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -106,16 +107,19 @@ def test_clocks_that_differ_are_told(monkeypatch: pytest.MonkeyPatch, ahead: flo
     assert (finding.ok, words in finding.message) == (ok, True)
 
 
-def test_what_is_overdue_is_a_failure(psched: Commands) -> None:
-    assert findings(psched("doctor", "--json"))["overdue"] == (True, "nothing is, of what has an alert_after")
-    psched.ok("add", "late", "t", "* * * * *", "{}", "-s", "1600000000", "--alert-after", "60")
-    psched.ok("add", "other", "t", "* * * * *", "{}", "-s", "1600000000")
+def test_what_is_later_than_its_alert_after_is_a_failure(psched: Commands) -> None:
+    none = (True, "no occurrence is more than 10 min late, nor later than its alert_after")
+    assert findings(psched.ok("doctor", "--json"))["overdue"] == none
+    late = int(time.time()) - 90
+    psched.ok("add", "late", "t", "* * * * * *", "{}", "-s", str(late), "--alert-after", "60")
+    psched.ok("add", "other", "t", "* * * * * *", "{}", "-s", str(late))
     outcome = psched("doctor", "--json")
     ok, message = findings(outcome)["overdue"]
     assert (outcome.code, ok) == (1, False)
-    assert message.startswith("'late': its occurrence of 2020-09-13 12:27:00 UTC is not finished ")
+    assert message.startswith("'late' (type 't'): its occurrence of 20")
+    assert message.endswith("late and not begun; no worker is running: psched run, or pschedd start")
     psched.ok("pause", "late")
-    assert findings(psched("doctor", "--json"))["overdue"][0]
+    assert findings(psched("doctor", "--json"))["overdue"] == none
 
 
 def test_a_pooler_is_told_with_the_remedy(fresh: Commands, postgresql: Server) -> None:

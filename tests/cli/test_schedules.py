@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.cli.commands import Commands
@@ -38,7 +40,11 @@ def test_a_schedule_s_whole_life_on_each_database(fresh: Commands, database: str
 
 def test_json_shows_every_field_of_a_schedule_with_unix_and_local_times(psched: Commands) -> None:
     psched.ok(*HOURLY)
-    assert psched.ok("show", "sched-id", "--json").json == {
+    before = time.time()
+    shown = psched.ok("show", "sched-id", "--json").json
+    lateness = shown["lateness"]
+    assert before - 0.01 <= START + 30 + lateness <= time.time() + 0.01
+    assert shown == {
         "key": "sched-id",
         "type": "type1",
         "cron": "0 * * * *",
@@ -50,6 +56,9 @@ def test_json_shows_every_field_of_a_schedule_with_unix_and_local_times(psched: 
         "next_run_time_local": "2013-01-01T00:00:30+09:00",
         "data": {"key": "wert – 値"},
         "status": "waiting",
+        "state": "overdue",
+        "lateness": lateness,
+        "overdue": True,
         "attempts": 0,
         "last_error": None,
         "node": None,
@@ -57,23 +66,28 @@ def test_json_shows_every_field_of_a_schedule_with_unix_and_local_times(psched: 
         "catch_up": "all",
         "max_lateness": None,
         "alert_after": None,
+        "max_attempts": None,
         "paused": False,
+        "regular_time": None,
     }
 
 
-def test_list_prints_the_originals_columns_when_its_output_is_no_terminal(psched: Commands) -> None:
+def test_list_prints_the_originals_columns_and_the_state_when_its_output_is_no_terminal(psched: Commands) -> None:
     psched.ok(*HOURLY)
     header, row, last = psched.ok("list").out.splitlines()
-    widths = (30, 15, 18, 7, 11, 28, 28)
+    widths = (30, 15, 18, 7, 11, 28, 28, 30)
     cells, rest = [], row
     for width in widths:
         cells.append(rest[:width].strip())
         rest = rest[width + 1 :]
+    state = cells.pop()
+    assert state.startswith("overdue (")
+    assert state.endswith(" late)")
     assert (*cells, rest) == (
         "sched-id", "type1", "0 * * * *", "30", "Asia/Tokyo",
         "2013-01-01 00:00:00 +0900", "2013-01-01 00:00:30 +0900", '{"key":"wert – 値"}',
     )  # fmt: skip
-    assert header.split() == ["key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "data"]
+    assert header.split() == ["key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "state", "data"]
     assert last == "1 entries."
 
 
@@ -118,7 +132,8 @@ def test_modify_changes_what_is_given_and_nothing_else(psched: Commands) -> None
     psched.ok(*HOURLY)
     before = psched.ok("show", "sched-id", "--json").json
     psched.ok("modify", "sched-id", "--type", "type2")
-    assert psched.ok("show", "sched-id", "--json").json == {**before, "type": "type2"}
+    after = psched.ok("show", "sched-id", "--json").json
+    assert after == {**before, "type": "type2", "lateness": after["lateness"]}
 
 
 def test_modify_can_move_the_times(psched: Commands) -> None:

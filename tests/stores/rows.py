@@ -143,7 +143,8 @@ class SqlRows:
         self.as_made &= len(keys) < MANY
         with self.connect() as connection:
             table = self._reflect(connection)
-            template = dict(connection.execute(sa.select(table)).mappings().one())
+            written = [column for column in table.c if column.computed is None]
+            template = dict(connection.execute(sa.select(*written)).mappings().one())
             rows = [
                 {**template, self._columns.key: key, self._columns.due: due(i) * self._columns.per_second}
                 for i, key in enumerate(keys)

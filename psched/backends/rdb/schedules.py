@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from sqlalchemy import (
     BigInteger,
+    BindParameter,
     Connection,
     RowMapping,
     Select,
@@ -17,6 +18,7 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    select,
     update,
 )
 
@@ -95,6 +97,14 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
     def list(self) -> Iterator[ScheduleRow]:
         """Return every schedule, ordered by due time and key, read a page at a time."""
         return map(read_schedule, self._pages)
+
+    def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
+        """Return up to `limit` schedules that have been due for `age` seconds, those due longest first."""
+        return self._aged(self._long_due, age, limit)
+
+    def failing(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
+        """Return up to `limit` schedules whose occurrence is `age` seconds late and has failed, the oldest first."""
+        return self._aged(self._failing, age, limit)
 
     def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
         """Write what differs between `seen` and `wanted`; False when the row is not as it was seen."""
@@ -180,6 +190,11 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
         """Tell whether the ledger has the occurrence in `row` as settled under `lease`, or one of the same fence."""
         return self._database.run(lambda connection, _: self._records.has(connection, row, lease), until)
 
+    def _aged(self, statement: Select[Any], age: float, limit: int) -> builtins.list[ScheduleRow]:
+        values = {"age": milliseconds(age), "limit": limit}
+        rows = self._database.run(lambda connection, _: connection.execute(statement, values).mappings().all())
+        return [read_schedule(row) for row in rows]
+
     def _row(self, connection: Connection, statement: Select[Any], key: str) -> RowMapping | None:
         return connection.execute(statement, {"lease_key": key}).mappings().first()
 
@@ -196,6 +211,11 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
         c = table.c
         this = c.key == bindparam("lease_key")
         self._read = statements.read
+        ago = now_ms() - bindparam("age", type_=BigInteger)
+        most: BindParameter[int] = bindparam("limit")
+        self._long_due = select(*c).where(c.due <= ago).order_by(c.due, c.key).limit(most)
+        runs = c.paused_from.is_(None) | c.paused_until.is_not(None)
+        self._failing = select(*c).where(c.failing <= ago, runs).order_by(c.failing, c.key).limit(most)
         self._delete = delete(table).where(this)
         then = bindparam("then", type_=BigInteger)
         paused = c.paused_from.is_not(None) & c.paused_until.is_(None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, MetaData, String, Table, text
+from sqlalchemy import BigInteger, CheckConstraint, Column, Computed, Index, Integer, MetaData, String, Table, text
 
 from psched.backends.lease_endings import MOST_CHARACTERS
 from psched.backends.rdb.indexes import index_all, index_holders, index_some
@@ -45,6 +45,8 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
     occurrence that comes after it, due at `regular_due`. Of the alarm: `alert_at` is when the next regular occurrence
     is too late (NULL for never), `alerted` the last occurrence that was told, `ringing_until` the end of the claim of
     the node that is telling.
+    `failing` is when `next_time` was to run, NULL unless an attempt of it has failed: an index that a schedule without
+    failures never writes to.
     """
     table = _leased_table(
         metadata,
@@ -70,12 +72,16 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
         Column("paused_from", BigInteger),
         Column("paused_until", BigInteger),
     )
+    failed = "attempts > CASE WHEN status = 'running' THEN 1 ELSE 0 END"
+    made = Computed(f"CASE WHEN {failed} THEN next_time + delay_ms END", persisted=True)
+    table.append_column(Column("failing", BigInteger, made))
     c = table.c
-    watched = text("alert_at IS NOT NULL")
+    watched, failing = text("alert_at IS NOT NULL"), text("failing IS NOT NULL")
     Index(f"{name}_due", c.due, c.key)
     Index(f"{name}_type_due", c.type, c.due, c.key)
     index_holders(table)
     Index(f"{name}_alert", c.alert_at, c.key, postgresql_where=watched, sqlite_where=watched)
+    Index(f"{name}_failing", c.failing, c.key, postgresql_where=failing, sqlite_where=failing)
     return table
 
 

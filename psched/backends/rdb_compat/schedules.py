@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, cast
 
-from sqlalchemy import Connection, MetaData, RowMapping, bindparam, delete, func, select, update
+from sqlalchemy import BigInteger, Connection, MetaData, RowMapping, bindparam, delete, func, select, update
 
 from psched.alarm import Alarms
 from psched.backends.each import advanced
 from psched.backends.rdb.schema_version import HashedLayout, meta_table
 from psched.backends.rdb.tables import changes_table, ledger_table
 from psched.backends.rdb.trimming import TrimmedLedger
-from psched.backends.rdb_compat.leases import CompatLeases
+from psched.backends.rdb_compat.leases import CompatLeases, seconds
 from psched.backends.rdb_compat.records import CompatRecords
 from psched.backends.rdb_compat.store import CompatLeaseStore
 from psched.backends.rdb_compat.tables import (
@@ -29,6 +29,7 @@ from psched.backends.rdb_compat.tables import (
 from psched.backends.sql.adding import Adding
 from psched.backends.sql.layout import Layout
 from psched.backends.sql.pages import Pages
+from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 from psched.errors import IdempotentNotFoundError, NotSupportedError, ScheduleError
 from psched.ledger import MODIFY, Entry, Ledger, Step
@@ -104,6 +105,16 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
     def list(self) -> Iterator[ScheduleRow]:
         """Return every schedule, ordered by due time and key, read a page at a time."""
         return map(read_schedule, self._pages)
+
+    def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
+        """Return up to `limit` schedules that have been due for `age` seconds, those due longest first."""
+        values = {"age": int(age), "limit": limit}
+        rows = self._database.run(lambda connection, _: connection.execute(self._long_due, values).mappings().all())
+        return [read_schedule(row) for row in rows]
+
+    def failing(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
+        """Return nothing: the table does not tell a lease from the wait for a retry."""
+        return []
 
     def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
         """Write what differs between `seen` and `wanted`; False when the row is not as it was seen."""
@@ -197,6 +208,8 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
         c = self._table.c
         this = c.id == bindparam("lease_key")
         self._read = select(*c).where(this)
+        ago = seconds(now_ms()) - bindparam("age", type_=BigInteger)
+        self._long_due = select(*c).where(c.timeout <= ago).order_by(c.timeout, c.id).limit(bindparam("limit"))
         self._update = update(self._table).where(this)
         self._delete = delete(self._table).where(this)
         self._advance = self._leases.settling(

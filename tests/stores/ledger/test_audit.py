@@ -187,12 +187,12 @@ def test_a_change_during_the_audit_is_no_violation(
 def test_the_audit_reads_its_entries_page_by_page(
     bare: Bench, store: ScheduleStore, schedules: ScheduleCollection, begin: int
 ) -> None:
-    schedules.add("key", "t", cron="* * * * * *", next_time=begin)
-    advance(store, Entry(), next_time=begin + 1500)
-    entries = [{"scheduled_time": (begin + n) * 1000, "fence": 10 + n} for n in range(1500) if n != 700]
+    schedules.add("key", "t", cron="* * * * *", next_time=begin)
+    advance(store, Entry(), next_time=begin + 1500 * 60)
+    entries = [{"scheduled_time": (begin + n * 60) * 1000, "fence": 10 + n} for n in range(1500) if n != 700]
     rows = replace_entries(bare, entries)
-    verdict = judged(schedules, begin, begin + 1499)
-    assert (verdict.ran, found(verdict)) == (rows, [("missing", begin + 700, 1)])
+    verdict = judged(schedules, begin, begin + 1499 * 60)
+    assert (verdict.ran, found(verdict)) == (rows, [("missing", begin + 700 * 60, 1)])
 
 
 def replace_entries(bare: Bench, entries: list[dict[str, int]]) -> int:

@@ -138,13 +138,13 @@ end
 
 -- Adds a key to a set of leased rows, or takes it out. What somebody has put in the set's place goes: a script that fails
 -- there would have settled by half.
-local function mark(verb, set, key)
-  local done = redis.pcall(verb, set, key)
+local function mark(verb, set, ...)
+  local done = redis.pcall(verb, set, ...)
   if type(done) == 'table' and done.err then
     if done.err:find('WRONGTYPE', 1, true) then
       call('DEL', set)
     end
-    call(verb, set, key)
+    call(verb, set, ...)
   end
 end
 

@@ -43,10 +43,22 @@ local function move(key, type, due, before)
   end
 end
 
+-- Knows that an attempt of a row's occurrence has failed. `failing` has such rows by when the occurrence was to run; what is
+-- not true of a row any more, whoever reads the set finds out.
+local function fail(key, next_time, delay)
+  local time, wait = tonumber(next_time), tonumber(delay)
+  if time and wait then
+    mark('ZADD', T .. 'failing', whole(time + wait), key)
+  end
+end
+
 -- Ends the lease of a row, which is to be due then. `ended`: what it keeps of its last leases, if its holder ends it.
 local function settle(key, due, ended)
   local row = row_of(key)
-  local was = call('HMGET', row, 'type', 'due', 'holder')
+  local was = call('HMGET', row, 'type', 'due', 'holder', 'attempts', 'next_time', 'delay_ms')
+  if (tonumber(was[4]) or 0) > 0 then
+    fail(key, was[5], was[6])
+  end
   call('HDEL', row, 'holder')
   call('HSET', row, 'status', 'waiting', 'updated', whole(now), unpack(ended and {'endings', ended} or {}))
   mark('SREM', T .. 'held:' .. (was[3] or ''), key)
@@ -94,6 +106,9 @@ local function take(key, kind, ends, holder, number)
   end
   is[1], is[2], is[3], is[4] = whole(due), next_fence(is[2]), whole(ends), number
   is[8] = next_of(is[8])
+  if tonumber(is[8]) > 1 then  -- its last lease may have ended by itself
+    fail(key, is[13], is[12])
+  end
   call('HSET', row, 'ready', is[1], 'fence', is[2], 'due', is[3], 'attempts', is[8], 'status', 'running', 'claim', number,
     'holder', holder, 'node', holder, 'updated', whole(now))
   mark('SADD', T .. 'held:' .. holder, key)
@@ -114,7 +129,7 @@ local function remove(key)
   local row = row_of(key)
   local was = redis.pcall('HMGET', row, 'fence', 'type', 'holder')  -- of what is no hash nothing is known
   call('DEL', row)
-  for _, name in ipairs({'due:', 'due:' .. (was[2] or ''), 'alert', 'told'}) do
+  for _, name in ipairs({'due:', 'due:' .. (was[2] or ''), 'alert', 'told', 'failing'}) do
     call('ZREM', T .. name, key)
   end
   mark('SREM', T .. 'held:' .. (was[3] or ''), key)

@@ -15,7 +15,7 @@ local function advance(first)
     return refused
   end
   local is = call('HMGET', row, 'cron', 'timezone', 'delay_ms', 'node', 'version', 'alert_at', 'alert_after_ms',
-    'paused_from', 'paused_until')
+    'paused_from', 'paused_until', 'attempts')
   if is[1] ~= ARGV[first + 2] or is[2] ~= ARGV[first + 3] or is[3] ~= ARGV[first + 4]
     or (tonumber(is[5]) and is[5] or '0') ~= ARGV[first + 5] then
     return {'changed', call('HGETALL', row)}
@@ -35,6 +35,9 @@ local function advance(first)
   end
   if after or is[6] then
     watch(key)
+  end
+  if (tonumber(is[10]) or 0) > 1 then
+    mark('ZREM', T .. 'failing', key)
   end
   settle(key, tonumber(ARGV[first + 7]), ending(row, ARGV[first + 1], 'finished'))
   return {'done'}

@@ -1,0 +1,232 @@
+"""What fails, and what no worker takes, is seen in list, show, history --failed and doctor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from psched import Task
+from psched import open as open_psched
+from psched.schedules import ScheduleCollection
+from psched.type_filter import TypeFilter
+from tests.cli.commands import Commands, Outcome
+from tests.lab.servers import Server
+
+LONG_AGO = int(time.time()) // 3600 * 3600 - 48 * 3600
+ERROR = "Traceback (most recent call last)\nValueError: it broke"
+
+
+@pytest.fixture(params=["rdb", "redis", "rdb_compat"])
+def table(request: pytest.FixtureRequest, fresh: Commands) -> Iterator[Commands]:
+    """A command line with a table of each store."""
+    if request.param == "redis":
+        server: Server = request.getfixturevalue("redis")
+        with server.database() as url:
+            fresh.configure(f"development: {{type: redis, url: '{url}'}}")
+            fresh.ok("init")
+            yield fresh
+        return
+    fresh.configure(f"development:\n  type: {request.param}\n  url: sqlite:///../psched.db\n")
+    fresh.ok("init")
+    yield fresh
+
+
+def is_compat(commands: Commands) -> bool:
+    return "rdb_compat" in (commands.folder / "etc" / "psched.yml").read_text()
+
+
+def add(commands: Commands, key: str, *more: str, start: int = LONG_AGO) -> None:
+    commands.ok("add", key, "report", "0 * * * *", "{}", "-t", "UTC", "-s", str(start), *more)
+
+
+def collection(commands: Commands) -> ScheduleCollection:
+    return open_psched(commands.folder / "etc" / "psched.yml", "development")
+
+
+@contextmanager
+def taken(commands: Commands) -> Iterator[Task]:
+    """Take the first due schedule, and have its run finished in the end."""
+    with collection(commands) as schedules:
+        task = schedules.poll()
+        assert task is not None
+        yield task
+        task.finish()
+
+
+def fail(commands: Commands, times: int = 1, wait: float = 0) -> None:
+    """Let the first due schedule fail so many times; the next attempt is due after `wait` seconds."""
+    with collection(commands) as schedules:
+        for left in reversed(range(times)):
+            task = schedules.poll()
+            assert task is not None
+            task.retry(0 if left else wait, error=ERROR)
+
+
+def shown(commands: Commands, key: str) -> dict[str, Any]:
+    [listed] = [row for row in commands.ok("list", "--json").json if row["key"] == key]
+    found: dict[str, Any] = commands.ok("show", key, "--json").json
+    assert {name: value for name, value in listed.items() if name != "lateness"} == {
+        name: value for name, value in found.items() if name != "lateness"
+    }
+    return found
+
+
+def findings(outcome: Outcome) -> list[tuple[bool, str]]:
+    return [(one["ok"], one["message"]) for one in outcome.json if one["subject"] == "overdue"]
+
+
+def test_a_schedule_that_no_worker_takes_is_overdue(table: Commands) -> None:
+    add(table, "late")
+    found = shown(table, "late")
+    assert (found["state"], found["overdue"], found["attempts"]) == ("overdue", True, 0)
+    assert found["lateness"] >= 48 * 3600
+    assert "overdue (2 d late)" in table.ok("list").out or "overdue (2 d " in table.ok("list").out
+    outcome = table("doctor", "--json")
+    [(ok, message)] = findings(outcome)
+    assert (outcome.code, ok) == (1, False)
+    assert message.startswith("'late' (type 'report'): its occurrence of 20")
+    assert " +0900 is 2 d" in message
+    asked = (
+        "is a worker running that routes its type? (psched run, pschedd status)"
+        if is_compat(table)
+        else "no worker is running: psched run, or pschedd start"
+    )
+    assert message.endswith(f" late and not begun; {asked}")
+
+
+def test_where_nothing_was_begun_it_is_asked_for_a_worker_once(table: Commands) -> None:
+    for key in ("one", "two", "three"):
+        add(table, key)
+    first, *others = findings(table("doctor", "--json"))
+    assert not first[0]
+    assert first[1].startswith("no worker has begun any of the 3 schedules below; ")
+    assert sorted(message.split()[0] for _, message in others) == ["'one'", "'three'", "'two'"]
+
+
+def test_a_failing_schedule_shows_its_attempts_and_its_error(table: Commands) -> None:
+    add(table, "fails")
+    add(table, "fresh", start=2_000_000_000)
+    fail(table, 1 if is_compat(table) else 3, wait=500)
+    found, doctor = shown(table, "fails"), table("doctor", "--json")
+    if is_compat(table):  # its table does not tell a run from the wait for a retry, nor count attempts
+        assert (found["state"], found["overdue"]) == ("leased", False)
+        assert found["lateness"] >= 48 * 3600
+        return
+    assert (found["state"], found["overdue"], found["attempts"], found["last_error"]) == ("failing", True, 3, ERROR)
+    assert found["lateness"] >= 48 * 3600
+    assert shown(table, "fresh")["state"] == "waiting"
+    listed = table.ok("list").out
+    assert "failing (attempt 3, 2 d" in listed
+    assert "late): ValueError: it broke" in listed
+    lines = dict(line.split(maxsplit=1) for line in table.ok("show", "fails").out.splitlines() if " " in line)
+    assert lines["state"] == "failing"
+    assert lines["lateness"].startswith("2 d")
+    [(ok, message)] = findings(doctor)
+    assert (doctor.code, ok) == (1, False)
+    assert "late: 3 attempts have failed; the last error: ValueError: it broke; the next one is due 20" in message
+
+
+def test_history_shows_what_is_failing_now(table: Commands) -> None:
+    if is_compat(table):
+        assert "keeps no ledger" in table.fault("history", "--failed")
+        return
+    add(table, "fails")
+    add(table, "well", start=2_000_000_000)
+    fail(table, 2)
+    for arguments in (
+        ("--failed",),
+        ("--failed", "--since", "1h"),
+        ("fails", "--failed"),
+        ("fails", "--failed", "--since", "3d"),
+    ):
+        [row] = table.ok("history", *arguments, "--json").json
+        assert (row["key"], row["scheduled_time"], row["outcome"], row["attempts"]) == ("fails", LONG_AGO, "failing", 2)
+        assert (row["error"], row["ended"], row["fence"]) == (ERROR, None, None)
+    for arguments in (
+        ("well", "--failed"),
+        ("--failed", "--until", "1h"),
+        ("fails", "--failed", "--since", "1h"),
+        ("fails",),
+    ):
+        assert table.ok("history", *arguments, "--json").json == []
+    _, line, count = table.ok("history", "--failed").out.splitlines()
+    assert line.split()[0] == "fails"
+    assert line.endswith("ValueError: it broke")
+    assert count == "1 entries."
+
+
+def test_an_attempt_after_failures_is_running_and_still_overdue(table: Commands) -> None:
+    if is_compat(table):
+        return
+    add(table, "fails")
+    fail(table)
+    with taken(table):
+        found = shown(table, "fails")
+        assert (found["state"], found["overdue"], found["attempts"]) == ("running", True, 2)
+        assert "running (attempt 2, 2 d" in table.ok("list").out
+        [(_, message)] = findings(table("doctor", "--json"))
+        assert "attempt 2 is running on " in message
+        assert "; the last error: ValueError: it broke" in message
+        [row] = table.ok("history", "--failed", "--json").json
+        assert (row["outcome"], row["attempts"]) == ("running", 2)
+    assert table.ok("history", "fails", "--failed", "--json").json[0]["outcome"] == "finished"
+
+
+def test_a_first_attempt_may_take_as_long_as_it_likes(table: Commands) -> None:
+    add(table, "long")
+    with taken(table):
+        found = shown(table, "long")
+        assert (found["state"], found["overdue"]) == ("leased" if is_compat(table) else "running", False)
+        assert findings(table.ok("doctor", "--json")) == [
+            (True, "no occurrence is more than 10 min late, nor later than its alert_after")
+        ]
+
+
+def test_what_is_paused_or_not_late_enough_is_not_overdue(table: Commands) -> None:
+    now = int(time.time())
+    table.ok("add", "due", "report", "* * * * * *", "{}", "-s", str(now - 5)) if not is_compat(table) else None
+    add(table, "tomorrow", "-a", str(now + 86400))
+    if not is_compat(table):
+        assert shown(table, "due")["state"] == "due"
+        assert shown(table, "tomorrow")["state"] == "waiting"
+        add(table, "paused")
+        table.ok("pause", "paused")
+        assert (shown(table, "paused")["state"], shown(table, "paused")["lateness"]) == ("paused", 0)
+    assert findings(table.ok("doctor", "--json"))[0][0]
+
+
+def test_it_is_told_whether_a_live_worker_routes_what_is_overdue(psched: Commands) -> None:
+    add(psched, "late")
+    for types, asked in (
+        ("other", "no live worker routes the type 'report'"),
+        ("report", "1 live workers route its type: are they busy? (pschedd status)"),
+    ):
+        with collection(psched) as schedules:
+            assert schedules.store.nodes is not None
+            schedules.store.nodes.announce("host/1", "schedules", TypeFilter((types,)).encode())
+        [(_, message)] = findings(psched("doctor", "--json"))
+        assert message.endswith(f" late and not begun; {asked}")
+
+
+@pytest.mark.parametrize(
+    ("retry_wait", "bound"),
+    [("5", "1 min"), ("200", "6 min 40 s"), ("{first: 10, factor: 2, limit: 100}", "3 min 20 s")],
+)
+def test_the_longest_wait_for_a_retry_decides_what_is_overdue(psched: Commands, retry_wait: str, bound: str) -> None:
+    psched.use("sqlite:///../psched.db", f"  retry_wait: {retry_wait}\n")
+    [(ok, message)] = findings(psched.ok("doctor", "--json"))
+    assert (ok, message) == (True, f"no occurrence is more than {bound} late, nor later than its alert_after")
+    late = int(time.time()) - 90
+    psched.ok("add", "late", "t", "* * * * * *", "{}", "-s", str(late))
+    assert findings(psched("doctor", "--json"))[0][0] == (bound != "1 min")
+
+
+def test_the_originals_columns_are_there_on_request(psched: Commands) -> None:
+    add(psched, "late")
+    header, row, _ = psched.ok("list", "--format", "perfectsched").out.splitlines()
+    assert header.split() == ["key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "data"]
+    assert "overdue" not in row
