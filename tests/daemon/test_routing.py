@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +18,9 @@ from psched.model import TaskRow
 from psched.queue import Queue, open_queue
 from tests.daemon.harness import Daemon
 from tests.daemon.test_queue import APPLICATION
+from tests.lab.laboratory import Lab
+from tests.lab.redis import Redis
+from tests.stores.places import KINDS
 
 LONG = 300
 """A `retry_wait` that no test waits for (seconds)."""
@@ -36,6 +40,16 @@ def run(task):
 Host = Callable[..., Daemon]
 
 
+@pytest.fixture(params=["sqlite", *KINDS, "redis"])
+def database(request: pytest.FixtureRequest, lab: Lab, tmp_path: Path) -> Iterator[str]:
+    """The URL of a new and empty database of each kind."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'psched.db'}"
+        return
+    with lab.shared(Redis if request.param == "redis" else KINDS[request.param]).database() as url:
+        yield url
+
+
 @pytest.fixture
 def host(tmp_path: Path, database: str) -> Iterator[Host]:
     """A function that prepares a host of its own, with an App of one route, on a database that all hosts share."""
@@ -45,7 +59,8 @@ def host(tmp_path: Path, database: str) -> Iterator[Host]:
             folder = tmp_path / name
             folder.mkdir()
             sections = {"schedules": {"table": "shared_schedules"}, "queue": {"table": "shared_queue"}}
-            keys = {"url": database, "app": "typed:app", "retry_wait": LONG, **sections, **config}
+            store = "redis" if database.startswith("redis") else "rdb"
+            keys = {"type": store, "url": database, "app": "typed:app", "retry_wait": LONG, **sections, **config}
             daemon = stack.enter_context(Daemon(folder, **keys))
             shutil.copy(APPLICATION, folder)
             source = _TYPED.format(type=type_)
@@ -146,3 +161,29 @@ def test_a_router_that_cannot_tell_its_types_claims_all_and_puts_off_what_it_doe
         daemon.wait_for_trace("ran", "known")
         daemon.wait_for_log("key=unknown type=of nobody no handler for this type")
     daemon.end(signal.SIGTERM)
+
+
+def test_what_is_routed_may_be_restricted_by_the_configuration(host: Host) -> None:
+    daemon = host("one", ".*", expression=True, types=["video.*", "mail"]).start()
+    with queue_of(daemon) as queue:
+        queue.submit("audio", "audio.mix")
+        for key, type_ in (("video", "video.cut"), ("mail", "mail")):
+            queue.submit(key, type_)
+            daemon.wait_for_trace("ran", key)
+        assert untouched(queue["audio"].metadata())
+    daemon.stop()
+
+
+@pytest.mark.parametrize("database", ["postgresql", "redis"], indirect=True)
+def test_a_call_reaches_the_host_that_routes_the_type(host: Host) -> None:
+    hosts = {name: host(name, name, poll_interval=60).start() for name in ("one", "two")}
+    with queue_of(hosts["one"]) as queue:
+        for number in range(6):
+            for name, daemon in hosts.items():
+                before = time.monotonic()
+                queue.submit(f"{name}{number}", name)
+                ran = daemon.wait_for_trace("ran", f"{name}{number}", within=50)["at"]
+                # The first one may come before they listen, and is then found when they look again.
+                assert number == 0 or ran < before + 8
+    for daemon in hosts.values():
+        daemon.end(signal.SIGTERM)

@@ -54,8 +54,6 @@ class WakeList:
         if self._connection is not None and (self._waits or not self._is_open(self._connection)):
             self.close()
         if self._connection is None:
-            if self._accepts is not None:
-                self._server.call_on(self._table.meta, "HSET", self._table.meta, "selective", "1")
             self._connection = self._server.new_connection(self._bell)
         if self._accepts is not None:
             self._keys = self._keys_of(self._accepts)
@@ -135,6 +133,8 @@ class WakeList:
 
     def _keys_of(self, accepts: Accepts) -> list[str]:
         """Return the lists of the types that are taken, of those the table knows, and the one of new types."""
+        # Each time, as somebody may have emptied the database.
+        self._server.call_on(self._table.meta, "HSET", self._table.meta, "selective", "1")
         known: list[bytes] = self._server.call_on(self._table.meta, "ZRANGE", f"{self._table.prefix}types", 0, -1)
         taken = [type_ for type_ in map(bytes.decode, known) if accepts(type_)]
         return [f"{self._bell}:new", *(f"{self._bell}:of:{type_}" for type_ in taken)]
