@@ -48,6 +48,13 @@ def test_without_one_the_configuration_s_application_runs(jobs: Commands) -> Non
         pass
 
 
+def test_types_on_the_command_line_restrict_what_it_runs(jobs: Commands) -> None:
+    more = "  app: jobs:app\n  include: ../code\n  poll_interval: 0.1\n  types: none\n"
+    jobs.use("sqlite:///../psched.db", more)
+    with running(jobs, "run", "--types", "other,t*"):
+        pass
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -15,6 +15,7 @@ from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
 from tests.stores.places import PAIRS, SQL_PAIRS, Places, on_sql
 from tests.stores.queue.bench import QueueBench
 from tests.stores.queue.conftest import made_bench
+from tests.stores.rows import RedisRows
 from tests.stores.statements import Watch, watched
 
 SLACK = 1.0
@@ -93,6 +94,20 @@ def test_it_is_told_by_type(bench: Bench, store: ScheduleStore) -> None:
     assert found["a "] == found["Ä b"] == pytest.approx(FAR_OFF - store.now(), abs=SLACK)
     store.delete("b")
     assert store.due_by_type().keys() == {"a", "a "}
+
+
+@pytest.mark.parametrize("bare", [("rdb", "sqlite"), ("redis", "redis")], indirect=True, ids="-".join)
+def test_types_that_are_no_text_are_not_told_and_hide_no_others(bench: Bench, store: ScheduleStore) -> None:
+    for key in ("bytes", "good"):
+        bench.add(store, key, type=key)
+    if bench.database == "sqlite":
+        bench.execute("UPDATE {table} SET type = X'FF' WHERE key = 'bytes'")
+        assert store.due_by_type() == {"good": 0.0}
+    else:
+        assert isinstance(bench.rows, RedisRows)
+        bench.rows.client.zadd(f"{bench.rows.prefix}types", {b"\xff": 1e15})
+        bench.rows.client.zadd(f"{bench.rows.prefix}due:".encode() + b"\xff", {"bytes": 1})
+        assert store.due_by_type()["good"] == 0.0
 
 
 def test_of_tasks_too_in_each_band_and_none_of_what_is_retired(tasks: QueueBench) -> None:

@@ -222,7 +222,7 @@ class TypeHeads:
         rows = self._database.run_direct(lambda connection, _: self._statement.rows(connection, {}))
         heads: dict[str, float] = {}
         for type_, due, now in rows:
-            if isinstance(due, int | float):
+            if isinstance(type_, str) and isinstance(due, int | float):  # SQLite may hold anything there
                 wait = max(0.0, (due - now) / 1000)
                 heads[type_] = min(wait, heads.get(type_, wait))
         self._due = frozenset(type_ for type_, wait in heads.items() if wait == 0)

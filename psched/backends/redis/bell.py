@@ -136,5 +136,5 @@ class WakeList:
         # Each time, as somebody may have emptied the database.
         self._server.call_on(self._table.meta, "HSET", self._table.meta, "selective", "1")
         known: list[bytes] = self._server.call_on(self._table.meta, "ZRANGE", f"{self._table.prefix}types", 0, -1)
-        taken = [type_ for type_ in map(bytes.decode, known) if accepts(type_)]
+        taken = [type_ for type_ in (name.decode(errors="replace") for name in known) if accepts(type_)]
         return [f"{self._bell}:new", *(f"{self._bell}:of:{type_}" for type_ in taken)]

@@ -138,7 +138,8 @@ class RedisLeaseStore:
     def due_by_type(self) -> Mapping[str, float]:
         """Return in how many seconds the earliest row of each type is due."""
         found = self._server.run(lambda _: self._call("due_by_type"))
-        return {type_.decode(): int(wait) / 1000 for type_, wait in zip(found[::2], found[1::2], strict=True)}
+        heads = zip(found[::2], found[1::2], strict=True)
+        return {type_.decode(errors="replace"): int(wait) / 1000 for type_, wait in heads}
 
     def open_bell(self, accepts: Accepts | None = None) -> Bell:
         """Return a bell on the table's wake list."""

@@ -61,15 +61,19 @@ local FORGOTTEN = 3600000 -- and after which one that has none is forgotten
 local function due_by_type(sets, waiting, all_due)
   local found, types = {}, call('ZRANGE', T .. 'types', 0, -1, 'WITHSCORES')
   for place = 1, #types, 2 do
-    local type, noted, earliest = types[place], tonumber(types[place + 1]), nil
-    for _, name in ipairs(sets) do
-      local head = call('ZRANGE', T .. name .. type, 0, 0, 'WITHSCORES')
-      if head[1] then
-        earliest = math.min(earliest or math.huge, tonumber(head[2]))
-      end
+    local type, noted, earliest, names = types[place], tonumber(types[place + 1]), nil, {}
+    for number, name in ipairs(sets) do
+      names[number] = T .. name .. type
     end
     if waiting and call('EXISTS', T .. waiting .. type) == 1 then
       earliest = 0
+    elseif call('EXISTS', unpack(names)) > 0 then
+      for _, name in ipairs(names) do
+        local head = call('ZRANGE', name, 0, 0, 'WITHSCORES')
+        if head[1] then
+          earliest = math.min(earliest or math.huge, tonumber(head[2]))
+        end
+      end
     end
     if earliest then
       found[#found + 1], found[#found + 2] = type, all_due and '0' or whole(math.max(0, earliest - now))

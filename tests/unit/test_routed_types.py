@@ -1,0 +1,124 @@
+"""Which types are named to a store, and how often it is asked what types there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from typing import Any, cast
+
+import pytest
+
+from psched.routed_types import RoutedTypes
+from psched.source import Source
+from psched.type_filter import TypeFilter
+
+
+class Table:
+    """A store and the source that polls it, on paper; it keeps what it was asked."""
+
+    def __init__(self, keeps_types: bool = True) -> None:
+        self.keeps_types = keeps_types
+        self.heads: dict[str, float] = {}
+        self.looks = 0
+        self.named: list[Collection[str] | None] = []
+        self.accepts: Callable[[str], bool] | None = None
+        self.now = 0.0
+        self.store = self
+
+    def of(self, wanted: TypeFilter) -> RoutedTypes:
+        return RoutedTypes(cast("Source", self), wanted, lambda: self.now)
+
+    def due_by_type(self) -> dict[str, float]:
+        self.looks += 1
+        return self.heads
+
+    def next_due(self, types: object = None, accepts: Callable[[str], bool] | None = None) -> float:
+        self.accepts = accepts
+        return 7.0
+
+    def poll_multi(
+        self, limit: int, types: Collection[str] | None = None, ahead: bool = False, accepts: Any = None
+    ) -> list[Any]:
+        self.named.append(types)
+        self.accepts = accepts
+        return []
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+def test_one_that_takes_everything_names_nothing_and_asks_for_no_types(table: Table) -> None:
+    types = table.of(TypeFilter())
+    types.acquire(9)
+    assert types.next_due() == 7.0
+    assert (table.named, table.looks, table.accepts) == ([None], 0, None)
+
+
+def test_where_types_are_no_column_a_test_is_handed_on() -> None:
+    table = Table(keeps_types=False)
+    types = table.of(TypeFilter(("a",)))
+    for ask in (lambda: types.acquire(9), types.next_due):
+        table.accepts = None
+        ask()
+        assert table.accepts is not None
+        assert (table.accepts("a"), table.accepts("b")) == (True, False)
+    assert (table.named, table.looks) == ([None], 0)
+
+
+def test_the_wait_is_that_of_the_types_that_are_taken(table: Table) -> None:
+    table.heads = {"foreign": 0.0, "a": 4.0, "b": 3.0}
+    assert table.of(TypeFilter((re.compile("[ab]"),))).next_due() == 3.0
+    assert table.of(TypeFilter(("none",))).next_due() is None
+
+
+def test_exact_names_are_named_whether_they_have_rows_or_not(table: Table) -> None:
+    table.of(TypeFilter(("b", "a", re.compile("c")))).acquire(9)
+    assert table.named == [("a", "b")]
+    assert table.looks == 0
+
+
+def test_many_names_are_named_once_they_have_rows(table: Table) -> None:
+    types = table.of(TypeFilter(tuple(f"type{n}" for n in range(500))))
+    table.heads = {"type7": 0.0, "foreign": 0.0}
+    types.next_due()
+    types.acquire(9)
+    assert table.named == [("type7",)]
+
+
+def test_a_busy_worker_looks_for_new_types_every_two_seconds(table: Table) -> None:
+    types = table.of(TypeFilter((re.compile("."),)))
+    table.heads = {"old": 0.0}
+    types.next_due()
+    table.heads["new"] = 0.0
+    for _ in range(30):
+        types.acquire(9)
+        table.now += 0.1
+    assert table.looks == 2
+    assert table.named[0] == ("old",)
+    assert table.named[-1] == ("new", "old")
+
+
+def test_the_first_acquire_after_a_rest_asks_nothing_else(table: Table) -> None:
+    types = table.of(TypeFilter((re.compile("."),)))
+    types.next_due()
+    table.now += 100
+    types.acquire(9)
+    assert table.looks == 1
+
+
+def test_looking_takes_a_small_share_of_a_busy_workers_time(table: Table) -> None:
+    types = table.of(TypeFilter((re.compile("."),)))
+    look = table.due_by_type
+
+    def slow() -> dict[str, float]:
+        table.now += 1.0
+        return look()
+
+    table.due_by_type = slow  # type: ignore[method-assign]
+    types.next_due()
+    for _ in range(600):
+        types.acquire(9)
+        table.now += 0.1
+    assert table.looks <= 4
