@@ -49,14 +49,14 @@ class WakeList:
     def arm(self, seconds: float) -> None:
         """Wait in the list for `seconds`, or so much longer. Raises redis-py's errors."""
         self._until = self._clock() + seconds
-        if self._waits and not self._is_overdue():
+        keys = self._keys if self._accepts is None else self._keys_of(self._accepts)
+        if self._waits and not self._is_overdue() and keys == self._keys:
             return  # when the server ends that, `rang` goes on
         if self._connection is not None and (self._waits or not self._is_open(self._connection)):
             self.close()
         if self._connection is None:
             self._connection = self._server.new_connection(self._bell)
-        if self._accepts is not None:
-            self._keys = self._keys_of(self._accepts)
+        self._keys = keys
         self._wait(self._connection)
 
     def fileno(self) -> int:

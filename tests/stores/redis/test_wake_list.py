@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -142,6 +142,24 @@ def test_workers_of_some_types_are_called_for_a_type_that_is_new_to_the_table(qu
             pass
         queue.release(claim.lease, soon())
         assert rings(choosy)
+
+
+def test_all_that_wait_get_to_know_a_new_type_when_they_look(queue: TaskStore) -> None:
+    bells = [queue.open_bell(lambda type_: type_ == "new") for _ in range(6)]
+    with ExitStack() as stack:
+        for choosy in bells:
+            assert choosy is not None
+            stack.enter_context(closing(choosy))
+            choosy.arm(60)
+        queue.submit([NewTask("first", "new")])
+        for choosy in bells:  # more than are called for a new type
+            assert choosy is not None
+            choosy.rang()
+            choosy.arm(60)
+        queue.submit([NewTask(f"key{n}", "new") for n in range(6)])
+        for choosy in bells:
+            assert choosy is not None
+            assert rings(choosy)
 
 
 def test_a_ring_for_a_busy_worker_of_some_types_is_anothers(queue: TaskStore, bell: Bell) -> None:
