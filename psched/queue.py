@@ -225,7 +225,15 @@ def open_queue(section: Section, holder: str, prefetch_time: float | None = None
 
     `prefetch_time`: seconds a lease lasts on what a daemon took ahead (default: `alive_time`).
     """
-    settings = StoreSettings(section.url, holder, queue=section.table, tls=section.tls, pooler=section.pooler)
+    settings = StoreSettings(
+        section.url,
+        holder,
+        queue=section.table,
+        tls=section.tls,
+        pooler=section.pooler,
+        disable_resource_limit=section.disable_resource_limit,
+        use_connection_pooling=section.use_connection_pooling,
+    )
     store = open_stores(section.type, settings).queue
     if store is None:
         raise ConfigError(f"the store type {section.type!r} keeps no queue")

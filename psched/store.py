@@ -37,6 +37,7 @@ class StoreSettings:
     store that keeps one only on request. `problem` says why a schedule cannot be run by psched, None when it can: a
     store whose table is shared with other programs (`rdb_compat`) claims no such row. `pooler` is `session` when a
     connection pooler that gives each client a session of its own may stand before a PostgreSQL; others are refused.
+    `disable_resource_limit` and `use_connection_pooling` are PerfectQueue's, for a queue that is shared with it.
     """
 
     url: str
@@ -49,6 +50,8 @@ class StoreSettings:
     ledger: str | None = None
     pooler: str | None = None
     problem: Callable[[Any], str | None] | None = None
+    disable_resource_limit: bool = False
+    use_connection_pooling: bool = False
 
 
 Accepts = Callable[[str], bool]

@@ -216,6 +216,7 @@ def cross_faults(settings: Settings, given: Mapping[str, Any]) -> list[str]:
             faults += _lease_faults(settings, section, name, given)
             found = type_fault(section.type, section.url), pooler_fault(section.pooler, section.url)
             faults += [f"{name}: {fault}" for fault in found if fault is not None]
+            faults += _originals_keys(section, name)
     one, other = settings.schedules, settings.queue
     if one is not None and one.ledger is not None and one.type in ("rdb", "redis"):
         faults.append(f"ledger: type {one.type} keeps one by itself; the key is for rdb_compat")
@@ -227,6 +228,19 @@ def cross_faults(settings: Settings, given: Mapping[str, Any]) -> list[str]:
     if one is not None and other is not None and (one.url, one.table) == (other.url, other.table):
         faults.append(f"queue.table: schedules and queue cannot share the table {one.table!r}; name another one")
     return faults
+
+
+def _originals_keys(section: Section, name: str) -> list[str]:
+    """Refuse the keys of PerfectQueue where no table is shared with it."""
+    if section.type == "rdb_compat":
+        return []
+    given = {
+        "disable_resource_limit": section.disable_resource_limit,
+        "use_connection_pooling": section.use_connection_pooling,
+    }
+    return [
+        f"{name}: {key}: the key is for rdb_compat, whose table PerfectQueue may share" for key in given if given[key]
+    ]
 
 
 def _lease_faults(settings: Settings, section: Section, name: str, given: Mapping[str, Any]) -> list[str]:

@@ -68,6 +68,15 @@ def count(minimum: int, word: str | None = None, meaning: Any = None) -> Callabl
     return check
 
 
+def flag(value: Any) -> bool:
+    """Accept true or false, also as text, for it may come from a variable."""
+    if value is True or value == "true":
+        return True
+    if value is False or value == "false":
+        return False
+    raise ValueError("expected true or false")
+
+
 def text(value: Any) -> str:
     """Accept text that is not empty."""
     if not isinstance(value, str) or not value.strip():

@@ -77,6 +77,8 @@ class Section(_Loading):
     task_prefetch: Annotated[int | Literal["auto"], Check(checks.count(1, "auto", "auto"))] = "auto"
     task_timeout: Annotated[float | None, Check(checks.seconds(0, above=True, never=True))] = None
     max_attempts: CountOrNone = None
+    disable_resource_limit: Annotated[bool, Check(checks.flag)] = False
+    use_connection_pooling: Annotated[bool, Check(checks.flag)] = False
 
     @property
     def masked_url(self) -> str:

@@ -6,6 +6,7 @@ Written here as bytes and SQL, not by psched's code, so that the two can be held
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +72,40 @@ class OriginalQueue:
         for key in found:
             self.heartbeat(key, alive_time)
         return [row for key in found if (row := self.bench.raw(key)) is not None]
+
+    def acquire_batch(self, limit: int, between: Callable[[], object] = lambda: None) -> list[str] | None:
+        """Take due rows as a worker with `task_prefetch` does, and return their keys; None when the batch is dropped.
+
+        Under the lock of the table, by one UPDATE; the batch is dropped when that has fewer rows. `between` is called
+        after the rows were selected.
+        """
+        table, now = self.bench.table, int(time.time())
+        with self.bench.connect() as connection:
+            lock = sa.text("SELECT GET_LOCK(:table, 60)")
+            while connection.scalar(lock, {"table": table}) != 1:
+                pass
+            try:
+                found = connection.scalars(
+                    sa.text(
+                        f"SELECT id FROM {table} WHERE 1300000000 < timeout AND timeout <= :now "
+                        "AND created_at IS NOT NULL ORDER BY timeout LIMIT :limit"
+                    ),
+                    {"now": now, "limit": limit},
+                ).all()
+                between()
+                if not found:
+                    return []
+                taken = connection.execute(
+                    sa.text(
+                        f"UPDATE {table} SET timeout = :end WHERE timeout <= :now AND id IN :keys "
+                        "AND created_at IS NOT NULL"
+                    ).bindparams(sa.bindparam("keys", expanding=True)),
+                    {"end": now + 100, "now": now, "keys": found},
+                ).rowcount
+                connection.execute(sa.text("COMMIT"))
+                return list(found) if taken == len(found) else None
+            finally:
+                connection.execute(sa.text("DO RELEASE_LOCK(:table)"), {"table": table})
 
     def heartbeat(self, key: str, seconds: int) -> int:
         """Write a timeout `seconds` from now: heartbeat, release (0) and retry are all the same."""

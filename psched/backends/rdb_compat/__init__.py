@@ -15,7 +15,6 @@ def open_stores(settings: StoreSettings) -> Stores:
         database = open_database(settings.url, settings.tls, pooler=settings.pooler)
         stores = stores._replace(schedules=CompatScheduleStore(database, settings.schedules, settings))
     if settings.queue is not None:
-        stores = stores._replace(
-            queue=CompatTaskStore(open_database(settings.url, settings.tls, pooler=settings.pooler), settings.queue)
-        )
+        database = open_database(settings.url, settings.tls, pooler=settings.pooler)
+        stores = stores._replace(queue=CompatTaskStore(database, settings.queue, settings))
     return stores

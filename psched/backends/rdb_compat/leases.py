@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -220,6 +221,10 @@ class CompatLeases:
         values = {"limit": limit, "alive": math.ceil(alive_time)}
 
         def work(connection: Connection, uncertain: bool) -> tuple[list[Claim], bool]:
+            with self.alone(connection) as may_claim:
+                return claimed(connection) if may_claim else ([], False)
+
+        def claimed(connection: Connection) -> tuple[list[Claim], bool]:
             with self._database.transaction(connection):
                 rows = self._choose(connection, values)
                 claims = [claim for row in rows if (claim := self._claim(row, accepts)) is not None]
@@ -229,6 +234,10 @@ class CompatLeases:
             return claims, len(claims) < len(rows)
 
         return self._database.run(work)
+
+    def alone(self, connection: Connection) -> AbstractContextManager[bool]:
+        """Keep others from claiming within it, where they ask for that; False when nothing may be claimed now."""
+        return nullcontext(True)
 
     def _claim(self, row: RowMapping, accepts: Accepts | None) -> Claim | None:
         """Return the claim of a row that is about to be leased; None of a foreign one, which is remembered."""

@@ -21,6 +21,7 @@ from psched.dialects.database import Database
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import compress
+from psched.store import StoreSettings
 
 
 class CompatTaskStore(CompatLeaseStore):
@@ -28,10 +29,10 @@ class CompatTaskStore(CompatLeaseStore):
 
     _leases: CompatQueueLeases
 
-    def __init__(self, database: Database, table: str) -> None:
+    def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self._table = queue_table(MetaData(), table)
-        leases = CompatQueueLeases(database, self._table)
+        leases = CompatQueueLeases(database, self._table, settings)
         super().__init__(database, Layout(database, self._table, "id", "PerfectQueue"), leases)
         self._write_statements()
 
@@ -96,12 +97,17 @@ class CompatTaskStore(CompatLeaseStore):
         """Lease the task, whoever holds it."""
         values = {"task_key": key, "alive": math.ceil(alive_time)}
 
-        def work(connection: Connection, uncertain: bool) -> RowMapping | None:
-            with self._database.transaction(connection):
-                connection.execute(self._preempt, values)
-                return self._row(connection, key)
+        def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None]:
+            with self._leases.alone(connection) as may_claim:
+                if not may_claim:
+                    return False, None
+                with self._database.transaction(connection):
+                    connection.execute(self._preempt, values)
+                    return True, self._row(connection, key)
 
-        row = self._database.run(work)
+        done, row = self._database.run(work)
+        if not done:
+            raise ScheduleError(f"{key!r}: other workers hold the table's lock for claims too long; try again")
         if row is None or row["created_at"] is None:
             raise _refusal(key, row)
         return Claim(read_task(row), Fence.in_row(row).lease(key, self._leases.is_cancelled(row)))

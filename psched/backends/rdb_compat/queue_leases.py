@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -17,17 +18,20 @@ from sqlalchemy import (
     bindparam,
     case,
     func,
+    null,
     select,
     update,
 )
 
 from psched.backends.rdb_compat.fences import refusal
 from psched.backends.rdb_compat.leases import CompatLeases, seconds
+from psched.backends.rdb_compat.table_lock import TableLock
 from psched.backends.rdb_compat.tables import read_task
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 from psched.errors import IdempotentAlreadyFinishedError, ScheduleError
 from psched.model import Lease
+from psched.store import StoreSettings
 
 RETIRED = 1_000_000_000
 """Seconds by which the timeouts of finished rows lie back."""
@@ -42,8 +46,18 @@ FIRST_TIMEOUT = 1_300_000_000
 class CompatQueueLeases(CompatLeases):
     """Rows of one queue. The occurrence is whether a row is finished, which is all that a finish leaves for sure."""
 
-    def __init__(self, database: Database, table: Table) -> None:
+    def __init__(self, database: Database, table: Table, settings: StoreSettings) -> None:
+        """`settings`: whether users are limited at all, and whether claims are made one at a time."""
+        self._is_limited = not settings.disable_resource_limit
+        is_shared = not (settings.disable_resource_limit and settings.use_connection_pooling)
+        self._lock_of_table = (
+            TableLock(database, table.name) if is_shared and database.dialect.name == "mysql" else None
+        )
         super().__init__(database, table, case((table.c.created_at.is_(None), 1), else_=0), read_task)
+
+    def alone(self, connection: Connection) -> AbstractContextManager[bool]:
+        """Hold the lock that Ruby workers hold while they claim."""
+        return nullcontext(True) if self._lock_of_table is None else self._lock_of_table.held(connection)
 
     def is_cancelled(self, row: Mapping[Any, Any]) -> bool:
         """Tell whether somebody has set the time of creation to 0."""
@@ -108,7 +122,7 @@ class CompatQueueLeases(CompatLeases):
         is_due = (*is_live, c.timeout <= now)
         self._wait = self._waiting(*is_live)
         lease_end = (seconds(now_ms() + 999) + bindparam("alive", type_=Integer)).label("lease_end")
-        self._candidates = self._due_in_turn(now, is_due)
+        self._candidates = self._due_in_turn(now, is_due) if self._is_limited else self._due_by_time(is_due)
         of_keys = c.id.in_(bindparam("keys", expanding=True))
         self._lock_due = select(*self._seen, lease_end).where(of_keys, *is_due).with_for_update(skip_locked=True)
         self._all_places, self._all_places_after = self._pages_of_places(*is_live)
@@ -140,6 +154,13 @@ class CompatQueueLeases(CompatLeases):
             .order_by(weight.desc(), c.timeout, c.id)
             .limit(bindparam("limit"))
         )
+
+    def _due_by_time(self, is_due: Sequence[ColumnElement[bool]]) -> Select[Any]:
+        """Return the due rows without regard to their users."""
+        c = self._table.c
+        nobody = [null().label(name) for name in ("resource", "max_running", "running")]
+        due = select(c.id, c.timeout, *nobody).where(*is_due)
+        return due.order_by(c.timeout, c.id).limit(bindparam("limit"))
 
     @property
     def retired(self) -> dict[str, Any]:
