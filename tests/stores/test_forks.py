@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 import psched
+from psched.config import from_mapping
+from psched.queue import open_queue
+from psched.schedules import open_schedules
 from psched.store import ScheduleStore
 from tests.stores.amid_poll import FORKS, keys_got
 from tests.stores.bench import LONG_AGO, Bench
 from tests.stores.places import STORES
+
+LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
 
 
 @pytest.mark.parametrize("temperature", ["warm", "cold"])
@@ -48,3 +54,40 @@ def has_open(folder: Path) -> bool:
     """Tell whether this process has a file in a folder open."""
     opened = [path.readlink() for path in Path("/dev/fd").iterdir() if path.is_symlink()]
     return any(path.is_relative_to(folder) for path in opened)
+
+
+def test_no_lock_of_an_open_collection_is_the_same_in_a_process_forked_off(bare: Bench) -> None:
+    """Whatever a thread may hold at the fork: also what no poll of these tests happens to be amid."""
+    settings = from_mapping({"type": bare.type, "url": bare.url, "schedules": {}, "queue": {}})
+    assert settings.schedules is not None
+    assert settings.queue is not None
+    with open_schedules(settings.schedules, "host/1/x") as schedules, open_queue(settings.queue, "host/1/x") as queue:
+        before = {path: lock for each in (schedules, queue) for path, lock in locks_of(each)}
+        assert before
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            after = {path: lock for each in (schedules, queue) for path, lock in locks_of(each)}
+            os.write(writing, repr([path for path in before if after.get(path) is before[path]]).encode())
+            os._exit(0)
+        os.close(writing)
+        os.waitpid(child, 0)
+        answer = os.read(reading, 10_000).decode()
+        os.close(reading)
+        assert answer == "[]"
+
+
+def locks_of(root: object) -> list[tuple[str, object]]:
+    """Return every lock, condition and event that an object of psched's reaches through psched's own attributes."""
+    found: list[tuple[str, object]] = []
+    seen: set[int] = set()
+    left = [(type(root).__name__, root)]
+    while left:
+        path, each = left.pop()
+        if isinstance(each, LOCKS):
+            found.append((path, each))
+        elif type(each).__module__.startswith("psched") and id(each) not in seen:
+            seen.add(id(each))
+            names = [*getattr(each, "__dict__", ()), *getattr(type(each), "__slots__", ())]
+            left += [(f"{path}.{name}", getattr(each, name, None)) for name in names if name != "_parents"]
+    return found

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from typing import Any
 
 from psched.clock import Clock, boottime
+from psched.dialects import forks
 from psched.store import Accepts
 
 log = logging.getLogger(__name__)
@@ -27,10 +28,15 @@ class ForeignRows:
 
     def __init__(self, clock: Clock = boottime) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self.begin_anew()
+        forks.mind(self)
         self._rows: OrderedDict[Any, tuple[int, float]] = OrderedDict()
         self._accepts: Accepts | None = None
         self._reported: OrderedDict[Any, str] = OrderedDict()
+
+    def begin_anew(self) -> None:
+        """Know of no thread that reads or writes; in a process that was forked off there is none yet."""
+        self._lock = threading.Lock()
 
     def are_known(self, accepts: Accepts | None) -> bool:
         """Tell whether any are remembered; those found by another test of types than `accepts` are forgotten."""
