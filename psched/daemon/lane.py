@@ -13,6 +13,7 @@ from psched.daemon.prefetch import Prefetch
 from psched.daemon.vigil import Vigil
 from psched.daemon.watch import Alone
 from psched.daemon.wording import is_refusal, one_line
+from psched.errors import ConfigError
 from psched.routed_types import RoutedTypes
 from psched.source import Source
 from psched.task import Task
@@ -266,12 +267,13 @@ class Lane:
             words = "section=%s the database refuses this user: %s; trying again, the next time in %.0f s"
             log.error(words, self.name, complaint, pause)
         self._complaint = complaint
+        self.trouble = f"{self.name}: the database refuses this user: {complaint}"
 
     def _complain(self, error: Exception, complaint: str) -> None:
         if self.source.store.is_unavailable(error):
             log.warning("section=%s the database does not answer: %s; trying again until it does", self.name, complaint)
         elif complaint != self._complaint:
-            fault = None if is_refusal(error) else error
+            fault = None if is_refusal(error) or isinstance(error, ConfigError) else error
             log.error("section=%s polling fails: %s; trying again", self.name, complaint, exc_info=fault)
 
     def _answered(self) -> None:

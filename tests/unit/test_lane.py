@@ -14,6 +14,7 @@ from psched.daemon.lane import Lane
 from psched.daemon.prefetch import FixedPrefetch
 from psched.daemon.vigil import Vigil
 from psched.daemon.watch import Alone
+from psched.errors import PoolerError
 from psched.source import Source
 
 
@@ -167,3 +168,19 @@ def test_a_database_that_refuses_the_user_is_asked_less_and_less_often_by_one_ch
     told = [record.getMessage() for record in caplog.records]
     assert told[0] == "section=queue the database refuses this user: wrong password; trying again, the next time in 1 s"
     assert len(told) == 2, "and again ten minutes later"
+    assert lone.lane.trouble == "queue: the database refuses this user: wrong password"
+
+
+def test_a_pooler_that_comes_in_between_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    road = Road(1000.0)
+
+    def refuse(*_: object, **__: object) -> list[Any]:
+        raise PoolerError("a pooler stands before this PostgreSQL")
+
+    road.lane.source.poll_multi = refuse  # type: ignore[method-assign]
+    road.lane.source.store.is_unavailable = lambda _: False  # type: ignore[method-assign]
+    road.drive(30)
+    assert [record.getMessage() for record in caplog.records] == [
+        "section=queue polling fails: a pooler stands before this PostgreSQL; trying again"
+    ]
+    assert caplog.records[0].exc_info is None
