@@ -233,6 +233,7 @@ def open_queue(section: Section, holder: str, prefetch_time: float | None = None
         pooler=section.pooler,
         disable_resource_limit=section.disable_resource_limit,
         use_connection_pooling=section.use_connection_pooling,
+        keeps_failures=bool(section.on_failure),
     )
     store = open_stores(section.type, settings).queue
     if store is None:

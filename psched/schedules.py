@@ -280,6 +280,7 @@ def open_schedules(section: Section, holder: str, prefetch_time: float | None = 
         ledger=section.ledger,
         pooler=section.pooler,
         problem=partial(rule_problem, dialect=section.cron_dialect),
+        keeps_failures=bool(section.on_failure),
     )
     store = open_stores(section.type, settings).schedules
     if store is None:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from psched.alarm import Alarms
 from psched.bell import Bell as Bell  # noqa: PLC0414 – whoever knows stores knows their bells
 from psched.errors import ScheduleError
+from psched.failure import Failures
 from psched.ledger import MODIFY, Entry, Ledger, Step
 from psched.model import WORKER_DIED, Claim, Lease, NewTask, Policy, Retry, Rule, ScheduleRow, TaskFilter, TaskRow
 from psched.nodes import Nodes
@@ -38,6 +39,7 @@ class StoreSettings:
     store whose table is shared with other programs (`rdb_compat`) claims no such row. `pooler` is `session` when a
     connection pooler that gives each client a session of its own may stand before a PostgreSQL; others are refused.
     `disable_resource_limit` and `use_connection_pooling` are PerfectQueue's, for a queue that is shared with it.
+    `keeps_failures`: runs that fail for good under this store are kept until somebody was told of them.
     """
 
     url: str
@@ -52,6 +54,7 @@ class StoreSettings:
     problem: Callable[[Any], str | None] | None = None
     disable_resource_limit: bool = False
     use_connection_pooling: bool = False
+    keeps_failures: bool = False
 
 
 Accepts = Callable[[str], bool]
@@ -71,6 +74,8 @@ class LeaseStore(Protocol):
 
     shows_fence: bool
     """Whether a lease's fence is a number that grows, worth showing to handlers as `task.fence`."""
+    failures: Failures | None
+    """Which runs have failed for good, and nobody was told of; None where none can."""
     knows_holders: bool
     """Whether what a process leased can be found by its name, and so given back by another one."""
     keeps_types: bool

@@ -217,6 +217,8 @@ def cross_faults(settings: Settings, given: Mapping[str, Any]) -> list[str]:
             found = type_fault(section.type, section.url), pooler_fault(section.pooler, section.url)
             faults += [f"{name}: {fault}" for fault in found if fault is not None]
             faults += _originals_keys(section, name)
+        if section is not None and section.on_failure and section.type == "rdb_compat":
+            faults.append(f"on_failure: type rdb_compat, which {name} has, lets nothing fail for good; use type: rdb")
     one, other = settings.schedules, settings.queue
     if one is not None and one.ledger is not None and one.type in ("rdb", "redis"):
         faults.append(f"ledger: type {one.type} keeps one by itself; the key is for rdb_compat")

@@ -71,6 +71,7 @@ class Section(_Loading):
     ledger_retention: NotNegative = 400 * 86400.0
     ledger_count: Annotated[int, Check(checks.count(1))] = 100_000
     on_late: Annotated[tuple[str, ...], Check(checks.hook)] = ()
+    on_failure: Annotated[tuple[str, ...], Check(checks.hook)] = ()
     alert_interval: Positive = 10.0
     types: Annotated[tuple[str, ...], Check(checks.globs)] = ()
     task_heartbeat_interval: Positive = Factory(_task_heartbeat_interval, takes_self=True)

@@ -6,28 +6,19 @@ thread of its own. Each node logs what it finds; one of all nodes, which has cla
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import threading
-import urllib.request
 from collections.abc import Sequence
 
 from psched.alarm import Alarms, Overdue
+from psched.daemon.hook import STOPPING, Hook
 from psched.daemon.wording import one_line
-from psched.daemon.worksites import Worksite
-from psched.handlers.program import Program
+from psched.daemon.worksites import FIRST_SLOT, Worksite
 
 log = logging.getLogger(__name__)
 
-_FIRST_SLOT = 1
-
 _AT_ONCE = 100
 """How many overdue occurrences are looked at each time, those longest overdue first."""
-_HOOK_SECONDS = 30.0
-"""How long a hook may take."""
-_GRACE = 2.0
-"""Seconds between SIGTERM and SIGKILL for a hook that takes longer, or runs at a stop."""
 _CLAIM = 60.0
 """Seconds for which a node may be telling; then another one does, and so a hook that failed is run again."""
 
@@ -39,9 +30,9 @@ class Lookout(threading.Thread):
         """`hook`: a command with its arguments, or one URL; empty: the log says enough."""
         super().__init__(name="lookout", daemon=True)
         self._alarms = alarms
-        self._hook = hook
         self._interval = interval
         self._closing = threading.Event()
+        self._hook = Hook("on_late", hook, self._closing)
         self._logged: set[tuple[str, int]] = set()
         self._failing = False
 
@@ -60,7 +51,7 @@ class Lookout(threading.Thread):
         """Look no more; a hook that is running is ended, and run again by another node."""
         self._closing.set()
         if self.is_alive():
-            self.join(_GRACE + 1)
+            self.join(STOPPING)
 
     def look(self) -> None:
         """Log what has come to be overdue since the last look, and tell of it where nobody else does."""
@@ -73,36 +64,8 @@ class Lookout(threading.Thread):
         for one in self._alarms.untold(_AT_ONCE) if late and self._hook else ():
             if self._closing.is_set():
                 return
-            if self._alarms.claim(one, _CLAIM) and self._tell(one):
+            if self._alarms.claim(one, _CLAIM) and self._hook.tell(one.key, one.scheduled_time, facts(one)):
                 self._alarms.told(one)
-
-    def _tell(self, overdue: Overdue) -> bool:
-        """Run the hook; False when it failed, or was cut short."""
-        try:
-            failure = self._request(overdue) if _is_url(self._hook) else self._execute(overdue)
-        except (OSError, ValueError) as error:
-            failure = one_line(error)
-        if failure is not None:
-            log.error("key=%s on_late failed: %s; it is run again", overdue.key, failure)
-        else:
-            log.info("key=%s on_late was run for its occurrence %d", overdue.key, overdue.scheduled_time)
-        return failure is None
-
-    def _execute(self, overdue: Overdue) -> str | None:
-        """Run the command, the occurrence in its environment, and never by way of a shell."""
-        told = {f"PSCHED_{name.upper()}": str(value) for name, value in facts(overdue).items()}
-        with Program(self._hook, None, {**os.environ, **told}, self._closing) as program:
-            ending = program.wait(_HOOK_SECONDS, _GRACE, _GRACE)
-        if ending.status == 0 and ending.cut_short is None:
-            return None
-        return f"{ending.cut_short or f'exit status {ending.status}'} {ending.tail}".strip()
-
-    def _request(self, overdue: Overdue) -> str | None:
-        """POST the occurrence as JSON."""
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(self._hook[0], json.dumps(facts(overdue)).encode(), headers)  # noqa: S310 – http(s)
-        with urllib.request.urlopen(request, timeout=_HOOK_SECONDS):  # noqa: S310 – checked by the configuration
-            return None  # what is no success raises
 
 
 def open_lookouts(sites: Sequence[Worksite], slot: int) -> list[Lookout]:
@@ -110,7 +73,7 @@ def open_lookouts(sites: Sequence[Worksite], slot: int) -> list[Lookout]:
     return [
         Lookout(site.alarms, site.section.on_late, site.section.alert_interval)
         for site in sites
-        if site.alarms is not None and slot == _FIRST_SLOT
+        if site.alarms is not None and slot == FIRST_SLOT
     ]
 
 
@@ -125,7 +88,3 @@ def facts(overdue: Overdue) -> dict[str, object]:
         "attempts": overdue.attempts,
         "message": str(overdue),
     }
-
-
-def _is_url(hook: tuple[str, ...]) -> bool:
-    return len(hook) == 1 and hook[0].startswith(("http://", "https://"))

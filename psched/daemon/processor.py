@@ -14,9 +14,10 @@ from psched.daemon import pipes
 from psched.daemon.announcer import open_announcers
 from psched.daemon.boot import Boot, DeadChild
 from psched.daemon.departure import Departure
+from psched.daemon.failure_reporter import FailureReporter, open_failure_reporters
 from psched.daemon.keeper import Keeper
 from psched.daemon.lane import Lane
-from psched.daemon.lookout import open_lookouts
+from psched.daemon.lookout import Lookout, open_lookouts
 from psched.daemon.prefetch import prefetch_for
 from psched.daemon.runner import Runner, give_back
 from psched.daemon.runs import Runs
@@ -59,7 +60,10 @@ class Processor:
         self._lanes: list[Lane] = []
         self._runners = [self._runner(cell, application) for cell in range(cells)]
         interval = min(site.section.task_heartbeat_interval for site in self._sites)
-        self._lookouts = open_lookouts(self._sites, boot.slot)
+        self._reporters: tuple[Lookout | FailureReporter, ...] = (
+            *open_lookouts(self._sites, boot.slot),
+            *open_failure_reporters(self._sites, boot.slot),
+        )
         self._steward = Steward(sources, self._runners, interval)
         self._tickers = [self._warden.ticker, Keeper(sources, self._runners, interval).ticker, self._steward.ticker]
         self._announcers = [each.ticker for each in open_announcers(self._sites, served, boot.slot)]
@@ -70,7 +74,7 @@ class Processor:
 
     def run(self) -> None:
         """Work until stopped."""
-        for thread in (*self._tickers, *self._lookouts, *self._announcers):
+        for thread in (*self._tickers, *self._reporters, *self._announcers):
             thread.start()
         try:
             self._give_back_dead()
@@ -207,8 +211,8 @@ class Processor:
     def _close(self) -> None:
         for announcer in self._announcers:
             announcer.close()
-        for lookout in self._lookouts:
-            lookout.close()
+        for reporter in self._reporters:
+            reporter.close()
         for announcer in self._announcers:
             announcer.join(_WITHDRAWAL)
         for site in self._sites:

@@ -17,6 +17,8 @@ from psched.source import Source
 
 log = logging.getLogger(__name__)
 
+FIRST_SLOT = 1
+"""The slot of the child that does for its node what one child does."""
 _SHORT_LEASE = 30.0
 """Seconds a lease lasts on what was taken ahead and has not begun. It is renewed to `alive_time` soon after it begins:
 what begins in the last moment before the database goes away has only this long to outlast the outage."""

@@ -67,7 +67,7 @@ def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
 
 
 def test_a_hook_that_hangs_is_ended(alarms: Alarms, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psched.daemon.lookout._HOOK_SECONDS", 0.2)
+    monkeypatch.setattr("psched.daemon.hook._HOOK_SECONDS", 0.2)
     begun = time.monotonic()
     Lookout(alarms, (sys.executable, "-c", "import time; time.sleep(60)"), 10).look()
     assert time.monotonic() - begun < 20

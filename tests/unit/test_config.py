@@ -282,6 +282,7 @@ def test_the_example_tells_the_true_defaults(tmp_path: Path, monkeypatch: pytest
     examples |= {"log", "pid_file", "user", "group", "max_request_per_child"}
     assert told(shown, examples) == told(default, examples)
     examples = {"url", "tls", "app", "include", "require", "types", "task_timeout", "max_attempts", "on_late"}
+    examples |= {"on_failure"}
     assert told(shown.schedules, examples) == told(default.schedules, examples)
 
 

@@ -70,6 +70,10 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ({"processors": "many"}, "config: processors: expected a whole number ≥ 1, got 'many'"),
         ({"max_attempts": 0}, "config: max_attempts: expected a whole number ≥ 1 or none, got 0"),
         (
+            {"type": "rdb_compat", "on_failure": ["page"]},
+            "config: on_failure: type rdb_compat, which schedules has, lets nothing fail for good; use type: rdb",
+        ),
+        (
             {"on_late": "page me"},
             "config: on_late: expected a URL (http:// or https://), or a command as a list of arguments, got 'page me'",
         ),

@@ -19,5 +19,5 @@ def open_stores(settings: StoreSettings) -> Stores:
         stores = stores._replace(schedules=RdbScheduleStore(database, settings.schedules, settings))
     if settings.queue is not None:
         database = open_database(settings.url, settings.tls, settings.connections, settings.pooler)
-        stores = stores._replace(queue=RdbTaskStore(database, settings.queue, settings.holder))
+        stores = stores._replace(queue=RdbTaskStore(database, settings.queue, settings))
     return stores

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from sqlalchemy import Connection, RowMapping, Update, select
 
+from psched.backends.rdb.failures import RdbFailures
 from psched.backends.rdb.fair_claiming import FairClaiming
 from psched.backends.rdb.joint import JointAcquire
 from psched.backends.rdb.leases import Leases, lease_of, new_number, storable
@@ -18,9 +19,11 @@ from psched.backends.rdb.store import RdbLeaseStore
 from psched.backends.rdb.submission import Submission
 from psched.backends.rdb.tables import (
     CANCELLED,
+    FAILED,
     FINISHED,
     RUNNING,
     WAITING,
+    failures_table,
     queue_table,
     users_table,
 )
@@ -31,21 +34,27 @@ from psched.dialects.database import Database
 from psched.dialects.once import shared, table_named
 from psched.dialects.pairs import Executing
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, ScheduleError
+from psched.failure import Failures
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import compress_to_text, encode
-from psched.store import Accepts
+from psched.store import Accepts, StoreSettings
 
 
 class RdbTaskStore(RdbLeaseStore):
     """`TaskStore` on a table of our own, with one of its users beside it."""
 
-    def __init__(self, database: Database, table: str, holder: str) -> None:
+    def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
+        holder = settings.holder
         self._table = table_named(queue_table, table, database.dialect.partial_indexes)
         users = table_named(users_table, table)
+        failures = table_named(failures_table, table)
+        self._failures = RdbFailures(database, failures, holder)
+        self.failures: Failures | None = self._failures
+        self._keeps_failures = settings.keeps_failures
         leases = Leases(database, self._table, holder, FairClaiming(database, self._table, users))
         due_times = ManyBands(database, self._table)
-        super().__init__(database, leases, due_times, partial(claimed_task, holder), self._table, users)
+        super().__init__(database, leases, due_times, partial(claimed_task, holder), self._table, users, failures)
         self._joint = JointAcquire(super().acquire)
         self._holder = holder
         self._submission = Submission(database, self._table)
@@ -86,7 +95,8 @@ class RdbTaskStore(RdbLeaseStore):
         """End the claimed run for good."""
         kept = {"error": storable(error), "attempts_made": claim.row.attempts}
         values = {"outcome": status, "retention": _milliseconds(retention), **kept}
-        self._leases.settle(claim.lease, self._statements.retire, status, values, until)
+        also = self._failures.entering(claim, error) if status == FAILED and self._keeps_failures else None
+        self._leases.settle(claim.lease, self._statements.retire, status, values, until, also)
 
     def retire_many(
         self, claims: Sequence[Claim], status: str, retention: float | None, until: float

@@ -28,6 +28,7 @@ from psched.backends.lease_endings import FINISHED, RELEASED
 from psched.backends.rdb.addition import Addition
 from psched.backends.rdb.advancing import Advancing
 from psched.backends.rdb.alarms import RdbAlarms
+from psched.backends.rdb.failures import RdbFailures
 from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.records import Records
 from psched.backends.rdb.schedule_rows import (
@@ -41,7 +42,14 @@ from psched.backends.rdb.schedule_rows import (
 )
 from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.store import RdbLeaseStore
-from psched.backends.rdb.tables import RUNNING, changes_table, ledger_table, milliseconds, schedules_table
+from psched.backends.rdb.tables import (
+    RUNNING,
+    changes_table,
+    failures_table,
+    ledger_table,
+    milliseconds,
+    schedules_table,
+)
 from psched.backends.rdb.trimming import TrimmedLedger
 from psched.backends.rdb.waiting import OneOrder
 from psched.backends.sql.adding import Adding
@@ -51,7 +59,8 @@ from psched.dialects.database import Database
 from psched.dialects.once import once, shared, table_named
 from psched.dialects.pairs import Executing
 from psched.errors import IdempotentNotFoundError, ScheduleError
-from psched.ledger import MODIFY, Entry, Ledger, Step
+from psched.failure import Failures
+from psched.ledger import FAILED, MODIFY, Entry, Ledger, Step
 from psched.model import Claim, Lease, ScheduleRow
 from psched.store import Also, StoreSettings
 
@@ -73,12 +82,16 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
         self._records = shared(Records, type(database.dialect), self._table, *others, settings.reckoning)
         self.ledger: Ledger | None = TrimmedLedger(database, *others)
         self.alarms: Alarms | None = RdbAlarms(database, self._table)
+        failures = table_named(failures_table, table)
+        self._failures = RdbFailures(database, failures, settings.holder)
+        self.failures: Failures | None = self._failures
+        self._keeps_failures = settings.keeps_failures
         super().__init__(
             database,
             Leases(database, self._table, settings.holder),
             OneOrder(database, self._table),
             partial(claimed_schedule, settings.holder),
-            *(self._table, *others),
+            *(self._table, *others, failures),
         )
         self._addition = Addition(database, self._table, self._records, settings.holder)
         self._pages = Pages(database, self._table, self._table.c.due, self._table.c.key)
@@ -164,6 +177,8 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
             "settled": settled_time(row, entry),
             **settling.values,
         }
+        if entry.outcome == FAILED and self._keeps_failures:
+            also = self._failures.entering(claim, row.last_error, also)
         on_record = partial(self._is_on_record, row, claim.lease, until)
         stored = self._leases.settle(claim.lease, settling.statement, FINISHED, values, until, also, on_record)
         return None if stored is None else read_schedule(stored)

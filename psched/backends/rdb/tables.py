@@ -146,6 +146,30 @@ def changes_table(metadata: MetaData, schedules: str) -> Table:
     )
 
 
+def failures_table(metadata: MetaData, name: str) -> Table:
+    """Return the table of runs that have failed for good, and nobody was told of, beside a table of rows.
+
+    `telling_until` is the end of the claim of the node that is telling of it. The table is empty but for that.
+    """
+    table = Table(
+        f"{checked_name(name)}_failures",
+        metadata,
+        Column("key", ExactText(255), primary_key=True),
+        Column("scheduled_time", BigInteger, primary_key=True),
+        Column("fence", BigInteger, primary_key=True),
+        Column("type", ExactText(255), nullable=False),
+        Column("attempts", Integer, nullable=False),
+        Column("error", LongText),
+        Column("node", ExactText(255), nullable=False),
+        Column("failed", BigInteger, nullable=False),
+        Column("telling_until", BigInteger, nullable=False, server_default="0"),
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+    )
+    Index(f"{table.name}_telling", table.c.telling_until, table.c.key)
+    return table
+
+
 def queue_table(metadata: MetaData, name: str, partial_indexes: bool) -> Table:
     """Return the table of queue tasks. Raises ConfigError for a name that is no plain identifier.
 

@@ -9,6 +9,7 @@ from psched.backends.sql.layout import Layout
 from psched.backends.sql.store import SqlStore
 from psched.dialects.database import Database
 from psched.errors import NotSupportedError, ScheduleError
+from psched.failure import Failures
 from psched.model import WORKER_DIED, Claim, Lease, Retry
 from psched.nodes import Nodes
 from psched.store import Accepts
@@ -18,6 +19,7 @@ class CompatLeaseStore(SqlStore):
     """Due rows with leases in a table of the originals."""
 
     shows_fence = False
+    failures: Failures | None = None
     knows_holders = False
     keeps_types = False
     nodes: Nodes | None = None

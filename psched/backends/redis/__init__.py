@@ -21,6 +21,6 @@ def open_stores(settings: StoreSettings) -> Stores:
         store = RedisScheduleStore(RedisServer(location), settings.schedules, settings)
         stores = stores._replace(schedules=store)
     if settings.queue is not None:
-        queue = RedisTaskStore(RedisServer(location), settings.queue, settings.holder)
+        queue = RedisTaskStore(RedisServer(location), settings.queue, settings)
         stores = stores._replace(queue=queue)
     return stores

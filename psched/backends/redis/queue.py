@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
+from psched.backends.rdb.tables import FAILED
+from psched.backends.redis.failures import NO_FAILURE, failure_words
 from psched.backends.redis.fields import lease_of, stored
 from psched.backends.redis.handover import Handover
 from psched.backends.redis.layout import Table
@@ -18,6 +20,7 @@ from psched.backends.redis.task_rows import claimed_task, read_task
 from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import compress_to_text, encode
+from psched.store import StoreSettings
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _PAGE = 500
@@ -31,8 +34,10 @@ class RedisTaskStore(RedisLeaseStore):
 
     _settling = ("retire", "retire_many")
 
-    def __init__(self, server: RedisServer, table: str, holder: str) -> None:
+    def __init__(self, server: RedisServer, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
+        holder = settings.holder
+        self._keeps_failures = settings.keeps_failures
         super().__init__(server, Table(server, table, "queue"), holder, partial(claimed_task, holder))
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
@@ -66,13 +71,10 @@ class RedisTaskStore(RedisLeaseStore):
 
     def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
         """End the claimed run for good."""
-        self._settle(
-            claim.lease,
-            "retire",
-            status,
-            [status, _milliseconds(retention), claim.row.attempts, *storable(error)],
-            until,
-        )
+        failed = status == FAILED and self._keeps_failures
+        failure = failure_words(claim, error, self._holder) if failed else NO_FAILURE
+        given = [status, _milliseconds(retention), claim.row.attempts, *failure, *storable(error)]
+        self._settle(claim.lease, "retire", status, given, until)
 
     def retire_many(
         self, claims: Sequence[Claim], status: str, retention: float | None, until: float

@@ -21,6 +21,7 @@ from psched.backends.rdb.schedule_rows import (
 )
 from psched.backends.rdb.tables import CLAIMED_OF_SCHEDULE
 from psched.backends.redis.alarms import RedisAlarms
+from psched.backends.redis.failures import NO_FAILURE, failure_words
 from psched.backends.redis.fields import as_text, milliseconds, reader_of, stored
 from psched.backends.redis.handover import Handover
 from psched.backends.redis.layout import Table
@@ -30,7 +31,7 @@ from psched.backends.redis.server import Argument, RedisServer
 from psched.backends.redis.store import Answer, RedisLeaseStore, judged, new_number
 from psched.backends.sql.adding import Adding
 from psched.errors import IdempotentNotFoundError, ScheduleError
-from psched.ledger import MODIFY, Entry, Ledger, Step
+from psched.ledger import FAILED, MODIFY, Entry, Ledger, Step
 from psched.model import Claim, Lease, ScheduleRow
 from psched.payload import encode
 from psched.store import Also, StoreSettings
@@ -56,6 +57,7 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         super().__init__(server, Table(server, table, "schedules"), settings.holder, partial(claimed, settings.holder))
         self._reckoning = settings.reckoning
+        self._keeps_failures = settings.keeps_failures
         self.ledger: Ledger | None = RedisLedger(self._run)
         self.alarms: Alarms | None = RedisAlarms(self._run)
 
@@ -148,6 +150,7 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
         """Return what the script that advances takes of an occurrence, but for its lease."""
         row, entry = cast("ScheduleRow", step.claim.row), step.entry
         settled = settled_time(row, entry)
+        failed = entry.outcome == FAILED and self._keeps_failures
         return [
             *_words(definition_columns(row))[1::2],
             milliseconds(step.next_time),
@@ -156,6 +159,7 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
             milliseconds(row.next_time),
             "" if entry.started is None else milliseconds(entry.started),
             *entry_words(row, entry, self._reckoning),
+            *(failure_words(step.claim, row.last_error, self._holder) if failed else NO_FAILURE),
         ]
 
 

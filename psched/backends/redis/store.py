@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from psched.backends.lease_endings import RELEASED, RETRIED, LostRow, finished_before, refusal
 from psched.backends.redis.bell import WakeList
+from psched.backends.redis.failures import RedisFailures
 from psched.backends.redis.faults import is_refused, passes
 from psched.backends.redis.fields import stored
 from psched.backends.redis.handover import HAND_OVER, Handover
@@ -20,6 +21,7 @@ from psched.backends.redis.scripts import Scripts
 from psched.backends.redis.server import Argument, RedisServer
 from psched.clock import boottime
 from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, ScheduleError
+from psched.failure import Failures
 from psched.model import WORKER_DIED, Claim, Lease, Retry
 from psched.nodes import Nodes
 from psched.store import Accepts, Bell, Finding
@@ -59,6 +61,7 @@ class RedisLeaseStore:
         self._scripts = Scripts(table.kind)
         self.nodes: Nodes | None = RedisNodes(self._run)
         self._numbers = Numbers()
+        self.failures: Failures | None = RedisFailures(self._run)
 
     def create_tables(self) -> None:
         """Make the table; idempotent. Raises ConfigError for a table of another version, or of another kind."""

@@ -17,7 +17,7 @@ from tests.stores.bench import LONG_AGO, Bench
 class QueueBench(Bench):
     """One kind of queue on one database with one fresh table. `execute`, `raw` and `write` look past the store."""
 
-    beside: ClassVar[Sequence[str]] = ("users",)
+    beside: ClassVar[Sequence[str]] = ("users", "failures")
 
     _queues: list[TaskStore] = field(default_factory=list)
     _names: Iterator[int] = field(default_factory=itertools.count)

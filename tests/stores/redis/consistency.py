@@ -79,7 +79,7 @@ class Snapshot:
 
 
 def _read(pipeline: Any, name: str, full: str) -> None:
-    if name.startswith(("row:", "meta")):
+    if name.startswith(("row:", "meta", "failures")):
         pipeline.hgetall(full)
     elif name.startswith(("held:", "parked:")):
         pipeline.smembers(full)

@@ -136,6 +136,15 @@ local function insist(row)
   call('HDEL', row, '')
 end
 
+-- Keeps a run that has failed for good until somebody was told of it: its name ('' when nothing has failed), and members of a
+-- JSON object.
+local function keep_failure(prefix, name, told)
+  if name ~= '' then
+    call('HSET', prefix .. 'failures', name, '{"failed":' .. whole(now) .. ',' .. told .. '}')
+    call('ZADD', prefix .. 'untold', 0, name)
+  end
+end
+
 -- Adds a key to a set of leased rows, or takes it out. What somebody has put in the set's place goes: a script that fails
 -- there would have settled by half.
 local function mark(verb, set, ...)

@@ -1,8 +1,9 @@
 -- Moves a leased row on to its next occurrence and enters how this one was settled. From ARGV `first` on: key, lease, the
 -- definition it was computed by (cron, timezone, delay_ms, version), the occurrence that comes next, when that is due, the last
 -- regular one that is settled then ('' for none); of the entry the occurrence, when its run began (or ''), whether there was
--- trouble (0 or 1), and its further members. Returns {'done'}, or why not; {'changed', row} when the definition is another one now.
-local ADVANCE = 13  -- arguments
+-- trouble (0 or 1), and its further members; and of a run that has failed for good what `keep_failure` takes.
+-- Returns {'done'}, or why not; {'changed', row} when the definition is another one now.
+local ADVANCE = 15  -- arguments
 
 local function advance(first)
   local key, fence = ARGV[first], fence_of(ARGV[first + 1])
@@ -25,6 +26,7 @@ local function advance(first)
     see_that_it_can_be_watched()
   end
   insist(row)
+  keep_failure(T, ARGV[first + 13], ARGV[first + 14])
   local version = tonumber(is[5]) or version_of(key)
   enter(key, ARGV[first + 9], fence, version, is[4], ARGV[first + 10], ARGV[first + 11], ARGV[first + 12])
   call('HDEL', row, 'last_error', 'alert_at', 'regular_time', 'regular_due')

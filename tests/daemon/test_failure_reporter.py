@@ -1,0 +1,84 @@
+"""A run that has failed for good is reported to the hook once, whatever becomes of the hook."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from psched.backends import open_stores
+from psched.daemon.failure_reporter import FailureReporter, facts
+from psched.failure import Failure, Failures
+from psched.model import NewTask
+from psched.store import StoreSettings
+from tests.daemon.harness import Daemon
+
+TELL = (
+    "import json, os, sys; names = ('KEY', 'TYPE', 'SECTION', 'ATTEMPTS', 'ERROR');"
+    "print(json.dumps([os.environ['PSCHED_' + name] for name in names]), file=open(sys.argv[1], 'a'))"
+)
+
+
+def hook(path: Path) -> list[str]:
+    return [sys.executable, "-c", TELL, str(path)]
+
+
+@pytest.fixture
+def failures() -> Iterator[Failures]:
+    """One failed task, `$(touch x)`."""
+    settings = StoreSettings("sqlite://", "h/1/1", queue="q", keeps_failures=True)
+    store = open_stores("rdb", settings).queue
+    assert store is not None
+    assert store.failures is not None
+    store.create_tables()
+    store.submit([NewTask("$(touch x)", "t", run_at=1_600_000_000)])
+    [claim] = store.acquire(1, 60)
+    store.retire(claim, "failed", "it\nbroke", None, 1e12)
+    yield store.failures
+    store.close()
+
+
+def test_the_hook_is_run_once_and_no_shell(failures: Failures, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    nodes = [FailureReporter("queue", failures, tuple(hook(told)), 10) for _ in range(3)]
+    assert [node.report() for node in nodes * 2] == [True, *[False] * 5]
+    assert json.loads(told.read_text()) == ["$(touch x)", "t", "queue", "1", "it\nbroke"]
+
+
+def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
+    failures: Failures, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psched.daemon.failure_reporter._CLAIM", 0.0)
+    broken = (sys.executable, "-c", "print('no pager'); raise SystemExit(3)")
+    with caplog.at_level(logging.ERROR):
+        assert FailureReporter("queue", failures, broken, 10).report()
+    assert "on_failure failed: exit status 3 no pager" in caplog.text
+    told = tmp_path / "told"
+    assert FailureReporter("queue", failures, tuple(hook(told)), 10).report()
+    assert told.read_text().count("\n") == 1
+
+
+def test_the_message_has_a_date_and_the_last_line_of_the_error() -> None:
+    failure = Failure("k", "t", 1_600_000_000, 1, 3, "Traceback\nValueError: x", "h/1/1", 1.0)
+    assert facts(failure, "schedules")["message"] == (
+        "'k': its run of 2020-09-13 12:26:40+00:00 failed for good after 3 attempts: ValueError: x"
+    )
+
+
+def test_a_daemon_reports_schedules_and_tasks_that_have_failed_for_good(
+    make_daemon: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    daemon = make_daemon(on_failure=hook(told), alert_interval=0.2, processors=2, retry_wait=0.1)
+    with daemon.schedules() as schedules:
+        schedules.add("s1", "raise", cron="0 0 1 1 *", next_time=1_600_000_000, next_run_time=0, max_attempts=2)
+    daemon.start()
+    daemon.wait_for(lambda: told.exists() and told.read_text().count("\n") >= 1)
+    daemon.wait_for_log("on_failure was run for its occurrence")
+    daemon.stop()
+    found = [json.loads(line) for line in told.read_text().splitlines()]
+    assert found[0][:4] == ["s1", "raise", "schedules", "2"]
