@@ -223,7 +223,8 @@ class Task:
     def retry(self, retry_wait: float | Backoff | None = None, error: str | None = None) -> None:
         """Give the run up and try it again `retry_wait` seconds from now (default: the configured one).
 
-        A queue task whose attempts are used up becomes `failed` instead, and one that was to be cancelled `cancelled`.
+        A run whose attempts are used up has failed for good instead: a queue task becomes `failed`, a schedule moves
+        on. A queue task that was to be cancelled becomes `cancelled`.
         `error` is kept with the row for those who look. Raises like `finish`.
         """
         wait = retry_wait.seconds(self.attempts) if isinstance(retry_wait, Backoff) else retry_wait

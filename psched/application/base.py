@@ -22,7 +22,10 @@ class Base:
     """Seconds until the next attempt after an error; None takes the configured `retry_wait`."""
 
     max_attempts: int | None = None
-    """After how many attempts a queue task has failed, unless it says so itself; None takes what is configured."""
+    """After how many attempts a run has failed for good, unless its task or schedule says so itself.
+
+    None takes what is configured.
+    """
 
     def __init__(self, task: Task) -> None:
         self.task = task

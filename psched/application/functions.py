@@ -50,9 +50,10 @@ class App:
         Returning finishes the task (unless `finish` is False, or the function settled it itself), in a daemon together
         with others, moments later; who needs it finished before that calls `task.finish()`. An exception makes it
         due again `retry_wait` seconds later (None: the configured wait; `{"first": 1, "factor": 2, "limit": 300,
-        "jitter": 0.2}`, or some of these: longer each time). A queue task has failed for good after `max_attempts`
-        attempts, unless it says so itself (None: as configured). An `async def` function runs on an event loop
-        of its thread that is kept between tasks; `kill` cancels it. Other functions look at `task.stop_reason`.
+        "jitter": 0.2}`, or some of these: longer each time). A queue task, or an occurrence of a schedule, has failed
+        for good after `max_attempts` attempts, unless the task or the schedule says so itself (None: as configured).
+        An `async def` function runs on an event loop of its thread that is kept between tasks; `kill` cancels it.
+        Other functions look at `task.stop_reason`.
 
         Raises:
             ConfigError: the type has a handler, or what is decorated cannot be one.

@@ -83,7 +83,7 @@ class Records:
         self._passed = self._entering(schedules, self._this, age=1)
         given = self._given = {
             name: bindparam(f"change_{name}", type_=changes.c[name].type)
-            for name in ("action", "node", "pending", "reckoning")
+            for name in ("action", "node", "pending", "reckoning", "number")
         }
         self._change = self._changing(schedules.c.version, given, self._this)
         new = rows_in("new_rows", [column("new_key", schedules.c.key.type)])
@@ -97,6 +97,9 @@ class Records:
             c.fence == bindparam("of_fence"),
         )
         self._settling: dict[Update, Compiled | Pair] = {}
+        c = changes.c
+        this_version = c.key == bindparam("of_key"), c.version == bindparam("of_version")
+        self._made_by = select(c.number).where(*this_version)
 
     def settling(self, settle: Update, row: ScheduleRow, entry: Entry) -> Settling:
         """Return what settles an occurrence by `settle` and enters it."""
@@ -123,9 +126,22 @@ class Records:
         """Enter what became of the occurrence in `row`, passed over by a change that has just been written."""
         connection.execute(self._passed, {"lease_key": row.key, **self._parameters(row, entry)})
 
-    def change(self, connection: Connection, key: str, action: str, node: str, pending: int | None) -> None:
+    def change(
+        self,
+        connection: Connection,
+        key: str,
+        action: str,
+        node: str,
+        pending: int | None,
+        number: int | None = None,
+    ) -> None:
         """Enter the definition that now stands in the schedule's row; `pending`: what was next before, milliseconds."""
-        self._enter_change(connection, self._change, key, action, node, pending)
+        self._enter_change(connection, self._change, key, action, node, pending, number)
+
+    def is_made_by(self, connection: Connection, key: str, version: int, number: int) -> bool:
+        """Tell whether the call with that number has made this version of the schedule's definition."""
+        made = connection.execute(self._made_by, {"of_key": key, "of_version": version}).scalar()
+        return bool(made == number)
 
     def additions(self, connection: Connection, keys: Sequence[str], nonce: int, node: str) -> None:
         """Enter the definitions of the schedules with these keys that were just added under `nonce`."""
@@ -164,12 +180,22 @@ class Records:
         return {f"entry_{name}": value for name, value in self.values(row, entry).items()}
 
     def _enter_change(
-        self, connection: Connection, statement: Insert, key: str, action: str, node: str, pending: int | None
+        self,
+        connection: Connection,
+        statement: Insert,
+        key: str,
+        action: str,
+        node: str,
+        pending: int | None,
+        number: int | None = None,
     ) -> None:
-        connection.execute(statement, {"lease_key": key, **self._parameters_of_change(action, node, pending)})
+        given = self._parameters_of_change(action, node, pending, number)
+        connection.execute(statement, {"lease_key": key, **given})
 
-    def _parameters_of_change(self, action: str, node: str, pending: int | None) -> dict[str, Any]:
-        change = {"action": action, "node": node, "pending": pending, "reckoning": self._reckoning}
+    def _parameters_of_change(
+        self, action: str, node: str, pending: int | None, number: int | None = None
+    ) -> dict[str, Any]:
+        change = {"action": action, "node": node, "pending": pending, "reckoning": self._reckoning, "number": number}
         return {f"change_{name}": value for name, value in change.items()}
 
     def _entering(self, source: FromClause, *conditions: ColumnElement[bool], age: int = 0) -> Insert:

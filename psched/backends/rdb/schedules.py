@@ -29,7 +29,7 @@ from psched.backends.rdb.addition import Addition
 from psched.backends.rdb.advancing import Advancing
 from psched.backends.rdb.alarms import RdbAlarms
 from psched.backends.rdb.failures import RdbFailures
-from psched.backends.rdb.leases import Leases
+from psched.backends.rdb.leases import Leases, new_number
 from psched.backends.rdb.records import Records
 from psched.backends.rdb.schedule_rows import (
     DEFINITION,
@@ -130,16 +130,17 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
 
         pending = regular_time(seen) if entry is None or entry.last is None else entry.last + 1
 
+        number = new_number()
+
         def record(connection: Connection) -> None:
-            self._records.change(connection, seen.key, action, self._holder, milliseconds(pending))
+            self._records.change(connection, seen.key, action, self._holder, milliseconds(pending), number)
             if entry is not None:
                 self._records.passing(connection, seen, entry)
 
         def work(connection: Connection, uncertain: bool) -> bool:
             if self._database.execute_with(connection, statement, {}, record):
                 return True
-            row = self._row(connection, self._read, seen.key) if uncertain else None
-            return row is not None and all(row[name] == value for name, value in changes.items())
+            return uncertain and self._records.is_made_by(connection, seen.key, seen.version + 1, number)
 
         return self._database.run(work)
 

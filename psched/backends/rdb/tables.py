@@ -120,7 +120,10 @@ def ledger_table(metadata: MetaData, schedules: str) -> Table:
 
 
 def changes_table(metadata: MetaData, schedules: str) -> Table:
-    """Return the table of the changes of definitions, one row for each version of a schedule."""
+    """Return the table of the changes of definitions, one row for each version of a schedule.
+
+    `number` is that of the call that made the change, by which it is known again when its answer was lost.
+    """
     return Table(
         f"{checked_name(schedules)}_changes",
         metadata,
@@ -141,6 +144,7 @@ def changes_table(metadata: MetaData, schedules: str) -> Table:
         Column("first_time", BigInteger, nullable=False),
         Column("due", BigInteger, nullable=False),
         Column("reckoning", String(64)),
+        Column("number", BigInteger),
         mysql_engine="InnoDB",
         mysql_charset="utf8mb4",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -98,15 +99,21 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
             return True
         pending = regular_time(seen) if entry is None or entry.last is None else entry.last + 1
         passed = ["", ""] if entry is None else entry_words(seen, entry, self._reckoning)
-        given = [seen.key, *_as_seen(seen), self._holder, action, milliseconds(pending), self._reckoning, *passed]
+        number = new_number()
+        by = [self._holder, action, milliseconds(pending), self._reckoning, number]
+        given = [seen.key, *_as_seen(seen), *by, *passed]
 
         def work(uncertain: bool) -> bool:
             if self._call("modify", *given, *_words(changes)) == 1:
                 return True
-            row = self._get(seen.key) if uncertain else None
-            return row is not None and all(row[name] == value for name, value in changes.items())
+            return uncertain and self._is_made_by(seen.key, seen.version + 1, number)
 
         return self._server.run(work)
+
+    def _is_made_by(self, key: str, version: int, number: int) -> bool:
+        """Tell whether the call with that number has made this version of the schedule's definition."""
+        made = {"version": version, "number": number}
+        return any(made.items() <= json.loads(change).items() for change in self._call("changes", key))
 
     def delete(self, key: str) -> None:
         """Delete the schedule, leased or not. Raises IdempotentNotFoundError."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from psched.advance import Advance
+from psched.ledger import RUN_NOW
 from psched.model import Claim, Retry
+from psched.pauses import run_now
 from psched.schedules import Defaults, ScheduleCollection
 from psched.source import LeaseTimes
 from psched.store import ScheduleStore
@@ -97,6 +102,32 @@ def test_what_could_not_run_waits_unless_it_was_changed_since(
     found = other.acquire(4, 100)
     assert sorted(claim.row.key for claim in found) == ["alone", "one", "two"]
     assert {claim.row.last_error for claim in found} == {"broken"}
+
+
+def test_a_change_whose_answer_was_lost_is_known_again_whatever_came_of_it_since(
+    store: ScheduleStore, other: ScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An extra run is asked for, and is over, before the client learns whether it was."""
+    worker = ScheduleCollection(other, LeaseTimes(300, 300, 300), Defaults("UTC"))
+    worker.add("key", "t", cron="0 * * * *", next_time=FAR_OFF)
+    seen = worker["key"].metadata()
+    inner: Any = store
+    is_redis = hasattr(inner, "_server")
+    way = inner._server if is_redis else inner._database
+    run = way.run
+
+    def lost(work: Any, *arguments: Any) -> Any:
+        run(work, *arguments)
+        task = worker.poll()
+        assert task is not None
+        task.finish()
+        return run((lambda _: work(True)) if is_redis else (lambda connection, _: work(connection, True)), *arguments)
+
+    monkeypatch.setattr(way, "run", lost)
+    assert store.modify(seen, run_now(seen, other.now()), RUN_NOW)
+    monkeypatch.undo()
+    assert worker.poll() is None
+    assert not store.modify(seen, replace(seen, data={"stale": 1}))
 
 
 def test_a_type_that_had_no_handler_waits_unless_it_was_changed_since(schedules: ScheduleCollection) -> None:

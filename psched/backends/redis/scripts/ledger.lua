@@ -19,8 +19,9 @@ local function see_that_changes_can_be_entered(key)
   call('ZCARD', T .. 'recorded')
 end
 
--- Enters the definition that stands in a row. `pending` is what was next before ('' if that is not known).
-local function enter_change(key, version, action, node, pending, reckoning)
+-- Enters the definition that stands in a row. `pending` is what was next before ('' if that is not known), `made_by` the number
+-- of the call that changes it, if that is to be known.
+local function enter_change(key, version, action, node, pending, reckoning, made_by)
   local is = call('HMGET', row_of(key), 'type', 'cron', 'timezone', 'catch_up', 'delay_ms', 'max_lateness_ms',
     'alert_after_ms', 'next_time', 'due', 'regular_time', 'regular_due', 'max_attempts')
   local change = '{"version":' .. whole(version) .. ',"changed":' .. whole(now) .. ',"action":' .. quoted(action)
@@ -29,7 +30,7 @@ local function enter_change(key, version, action, node, pending, reckoning)
     .. ',"max_lateness_ms":' .. number(is[6]) .. ',"alert_after_ms":' .. number(is[7])
     .. ',"max_attempts":' .. number(is[12])
     .. ',"pending":' .. number(pending) .. ',"first_time":' .. number(is[10] or is[8]) .. ',"due":' .. number(is[11] or is[9])
-    .. ',"reckoning":' .. quoted(reckoning) .. '}'
+    .. ',"reckoning":' .. quoted(reckoning) .. ',"number":' .. (made_by or 'null') .. '}'
   call('ZADD', T .. 'changes:' .. key, whole(version), change)
   call('ZADD', T .. 'recorded', 0, key)
 end
