@@ -122,6 +122,23 @@ def test_a_type_of_newer_code_waits_untouched_until_the_newer_code_is_there(host
     new.stop()
 
 
+@pytest.mark.parametrize("database", ["sqlite", *KINDS], indirect=True)
+def test_in_the_originals_tables_the_rows_of_others_are_left_alone(host: Host) -> None:
+    daemon = host("one", "^ours[.]", expression=True, type="rdb_compat").start()
+    for key, type_ in (("s theirs", "theirs"), ("s ours", "ours.a")):
+        daemon.add(key, type_, cron="0 0 1 1 *")
+    with queue_of(daemon) as queue, daemon.schedules() as schedules:
+        queue.submit("q theirs", "theirs", run_at=time.time() - 100)
+        before = schedules["s theirs"].metadata(), queue["q theirs"].metadata()
+        for number in range(3):
+            queue.submit(f"q ours{number}", f"ours.{number}")
+            daemon.wait_for_trace("ran", f"q ours{number}")
+        daemon.wait_for_trace("ran", "s ours")
+        assert (schedules["s theirs"].metadata(), queue["q theirs"].metadata()) == before
+    daemon.stop()
+    assert "no handler" not in daemon.log
+
+
 def test_an_expression_takes_types_that_are_new_to_the_table(host: Host) -> None:
     daemon = host("one", "^video[.]", expression=True).start()
     with queue_of(daemon) as queue:
