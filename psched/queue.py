@@ -13,7 +13,7 @@ from psched.config import Section
 from psched.errors import AlreadyExistsError, ConfigError, NotFoundError
 from psched.model import NewTask, TaskFilter, TaskRow
 from psched.payload import check_key, encode
-from psched.retire import Retire
+from psched.retire import Retire, retained
 from psched.schedules import checked_type
 from psched.source import LeaseTimes, Source
 from psched.store import StoreSettings, TaskStore
@@ -29,10 +29,10 @@ class Queue:
     """All tasks of one table. A context manager; safe to use from several threads, not across a fork."""
 
     def __init__(self, store: TaskStore, times: LeaseTimes, retention: float = 300, max_attempts: int | None = None):
-        """`retention`: seconds for which the key of a finished task is kept."""
+        """`retention`: seconds for which the key of a finished task is kept, or longer, see `retire.retained`."""
         self.store = store
         self.source = Source(store, Retire(store, retention, max_attempts), times)
-        self._retention = retention
+        self._retention = retained(store, retention)
 
     def __enter__(self) -> Queue:
         return self

@@ -21,6 +21,14 @@ _TIDYING = (1.0, 60.0)
 """How many seconds, at the least and at the most, lie between two looks for what to purge in an idle queue."""
 
 
+def retained(store: TaskStore, retention: float) -> float:
+    """Return for how many seconds the key of a retired task is kept: as long as its submit may be sent again, at least.
+
+    A submit whose answer was lost knows its own row. Without the row it would create the task a second time.
+    """
+    return max(retention, store.sent_within)
+
+
 class Retire:
     """Ending a queue task: finished and cancelled ones go after `retention` seconds, failed ones stay for somebody.
 
@@ -37,9 +45,9 @@ class Retire:
         `failed_retention`: seconds for which failed ones are kept; None: until somebody deletes or retries them.
         """
         self._store = store
-        self._retention = retention
+        self._retention = retained(store, retention)
         self._max_attempts = max_attempts
-        self._failed_retention = failed_retention
+        self._failed_retention = None if failed_retention is None else retained(store, failed_retention)
 
     @property
     def tidying(self) -> float:

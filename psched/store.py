@@ -86,6 +86,9 @@ class LeaseStore(Protocol):
     nodes: Nodes | None
     """Which workers are alive; None where that is not recorded (`rdb_compat`)."""
 
+    sent_within: float
+    """Seconds for which a call without a deadline may still reach the database, sent again, after it began."""
+
     def create_tables(self) -> None:
         """Create the tables and indexes; idempotent. Raises ConfigError for tables of another version of psched."""
         ...

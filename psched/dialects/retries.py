@@ -5,7 +5,16 @@ from __future__ import annotations
 import random
 
 from psched.clock import Clock
-from psched.dialects.base import Fault
+from psched.dialects.base import Fault, Timeouts
+
+
+def sent_within(timeouts: Timeouts) -> float:
+    """Return for how many seconds a call without a deadline may still reach the database after it began.
+
+    Its last attempt begins when conflicts are not borne any longer. That attempt may lose its connection and be
+    repeated, and each of the two connects first.
+    """
+    return Retries.SPAN + 2 * (timeouts.connect + timeouts.read)
 
 
 class Retries:

@@ -22,7 +22,7 @@ from psched.retire import Retire
 from psched.store import StoreSettings
 from psched.task import Task
 from tests.unit.ledger import Ledger
-from tests.unit.memory import TIMES, take
+from tests.unit.memory import take
 
 
 def test_a_task_is_submitted_run_and_finished(queue: Queue) -> None:
@@ -163,10 +163,9 @@ def test_a_configuration_opens_its_queue(tmp_path: Any) -> None:
 
 def test_retired_tasks_are_removed_some_hundreds_at_a_time(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that no statement takes long, and no poll waits for all of them."""
-    brief = Queue(queue.store, TIMES, retention=0, max_attempts=None)
-    brief.submit_many(NewTask(f"key{number}", "t") for number in range(1200))
+    queue.submit_many(NewTask(f"key{number}", "t") for number in range(1200))
     for number in range(1200):
-        brief[f"key{number}"].force_finish()
+        queue.store.force_finish(f"key{number}", 0)
     asked: list[tuple[int, int]] = []
     purge = queue.store.purge
 

@@ -116,18 +116,18 @@ class RdbTaskStore(RdbLeaseStore):
         """Retire a waiting task as cancelled; flag a running one."""
         verbs = self._statements
         tries = (verbs.cancel, verbs.flag, verbs.cancel)  # it may have come back in between
-        self._act(key, tries, {"retention": _milliseconds(retention)}, lambda row: row["status"] == CANCELLED)
+        self._act(key, tries, {"retention": _milliseconds(retention)}, lambda _, row: row["status"] == CANCELLED)
 
     def force_finish(self, key: str, retention: float) -> None:
         """Retire the task as finished, whoever holds it."""
         values = {"retention": _milliseconds(retention)}
-        self._act(key, [self._statements.force_finish], values, lambda row: row["status"] == FINISHED)
+        self._act(key, [self._statements.force_finish], values, lambda _, row: row["status"] == FINISHED)
 
     def preempt(self, key: str, alive_time: float) -> Claim:
         """Lease the task, whoever holds it."""
         number = new_number()
         values = {"alive": math.ceil(alive_time * 1000), "claim_number": number, "claimer": self._holder}
-        self._act(key, [self._statements.preempt], values, lambda row: row["claim"] == number)
+        self._act(key, [self._statements.preempt], values, lambda _, row: row["claim"] == number)
         row = self._database.run(lambda connection, _: self._row(connection, key))
         if row is None or row["claim"] != number or row["due"] is None:
             raise NotFoundError(f"{key!r} was taken, retired or deleted by somebody else at the same moment")
@@ -135,15 +135,17 @@ class RdbTaskStore(RdbLeaseStore):
 
     def retry_failed(self, key: str) -> None:
         """Make a failed or cancelled task due now, its attempts counted anew."""
-        self._act(key, [self._statements.revive], {}, lambda row: row["status"] == WAITING)
+        self._act(key, [self._statements.revive], {}, lambda seen, row: row["fence"] != seen["fence"])
 
     def delete(self, key: str) -> None:
         """Delete the task, leased or not. Raises IdempotentNotFoundError."""
+        row = self._database.run(lambda connection, _: self._row(connection, key))
+        values = {"task_key": key, "task_nonce": None if row is None else row["nonce"]}
 
         def work(connection: Connection, uncertain: bool) -> bool:
-            return connection.execute(self._statements.delete, {"keys": [key]}).rowcount == 1 or uncertain
+            return connection.execute(self._statements.delete, values).rowcount == 1 or uncertain
 
-        if not self._database.run(work):
+        if row is None or not self._database.run(work):
             raise IdempotentNotFoundError(f"no task has the key {key!r}")
 
     def purge(self, limit: int) -> int:
@@ -166,19 +168,27 @@ class RdbTaskStore(RdbLeaseStore):
         key: str,
         statements: Sequence[Update],
         values: Mapping[str, Any],
-        is_done: Callable[[RowMapping], bool],
+        is_done: Callable[[RowMapping, RowMapping], bool],
     ) -> None:
         """Execute the first of `statements` that finds the row. Raises what the row is like when none does.
 
-        `is_done` tells whether the row looks as if that had been done, by an attempt whose answer was lost.
+        `is_done` tells whether the row, which was as the first one before, looks now as if that had been done, by an
+        attempt whose answer was lost. A row that was created since is left alone.
         """
+        seen = self._database.run(lambda connection, _: self._row(connection, key))
+        given = {"task_key": key, "task_nonce": None if seen is None else seen["nonce"], **values}
 
         def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None]:
+            row = self._row(connection, key) if uncertain else seen
+            if row is None or seen is None or row["nonce"] != seen["nonce"]:
+                return False, None
+            if uncertain and is_done(seen, row):
+                return True, row
             for statement in statements:
-                if connection.execute(statement, {"task_key": key, **values}).rowcount == 1:
+                if connection.execute(statement, given).rowcount == 1:
                     return True, None
             row = self._row(connection, key)
-            return uncertain and row is not None and is_done(row), row
+            return False, None if row is None or row["nonce"] != seen["nonce"] else row
 
         done, row = self._database.run(work)
         if not done:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Table, Update, bindparam, case, delete, func, null, select, update
+from sqlalchemy import BigInteger, ColumnElement, Table, Update, bindparam, case, delete, func, null, select, update
 
 from psched.backends.rdb.statements import LeaseStatements, after, next_fence, one_more
 from psched.backends.rdb.tables import CANCELLED, FAILED, FINISHED, RUNNING, USER_BAND, WAITING
@@ -13,7 +13,10 @@ from psched.dialects.given import Compiled
 
 
 class QueueStatements:
-    """The statements on one queue. Parameters: :task_key, :keys, :users, :retention and :alive (milliseconds), …"""
+    """The statements on one queue.
+
+    Parameters: :task_key, :task_nonce, :keys, :users, :retention and :alive (milliseconds), …
+    """
 
     def __init__(self, leases: LeaseStatements, table: Table, users: Table) -> None:
         c = self._c = table.c
@@ -34,14 +37,18 @@ class QueueStatements:
         )
         self.preempt = self._preempting()
         self.revive = self._reviving()
-        self.delete = delete(table).where(of_keys)
+        self.delete = delete(table).where(*self._this())
         kept_too_long = (c.holder.is_(None), c.purge_at <= now_ms())
         self.over = select(c.key, c.user_name).where(*kept_too_long).order_by(c.purge_at).limit(bindparam("limit"))
-        self.purge = self.delete.where(c.purge_at <= now_ms())
+        self.purge = delete(table).where(of_keys, c.purge_at <= now_ms())
         self.forget_users = delete(users).where(users.c.user_name.in_(bindparam("users", expanding=True)))
 
     def _of_one(self, *statuses: str) -> Update:
-        return update(self._table).where(self._c.key == bindparam("task_key"), self._c.status.in_(statuses))
+        return update(self._table).where(*self._this(), self._c.status.in_(statuses))
+
+    def _this(self) -> tuple[ColumnElement[bool], ...]:
+        """Return the conditions of the row :task_key that the call with the number :task_nonce has created."""
+        return self._c.key == bindparam("task_key"), self._c.nonce == bindparam("task_nonce")
 
     def _retired(self) -> dict[str, Any]:
         """Return the columns of a row that is retired now; its key goes after :retention, if that is not NULL."""

@@ -146,12 +146,17 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
 
     def delete(self, key: str) -> None:
         """Delete the schedule, leased or not. Raises IdempotentNotFoundError."""
+        seen: int | None = None
 
         def work(connection: Connection, uncertain: bool) -> bool:
+            nonlocal seen
             with self._database.transaction(connection):
                 row = self._row(connection, self._read.with_for_update(), key)
                 if row is None:
-                    return uncertain
+                    return seen is not None
+                if seen is not None and row["nonce"] != seen:  # another one, created since
+                    return True
+                seen = row["nonce"]
                 pending = row["next_time"] if row["regular_time"] is None else row["regular_time"]
                 self._records.removal(connection, key, self._holder, pending)
                 return connection.execute(self._delete, {"lease_key": key}).rowcount == 1

@@ -23,6 +23,9 @@ from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import compress
 from psched.store import StoreSettings
 
+_LASTING = ("created_at", "data", "resource", "max_running")
+"""What of a row no run of psched changes: by this a row is told from a later one of the same key."""
+
 
 class CompatTaskStore(CompatLeaseStore):
     """`TaskStore` on a table that Ruby clients and workers may share."""
@@ -118,10 +121,16 @@ class CompatTaskStore(CompatLeaseStore):
 
     def delete(self, key: str) -> None:
         """Delete the task, leased or not. Raises IdempotentNotFoundError."""
+        seen: RowMapping | None = None
 
         def work(connection: Connection, uncertain: bool) -> bool:
-            if self._row(connection, key) is None:
-                return uncertain
+            nonlocal seen
+            row = self._row(connection, key)
+            if row is None:
+                return seen is not None
+            if seen is not None and any(row[name] != seen[name] for name in _LASTING):  # another one, created since
+                return True
+            seen = row
             return connection.execute(self._delete, {"keys": [key]}).rowcount == 1 or uncertain
 
         if not self._database.run(work):

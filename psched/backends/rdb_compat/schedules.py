@@ -38,6 +38,9 @@ from psched.store import Also, Finding, StoreSettings
 
 _RUN = Entry()
 
+_LASTING = ("cron", "delay", "timezone", "data")
+"""What of a row no run of psched changes: by this a row is told from a later one of the same key."""
+
 
 class CompatScheduleStore(Adding, CompatLeaseStore):
     """`ScheduleStore` on a table that Ruby clients and workers may share."""
@@ -138,12 +141,17 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
 
     def delete(self, key: str) -> None:
         """Delete the schedule, leased or not. Raises IdempotentNotFoundError."""
+        seen: RowMapping | None = None
 
         def work(connection: Connection, uncertain: bool) -> bool:
+            nonlocal seen
             with self._database.transaction(connection):
                 row = self._row(connection, key, locked=True)
                 if row is None:
-                    return uncertain
+                    return seen is not None
+                if seen is not None and any(row[name] != seen[name] for name in _LASTING):  # another one, created since
+                    return True
+                seen = row
                 if self._records is not None:
                     self._records.deleted(connection, read_schedule(row))
                 return connection.execute(self._delete, {"lease_key": key}).rowcount == 1 or uncertain

@@ -127,8 +127,15 @@ class RedisTaskStore(RedisLeaseStore):
 
         `after`: the status that the row has if an attempt whose answer was lost has done it.
         """
+        key = arguments[0]
+        seen = self._run("nonce", key)
 
         def work(uncertain: bool) -> tuple[bool, Sequence[Any]]:
+            now = self._call("nonce", key) if uncertain else seen
+            if uncertain and (seen is None or now is None or now[0] != seen[0]):  # another one, created since
+                return False, [None]
+            if uncertain and verb == "revive" and now[1] != seen[1]:
+                return True, [b"done"]
             answer = self._call(verb, *arguments)
             return answer[0] == b"done" or (uncertain and after is not None and answer[0] == after), answer
 

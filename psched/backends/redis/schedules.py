@@ -117,8 +117,7 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
 
     def delete(self, key: str) -> None:
         """Delete the schedule, leased or not. Raises IdempotentNotFoundError."""
-        given = [key, self._holder, self._reckoning]
-        if not self._server.run(lambda uncertain: self._call("delete", *given) == 1 or uncertain):
+        if not self._delete(key, self._holder, self._reckoning):
             raise IdempotentNotFoundError(f"no schedule has the key {key!r}")
 
     def advance(

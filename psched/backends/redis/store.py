@@ -20,6 +20,7 @@ from psched.backends.redis.numbers import Numbers
 from psched.backends.redis.scripts import Scripts
 from psched.backends.redis.server import Argument, RedisServer
 from psched.clock import boottime
+from psched.dialects.retries import sent_within
 from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, ScheduleError
 from psched.failure import Failures
 from psched.model import WORKER_DIED, Claim, Lease, Retry
@@ -62,6 +63,7 @@ class RedisLeaseStore:
         self.nodes: Nodes | None = RedisNodes(self._run)
         self._numbers = Numbers()
         self.failures: Failures | None = RedisFailures(self._run)
+        self.sent_within = sent_within(server.location.timeouts)
 
     def create_tables(self) -> None:
         """Make the table; idempotent. Raises ConfigError for a table of another version, or of another kind."""
@@ -196,7 +198,7 @@ class RedisLeaseStore:
 
     def delete(self, key: str) -> None:
         """Delete the row, leased or not. Raises IdempotentNotFoundError."""
-        if not self._server.run(lambda uncertain: self._call("delete", key) == 1 or uncertain):
+        if not self._delete(key):
             raise IdempotentNotFoundError(f"no {_ROW[self._table.kind]} has the key {key!r}")
 
     def shares_database(self, other: object) -> bool:
@@ -206,6 +208,13 @@ class RedisLeaseStore:
     def close(self) -> None:
         """Close every connection; idempotent."""
         self._server.close()
+
+    def _delete(self, key: str, *more: Argument) -> bool:
+        """Delete the row that is there now, and tell whether there is one."""
+        seen = self._run("nonce", key)
+        if seen is None:
+            return False
+        return self._server.run(lambda again: self._call("delete", key, seen[0], *more) == 1 or again)
 
     def _call(self, verb: str, *arguments: Argument) -> Any:
         """Run the script of `verb` once."""

@@ -11,6 +11,7 @@ from psched.bell import Bell
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 from psched.dialects.pairs import Executing, Texts
+from psched.dialects.retries import sent_within
 from psched.store import Accepts, Finding
 
 _NOW = Texts(select(now_ms()))
@@ -23,6 +24,7 @@ class SqlStore:
         """Connects to nothing yet."""
         self._database = database
         self._layout = layout
+        self.sent_within = sent_within(database.dialect.timeouts)
 
     def create_tables(self) -> None:
         """Create the table and its indexes; idempotent. Raises ConfigError for a table of another version."""

@@ -100,6 +100,12 @@ local function keep_fence(prefix, fence)
   end
 end
 
+-- Returns the number of the call that created a row; an empty text of what is no hash, or has none.
+local function nonce_of(row)
+  local found = redis.pcall('HGET', row, 'nonce')
+  return type(found) == 'string' and found or ''
+end
+
 -- A lease is told as `<fence>:<number of its acquire>:<holder>`. Returns the first two, and the holder.
 local function parts_of(lease)
   return lease:match('^(%-?%d+:%d+):(.*)$')

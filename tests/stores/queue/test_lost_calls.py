@@ -1,0 +1,90 @@
+"""What clients send again since its answer was lost: it concerns the task that it was meant for, and no later one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from psched.errors import NotFoundError
+from psched.queue import Queue
+from psched.source import LeaseTimes
+from psched.store import TaskStore
+from tests.stores.bench import soon
+from tests.stores.losing import answer_lost, writes_of
+from tests.stores.queue.bench import QueueBench, row_of
+
+CALLS: dict[str, Callable[[TaskStore, str], object]] = {
+    "delete": lambda store, key: store.delete(key),
+    "cancel_request": lambda store, key: store.cancel_request(key, 100),
+    "force_finish": lambda store, key: store.force_finish(key, 100),
+    "preempt": lambda store, key: store.preempt(key, 100),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_task_that_was_created_since_is_left_alone(ours: QueueBench, call: str) -> None:
+    store, other = ours.queue(), ours.queue()
+    ours.submit(store, ["rehearsed", "key"])
+    number = writes_of(lambda: CALLS[call](store, "rehearsed"))
+
+    def create_anew() -> None:
+        if call != "delete":
+            other.delete("key")
+        ours.submit(other, ["key"], data={"theirs": 1})
+
+    with answer_lost(ours.database, number, create_anew):
+        if call == "delete":
+            store.delete("key")
+        else:
+            with pytest.raises(NotFoundError, match="'key'"):
+                CALLS[call](store, "key")
+    row = row_of(store, "key")
+    assert (row.status, row.data, row.attempts) == ("waiting", {"theirs": 1}, 0)
+
+
+def test_a_task_that_was_created_since_is_not_deleted(bench: QueueBench, store: TaskStore) -> None:
+    bench.submit(store, ["rehearsed", "key"])
+    number = writes_of(lambda: store.delete("rehearsed"))
+    other = bench.queue()
+    with answer_lost(bench.database, number, lambda: bench.submit(other, ["key"], data={"theirs": 1})):
+        store.delete("key")
+    assert row_of(store, "key").data == {"theirs": 1}
+
+
+def test_a_task_that_failed_again_is_not_tried_a_third_time(ours: QueueBench) -> None:
+    store, other = ours.queue(), ours.queue()
+    for key in ("rehearsed", "key"):
+        ours.submit(store, [key])
+        store.retire(ours.claim(store, key), "failed", "it broke", None, soon())
+    number = writes_of(lambda: store.retry_failed("rehearsed"))
+    store.delete("rehearsed")
+
+    def fail_again() -> None:
+        other.retire(ours.claim(other, "key"), "failed", "it broke again", None, soon())
+
+    with answer_lost(ours.database, number, fail_again):
+        store.retry_failed("key")
+    assert row_of(store, "key").status == "failed"
+
+
+def test_a_submit_sent_again_runs_nothing_twice_however_short_the_retention(
+    bench: QueueBench, store: TaskStore
+) -> None:
+    queue, worker = (Queue(one, LeaseTimes(60, 60, 60), retention=0) for one in (store, bench.queue()))
+    number = writes_of(lambda: queue.submit("rehearsed", "t"))
+    store.delete("rehearsed")
+    ran: list[str] = []
+
+    def run_and_purge() -> None:
+        task = worker.poll()
+        assert task is not None
+        task.finish()
+        ran.append(task.key)
+        worker.store.purge(100)
+
+    with answer_lost(bench.database, number, run_and_purge):
+        queue.submit("key", "t")
+    assert ran == ["key"]
+    assert worker.poll() is None
+    assert store.sent_within >= 10

@@ -1,0 +1,30 @@
+"""A delete whose answer was lost is sent again, and spares what was created under the same key since."""
+
+from __future__ import annotations
+
+import pytest
+
+from psched.errors import NotFoundError
+from psched.store import ScheduleStore
+from tests.stores.bench import Bench
+from tests.stores.losing import answer_lost, writes_of
+
+
+@pytest.mark.parametrize("anew", [True, False], ids=["created anew", "gone"])
+def test_what_was_created_since_stays(bench: Bench, store: ScheduleStore, other: ScheduleStore, anew: bool) -> None:
+    for key in ("rehearsed", "key"):
+        bench.add(store, key)
+    number = writes_of(lambda: store.delete("rehearsed"))
+    with answer_lost(bench.database, number, lambda: bench.add(other, "key", data={"theirs": 1}) if anew else None):
+        store.delete("key")
+    row = store.get("key")
+    assert (row and row.data) == ({"theirs": 1} if anew else None)
+
+
+def test_what_was_deleted_by_somebody_else_is_not_found(
+    bench: Bench, store: ScheduleStore, other: ScheduleStore
+) -> None:
+    bench.add(store, "key")
+    other.delete("key")
+    with pytest.raises(NotFoundError):
+        store.delete("key")
