@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from psched.advance import Advance
+from psched.errors import IdempotentAlreadyFinishedError
 from psched.model import Policy, ScheduleRow
 from psched.schedules import Defaults, ScheduleCollection
 from psched.source import LeaseTimes
@@ -148,6 +149,6 @@ def test_a_failed_occurrence_is_entered_once_though_it_is_told_twice(store: Sche
     assert isinstance(claim.row, ScheduleRow)
     assert advance.fail(claim, "it broke", soon()) is None
     changed = claim._replace(row=replace(claim.row, rule=replace(claim.row.rule, delay=1)))
-    with pytest.raises(Exception, match="settled before"):
+    with pytest.raises(IdempotentAlreadyFinishedError):
         advance.fail(changed, "it broke", soon())
     assert outcomes(schedules) == [("failed", FIRST, 1)]
