@@ -195,6 +195,8 @@ def test_looking_at_many_tasks_reads_next_to_nothing(tasks: QueueBench) -> None:
         with watched(tasks) as watch:
             assert store.due_by_type().keys() == {"t"}
         see_that_it_is_cheap(watch, FEW)
+        # SQLite does not tell how many rows it reads; but by which columns it finds the next band.
+        assert tasks.database != "sqlite" or any("(type=? AND band>?)" in plan for plan in watch.plans), watch.plans
 
 
 def gather_statistics(bench: Bench) -> None:

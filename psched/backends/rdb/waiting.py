@@ -17,10 +17,10 @@ from sqlalchemy import (
     FromClause,
     Select,
     Table,
+    and_,
     bindparam,
     func,
     select,
-    tuple_,
     union_all,
 )
 
@@ -259,9 +259,16 @@ def _stepping(dialect: type[Dialect], table: Table) -> Select[Any]:
         return wanted.order_by(*_groups(rows), rows.c.due, rows.c.key).limit(1)
 
     heads = select(ordered(table).subquery("earliest")).cte("heads", recursive=True)
-    further, row = table.alias("further"), table.alias("row")
-    beyond = tuple_(*_groups(further)) > tuple_(*_groups(heads))
-    key = ordered(further).with_only_columns(further.c.key).where(beyond).correlate(heads)
+    row = table.alias("row")
+    # SQLite reads all rows of a type to find the next band by a comparison of pairs.
+    further = [table.alias("further")]
+    beyond = [further[0].c.type > heads.c.type]
+    if "band" in table.c:
+        further.insert(0, table.alias("same"))
+        beyond.insert(0, and_(further[0].c.type == heads.c.type, further[0].c.band > heads.c.band))
+    found = zip(further, beyond, strict=True)
+    keys = [ordered(rows).with_only_columns(rows.c.key).where(where).correlate(heads) for rows, where in found]
+    key = keys[0] if len(keys) == 1 else select(func.coalesce(*(each.scalar_subquery() for each in keys)))
     step = select(row.c.key, *_groups(row), row.c.due).select_from(heads.join(row, dialect.among(row.c.key, key)))
     heads = heads.union_all(step)
     return select(heads.c.type, heads.c.due, now_ms())
