@@ -17,6 +17,7 @@ from tests.lab.postgresql import PostgreSQL
 from tests.lab.redis import Redis
 from tests.lab.servers import Server
 
+TOLD = "section=schedules the database refuses this user: "
 Make = Callable[..., Daemon]
 KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL, "redis": Redis}
 LONG_AGO = 1_600_000_000
@@ -36,15 +37,15 @@ def test_a_refused_password_is_told_once_and_waited_for_at_the_start_and_later(
     with made_login(server, database) as login:
         daemon.configure(type=type_, url=login.url)
         daemon.start()
-        daemon.wait_for_log("the database refuses this user")
+        daemon.wait_for_log(TOLD)
         for number in range(2):
             login.accept()
             store.add(f"key{number}", "quick", Rule("0 * * * *", "UTC"), LONG_AGO, LONG_AGO, {})
             daemon.wait_for_trace("ran", f"key{number}")
             if number == 0:
-                assert daemon.log.count("the database refuses this user") == 1
+                assert daemon.log.count(TOLD) == 1
                 login.refuse()
-                daemon.wait_for_log("the database refuses this user", 2)
+                daemon.wait_for_log(TOLD, 2)
         daemon.stop()
     assert "Traceback" not in daemon.log
     store.close()
