@@ -7,15 +7,21 @@ import gzip
 import json
 import re
 import zlib
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_KEY_LENGTH = 255
 _GZIP = b"\x1f\x8b"
 _GZIP_AS_TEXT = "H4sI"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-MAX_DATA_BYTES = 8_000_000
+MAX_STORED_BYTES = 8_000_000
 """A statement with it must pass MariaDB's `max_allowed_packet` of 16 MB, each of its bytes perhaps escaped."""
+
+MAX_DATA_SIZE = 16_000_000
+"""The default of `max_data_size`: bytes of JSON that one row may have, be it stored compressed."""
+
+MAX_BATCH_SIZE = 16_000_000
+"""Bytes of JSON that one acquire takes, unless its first row alone has more."""
 
 
 def check_key(key: object) -> str:
@@ -29,8 +35,45 @@ def check_key(key: object) -> str:
     return key
 
 
-def encode(data: object) -> str:
-    """Return `data` as compact JSON, UTF-8 not escaped. Raises ValueError for anything but an object of JSON values."""
+class Packed(NamedTuple):
+    """Data as it is stored: `text`, compressed or not, and the bytes of its JSON."""
+
+    text: str
+    size: int
+
+
+def pack(data: object, compressed: bool = False, max_size: int = MAX_DATA_SIZE) -> Packed:
+    """Return `data` as it is stored in a column of text. Raises ValueError for what cannot be stored, or is too large.
+
+    `max_size`: the most bytes it may have as JSON; stored it may have 8,000,000.
+    """
+    text = encode(data, max_size)
+    size = byte_length(text)
+    if not compressed:
+        check_stored(size)
+        return Packed(text, size)
+    stored = compress_to_text(text)
+    check_stored(len(stored), compressed=True)
+    return Packed(stored, size)
+
+
+def check_stored(size: int, compressed: bool = False) -> None:
+    """Raise ValueError when data has too many bytes, as it is to be stored, for one statement."""
+    if size > MAX_STORED_BYTES:
+        what, hint = ("compressed", "") if compressed else ("as JSON", "; compress it (compression=gzip)")
+        raise ValueError(f"data has {size} bytes {what}, at most {MAX_STORED_BYTES} can be stored{hint}")
+
+
+def byte_length(text: str) -> int:
+    """Return how many bytes `text` has as UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def encode(data: object, max_size: int = MAX_DATA_SIZE) -> str:
+    """Return `data` as compact JSON, UTF-8 not escaped. Raises ValueError for anything but an object of JSON values.
+
+    `max_size`: the most bytes it may have.
+    """
     if not isinstance(data, dict):
         raise ValueError(f"data must be a JSON object (a dict), got {type(data).__name__}")
     if not data:
@@ -38,11 +81,11 @@ def encode(data: object) -> str:
     try:
         text = _ENCODER.encode(data)
         _check_names(data)
-        size = len(text) if text.isascii() else len(text.encode())
+        size = byte_length(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"data cannot be stored as JSON: {error}") from error
-    if size > MAX_DATA_BYTES:
-        raise ValueError(f"data has {size} bytes as JSON, at most {MAX_DATA_BYTES} can be stored")
+    if size > max_size:
+        raise _too_large(size, max_size)
     return text
 
 
@@ -73,20 +116,49 @@ def is_compressed(stored: str | bytes) -> bool:
     return stored.startswith(_GZIP) if isinstance(stored, bytes) else stored.startswith(_GZIP_AS_TEXT)
 
 
-def _expand(stored: str | bytes) -> str | bytes:
+def _expand(stored: str | bytes, max_size: int) -> str | bytes:
     if not is_compressed(stored):
         return stored
     try:
         packed = base64.b64decode(stored, validate=True) if isinstance(stored, str) else stored
-        return gzip.decompress(packed)
-    except (OSError, EOFError, zlib.error) as error:
+        return _decompress(packed, max_size)
+    except zlib.error as error:
         raise ValueError(f"compressed data is damaged: {error}") from error
 
 
-def decode(text: str | bytes) -> dict[str, Any]:
-    """Return the object in `text`, compressed or not. Raises ValueError when it is not JSON or not an object."""
+def _decompress(packed: bytes, max_size: int) -> bytes:
+    """Return what gzip members hold, never more than `max_size` bytes: a small one may stand for gigabytes."""
+    parts: list[bytes] = []
+    size = 0
+    while packed:
+        member = zlib.decompressobj(wbits=31)
+        parts.append(member.decompress(packed, max_size + 1 - size))
+        size += len(parts[-1])
+        if size > max_size:
+            raise _too_large(f"more than {max_size}", max_size)
+        if not member.eof:
+            raise ValueError("compressed data is damaged: it ends too early")
+        packed = member.unused_data.lstrip(b"\0")  # which gzip may be padded with
+    return b"".join(parts)
+
+
+class DataTooLargeError(ValueError):
+    """Data has more bytes than `max_data_size`."""
+
+
+def _too_large(size: object, max_size: int) -> DataTooLargeError:
+    return DataTooLargeError(f"data has {size} bytes as JSON, at most {max_size} are allowed (max_data_size)")
+
+
+def decode(text: str | bytes, max_size: int = MAX_DATA_SIZE) -> dict[str, Any]:
+    """Return the object in `text`, compressed or not. Raises ValueError when it is not JSON or not an object.
+
+    Nor is it read when it has more than `max_size` bytes; compressed data is expanded no further than that.
+    """
+    if len(text) > max_size:
+        raise _too_large(len(text), max_size)
     if text[:1] != "{":
-        text = _expand(text)
+        text = _expand(text, max_size)
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text), "surrogatepass")
     value: Any = _DECODER.value(text)  # type: ignore[arg-type]

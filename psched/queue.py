@@ -230,6 +230,7 @@ def open_queue(section: Section, holder: str, prefetch_time: float | None = None
         holder,
         queue=section.table,
         tls=section.tls,
+        max_data_size=section.max_data_size,
         pooler=section.pooler,
         disable_resource_limit=section.disable_resource_limit,
         use_connection_pooling=section.use_connection_pooling,

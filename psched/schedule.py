@@ -10,7 +10,7 @@ from psched.errors import NotFoundError, NotSupportedError, ScheduleError
 from psched.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
 from psched.model import Rule, ScheduleRow
 from psched.pauses import paused, resumed, run_now
-from psched.payload import encode
+from psched.payload import pack
 from psched.rules import Terms, checked_policy, checked_rule, checked_type, first_match, moved, regular_of, with_regular
 from psched.store import ScheduleStore
 
@@ -84,7 +84,7 @@ class Schedule:
             return with_regular(wanted, timed) if seen.is_extra else timed
 
         if data is not None:
-            encode(dict(data))
+            pack(dict(data), max_size=self._store.max_data_size)
         if terms:
             self._refuse_without_policies("policies")
         self._compare_and_set(MODIFY, lambda seen: (change(seen), None))

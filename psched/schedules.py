@@ -276,6 +276,7 @@ def open_schedules(section: Section, holder: str, prefetch_time: float | None = 
         holder,
         schedules=section.table,
         tls=section.tls,
+        max_data_size=section.max_data_size,
         reckoning=reckoning,
         ledger=section.ledger,
         pooler=section.pooler,

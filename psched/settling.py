@@ -18,6 +18,7 @@ class Settling(Protocol[T]):
     """
 
     shows_fence: bool
+    max_data_size: int
     keeps_data: bool
     """Whether `save` can write data."""
 

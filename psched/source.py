@@ -57,6 +57,7 @@ class Source:
     def __init__(self, store: LeaseStore, completion: Completion, times: LeaseTimes, clock: Clock = boottime) -> None:
         self.times = times
         self.shows_fence = store.shows_fence
+        self.max_data_size = store.max_data_size
         self.keeps_data = completion.keeps_data
         self.store = store
         self.open_bell = store.open_bell

@@ -25,6 +25,7 @@ from psched.failure import Failures
 from psched.ledger import MODIFY, Entry, Ledger, Step
 from psched.model import WORKER_DIED, Claim, Lease, NewTask, Policy, Retry, Rule, ScheduleRow, TaskFilter, TaskRow
 from psched.nodes import Nodes
+from psched.payload import MAX_DATA_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class StoreSettings:
 
     `holder` names one incarnation of one process (`host/pid/random`, at most 255 characters) and is written with each
     lease, so that a successor can give back what a dead process held. `tls` has the keys ca, cert, key and verify.
+    `max_data_size`: bytes of JSON
+    that the data of a row may have; one with more has a problem when it is read, and raises ValueError when written.
     `connections`: how many a store keeps open at the most while they are not used, for as many threads of its process.
     `reckoning` says how times are computed here (cron dialect, tz database), for the ledger. `ledger` names that of a
     store that keeps one only on request. `problem` says why a schedule cannot be run by psched, None when it can: a
@@ -49,6 +52,7 @@ class StoreSettings:
     tls: Mapping[str, Any] = field(default_factory=dict)
     reckoning: str = ""
     connections: int = 1
+    max_data_size: int = MAX_DATA_SIZE
     ledger: str | None = None
     pooler: str | None = None
     problem: Callable[[Any], str | None] | None = None
@@ -72,6 +76,8 @@ class Finding(NamedTuple):
 class LeaseStore(Protocol):
     """Due rows with leases: all that schedules and queue tasks have in common."""
 
+    max_data_size: int
+    """Bytes of JSON that the data of a row may have."""
     shows_fence: bool
     """Whether a lease's fence is a number that grows, worth showing to handlers as `task.fence`."""
     failures: Failures | None

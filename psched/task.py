@@ -20,7 +20,7 @@ from psched.errors import (
     ScheduleError,
 )
 from psched.model import Claim, Lease, NewTask, Row
-from psched.payload import encode
+from psched.payload import byte_length, check_stored, encode
 from psched.settling import Settling
 
 
@@ -250,14 +250,16 @@ class Task:
     def update_data(self, changes: Mapping[str, Any]) -> None:
         """Merge `changes` into `data`: written with the next heartbeat, and in any case before the run is settled.
 
-        Raises ValueError for what is no JSON, NotSupportedError for a schedule.
+        Raises ValueError for what is no JSON or too large (`max_data_size`), NotSupportedError for a schedule.
         """
         self._refuse_elsewhere()
         if not self._source.keeps_data:
             raise NotSupportedError(f"{self.key!r} is a schedule, whose data its runs cannot change; queue tasks can")
         with self._changing:
             merged = {**self._data, **changes}
-            encode(merged)
+            text = encode(merged, self._source.max_data_size)
+            if getattr(self._row, "compression", None) is None:
+                check_stored(byte_length(text))
             self._data = merged
 
     def heartbeat(self) -> None:

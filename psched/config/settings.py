@@ -15,6 +15,7 @@ from psched.backoff import Backoff
 from psched.config import checks
 from psched.config.urls import absolute_path, masked_url
 from psched.cron import DIALECTS
+from psched.payload import MAX_DATA_SIZE
 from psched.structuring import Check
 
 Names = Annotated[tuple[str, ...], Check(checks.names)]
@@ -80,6 +81,7 @@ class Section(_Loading):
     max_attempts: CountOrNone = None
     disable_resource_limit: Annotated[bool, Check(checks.flag)] = False
     use_connection_pooling: Annotated[bool, Check(checks.flag)] = False
+    max_data_size: Annotated[int, Check(checks.count(1))] = MAX_DATA_SIZE
 
     @property
     def masked_url(self) -> str:

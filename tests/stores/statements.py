@@ -62,7 +62,7 @@ class Watch:
             plan = answer if isinstance(answer, list) else json.loads(answer)
             nodes = list(walk(plan[0]["Plan"]))
             self.plans += [f"{node['Node Type']} {node.get('Index Name', '')}" for node in nodes]
-            self.reads.append(sum(rows_read(node) for node in nodes if "Scan" in node["Node Type"]))
+            self.reads.append(sum(rows_read(node) for node in nodes if _reads_a_table(node)))
 
     def _look_at_locks(self, cursor: Any, statement: str, parameters: Any) -> None:
         """Run the statement, see from outside which rows nobody else may lock now, and undo it."""
@@ -129,6 +129,11 @@ def in_transaction(connection: Any) -> bool:
     if info is not None:
         return bool(info.transaction_status.name != "IDLE")
     return bool(connection.server_status & 1)
+
+
+def _reads_a_table(node: dict[str, Any]) -> bool:
+    """Whether a step of a plan reads a table or an index; a Subquery Scan passes on what such a step has read."""
+    return "Scan" in node["Node Type"] and ("Relation Name" in node or "Index Name" in node)
 
 
 def handler_reads(probe: Any) -> int:

@@ -14,6 +14,7 @@ class Ledger:
     """Where the tasks it hands out are settled. `entries` holds a tuple for each settling, in order."""
 
     shows_fence = True
+    max_data_size = 16_000_000
     knows_holders = True
     keeps_data = True
 

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psched.payload import MAX_DATA_BYTES, MAX_KEY_LENGTH, check_key, decode, encode, type_from_key
+from psched.payload import (
+    MAX_DATA_SIZE,
+    MAX_KEY_LENGTH,
+    check_key,
+    compress,
+    compress_to_text,
+    decode,
+    encode,
+    pack,
+    type_from_key,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 JSON = st.recursive(
@@ -120,12 +131,40 @@ def test_a_row_without_a_type_has_its_key_up_to_the_first_dot(key: str, type_: s
 
 
 def test_data_that_no_database_would_take_is_refused() -> None:
-    encode({"a": "x" * (MAX_DATA_BYTES - 8)})
-    with pytest.raises(ValueError, match=f"{MAX_DATA_BYTES + 1} bytes"):
-        encode({"a": "x" * (MAX_DATA_BYTES - 7)})
+    encode({"a": "x" * (MAX_DATA_SIZE - 8)})
+    with pytest.raises(ValueError, match=f"{MAX_DATA_SIZE + 1} bytes"):
+        encode({"a": "x" * (MAX_DATA_SIZE - 7)})
 
 
 def test_nothing_but_blanks_may_follow_the_object() -> None:
     assert decode('{"a": 1} \n') == {"a": 1}
     with pytest.raises(ValueError, match="Extra data"):
         decode('{"a": 1}{}')
+
+
+def test_a_small_text_that_stands_for_a_large_one_is_not_expanded() -> None:
+    bomb = compress_to_text('{"a":"' + "x" * 64_000_000 + '"}')
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="more than 1000000 bytes.*max_data_size"):
+            decode(bomb, 1_000_000)
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_compressed_in_several_parts_counts_together() -> None:
+    parts = compress('{"a":"' + "x" * 600) + compress("x" * 600 + '"}')
+    assert len(decode(parts, 1300)["a"]) == 1200
+    with pytest.raises(ValueError, match="max_data_size"):
+        decode(parts, 1000)
+    with pytest.raises(ValueError, match="damaged"):
+        decode(parts[:-3], 1300)
+
+
+def test_data_is_packed_with_its_size() -> None:
+    text, size = pack({"a": "ä" * 10}, True)
+    assert (decode(text), size) == ({"a": "ä" * 10}, 28)
+    assert pack({"a": 1}) == ('{"a":1}', 7)
+    with pytest.raises(ValueError, match="at most 8000000 can be stored"):
+        pack({"a": "x" * 8_000_000})

@@ -15,14 +15,14 @@ Values = dict[str, list[Any]]
 
 _MOMENTS = [1_700_000_000_123, -1_500, 10**18]
 _LEASED: Values = {
-    "key": ["k"],
+    "key": ["k", "a\0b", ""],
     "ready": [1_700_000_000_000],
-    "fence": [3],
+    "fence": [3, "3"],
     "due": [1_700_000_015_000, 1_700_000_015_500],
     "claim": [5],
     "nonce": [6],
     "type": ["t", "", b"t", None],
-    "data": ['{"a": 1}', "[1]", '{"a": NaN}', "", b"{}", None],
+    "data": ['{"a": 1}', '{"a": "' + "x" * 1000 + '"}', "[1]", '{"a": NaN}', "", b"{}", None],
     "attempts": [1, 7, "1"],
     "last_error": [None, "it fails", b"it fails"],
 }
@@ -43,6 +43,7 @@ _SCHEDULE: Values = {
     "alert_after_ms": [None, 500],
     "max_attempts": [None, 3, "3"],
     "version": [1_700_000_000_000, "1", None],
+    "size": [8, None],
 }
 _TASK: Values = {
     **_LEASED,
@@ -50,9 +51,10 @@ _TASK: Values = {
     "run_at": [1_700_000_000_000, *_MOMENTS, None],
     "created": [1_700_000_000_000, *_MOMENTS, None],
     "user_name": ["", "me", None],
-    "max_running": [None, 2, "2"],
+    "max_running": [None, 2, "2", 0],
     "priority": [0, 5, None],
     "max_attempts": [None, 2, "2"],
+    "size": [8, None],
 }
 
 
@@ -73,5 +75,5 @@ def _rows(values: Values) -> list[dict[str, Any]]:
 )
 def test_a_row_is_the_same_leased_as_listed(columns: tuple[str, ...], values: Values, claimed: Any, read: Any) -> None:
     for row in _rows(values):
-        listed = read({**row, "status": RUNNING, "node": "me", "finished_at": None})
-        assert repr(claimed("me", tuple(row[name] for name in columns)).row) == repr(listed), row
+        listed = read({**row, "status": RUNNING, "node": "me", "finished_at": None}, 1_000)
+        assert repr(claimed("me", 1_000, tuple(row[name] for name in columns)).row) == repr(listed), row

@@ -18,12 +18,12 @@ from psched.dialects.insertion import Insertion
 from psched.dialects.once import once
 from psched.ledger import ADD
 from psched.model import Policy, ScheduleRow
-from psched.payload import encode
+from psched.payload import pack
 
 _ALL = Policy()
 
 _TOLD = (
-    *("key", "data", "type", "cron", "timezone", "delay_ms", "next_time", "due"),
+    *("key", "data", "size", "type", "cron", "timezone", "delay_ms", "next_time", "due"),
     *("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts", "alert_at"),
 )
 
@@ -31,7 +31,8 @@ _TOLD = (
 class Addition:
     """Inserts that leave existing keys alone, and tell which these were."""
 
-    def __init__(self, database: Database, table: Table, records: Records, holder: str) -> None:
+    def __init__(self, database: Database, table: Table, records: Records, holder: str, max_data_size: int) -> None:
+        self._max_data_size = max_data_size
         self._database = database
         self._records = records
         self._holder = holder
@@ -47,7 +48,7 @@ class Addition:
     def add(self, schedules: Sequence[ScheduleRow]) -> list[str]:
         """Write new schedules and return the keys that existed; see `ScheduleStore.add_many`."""
         nonce = new_number()
-        told = [columns(row) for row in schedules]
+        told = [columns(row, self._max_data_size) for row in schedules]
         keys = [row.key for row in schedules]
         values = {"nonce": nonce, **(self._records.of_addition(self._holder) if self._in_one else {})}
 
@@ -78,11 +79,13 @@ class Addition:
             self._records.additions(connection, keys, nonce, self._holder)
 
 
-def columns(row: ScheduleRow) -> dict[str, Any]:
+def columns(row: ScheduleRow, max_data_size: int) -> dict[str, Any]:
     """Return what is told of a new schedule; what is not stands for itself."""
+    text, size = pack(row.data, max_size=max_data_size)
     told = {
         "key": row.key,
-        "data": encode(row.data),
+        "data": text,
+        "size": size,
         "type": row.type,
         **rule_columns(row.rule),
         "next_time": milliseconds(row.next_time),

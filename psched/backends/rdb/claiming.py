@@ -17,6 +17,7 @@ from psched.dialects.given import Compiled, OfKeys
 from psched.dialects.insertion import as_parameter
 from psched.dialects.once import once, shared
 from psched.dialects.pairs import Executing
+from psched.payload import MAX_BATCH_SIZE
 
 Parameters = dict[str, Any]
 ClaimedRow = Sequence[Any]
@@ -27,7 +28,11 @@ TOGETHER = 8
 
 
 class Claiming(Protocol):
-    """How due rows are leased. The parameters are those of `LeaseStatements.claim`, with :limit."""
+    """How due rows are leased.
+
+    The parameters are those of `LeaseStatements.claim`, with :limit, and :budget and :least: rows are taken while their
+    data has at most so many bytes together, and so many in any case.
+    """
 
     def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows and return them as they are then, in the order in which they are to be run.
@@ -77,6 +82,23 @@ class WantedTypes:
         return each if self.apart else {**each, "types": types_parameter(self.types)}
 
 
+def count_within(sizes: Sequence[int], budget: int, least: int) -> int:
+    """Return how many of the first rows have at most `budget` bytes together; `least` in any case."""
+    total = 0
+    for place, size in enumerate(sizes):
+        total += size
+        if total > budget and place >= least:
+            return place
+    return len(sizes)
+
+
+def after_rows(parameters: Parameters, sizes: Sequence[object]) -> Parameters:
+    """Return the parameters for what an acquire may still take, having taken rows whose data has these sizes."""
+    taken = sum(size if isinstance(size, int) and 0 <= size <= MAX_BATCH_SIZE else MAX_BATCH_SIZE for size in sizes)
+    budget, least = parameters["budget"] - taken, max(parameters["least"] - len(sizes), 0)
+    return {**parameters, "limit": parameters["limit"] - len(sizes), "budget": budget, "least": least}
+
+
 _READY_AND_KEY = itemgetter(1, 0)
 
 
@@ -95,24 +117,28 @@ class OneStatement:
         self._dialect = dialect
         self._table = table
         self._statements = statements
-        self._by_types: dict[TypesShape | None, Compiled] = {}
+        self._by_types: dict[tuple[TypesShape | None, bool], Compiled] = {}
 
     def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows."""
         told = parameters if types is None else {**parameters, **types.parameters}
-        return earliest_first(self._statement(None if types is None else types.shape).rows(connection, told))
+        statement = self._statement(types, parameters["limit"] <= parameters["least"])
+        return earliest_first(statement.rows(connection, told))
 
     def prepare(self, connection: Executing, types: WantedTypes | None) -> None:
-        """Compile the statement."""
-        self._statement(None if types is None else types.shape).prepare(connection)
+        """Compile the statements for one row and for several."""
+        for whatever_size in (True, False):
+            self._statement(types, whatever_size).prepare(connection)
 
-    def _statement(self, types: TypesShape | None) -> Compiled:
-        if types not in self._by_types:
-            due = self._statements.due(types, locked=True).subquery()
+    def _statement(self, types: WantedTypes | None, whatever_size: bool) -> Compiled:
+        shape = (None if types is None else types.shape, whatever_size)
+        if shape not in self._by_types:
+            choose = self._statements.due if whatever_size else self._statements.due_within
+            due = choose(shape[0], locked=True).subquery()
             keys = self._dialect.among(self._table.c.key, select(due.c.key))
             claim = self._statements.claim(keys).returning(*self._statements.claimed)
-            self._by_types[types] = Compiled(claim)
-        return self._by_types[types]
+            self._by_types[shape] = Compiled(claim)
+        return self._by_types[shape]
 
 
 class ManyTypes:
@@ -124,6 +150,7 @@ class ManyTypes:
     def __init__(self, claiming: Claiming, statements: LeaseStatements) -> None:
         self._claiming = claiming
         self._statements = statements
+        self._size = [column.name for column in statements.claimed].index("size")
         self._heads: Compiled | None = None
 
     def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
@@ -133,11 +160,11 @@ class ManyTypes:
         rows: list[ClaimedRow] = []
         due = self._due(connection, parameters, types.types)
         for start in range(0, len(due), TOGETHER):
-            limit = parameters["limit"] - len(rows)
-            if limit <= 0:
+            left = after_rows(parameters, [row[self._size] for row in rows])
+            if left["limit"] <= 0:
                 break
             some = WantedTypes(due[start : start + TOGETHER], apart=True)
-            rows += self._claiming.acquire(connection, {**parameters, "limit": limit}, some)
+            rows += self._claiming.acquire(connection, left, some)
         return rows
 
     def prepare(self, connection: Executing, types: WantedTypes | None) -> None:
@@ -176,7 +203,7 @@ class ThreeSteps:
         by_index = (c.holder == bindparam("claimer"), *([c.purge_at.is_(None)] if "purge_at" in c else []))
         ours = (*by_index, c.claim == bindparam("claim_number"), c.status == RUNNING)
         self._taken = Compiled(select(*statements.claimed).where(*ours))
-        self._by_types: dict[TypesShape | None, Compiled] = {}
+        self._by_types: dict[tuple[TypesShape | None, bool], Compiled] = {}
 
     def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows; none only when none is due, or others were faster every time."""
@@ -194,20 +221,26 @@ class ThreeSteps:
 
     def prepare(self, connection: Executing, types: WantedTypes | None) -> None:
         """Compile what looks, takes one and reads."""
-        self._looking(types).prepare(connection)
+        for whatever_size in (True, False):
+            self._looking(types, whatever_size).prepare(connection)
         self._take.prepare(connection)
         self._taken.prepare(connection)
 
     def _candidates(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> list[str]:
-        limit = parameters["limit"]
+        limit, least = parameters["limit"], parameters["least"]
         told = {} if types is None else types.parameters
         seen = {**parameters, **told, "limit": limit * self._windows}
-        keys = [key for key, _ in self._looking(types).rows(connection, seen)]
-        start = random.randrange(0, max(len(keys), 1), limit)
-        return keys[start : start + limit]
+        rows = self._looking(types, limit <= least).rows(connection, seen)
+        start = random.randrange(0, max(len(rows), 1), limit)
+        chosen = rows[start : start + limit]
+        if limit > least:
+            chosen = chosen[: count_within([size for _, _, size in chosen], parameters["budget"], least)]
+        return [row[0] for row in chosen]
 
-    def _looking(self, types: WantedTypes | None) -> Compiled:
-        shape = None if types is None else types.shape
+    def _looking(self, types: WantedTypes | None, whatever_size: bool) -> Compiled:
+        shape = (None if types is None else types.shape, whatever_size)
         if shape not in self._by_types:
-            self._by_types[shape] = Compiled(self._statements.due(shape, locked=False))
+            statements = self._statements
+            looking = statements.due(shape[0], locked=False) if whatever_size else statements.due_sized(shape[0])
+            self._by_types[shape] = Compiled(looking)
         return self._by_types[shape]

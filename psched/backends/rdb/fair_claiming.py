@@ -15,7 +15,15 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Connection, Integer, Select, Table, bindparam, func, select
 
 from psched.backends.rdb.candidates import Candidates
-from psched.backends.rdb.claiming import TOGETHER, ClaimedRow, Parameters, WantedTypes, claiming_by, types_parameter
+from psched.backends.rdb.claiming import (
+    TOGETHER,
+    ClaimedRow,
+    Parameters,
+    WantedTypes,
+    after_rows,
+    claiming_by,
+    types_parameter,
+)
 from psched.backends.rdb.shares import NOBODY, Candidate, shares
 from psched.backends.rdb.statements import LeaseStatements
 from psched.backends.rdb.tables import CLAIMED_OF_TASK, USER_BAND, has_users
@@ -34,6 +42,7 @@ _ABOVE_ALL = 2 * USER_BAND
 _AT_ONCE = 8
 """Known bands that one statement looks for."""
 _USER = CLAIMED_OF_TASK.index("user_name")
+_SIZE = CLAIMED_OF_TASK.index("size")
 _MOST_USERS = 20
 """Users claimed for by one transaction, divided by the bands, and by types that are read apart: each costs a look."""
 _ROUNDS = 6
@@ -58,9 +67,9 @@ class FairClaiming:
         fresh = _is_plain(self._bands) or self._clock() < self._look_at
         known = self._bands if fresh else self._look(connection)
         rows = list(self._take(connection, known, parameters, types))
-        missing = parameters["limit"] - len(rows)
-        if missing and fresh and not set(found := self._look(connection)) <= set(known):
-            rows += self._take(connection, found, {**parameters, "limit": missing}, types)
+        left = after_rows(parameters, [row[_SIZE] for row in rows])
+        if left["limit"] and fresh and not set(found := self._look(connection)) <= set(known):
+            rows += self._take(connection, found, left, types)
         return rows
 
     def prepare(self, connection: Executing, types: WantedTypes | None) -> None:
@@ -116,8 +125,8 @@ class FairClaiming:
     ) -> list[ClaimedRow]:
         rows: list[ClaimedRow] = []
         for band in bands:
-            limit = parameters["limit"] - len(rows)
-            values = {"known_above": band, **parameters, "of_band": band, "limit": limit}
+            left = after_rows(parameters, [row[_SIZE] for row in rows])
+            values = {"known_above": band, **left, "of_band": band}
             rows += self._open.acquire(connection, values, types)
             if len(rows) >= parameters["limit"]:
                 break
@@ -206,7 +215,7 @@ class _Turns:
         before = len(self._rows)
         open_share = given.get(NOBODY, 0)
         if open_share:
-            values = {**self._parameters, "limit": open_share}
+            values = {**self._left(), "limit": open_share}
             rows = self._claiming._take_open(self._direct, self._open_bands, values, self._types)
             self._note(NOBODY, open_share, rows)
         types = len(self._some_types.types) if self._some_types is not None and self._some_types.apart else 1
@@ -220,7 +229,7 @@ class _Turns:
 
     def _claim_for(self, given: dict[str, int], patient: bool) -> None:
         claimed = self._claiming._users.claim(
-            self._connection, given, self._user_bands, self._some_types, self._parameters, patient
+            self._connection, given, self._user_bands, self._some_types, self._left(), patient
         )
         for user, share in given.items():
             if user in claimed.busy:
@@ -228,6 +237,10 @@ class _Turns:
                 self._busy += [] if candidate is None else [candidate]
             else:
                 self._note(user, share, [row for row in claimed.rows if row[_USER] == user])
+
+    def _left(self) -> Parameters:
+        """Return the parameters for what may still be taken."""
+        return after_rows(self._parameters, [row[_SIZE] for row in self._rows])
 
     def _note(self, user: str, share: int, rows: Sequence[ClaimedRow]) -> None:
         """Count what a user got; one who had less than his share has no more."""

@@ -17,7 +17,8 @@ from psched.model import Claim
 _MOST = 500
 """Rows that are asked for at once for all, unless one alone wants more."""
 
-Acquire = Callable[[int, float, Collection[str] | None], list[Claim]]
+Acquire = Callable[[int, float, Collection[str] | None, int], list[Claim]]
+"""Leases up to so many rows for so many seconds, of some types, for a number of threads."""
 _Kind = tuple[float, tuple[str, ...] | None]
 
 
@@ -78,7 +79,7 @@ class JointAcquire:
         limits = [wish.limit for wish in wishes]
         left = [wish for wish in wishes if wish is not mine]
         try:
-            deal(self._acquire(max(*limits, min(sum(limits), _MOST), 1), *kind), wishes)
+            deal(self._acquire(max(*limits, min(sum(limits), _MOST), 1), *kind, len(wishes)), wishes)
             left = []
         except Exception as error:  # noqa: BLE001 – each of them raises it in his own thread
             for wish in wishes:

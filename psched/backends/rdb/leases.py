@@ -33,6 +33,7 @@ from psched.errors import (
     ScheduleError,
 )
 from psched.model import WORKER_DIED, Lease, Retry
+from psched.payload import MAX_BATCH_SIZE
 from psched.store import Also
 
 _BATCH = 500
@@ -61,11 +62,13 @@ class Leases:
         self._unanswered: dict[int, float] = {}
 
     def acquire(
-        self, limit: int, alive_time: float, types: Collection[str] | None, apart: bool = True
+        self, limit: int, alive_time: float, types: Collection[str] | None, apart: bool = True, askers: int = 1
     ) -> Sequence[Sequence[Any]]:
         """Lease up to `limit` due rows, in the order in which they are to be run, for `alive_time` seconds.
 
         They have the columns of `LeaseStatements.claimed`. `apart`: rows of other types may be due in any number.
+        `askers`: for how many threads the rows are; for each that is one row, and more while the data of all has
+        `MAX_BATCH_SIZE` bytes for each at the most.
 
         Each acquire writes a number of its own into its rows. When its answer is lost, the next one undoes by this
         number what it did, so that the rows are due again as they were.
@@ -76,7 +79,7 @@ class Leases:
         self._undo(self._still_leased(asked))
         number = new_number()
         claim = {"claim_number": number, "claimer": self._holder, "alive": math.ceil(alive_time * 1000)}
-        values = {**claim, "limit": limit}
+        values = {**claim, "limit": limit, "budget": MAX_BATCH_SIZE * askers, "least": askers}
         wanted = None if types is None else WantedTypes(tuple(sorted(set(types))), apart)
         begun = False
 

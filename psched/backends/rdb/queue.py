@@ -36,7 +36,7 @@ from psched.dialects.pairs import Executing
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, ScheduleError
 from psched.failure import Failures
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
-from psched.payload import compress_to_text, encode
+from psched.payload import pack
 from psched.store import Accepts, StoreSettings
 
 
@@ -46,6 +46,7 @@ class RdbTaskStore(RdbLeaseStore):
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         holder = settings.holder
+        self.max_data_size = settings.max_data_size
         self._table = table_named(queue_table, table, database.dialect.partial_indexes)
         users = table_named(users_table, table)
         failures = table_named(failures_table, table)
@@ -54,10 +55,11 @@ class RdbTaskStore(RdbLeaseStore):
         self._keeps_failures = settings.keeps_failures
         leases = Leases(database, self._table, holder, FairClaiming(database, self._table, users))
         due_times = ManyBands(database, self._table)
-        super().__init__(database, leases, due_times, partial(claimed_task, holder), self._table, users, failures)
-        self._joint = JointAcquire(super().acquire)
+        claimed = partial(claimed_task, holder, settings.max_data_size)
+        super().__init__(database, leases, due_times, claimed, self._table, users, failures)
+        self._joint = JointAcquire(self._acquire)
         self._holder = holder
-        self._submission = Submission(database, self._table)
+        self._submission = Submission(database, self._table, settings.max_data_size)
         self._statements = shared(QueueStatements, leases.statements, self._table, users)
 
     def _compile(self, connection: Executing, types: Collection[str] | None) -> None:
@@ -75,6 +77,14 @@ class RdbTaskStore(RdbLeaseStore):
         """Lease up to `limit` due rows, by turns between users; threads that ask at once are served together."""
         return self._joint.acquire(limit, alive_time, types)
 
+    def _acquire(
+        self, limit: int, alive_time: float, types: Collection[str] | None, askers: int
+    ) -> builtins.list[Claim]:
+        return [
+            self._claimed(row)
+            for row in self._leases.acquire(limit, alive_time, types, self._type_heads.is_crowded(types), askers)
+        ]
+
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
         """Create tasks and return the keys that existed before."""
         return self._submission.submit(tasks, connection)
@@ -82,14 +92,14 @@ class RdbTaskStore(RdbLeaseStore):
     def get(self, key: str) -> TaskRow | None:
         """Return the task, or None."""
         row = self._database.run(lambda connection, _: self._row(connection, key))
-        return None if row is None else read_task(row)
+        return None if row is None else self._read(row)
 
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
         """Yield the tasks that pass the filter, ordered by key, a page at a time."""
         c = self._table.c
         given = {c.status: wanted.status, c.type: wanted.type, c.user_name: wanted.user}
         conditions = [column == value for column, value in given.items() if value is not None]
-        return map(read_task, pages_by_key(self._database, select(*c), c.key, *conditions))
+        return map(self._read, pages_by_key(self._database, select(*c), c.key, *conditions))
 
     def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
         """End the claimed run for good."""
@@ -108,9 +118,11 @@ class RdbTaskStore(RdbLeaseStore):
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         """Write the whole data of a claimed row, compressed if it was."""
-        text = encode(dict(data))
-        packed = compress_to_text(text) if cast("TaskRow", claim.row).compression else text
-        self._leases.settle(claim.lease, self._statements.update_data, None, {"content": packed}, until)
+        is_compressed = cast("TaskRow", claim.row).compression is not None
+        text, size = pack(dict(data), is_compressed, self.max_data_size)
+        self._leases.settle(
+            claim.lease, self._statements.update_data, None, {"content": text, "content_size": size}, until
+        )
 
     def cancel_request(self, key: str, retention: float) -> None:
         """Retire a waiting task as cancelled; flag a running one."""
@@ -131,7 +143,7 @@ class RdbTaskStore(RdbLeaseStore):
         row = self._database.run(lambda connection, _: self._row(connection, key))
         if row is None or row["claim"] != number or row["due"] is None:
             raise NotFoundError(f"{key!r} was taken, retired or deleted by somebody else at the same moment")
-        return Claim(read_task(row), lease_of(row))
+        return Claim(self._read(row), lease_of(row))
 
     def retry_failed(self, key: str) -> None:
         """Make a failed or cancelled task due now, its attempts counted anew."""
@@ -193,6 +205,9 @@ class RdbTaskStore(RdbLeaseStore):
         done, row = self._database.run(work)
         if not done:
             raise _refusal(key, row)
+
+    def _read(self, row: Mapping[Any, Any]) -> TaskRow:
+        return read_task(row, self.max_data_size)
 
     def _row(self, connection: Connection, key: str) -> RowMapping | None:
         return connection.execute(self._leases.statements.read, {"lease_key": key}).mappings().first()

@@ -29,7 +29,11 @@ class QueueStatements:
             leases.settling(outcome, status=outcome, last_error=kept, attempts=made, **self._retired())
         )
         self.retire_many = leases.settling_many(outcome, status=outcome, **self._retired())
-        self.update_data = update(table).where(*leases.under_lease).values(data=bindparam("content"), updated=now_ms())
+        self.update_data = (
+            update(table)
+            .where(*leases.under_lease)
+            .values(data=bindparam("content"), size=bindparam("content_size"), updated=now_ms())
+        )
         self.cancel = self._of_one(WAITING).values(status=CANCELLED, cancel_requested=1, **self._retired())
         self.flag = self._of_one(RUNNING).values(cancel_requested=1, updated=now_ms())
         self.force_finish = self._of_one(WAITING, RUNNING).values(

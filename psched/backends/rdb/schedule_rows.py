@@ -10,7 +10,7 @@ from psched.backends.rdb.tables import CLAIMED_OF_SCHEDULE, RUNNING, WAITING, mi
 from psched.backends.sql.fields import LAST_SECOND, Fields
 from psched.ledger import FAILED, PAUSED, SKIPPED, Entry
 from psched.model import CATCH_UP, Claim, Lease, Policy, Rule, ScheduleRow
-from psched.payload import decode, encode, type_from_key
+from psched.payload import MAX_DATA_SIZE, decode, pack, type_from_key
 
 _ERROR_TAIL = 2000
 """Characters kept of an error: the row of the schedule itself has more of it."""
@@ -25,22 +25,22 @@ _POLICIES = {catch_up: Policy(catch_up) for catch_up in CATCH_UP}
 """The policies without bounds."""
 
 
-def claimed_schedule(holder: str, row: Sequence[Any]) -> Claim:
+def claimed_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> Claim:
     """Return a schedule that `holder` has just leased, read with the columns `CLAIMED_OF_SCHEDULE`.
 
     A row that is as psched writes most of them is read without looking at each column by itself.
     """
-    schedule = _plain_schedule(holder, row)
+    schedule = _plain_schedule(holder, max_data_size, row)
     if schedule is None:
         values = {"status": RUNNING, "node": holder}
-        schedule = read_schedule({**dict(zip(CLAIMED_OF_SCHEDULE, row, strict=True)), **values})
+        schedule = read_schedule({**dict(zip(CLAIMED_OF_SCHEDULE, row, strict=True)), **values}, max_data_size)
     return Claim(schedule, Lease(row[0], row[2], row[3] / 1000, False, row[4], row[5]))
 
 
-def _plain_schedule(holder: str, row: Sequence[Any]) -> ScheduleRow | None:
+def _plain_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> ScheduleRow | None:
     """Return the schedule of a row that is as it should be, never paused nor run besides; None for any other."""
     key, _, fence, due, _, _, type_, data, attempts, error, cron, timezone, delay, time, last, *rest = row
-    *apart, catch_up, lateness, alert, most, version = rest
+    *apart, catch_up, lateness, alert, most, version, _ = rest
     texts = key.__class__ is type_.__class__ is data.__class__ is cron.__class__ is timezone.__class__ is str
     numbers = attempts.__class__ is delay.__class__ is time.__class__ is version.__class__ is int
     if not (texts and numbers and type_ and apart == _NOT_APART and catch_up in CATCH_UP):
@@ -52,7 +52,7 @@ def _plain_schedule(holder: str, row: Sequence[Any]) -> ScheduleRow | None:
     if not (times and bounds and error.__class__ in _ERRORS):
         return None
     try:
-        content = decode(data)
+        content = decode(data, max_data_size)
     except (ValueError, RecursionError):
         return None
     return ScheduleRow(
@@ -73,9 +73,9 @@ def _plain_schedule(holder: str, row: Sequence[Any]) -> ScheduleRow | None:
     )
 
 
-def read_schedule(row: Mapping[Any, Any]) -> ScheduleRow:
+def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
     """Return a stored schedule; what cannot be used of it is its `problem`."""
-    fields = Fields(row)
+    fields = Fields(row, max_data_size)
     key = fields.key("key")
     fields.number("fence")
     status = fields.text("status")
@@ -164,12 +164,13 @@ def settled_time(row: ScheduleRow, entry: Entry) -> int | None:
     return milliseconds(row.next_time if entry.last is None else entry.last)
 
 
-def changed_columns(seen: ScheduleRow, wanted: ScheduleRow) -> dict[str, Any]:
+def changed_columns(seen: ScheduleRow, wanted: ScheduleRow, max_data_size: int) -> dict[str, Any]:
     """Return what differs between the two, by column."""
     before, after = _columns(seen), _columns(wanted)
     changes = {name: value for name, value in after.items() if value != before[name]}
     if wanted.data != seen.data:
-        changes["data"] = encode(wanted.data)
+        text, size = pack(wanted.data, max_size=max_data_size)
+        changes |= {"data": text, "size": size}
     if wanted.rule != seen.rule:
         changes |= rule_columns(wanted.rule)
     return changes

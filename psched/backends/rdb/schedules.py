@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -78,6 +78,7 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self._table = table_named(schedules_table, table)
         self._holder = settings.holder
+        self.max_data_size = settings.max_data_size
         others = table_named(ledger_table, table), table_named(changes_table, table)
         self._records = shared(Records, type(database.dialect), self._table, *others, settings.reckoning)
         self.ledger: Ledger | None = TrimmedLedger(database, *others)
@@ -90,10 +91,10 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
             database,
             Leases(database, self._table, settings.holder),
             OneOrder(database, self._table),
-            partial(claimed_schedule, settings.holder),
+            partial(claimed_schedule, settings.holder, settings.max_data_size),
             *(self._table, *others, failures),
         )
-        self._addition = Addition(database, self._table, self._records, settings.holder)
+        self._addition = Addition(database, self._table, self._records, settings.holder, settings.max_data_size)
         self._pages = Pages(database, self._table, self._table.c.due, self._table.c.key)
         self._write_statements(self._table, self._leases.statements)
         self._advancing = Advancing(database, self._table, self._leases, self._records, settings.holder)
@@ -105,11 +106,14 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
     def get(self, key: str) -> ScheduleRow | None:
         """Return the schedule, or None."""
         row = self._database.run(lambda connection, _: self._row(connection, self._read, key))
-        return None if row is None else read_schedule(row)
+        return None if row is None else self._read_row(row)
+
+    def _read_row(self, row: Mapping[Any, Any]) -> ScheduleRow:
+        return read_schedule(row, self.max_data_size)
 
     def list(self) -> Iterator[ScheduleRow]:
         """Return every schedule, ordered by due time and key, read a page at a time."""
-        return map(read_schedule, self._pages)
+        return map(self._read_row, self._pages)
 
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` schedules that have been due for `age` seconds, those due longest first."""
@@ -121,7 +125,7 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
 
     def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
         """Write what differs between `seen` and `wanted`; False when the row is not as it was seen."""
-        changes = changed_columns(seen, wanted)
+        changes = changed_columns(seen, wanted, self.max_data_size)
         if not changes:
             return True
         statement = self._unchanged(seen).values(**changes, updated=now_ms(), version=self._table.c.version + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from sqlalchemy import (
     literal,
     literal_column,
     null,
+    or_,
     select,
     tuple_,
     union_all,
@@ -34,6 +36,7 @@ from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.dialects.base import Dialect, ExactText, LongText, larger_of, now_ms, now_once
 from psched.dialects.given import Given, Told
 from psched.dialects.insertion import rows_in
+from psched.payload import MAX_BATCH_SIZE
 
 _LONGEST_BACKOFF = 30
 """Doublings of the wait after crashes: beyond that a shift would overflow, and any cap is reached."""
@@ -53,6 +56,13 @@ _GIVEN_RETRY = {
 def one_more(column: ColumnElement[int], most: int = 2**31 - 1) -> ColumnElement[int]:
     """Return `column` + 1, but never more than `most`: a row at its end must not fail the statement of all others."""
     return case((column < literal_column(str(most)), column + literal_column("1")), else_=column)
+
+
+def sized_of(table: Table) -> ColumnElement[int]:
+    """Return how many bytes a row's data has, as `size`; a size that psched would not write counts as a whole batch."""
+    size = table.c.size
+    is_usual = size.between(literal_column("0"), literal_column(str(MAX_BATCH_SIZE)))
+    return case((is_usual, size), else_=literal_column(str(MAX_BATCH_SIZE))).label("size")
 
 
 def after(name: str) -> ColumnElement[int]:
@@ -183,16 +193,36 @@ class LeaseStatements:
         Otherwise rows are read in the order of their due times whatever their types, and those of others left out:
         that costs no more than without types where there are few others.
         """
+        return self._due_of_types(types, locked)
+
+    def _due_of_types(self, types: TypesShape | None, locked: bool, *more: ColumnElement[Any]) -> Select[Any]:
         if types is None:
-            return self._due(locked)
+            return self._due(locked, more)
         c = self._table.c
         if not types.apart:
-            return self._due(locked, among_types(self._dialect, c.type, types))
-        parts = [self._due(locked, c.type == type_) for type_ in type_parameters(c.type, types)]
+            return self._due(locked, more, among_types(self._dialect, c.type, types))
+        parts = [self._due(locked, more, c.type == type_) for type_ in type_parameters(c.type, types)]
         if types.count == 1:
             return parts[0]
         together = union_all(*(select(part.subquery()) for part in parts)).subquery()
         return select(*together.c).order_by(together.c.due, together.c.key).limit(bindparam("limit"))
+
+    def due_within(self, types: TypesShape | None, locked: bool) -> Select[Any]:
+        """Return those of `due` whose data together has at most :budget bytes, and the first :least in any case.
+
+        The rows are added up in the order in which they are read, which is that of their due times: to sort them once
+        more for that would cost a temporary table, and no row is due later for it.
+        """
+        rows = self._due_of_types(types, locked, sized_of(self._table)).subquery()
+        total = func.sum(rows.c.size).over(rows=(None, 0)).label("total")
+        place = func.count().over(rows=(None, 0)).label("place")
+        summed = select(rows.c.key, rows.c.due, rows.c.size, total, place).subquery()
+        fits = or_(summed.c.total <= bindparam("budget", type_=BigInteger), summed.c.place <= bindparam("least"))
+        return select(summed.c.key, summed.c.due).where(fits)
+
+    def due_sized(self, types: TypesShape | None) -> Select[Any]:
+        """Return what `due` does, not locked, with the size of each row's data."""
+        return self._due_of_types(types, False, sized_of(self._table))
 
     def heads(self) -> Select[Any]:
         """Return those of :types (an `as_parameter`) that have a row due, with the earliest due time of each."""
@@ -222,9 +252,9 @@ class LeaseStatements:
             )
         )
 
-    def _due(self, locked: bool, *conditions: ColumnElement[bool]) -> Select[Any]:
+    def _due(self, locked: bool, more: Sequence[ColumnElement[Any]], *conditions: ColumnElement[bool]) -> Select[Any]:
         c = self._table.c
-        due = select(c.key, c.due).where(*self._scope, *conditions, c.due <= now_ms()).order_by(c.due, c.key)
+        due = select(c.key, c.due, *more).where(*self._scope, *conditions, c.due <= now_ms()).order_by(c.due, c.key)
         limited = due.limit(bindparam("limit"))
         return limited.with_for_update(skip_locked=True) if locked else limited
 

@@ -15,16 +15,17 @@ from psched.dialects.database import Database
 from psched.dialects.insertion import Insertion
 from psched.dialects.once import once
 from psched.model import NewTask
-from psched.payload import compress_to_text, encode
+from psched.payload import pack
 
-_TOLD = ("key", "type", "data", "user_name", "max_running", "priority", "band", "max_attempts")
+_TOLD = ("key", "type", "data", "size", "user_name", "max_running", "priority", "band", "max_attempts")
 
 
 class Submission:
     """Inserts that leave existing keys alone, and tell which these were."""
 
-    def __init__(self, database: Database, table: Table) -> None:
+    def __init__(self, database: Database, table: Table, max_data_size: int) -> None:
         self._database = database
+        self._max_data_size = max_data_size
         self._write_statements(type(database.dialect), table)
 
     @once
@@ -36,7 +37,7 @@ class Submission:
     def submit(self, tasks: Sequence[NewTask], connection: Any) -> list[str]:
         """Write `tasks` and return the keys that existed; see `TaskStore.submit`."""
         nonce = new_number()
-        rows = [columns(task) for task in tasks]
+        rows = [columns(task, self._max_data_size) for task in tasks]
         if connection is not None:
             return self._write(self._database.of_caller(connection), rows, nonce)
 
@@ -55,14 +56,11 @@ class Submission:
         return self._nonces.others(connection, [row["key"] for row in rows], nonce)
 
 
-def columns(task: NewTask) -> dict[str, Any]:
-    """Return what is told of a new task; what is not stands for itself."""
-    text = encode(task.data if isinstance(task.data, dict) else dict(task.data))
-    row: dict[str, Any] = {
-        "key": task.key,
-        "type": task.type,
-        "data": text if task.compression is None else compress_to_text(text),
-    }
+def columns(task: NewTask, max_data_size: int) -> dict[str, Any]:
+    """Return what is told of a new task; what is not stands for itself. Raises ValueError."""
+    data = task.data if isinstance(task.data, dict) else dict(task.data)
+    text, size = pack(data, task.compression is not None, max_data_size)
+    row: dict[str, Any] = {"key": task.key, "type": task.type, "data": text, "size": size}
     if task.run_at is not None:
         row["start"] = round(task.run_at * 1000)
     if task.user is not None or task.priority != 0:

@@ -19,14 +19,14 @@ _SHARED = ("type", "data", "attempts", "last_error")
 CLAIMED_OF_TASK = (
     *_LEASED,
     *_SHARED,
-    *("cancel_requested", "run_at", "created", "user_name", "max_running", "priority", "max_attempts"),
+    *("cancel_requested", "run_at", "created", "user_name", "max_running", "priority", "max_attempts", "size"),
 )
 CLAIMED_OF_SCHEDULE = (
     *_LEASED,
     *_SHARED,
     *("cron", "timezone", "delay_ms", "next_time", "last_time", "extra", "regular_time", "regular_due"),
     *("paused_from", "paused_until"),
-    *("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts", "version"),
+    *("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts", "version", "size"),
 )
 """What is read of a row that was just leased, in this order."""
 
@@ -255,9 +255,10 @@ def _leased_table(
 
     `claimed`: the columns that are read of a row that was just leased.
 
-    Among them is `due`: when the row is due or its lease ends, NULL once it is finished for good. `ready` is what `due`
-    was before the last acquire, `claim` which acquire that was, `nonce` which `add` made the row, `endings` how its
-    last leases ended; `holder` is NULL unless it is leased.
+    `size` is how many bytes the data has as JSON, compressed or not. Among `columns` is `due`: when the row is due or
+    its lease ends, NULL once it is finished for good. `ready` is what `due` was before the last acquire, `claim` which
+    acquire that was, `nonce` which `add` made the row, `endings` how its last leases ended; `holder` is NULL unless it
+    is leased.
     """
     return Table(
         checked_name(name),
@@ -265,6 +266,7 @@ def _leased_table(
         Column("key", ExactText(255), primary_key=True),
         Column("type", ExactText(255), nullable=False),
         Column("data", LongText, nullable=False),
+        Column("size", BigInteger, nullable=False, server_default="0"),
         *columns,
         Column("ready", BigInteger),
         Column("status", String(16), nullable=False, server_default=WAITING),

@@ -8,7 +8,7 @@ from typing import Any
 from psched.backends.rdb.tables import CLAIMED_OF_TASK, RUNNING
 from psched.backends.sql.fields import LAST_SECOND, Fields
 from psched.model import Claim, Lease, TaskRow
-from psched.payload import decode, is_compressed, type_from_key
+from psched.payload import MAX_DATA_SIZE, decode, is_compressed, type_from_key
 
 _CANCELLED = CLAIMED_OF_TASK.index("cancel_requested")
 _LAST_MS = LAST_SECOND * 1000
@@ -17,23 +17,23 @@ _ERRORS = {str, type(None)}
 """What limits and errors are of."""
 
 
-def claimed_task(holder: str, row: Sequence[Any]) -> Claim:
+def claimed_task(holder: str, max_data_size: int, row: Sequence[Any]) -> Claim:
     """Return a task that `holder` has just leased, read with the columns `CLAIMED_OF_TASK`.
 
     A row that is as psched writes it is read without looking at each column by itself: this is done for every task.
     """
     lease = Lease(row[0], row[2], row[3] / 1000, bool(row[_CANCELLED]), row[4], row[5])
-    task = _plain_task(holder, row)
+    task = _plain_task(holder, max_data_size, row)
     if task is None:
         values = {"status": RUNNING, "node": holder, "finished_at": None}
-        task = read_task({**dict(zip(CLAIMED_OF_TASK, row, strict=True)), **values})
+        task = read_task({**dict(zip(CLAIMED_OF_TASK, row, strict=True)), **values}, max_data_size)
     return Claim(task, lease)
 
 
-def _plain_task(holder: str, row: Sequence[Any]) -> TaskRow | None:
+def _plain_task(holder: str, max_data_size: int, row: Sequence[Any]) -> TaskRow | None:
     """Return the task of a row that is as it should be, and not compressed; None for any other."""
     key, _, fence, due, _, _, type_, data, attempts, error, *rest = row
-    cancelled, run_at, created, user, most_running, priority, most = rest
+    cancelled, run_at, created, user, most_running, priority, most, _ = rest
     texts = key.__class__ is type_.__class__ is data.__class__ is user.__class__ is str
     numbers = attempts.__class__ is run_at.__class__ is created.__class__ is priority.__class__ is int
     if not (texts and numbers and type_ and data[:1] == "{" and -_LAST_MS <= run_at <= _LAST_MS):
@@ -44,7 +44,7 @@ def _plain_task(holder: str, row: Sequence[Any]) -> TaskRow | None:
     if not (optional and -_LAST_MS <= created <= _LAST_MS) or (most_running is not None and most_running < 1):
         return None
     try:
-        content = decode(data)
+        content = decode(data, max_data_size)
     except (ValueError, RecursionError):
         return None
     return TaskRow(
@@ -66,9 +66,9 @@ def _plain_task(holder: str, row: Sequence[Any]) -> TaskRow | None:
     )
 
 
-def read_task(row: Mapping[Any, Any]) -> TaskRow:
+def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> TaskRow:
     """Return a stored task; what cannot be used of it is its `problem`."""
-    fields = Fields(row)
+    fields = Fields(row, max_data_size)
     key = fields.key("key")
     stored = row["data"]
     fields.number("fence")

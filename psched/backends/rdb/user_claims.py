@@ -31,7 +31,7 @@ from sqlalchemy import (
 from psched.backends.rdb.candidates import least_of, limit_of
 from psched.backends.rdb.claiming import ClaimedRow, Parameters, WantedTypes
 from psched.backends.rdb.indexes import has_user, has_user_and_type, of_users
-from psched.backends.rdb.statements import LeaseStatements, TypesShape, among_types, next_fence
+from psched.backends.rdb.statements import LeaseStatements, TypesShape, among_types, next_fence, sized_of
 from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.dialects.base import Dialect, now_ms
 from psched.dialects.database import Database
@@ -70,7 +70,8 @@ class UserClaims:
             locking = self._lock if patient else self._lock_free
             free = set(connection.execute(locking, {"users": list(shares)}).scalars())
             locked = [user for user in shares if user in free]
-            keys = self._choose(connection, {user: shares[user] for user in locked}, bands, types) if locked else []
+            given = {user: shares[user] for user in locked}
+            keys = self._choose(connection, given, bands, types, parameters) if locked else []
             rows = self._take(connection, keys, parameters) if keys else []
             if keys:
                 connection.execute(self._change, {"users": locked})
@@ -80,21 +81,28 @@ class UserClaims:
         return Claimed([by_key[key] for key in keys if key in by_key], shares.keys() - set(locked))
 
     def _choose(
-        self, connection: Connection, shares: Mapping[str, int], bands: Sequence[int], types: WantedTypes | None
+        self,
+        connection: Connection,
+        shares: Mapping[str, int],
+        bands: Sequence[int],
+        types: WantedTypes | None,
+        parameters: Parameters,
     ) -> list[str]:
-        """Return the keys to take: of each user in order, up to the first that must wait for others."""
+        """Return the keys to take: of each user in order, up to the first that must wait for others or is too large."""
         held = self._count(connection, list(shares))
         rows = self._due(connection, shares, bands, types)
         keys: list[str] = []
+        budget, least = parameters["budget"], parameters["least"]
         for user, share in shares.items():
             running, most = held.get(user, (0, None))
-            chosen = 0
-            for row in rows[user][:share]:
+            for chosen, row in enumerate(rows[user][:share]):
                 most = least_of(most, row["max_running"])
                 if most is not None and running + chosen >= most:
                     break
-                chosen += 1
-            keys += [row["key"] for row in rows[user][:chosen]]
+                if row["size"] > budget and len(keys) >= least:
+                    break
+                budget -= row["size"]
+                keys.append(row["key"])
         return keys
 
     def _count(self, connection: Connection, users: list[str]) -> dict[str, tuple[int, int | None]]:
@@ -145,7 +153,8 @@ class UserClaims:
         name: ColumnElement[str] = bindparam(f"user_{number}", type_=c.user_name.type)
         user = (indexed, c.user_name == (select(name).scalar_subquery() if is_apart else name))
         of_user = (users.band == bindparam(f"band_{number}"), *user)
-        due = select(c.key, c.due, c.max_running).where(*of_user, users.due <= now_ms()).order_by(users.due, c.key)
+        head = select(c.key, c.due, c.max_running, sized_of(self._table))
+        due = head.where(*of_user, users.due <= now_ms()).order_by(users.due, c.key)
         if types is not None and types.apart:
             due = due.where(c.type == bindparam(f"apart_{number}", type_=c.type.type))
         elif types is not None:

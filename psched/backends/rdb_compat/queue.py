@@ -20,7 +20,6 @@ from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
-from psched.payload import compress
 from psched.store import StoreSettings
 
 _LASTING = ("created_at", "data", "resource", "max_running")
@@ -34,6 +33,7 @@ class CompatTaskStore(CompatLeaseStore):
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
+        self.max_data_size = settings.max_data_size
         self._table = queue_table(MetaData(), table)
         leases = CompatQueueLeases(database, self._table, settings)
         super().__init__(database, Layout(database, self._table, "id", "PerfectQueue"), leases)
@@ -56,14 +56,14 @@ class CompatTaskStore(CompatLeaseStore):
     def get(self, key: str) -> TaskRow | None:
         """Return the task, or None."""
         row = self._database.run(lambda connection, _: self._row(connection, key))
-        return None if row is None else read_task(row)
+        return None if row is None else read_task(row, self.max_data_size)
 
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
         """Yield the tasks that pass the filter, ordered by key, a page at a time."""
         c = self._table.c
         conditions = [] if wanted.user is None else [c.resource == wanted.user]
         for row in pages_by_key(self._database, self._seen, c.id, *conditions):
-            task = read_task(row)
+            task = read_task(row, self.max_data_size)
             if wanted.status in (None, task.status) and wanted.type in (None, task.type):
                 yield task
 
@@ -85,7 +85,7 @@ class CompatTaskStore(CompatLeaseStore):
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         """Write the whole data of a claimed row, with its type, compressed if it was."""
         row = cast("TaskRow", claim.row)
-        content = _packed(data_column(row.type, data), row.compression)
+        content = data_column(row.type, data, self.max_data_size, row.compression is not None)
         self._leases.settle(claim.lease, self._leases.update_data, {"content": content}, until)
 
     def cancel_request(self, key: str, retention: float) -> None:
@@ -113,7 +113,7 @@ class CompatTaskStore(CompatLeaseStore):
             raise ScheduleError(f"{key!r}: other workers hold the table's lock for claims too long; try again")
         if row is None or row["created_at"] is None:
             raise _refusal(key, row)
-        return Claim(read_task(row), Fence.in_row(row).lease(key, self._leases.is_cancelled(row)))
+        return Claim(read_task(row, self.max_data_size), Fence.in_row(row).lease(key, self._leases.is_cancelled(row)))
 
     def retry_failed(self, key: str) -> None:
         """Refuse: in this table no task fails for good."""
@@ -157,7 +157,7 @@ class CompatTaskStore(CompatLeaseStore):
         return {
             "id": task.key,
             "timeout": now if due is None else due,
-            "data": _packed(data_column(task.type, task.data), task.compression),
+            "data": data_column(task.type, task.data, self.max_data_size, task.compression is not None),
             "created_at": now,
             "resource": task.user,
             "max_running": task.max_running,
@@ -204,10 +204,6 @@ class CompatTaskStore(CompatLeaseStore):
         self._delete = delete(self._table).where(c.id.in_(bindparam("keys", expanding=True)))
         self._over = select(c.id).where(*over).order_by(c.timeout).limit(bindparam("limit"))
         self._purge = self._delete.where(*over)
-
-
-def _packed(data: bytes, compression: str | None) -> bytes:
-    return data if compression is None else compress(data.decode())
 
 
 def _refusal(key: str, row: RowMapping | None) -> NotFoundError | AlreadyFinishedError:

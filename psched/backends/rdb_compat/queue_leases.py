@@ -53,7 +53,8 @@ class CompatQueueLeases(CompatLeases):
         self._lock_of_table = (
             TableLock(database, table.name) if is_shared and database.dialect.name == "mysql" else None
         )
-        super().__init__(database, table, case((table.c.created_at.is_(None), 1), else_=0), read_task)
+        read = partial(read_task, max_data_size=settings.max_data_size)
+        super().__init__(database, table, case((table.c.created_at.is_(None), 1), else_=0), read)
 
     def alone(self, connection: Connection) -> AbstractContextManager[bool]:
         """Hold the lock that Ruby workers hold while they claim."""

@@ -58,8 +58,9 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
             self.ledger = TrimmedLedger(database, *others)
             self._records = CompatRecords(*others, settings.holder, settings.reckoning)
             self._others = HashedLayout(database, meta_table(MetaData()), *others)
+        self.max_data_size = settings.max_data_size
         self._table = schedules_table(MetaData(), table)
-        leases = CompatLeases(database, self._table, self._table.c.next_time, read_schedule, settings.problem)
+        leases = CompatLeases(database, self._table, self._table.c.next_time, self._read_row, settings.problem)
         super().__init__(database, Layout(database, self._table, "id", "PerfectSched"), leases)
         self._pages = Pages(database, self._table, self._table.c.timeout, self._table.c.id)
         self._write_statements()
@@ -85,7 +86,7 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         """Create schedules and return the keys that existed before. Raises ValueError, NotSupportedError."""
-        rows = [_columns(schedule) for schedule in schedules]
+        rows = [_columns(schedule, self.max_data_size) for schedule in schedules]
 
         def work(connection: Connection, uncertain: bool) -> builtins.list[str]:
             insert_one = self._database.dialect.insert_one
@@ -103,11 +104,14 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
     def get(self, key: str) -> ScheduleRow | None:
         """Return the schedule, or None."""
         row = self._database.run(lambda connection, _: self._row(connection, key))
-        return None if row is None else read_schedule(row)
+        return None if row is None else self._read_row(row)
+
+    def _read_row(self, row: Mapping[Any, Any]) -> ScheduleRow:
+        return read_schedule(row, self.max_data_size)
 
     def list(self) -> Iterator[ScheduleRow]:
         """Return every schedule, ordered by due time and key, read a page at a time."""
-        return map(read_schedule, self._pages)
+        return map(self._read_row, self._pages)
 
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` schedules that have been due for `age` seconds, those due longest first."""
@@ -121,7 +125,7 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
 
     def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
         """Write what differs between `seen` and `wanted`; False when the row is not as it was seen."""
-        changes = _changes(seen, wanted)
+        changes = _changes(seen, wanted, self.max_data_size)
         if not changes:
             return True
 
@@ -130,7 +134,7 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
                 row = self._row(connection, seen.key, locked=True)
                 if row is None:
                     return False
-                if not _as_seen(read_schedule(row), seen):
+                if not _as_seen(self._read_row(row), seen):
                     return uncertain and _same(row, changes)
                 connection.execute(self._update.values(changes), {"lease_key": seen.key})
                 if self._records is not None:
@@ -153,7 +157,7 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
                     return True
                 seen = row
                 if self._records is not None:
-                    self._records.deleted(connection, read_schedule(row))
+                    self._records.deleted(connection, self._read_row(row))
                 return connection.execute(self._delete, {"lease_key": key}).rowcount == 1 or uncertain
 
         if not self._database.run(work):
@@ -178,7 +182,7 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
         values = {**seen, "then": outcome["next_time"], "then_due": outcome["timeout"]}
         further = self._with_entry(claim, entry, also)
         stored = self._leases.settle(claim.lease, self._advance, values, until, outcome, further)
-        return None if stored is None else read_schedule(stored)
+        return None if stored is None else self._read_row(stored)
 
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
         """Advance schedules, one by one."""
@@ -229,26 +233,26 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
         )
 
 
-def _columns(schedule: ScheduleRow) -> dict[str, Any]:
+def _columns(schedule: ScheduleRow, max_data_size: int) -> dict[str, Any]:
     """Return the row of a new schedule. Raises ValueError, NotSupportedError for what does not fit into the table."""
     check_text("key", schedule.key)
     check_rule(schedule.key, schedule.rule)
     return {
         "id": schedule.key,
-        "data": data_column(schedule.type, schedule.data),
+        "data": data_column(schedule.type, schedule.data, max_data_size),
         **rule_columns(schedule.rule),
         "next_time": whole_seconds("next_time", schedule.next_time),
         "timeout": whole_seconds("next_run_time", schedule.next_run_time),
     }
 
 
-def _changes(seen: ScheduleRow, wanted: ScheduleRow) -> dict[str, Any]:
+def _changes(seen: ScheduleRow, wanted: ScheduleRow, max_data_size: int) -> dict[str, Any]:
     """Return the columns to be written, by name."""
     changes: dict[str, Any] = {}
     if (wanted.rule.cron, wanted.rule.timezone) != (seen.rule.cron, seen.rule.timezone):
         check_rule(seen.key, wanted.rule)
     if (wanted.type, wanted.data) != (seen.type, seen.data):
-        changes["data"] = data_column(wanted.type, wanted.data)
+        changes["data"] = data_column(wanted.type, wanted.data, max_data_size)
     if wanted.rule != seen.rule:
         before = {"cron": seen.rule.cron, "timezone": seen.rule.timezone, "delay": seen.rule.delay}
         changes |= {name: value for name, value in rule_columns(wanted.rule).items() if value != before[name]}

@@ -17,7 +17,16 @@ from psched.backends.sql.layout import checked_name
 from psched.dialects.base import ExactText
 from psched.errors import NotSupportedError
 from psched.model import Rule, ScheduleRow, TaskRow
-from psched.payload import decode, encode, is_compressed, type_from_key
+from psched.payload import (
+    MAX_DATA_SIZE,
+    DataTooLargeError,
+    check_stored,
+    compress,
+    decode,
+    encode,
+    is_compressed,
+    type_from_key,
+)
 
 _LAST = 2**31 - 1
 _LAST_CHARACTER = 0xFFFF
@@ -76,7 +85,7 @@ def queue_table(metadata: MetaData, name: str) -> Table:
     return table
 
 
-def read_task(row: Mapping[Any, Any]) -> TaskRow:
+def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> TaskRow:
     """Return a stored task; what cannot be used of it is its `problem`. `row` has `now` too, in unix seconds.
 
     The table does not tell a lease from the wait for a retry or for its first time: what is due later is `running`, as
@@ -86,7 +95,7 @@ def read_task(row: Mapping[Any, Any]) -> TaskRow:
     fields = Fields(row)
     key = fields.text("id")
     timeout, created = fields.seconds("timeout"), fields.optional_seconds("created_at")
-    data = _lenient(row["data"])
+    data = _data_of(fields, row["data"], max_data_size)
     type_ = data.pop("type", None)
     waits = timeout <= row["now"]
     return TaskRow(
@@ -105,7 +114,7 @@ def read_task(row: Mapping[Any, Any]) -> TaskRow:
     )
 
 
-def read_schedule(row: Mapping[Any, Any]) -> ScheduleRow:
+def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
     """Return a stored schedule; what cannot be used of it is its `problem`.
 
     The table does not tell a lease from the wait for a retry; both show in that the row is not due at its own time.
@@ -116,7 +125,7 @@ def read_schedule(row: Mapping[Any, Any]) -> ScheduleRow:
     rule = Rule(fields.text("cron"), "UTC" if timezone is None else timezone, fields.seconds("delay"))
     next_time, timeout = int(fields.seconds("next_time")), fields.seconds("timeout")
     settled = timeout == next_time + rule.delay
-    data = _lenient(row["data"])
+    data = _data_of(fields, row["data"], max_data_size)
     type_ = data.pop("type", None)
     return ScheduleRow(
         key=key,
@@ -131,9 +140,17 @@ def read_schedule(row: Mapping[Any, Any]) -> ScheduleRow:
     )
 
 
-def data_column(type_: str, data: Mapping[str, Any]) -> bytes:
-    """Return the data as the originals write it: compact, with the type in the place of one it has, else at the end."""
-    return encode({**data, "type": type_}).encode()
+def data_column(
+    type_: str, data: Mapping[str, Any], max_data_size: int = MAX_DATA_SIZE, compressed: bool = False
+) -> bytes:
+    """Return the data as the originals write it: compact, with the type in the place of one it has, else at the end.
+
+    Raises ValueError when it is too large.
+    """
+    text = encode({**data, "type": type_}, max_data_size)
+    stored = compress(text) if compressed else text.encode()
+    check_stored(len(stored), compressed)
+    return stored
 
 
 def rule_columns(rule: Rule) -> dict[str, Any]:
@@ -184,9 +201,12 @@ def _raw(data: Any) -> str | bytes:
     return data if isinstance(data, str | bytes) else bytes(data)
 
 
-def _lenient(data: object) -> dict[str, Any]:
-    """Return the data; {} for what is no JSON object, as the original does."""
+def _data_of(fields: Fields, stored: object, max_data_size: int) -> dict[str, Any]:
+    """Return the data; {} for what is no JSON object, as the original does. Too large data is a problem of its row."""
     try:
-        return decode(_raw(data))
+        return decode(_raw(stored), max_data_size)
+    except DataTooLargeError as error:
+        fields.problem = fields.problem or str(error)
+        return {}
     except (ValueError, TypeError, RecursionError):
         return {}

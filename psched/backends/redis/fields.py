@@ -38,7 +38,7 @@ _NUMBERS = frozenset(
             "ringing_until",
         ),
         *("paused_from", "paused_until"),
-        *("run_at", "max_running", "priority", "max_attempts", "cancel_requested", "finished_at", "purge_at"),
+        *("size", "run_at", "max_running", "priority", "max_attempts", "cancel_requested", "finished_at", "purge_at"),
     ]
 )
 

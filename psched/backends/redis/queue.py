@@ -19,7 +19,7 @@ from psched.backends.redis.store import RedisLeaseStore, new_number, storable
 from psched.backends.redis.task_rows import claimed_task, read_task
 from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
-from psched.payload import compress_to_text, encode
+from psched.payload import pack
 from psched.store import StoreSettings
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -38,14 +38,16 @@ class RedisTaskStore(RedisLeaseStore):
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         holder = settings.holder
         self._keeps_failures = settings.keeps_failures
-        super().__init__(server, Table(server, table, "queue"), holder, partial(claimed_task, holder))
+        self.max_data_size = settings.max_data_size
+        claimed = partial(claimed_task, holder, settings.max_data_size)
+        super().__init__(server, Table(server, table, "queue"), holder, claimed)
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
         """Create tasks in one script, and return the keys that existed before.
 
         Within `advance` they are written with that, or not at all, and nothing is returned.
         """
-        arguments: builtins.list[Argument] = [new_number(), _columns(tasks)]
+        arguments: builtins.list[Argument] = [new_number(), _columns(tasks, self.max_data_size)]
         if connection is None:
             return [key.decode() for key in self._run("submit", *arguments, "many" if len(tasks) > 1 else "one")]
         if not isinstance(connection, Handover) or not self._server.is_same(connection.server):
@@ -56,7 +58,7 @@ class RedisTaskStore(RedisLeaseStore):
     def get(self, key: str) -> TaskRow | None:
         """Return the task, or None."""
         row = self._get(key)
-        return None if row is None else read_task(row)
+        return None if row is None else read_task(row, self.max_data_size)
 
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
         """Yield the tasks that pass the filter, ordered by key, a page at a time."""
@@ -65,7 +67,7 @@ class RedisTaskStore(RedisLeaseStore):
         while True:
             end, page = self._run("list", _PAGE, last, *asked)
             last = end.decode()
-            yield from (read_task(stored(key, found)) for key, found in page)
+            yield from (read_task(stored(key, found), self.max_data_size) for key, found in page)
             if not last:
                 return
 
@@ -86,9 +88,9 @@ class RedisTaskStore(RedisLeaseStore):
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         """Write the whole data of a claimed row, compressed if it was."""
-        text = encode(dict(data))
-        packed = compress_to_text(text) if cast("TaskRow", claim.row).compression else text
-        self._settle(claim.lease, "update_data", None, [packed], until)
+        is_compressed = cast("TaskRow", claim.row).compression is not None
+        text, size = pack(dict(data), is_compressed, self.max_data_size)
+        self._settle(claim.lease, "update_data", None, [text, size], until)
 
     def cancel_request(self, key: str, retention: float) -> None:
         """Retire a waiting task as cancelled; flag a running one."""
@@ -102,7 +104,7 @@ class RedisTaskStore(RedisLeaseStore):
         """Lease the task, whoever holds it."""
         found = self._act("preempt", [key, math.ceil(alive_time * 1000), self._holder, new_number()], None)
         row = stored(key, found[1])
-        return Claim(read_task(row), lease_of(row))
+        return Claim(read_task(row, self.max_data_size), lease_of(row))
 
     def retry_failed(self, key: str) -> None:
         """Make a failed or cancelled task due now, its attempts counted anew."""
@@ -145,28 +147,29 @@ class RedisTaskStore(RedisLeaseStore):
         return answer
 
 
-def _columns(tasks: Sequence[NewTask]) -> str:
+def _columns(tasks: Sequence[NewTask], max_data_size: int) -> str:
     """Return what the script that submits takes of tasks, as JSON. Raises ValueError.
 
     A column is a list, or what it has in common: it takes a tenth of the time that an argument for each value does.
     """
-    keys, *rest = zip(*[_words(task) for task in tasks], strict=True)
+    keys, *rest = zip(*[_words(task, max_data_size) for task in tasks], strict=True)
     return _ENCODER.encode([keys, *(column if column.count(column[0]) < len(column) else column[0] for column in rest)])
 
 
-def _words(task: NewTask) -> tuple[str, ...]:
+def _words(task: NewTask, max_data_size: int) -> tuple[str, ...]:
     if task.priority not in _PRIORITIES:
         raise ValueError(f"priority must be a whole number from -100 to 100, got {task.priority!r}")
-    text = encode(dict(task.data))
+    text, size = pack(dict(task.data), task.compression is not None, max_data_size)
     return (
         task.key,
         task.type,
-        text if task.compression is None else compress_to_text(text),
+        text,
         "" if task.run_at is None else str(round(task.run_at * 1000)),
         "" if task.user is None else task.user,
         "" if task.max_running is None else str(task.max_running),
         str(task.priority),
         "" if task.max_attempts is None else str(task.max_attempts),
+        str(size),
     )
 
 

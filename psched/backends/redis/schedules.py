@@ -34,7 +34,7 @@ from psched.backends.sql.adding import Adding
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.ledger import FAILED, MODIFY, Entry, Ledger, Step
 from psched.model import Claim, Lease, ScheduleRow
-from psched.payload import encode
+from psched.payload import MAX_DATA_SIZE, pack
 from psched.store import Also, StoreSettings
 
 _RUN = Entry()
@@ -56,7 +56,13 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
 
     def __init__(self, server: RedisServer, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
-        super().__init__(server, Table(server, table, "schedules"), settings.holder, partial(claimed, settings.holder))
+        super().__init__(
+            server,
+            Table(server, table, "schedules"),
+            settings.holder,
+            partial(claimed, settings.holder, settings.max_data_size),
+        )
+        self.max_data_size = settings.max_data_size
         self._reckoning = settings.reckoning
         self._keeps_failures = settings.keeps_failures
         self.ledger: Ledger | None = RedisLedger(self._run)
@@ -66,7 +72,8 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
         """Create schedules in one script, and return the keys that existed before."""
         words: builtins.list[Argument] = []
         for row in schedules:
-            fields = {"data": encode(row.data), **all_columns(row)}
+            text, size = pack(row.data, max_size=self.max_data_size)
+            fields = {"data": text, "size": size, **all_columns(row)}
             told = [word for name, value in fields.items() if value is not None for word in (name, value)]
             words += [row.key, len(told), *told]
         return [key.decode() for key in self._run("add", new_number(), self._holder, self._reckoning, *words)]
@@ -74,13 +81,16 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
     def get(self, key: str) -> ScheduleRow | None:
         """Return the schedule, or None."""
         row = self._get(key)
-        return None if row is None else read_row(row)
+        return None if row is None else self._read_row(row)
+
+    def _read_row(self, row: Mapping[str, Any]) -> ScheduleRow:
+        return read_row(row, self.max_data_size)
 
     def list(self) -> Iterator[ScheduleRow]:
         """Yield every schedule, ordered by due time and key, a page at a time."""
         after: tuple[Argument, Argument] = ("", "")
         while page := self._run("list", _PAGE, *after):
-            yield from (read_row(stored(key, found)) for key, found, _ in page if found)
+            yield from (self._read_row(stored(key, found)) for key, found, _ in page if found)
             after = page[-1][2], page[-1][0]
 
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
@@ -94,7 +104,7 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
 
     def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
         """Write what differs between `seen` and `wanted`; False when the row is not as it was seen."""
-        changes = changed_columns(seen, wanted)
+        changes = changed_columns(seen, wanted, self.max_data_size)
         if not changes:
             return True
         pending = regular_time(seen) if entry is None or entry.last is None else entry.last + 1
@@ -136,7 +146,7 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
             also(handover)
         wanted = handover if handover is not None and handover.tables else None
         answer = self._settle(claim.lease, "advance", FINISHED, given, until, wanted)
-        return None if answer is None else read_row(stored(claim.row.key, answer[1]))
+        return None if answer is None else self._read_row(stored(claim.row.key, answer[1]))
 
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
         """Advance schedules, some hundreds in one script."""
@@ -145,7 +155,10 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
             part = steps[start : start + _PAGE]
             words = [word for step in part for word in (*self._lease_words(step.claim.lease), *self._step(step))]
             answers, uncertain = self._answers("together", words, until)
-            found += [_advanced(step, answer, uncertain) for step, answer in zip(part, answers, strict=True)]
+            found += [
+                _advanced(step, answer, uncertain, self.max_data_size)
+                for step, answer in zip(part, answers, strict=True)
+            ]
         return found
 
     def park(self, lease: Lease, due: float, until: float) -> None:
@@ -169,28 +182,29 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
         ]
 
 
-def claimed(holder: str, key: bytes, values: Sequence[Any]) -> Claim:
+def claimed(holder: str, max_data_size: int, key: bytes, values: Sequence[Any]) -> Claim:
     """Return a schedule that `holder` has just leased: its key, and the values that schedules.lua tells of it."""
     row = [None if value is None else read(value) for read, value in zip(_READ, values, strict=True)]
     if row[_CATCH_UP] is None:
         row[_CATCH_UP] = "all"
     if not isinstance(row[_VERSION], int):
         row[_VERSION] = 0
-    return claimed_schedule(holder, (as_text(key), *row))
+    return claimed_schedule(holder, max_data_size, (as_text(key), *row))
 
 
-def read_row(row: Mapping[str, Any]) -> ScheduleRow:
+def read_row(row: Mapping[str, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
     """Return a stored schedule, which may be older than policies; what cannot be used of it is its `problem`."""
     missing: dict[str, Any] = {} if row["catch_up"] is not None else {"catch_up": "all"}
     if not isinstance(row["version"], int):
         missing |= {"version": 0}
-    return read_schedule(ChainMap(missing, cast("dict[str, Any]", row)) if missing else row)
+    whole = ChainMap(missing, cast("dict[str, Any]", row)) if missing else row
+    return read_schedule(whole, max_data_size)
 
 
-def _advanced(step: Step, answer: Answer, uncertain: bool) -> ScheduleRow | ScheduleError | None:
+def _advanced(step: Step, answer: Answer, uncertain: bool, max_data_size: int) -> ScheduleRow | ScheduleError | None:
     """Return what an answer of the script that advances means."""
     if answer[0] == b"changed":
-        return read_row(stored(step.claim.row.key, answer[1]))
+        return read_row(stored(step.claim.row.key, answer[1]), max_data_size)
     return judged(step.claim.lease, answer, FINISHED, uncertain)
 
 

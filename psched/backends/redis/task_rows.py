@@ -8,7 +8,7 @@ from typing import Any
 from psched.backends.redis.fields import common, lease_of, stored
 from psched.backends.sql.fields import LAST_SECOND, Fields
 from psched.model import Claim, Lease, TaskRow
-from psched.payload import decode, is_compressed, type_from_key
+from psched.payload import MAX_DATA_SIZE, decode, is_compressed, type_from_key
 
 _CLAIMED = (
     *(b"type", b"data", b"attempts", b"last_error", b"cancel_requested", b"run_at", b"created", b"user"),
@@ -20,13 +20,13 @@ _RUNNING = "running"
 _LAST_MS = LAST_SECOND * 1000
 
 
-def claimed_task(holder: str, key: bytes, values: Sequence[Any]) -> Claim:
+def claimed_task(holder: str, max_data_size: int, key: bytes, values: Sequence[Any]) -> Claim:
     """Return a task that `holder` has just leased: its key, and the values of `_CLAIMED`.
 
     A row that is as psched writes it is read without looking at each value by itself: this is done for every task.
     """
     try:
-        claim = _plain_claim(holder, key.decode(), values)
+        claim = _plain_claim(holder, max_data_size, key.decode(), values)
     except (ValueError, TypeError, AttributeError, RecursionError):
         claim = None  # somebody has spoilt it: what it is worth is found out value by value
     if claim is not None:
@@ -34,10 +34,10 @@ def claimed_task(holder: str, key: bytes, values: Sequence[Any]) -> Claim:
     told = [word for word in zip(_CLAIMED, values, strict=True) if word[1] is not None]
     more = [(b"status", _RUNNING.encode()), (b"node", holder.encode())]
     row = stored(key, [word for pair in (*told, *more) for word in pair])
-    return Claim(read_task(row), lease_of(row))
+    return Claim(read_task(row, max_data_size), lease_of(row))
 
 
-def _plain_claim(holder: str, key: str, values: Sequence[Any]) -> Claim | None:
+def _plain_claim(holder: str, max_data_size: int, key: str, values: Sequence[Any]) -> Claim | None:
     """Return the claim on a row that is as it should be, and not compressed. Raises or returns None for any other."""
     type_, data, attempts, error, cancelled, run_at, created, user, limit, priority, most, *lease = values
     fence, due, number, nonce = lease
@@ -48,7 +48,7 @@ def _plain_claim(holder: str, key: str, values: Sequence[Any]) -> Claim | None:
     row = TaskRow(
         key,
         type_.decode(),
-        decode(text),
+        decode(text, max_data_size),
         _RUNNING,
         start / 1000 if start % 1000 else start // 1000,
         end / 1000 if end % 1000 else end // 1000,
@@ -65,9 +65,9 @@ def _plain_claim(holder: str, key: str, values: Sequence[Any]) -> Claim | None:
     return Claim(row, Lease(key, int(fence), end / 1000, cancel_requested, int(number), int(nonce)))
 
 
-def read_task(row: Mapping[str, Any]) -> TaskRow:
+def read_task(row: Mapping[str, Any], max_data_size: int = MAX_DATA_SIZE) -> TaskRow:
     """Return a stored task; what cannot be used of it is its `problem`."""
-    fields = Fields(row)
+    fields = Fields(row, max_data_size)
     key = fields.text("key")
     packed = row["data"]
     shared = common(fields)

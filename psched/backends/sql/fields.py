@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from psched.payload import decode
+from psched.payload import MAX_DATA_SIZE, decode
 
 LAST_SECOND = 253_402_300_799
 """The end of the year 9999 in unix seconds: what a calendar can show."""
@@ -14,8 +14,10 @@ LAST_SECOND = 253_402_300_799
 class Fields:
     """The columns of one row; `problem` is the first that cannot be used, and why."""
 
-    def __init__(self, row: Mapping[Any, Any]) -> None:
+    def __init__(self, row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> None:
+        """`max_data_size`: the most bytes that data may have as JSON."""
         self._row = row
+        self._max_data_size = max_data_size
         self.problem: str | None = None
 
     def text(self, name: str) -> str:
@@ -80,7 +82,7 @@ class Fields:
     def json(self, name: str) -> dict[str, Any]:
         """Return a column of JSON; {} when it is no object."""
         try:
-            return decode(self.text(name))
+            return decode(self.text(name), self._max_data_size)
         except (ValueError, RecursionError) as error:
             self._complain(name, f"a JSON object ({error})", self._row[name])
             return {}

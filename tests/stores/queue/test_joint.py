@@ -28,7 +28,7 @@ class Slow:
         self.go_on = threading.Semaphore(0)
         self.error: BaseException | None = None
 
-    def __call__(self, limit: int, alive_time: float, types: object) -> list[Claim]:
+    def __call__(self, limit: int, alive_time: float, types: object, askers: int) -> list[Claim]:
         self.asked.append(limit)
         self.entered.release()
         assert self.go_on.acquire(timeout=PATIENCE)

@@ -3,7 +3,7 @@
 local AT_ONCE = 2000  -- arguments of one command; Lua takes some thousands
 
 -- Returns what is told of new rows in ARGV[place], by columns: keys, types, data, times ('' for now), users, max_running (or
--- ''), priorities and max_attempts (or ''). What all rows have in common is told once. More than one function looks at them.
+-- ''), priorities, max_attempts (or '') and sizes. What all rows have in common is told once. More than one function looks at them.
 local decoded = {}
 local function columns_in(place)
   if not decoded[place] then
@@ -82,7 +82,7 @@ end
 local function submit(first)
   local sets, lines, fresh = {}, {}, {}
   local nonce, present, news, kinds, fence, at = ARGV[first], {}, 0, {}, nil, whole(now)
-  local keys, types, data, times, users, limits, priorities, attempts = columns_in(first + 1)
+  local keys, types, data, times, users, limits, priorities, attempts, sizes = columns_in(first + 1)
   local where, fields, like = nil, nil, {}
   for number, key in ipairs(keys) do
     local row = row_of(key)
@@ -98,7 +98,7 @@ local function submit(first)
         like = {type, run_at, user, limit, priority, most}
         run_at = run_at == '' and at or run_at
         fence = fence or first_fence(T)
-        fields = {'data', '', 'type', type, 'run_at', run_at, 'user', user, 'priority', priority, 'nonce', nonce,
+        fields = {'data', '', 'size', '', 'type', type, 'run_at', run_at, 'user', user, 'priority', priority, 'nonce', nonce,
           'fence', fence, 'attempts', '0', 'crashes', '0', 'cancel_requested', '0', 'created', at, 'status', 'waiting',
           'due', run_at, 'updated', at}
         if limit ~= '' then
@@ -113,7 +113,7 @@ local function submit(first)
         end
         where = place_of(lines, type, user, tonumber(priority), tonumber(run_at))
       end
-      fields[2] = data[number]  -- rows that come one after the other mostly differ by that alone
+      fields[2], fields[4] = data[number], sizes[number]  -- rows that come one after the other mostly differ by that alone
       call('HSET', row, unpack(fields))
       collect(sets, T .. 'keys', 0, key)
       collect(sets, where[1], where[3], key)

@@ -107,7 +107,7 @@ local function look(user)
   if not user.key then
     return
   end
-  local is = redis.pcall('HMGET', row_of(user.key), 'max_running', 'type', 'status')
+  local is = redis.pcall('HMGET', row_of(user.key), 'max_running', 'type', 'status', 'size')
   if is.err then
     strange[#strange + 1] = {user.key, {}}
   end
@@ -115,7 +115,7 @@ local function look(user)
     pass(user, user.line.type)
     return look(user)
   end
-  user.limit, user.type = limit_of(is[1]), is[2] or ''
+  user.limit, user.type, user.size = limit_of(is[1]), is[2] or '', size_of(is[4])
   local most = least(user.most, user.limit)
   if most and user.running >= most then
     blocked[#blocked + 1] = {type = user.line.type, user = user.name}
@@ -169,11 +169,18 @@ local function next_turn(users)
   return best
 end
 
+local bytes = 0  -- of the data of what was leased
+
 -- Leases one row after another until there are enough, or nobody has anything left.
 local function share_out(users)
   while #rows < limit do
     local user = next_turn(users)
     if not user then
+      return
+    end
+    bytes = bytes + user.size
+    if #rows > 0 and bytes > BATCH then
+      limit = #rows  -- the next one is too large for this acquire
       return
     end
     begin(user.key, ends, holder, number)

@@ -31,11 +31,16 @@ local function due_rows(most)
 end
 
 -- What was taken, or forgotten since it is no row, is due no more: then there may be others.
-local rows, strange, seen, most = {}, {}, {}, limit
+local rows, strange, seen, most, bytes = {}, {}, {}, limit, 0
 for _ = 1, ROUNDS do
   local due = due_rows(most)
   for _, row in ipairs(due) do
     if #rows == limit then
+      break
+    end
+    local size = limit > 1 and size_of(redis.pcall('HGET', row_of(row.key), 'size')) or 0
+    if #rows > 0 and not seen[row.key] and bytes + size > BATCH then
+      limit = #rows  -- it is too large for this acquire
       break
     end
     local found = not seen[row.key] and take(row.key, row.type, ends, holder, number)
@@ -44,6 +49,7 @@ for _ = 1, ROUNDS do
       strange[#strange + 1] = {row.key, found}
     elseif found then
       rows[#rows + 1] = {row.key, found}
+      bytes = bytes + size
     end
   end
   if #rows == limit or #due == 0 then

@@ -1,0 +1,134 @@
+"""Large data: what an acquire takes together, what is stored of its size, and data that is too large to be read."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+
+import pytest
+
+from psched.backends import open_stores
+from psched.model import NewTask, TaskFilter
+from psched.retire import Retire
+from psched.source import LeaseTimes, Source
+from psched.store import StoreSettings, TaskStore
+from tests.stores.bench import soon
+from tests.stores.queue.bench import QueueBench, keys_in, row_of
+
+MB = 1_000_000
+TASKS = ["a", "b", "c", "d", "e"]
+
+
+def taken(store: TaskStore, limit: int = 10) -> list[str]:
+    return [claim.row.key for claim in store.acquire(limit, 100)]
+
+
+@pytest.mark.parametrize("users", [[None] * 5, ["one"] * 5, [None, "one", "two", None, "one"]])
+def test_an_acquire_takes_16_mb_and_one_task_at_least(ours: QueueBench, users: list[str | None]) -> None:
+    store = ours.queue()
+    for number, (key, user) in enumerate(zip(TASKS, users, strict=True)):
+        store.submit([NewTask(key, "t", run_at=1_600_000_000 + number, user=user)])
+    for key, size in zip(TASKS, [6 * MB, 6 * MB, 6 * MB, 4 * MB, 20 * MB], strict=True):
+        ours.write(key, size=size)
+    rounds = []
+    while keys := taken(store):
+        rounds.append(set(keys))
+    sizes = dict(zip(TASKS, [6, 6, 6, 4, 20], strict=True))
+    assert sorted(key for keys in rounds for key in keys) == TASKS
+    assert all(len(keys) == 1 or sum(sizes[key] for key in keys) <= 16 for keys in rounds), rounds
+    assert len(rounds) <= 4, rounds
+
+
+def test_in_one_order_it_takes_what_fits(ours: QueueBench) -> None:
+    store = ours.queue()
+    ours.submit(store, TASKS)
+    for key, size in zip(TASKS, [17 * MB, 6 * MB, 6 * MB, 4 * MB, 1], strict=True):
+        ours.write(key, size=size)
+    assert [taken(store), taken(store), taken(store), taken(store)] == [["a"], ["b", "c", "d"], ["e"], []]
+
+
+def test_of_some_types_it_takes_as_much(ours: QueueBench) -> None:
+    store = ours.queue()
+    for key, type_ in zip(TASKS, ["t", "u", "t", "u", "v"], strict=True):
+        ours.submit(store, [key], type=type_)
+        ours.write(key, size=7 * MB)
+    assert len(store.acquire(10, 100, ["t", "u"])) == 2
+    assert len(store.acquire(10, 100, ["t", "u"])) == 2
+    assert store.acquire(10, 100, ["t", "u"]) == []
+
+
+def test_what_is_due_behind_is_still_due(ours: QueueBench) -> None:
+    store = ours.queue()
+    ours.submit(store, TASKS)
+    for key in TASKS:
+        ours.write(key, size=17 * MB)
+    source = Source(store, Retire(store, 100, max_attempts=None), LeaseTimes(60, 300, 15))
+    for key in TASKS:
+        assert store.next_due() == 0.0
+        assert [task.key for task in source.poll_multi(10, ahead=True)] == [key]
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_the_size_of_the_json_is_stored(ours: QueueBench, compression: str | None) -> None:
+    store = ours.queue()
+    content = {"a": "ä" * MB}
+    store.submit([NewTask("key", "t", content, compression=compression), NewTask("other", "t", {})])
+    assert size_in(ours, "key") == len('{"a":""}') + 2 * MB
+    assert size_in(ours, "other") == 2
+    claims = {claim.row.key: claim for claim in store.acquire(2, 100)}
+    store.update_data(claims["key"], {"b": 1}, soon())
+    store.update_data(claims["other"], {"b": "x" * 100}, soon())
+    assert [size_in(ours, key) for key in ("key", "other")] == [7, 108]
+
+
+def size_in(bench: QueueBench, key: str) -> int:
+    row = bench.raw(key)
+    assert row is not None
+    return int(row["size"])
+
+
+def limited(bench: QueueBench, most: int) -> TaskStore:
+    """Open a store whose `max_data_size` is that."""
+    settings = StoreSettings(url=bench.url, holder="host/1/limited", queue=bench.table, max_data_size=most)
+    store = open_stores(bench.type, settings).queue
+    assert store is not None
+    bench._queues.append(store)
+    return store
+
+
+def test_data_above_the_limit_is_refused(bench: QueueBench) -> None:
+    store = limited(bench, 1000)
+    for compression in (None, "gzip"):
+        fits = NewTask(f"fits {compression}", "t", {"a": "x" * 900}, compression=compression)
+        too_large = NewTask("too large", "t", {"a": "x" * 1000}, compression=compression)
+        with pytest.raises(ValueError, match="1008 bytes.*max_data_size" if not bench.compat else "max_data_size"):
+            store.submit([too_large])
+        assert store.submit([fits]) == []
+        [claim] = store.acquire(1, 100)
+        with pytest.raises(ValueError, match="max_data_size"):
+            store.update_data(claim, {"a": "x" * 1000}, soon())
+        store.update_data(claim, {"a": "x" * 901}, soon())
+        row = store.get(fits.key)
+        assert row is not None
+        assert (len(row.data["a"]), row.problem) == (901, None)
+
+
+def test_compressed_data_may_be_larger_than_what_is_stored_at_once(bench: QueueBench) -> None:
+    store = bench.queue()
+    with pytest.raises(ValueError, match="at most 8000000 can be stored; compress it"):
+        store.submit([NewTask("plain", "t", {"a": "x" * 9 * MB})])
+    assert store.submit([NewTask("packed", "t", {"a": "x" * 9 * MB}, compression="gzip")]) == []
+    assert len(row_of(store, "packed").data["a"]) == 9 * MB
+
+
+@pytest.mark.parametrize("size", [64 * MB, 2000])
+def test_data_that_expands_too_far_is_a_problem_of_its_row_alone(bench: QueueBench, size: int) -> None:
+    store = limited(bench, 1000)
+    bench.submit(store, ["bomb", "good"])
+    packed = gzip.compress(b'{"a":"' + b"x" * size + b'"}')
+    bench.write("bomb", data=packed if bench.compat else base64.b64encode(packed).decode())
+    assert keys_in(store) == ["bomb", "good"]
+    assert "max_data_size" in str(row_of(store, "bomb").problem)
+    source = Source(store, Retire(store, 100, max_attempts=None), LeaseTimes(60, 300, 15))
+    assert [task.key for task in source.poll_multi(10)] == ["good"]
+    assert [row.key for row in store.list(TaskFilter()) if row.problem] == ["bomb"]
