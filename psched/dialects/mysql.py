@@ -29,8 +29,11 @@ _TABLE_EXISTS = 1050
 _COLUMN_EXISTS = 1060
 _INDEX_EXISTS = 1061
 
-_CONFLICTS = {1020, 1205, 1213, 1317, 1969, 3024}
-"""Changed since read, lock wait timeout, deadlock, interrupted, statement timeout of MariaDB and of MySQL."""
+_CONFLICTS = {1020, 1205, 1213, 1317, 1969, 3024, 3101}
+"""Changed since read, lock wait timeout, deadlock, interrupted, statement timeout of MariaDB and of MySQL.
+
+The last one is group replication, which rolls a transaction back at its commit.
+"""
 
 _LOST = {
     1040, 1203, 1226,  # too many connections, of all, of this user, per hour

@@ -37,6 +37,7 @@ def wrapped(error: Exception, base: type[Exception]) -> DBAPIError:
         (pymysql.err.OperationalError(1213, "deadlock"), CONFLICT),
         (pymysql.err.OperationalError(1205, "lock wait timeout"), CONFLICT),
         (pymysql.err.OperationalError(1969, "max_statement_time"), CONFLICT),
+        (pymysql.err.OperationalError(3101, "rolled back by group replication"), CONFLICT),
         (pymysql.err.OperationalError(2013, "lost connection"), LOST),
         (pymysql.err.OperationalError(2006, "gone away"), LOST),
         (pymysql.err.OperationalError(2003, "cannot connect"), LOST),
