@@ -27,19 +27,23 @@ class Tidying:
         self._tidied = -math.inf
         self._fails = False
 
-    def tidy(self, idle: bool = False) -> None:
-        """Tidy up now and then, for a moment, more rarely while nothing is run. Whether it works matters to nobody."""
+    def tidy(self, idle: bool = False) -> bool:
+        """Tidy up now and then, for a moment, more rarely while nothing is run. Whether it works matters to nobody.
+
+        Returns whether there was more to be removed than that moment allowed.
+        """
         now = self._clock()
         if now < self._tidied + (self._completion.tidying if idle else _TIDYING):
-            return
+            return False
         self._tidied = now
         try:
             while self._completion.tidy():
                 if self._clock() >= now + _TIDYING_SPAN:
                     self._tidied = -math.inf
-                    break
+                    return True
             self._fails = False
         except Exception as error:  # noqa: BLE001 – a poll must not fail for what it does besides
             if not self._fails and not self._store.is_unavailable(error):
                 log.warning("tidying up fails: %s", error)
             self._fails = True
+        return False

@@ -38,6 +38,9 @@ _LISTENING = 6
 _BURST = 1.0
 """Seconds for which old rows can wait, while something is found or due within as many: who is busy has no time."""
 
+_BETWEEN_TIDYING = 0.05
+"""Seconds between two moments of removing old rows while nothing is run and there are more: as long as one lasts."""
+
 _SOON = 10.0
 """Seconds before something is due in which a sibling is to be ready for it."""
 
@@ -235,7 +238,9 @@ class Lane:
         now = self._clock()
         self._busy_since = math.inf if is_calm else min(self._busy_since, now)
         if is_calm or now > self._busy_since + _BURST:
-            self.source.tidy(idle=is_calm)
+            more = self.source.tidy(idle=is_calm)
+            if more and is_calm:
+                self._vigil.look_within(_BETWEEN_TIDYING)
 
     def _failed(self, error: Exception) -> None:
         """Log a failing poll once for as long as it fails the same way, and come back less and less often."""

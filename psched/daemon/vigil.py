@@ -117,6 +117,10 @@ class Vigil:
         """Nobody calls any more: look as often as one who is not called."""
         self._next = min(self._next, self._looked + self._some(self._interval))
 
+    def look_within(self, seconds: float) -> None:
+        """Look again after so many seconds at the latest."""
+        self._next = min(self._next, self.clock() + seconds)
+
     def look_now(self) -> None:
         """Look at once, since something may have happened unheard."""
         self._next = self.clock()

@@ -25,6 +25,7 @@ class Road:
         """`pace`: seconds between two tasks, up to `until`. `taken`: by others, before this lane comes."""
         self.time = self.due = 1000.0
         self.tidied: list[float] = []
+        self.old = 0
         self._pace = pace
         self._until = self.time + until
         self._taken = taken
@@ -49,8 +50,9 @@ class Road:
     def _next_due(self, *_: object) -> float | None:
         return None if self.due > self._until else max(self.due - self.time, 0.0)
 
-    def _tidy(self, idle: bool = False) -> None:
+    def _tidy(self, idle: bool = False) -> bool:
         self.tidied.append(self.time)
+        return len(self.tidied) < self.old
 
 
 @pytest.mark.parametrize("taken", [False, True])
@@ -67,6 +69,16 @@ def test_a_burst_is_not_kept_waiting_by_what_is_old() -> None:
     road.drive(20)
     assert road.tidied
     assert min(road.tidied) > 1000.9
+
+
+def test_an_idle_lane_removes_old_rows_until_none_is_left() -> None:
+    road = Road(1.0, until=-1.0)
+    road.old = 100
+    road.drive(6)
+    assert len(road.tidied) >= 100
+    assert road.tidied[99] < 1006.0
+    rests = [after - before for before, after in itertools.pairwise(road.tidied[100:])]
+    assert all(rest > 0.5 for rest in rests)
 
 
 class Refusing(Alone):
