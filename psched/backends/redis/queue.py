@@ -25,6 +25,9 @@ from psched.store import StoreSettings
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _PAGE = 500
 """Rows looked at by one script."""
+_AT_ONCE = 5000
+_BYTES_AT_ONCE = 4_000_000
+"""Tasks, and characters of their data, that one script submits: 50 ms in which the server does nothing else."""
 _PRIORITIES = range(-100, 101)
 """What a priority may be; a line's order has no place for more."""
 
@@ -43,17 +46,21 @@ class RedisTaskStore(RedisLeaseStore):
         super().__init__(server, Table(server, table, "queue"), holder, claimed)
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
-        """Create tasks in one script, and return the keys that existed before.
+        """Create tasks, some thousands by one script, and return the keys that existed before.
 
         Within `advance` they are written with that, or not at all, and nothing is returned.
         """
-        arguments: builtins.list[Argument] = [new_number(), _columns(tasks, self.max_data_size)]
+        words = [_words(task, self.max_data_size) for task in tasks]  # of all, before any is written
         if connection is None:
-            return [key.decode() for key in self._run("submit", *arguments, "many" if len(tasks) > 1 else "one")]
+            return [key for part in _parts(words) for key in self._submit(part)]
         if not isinstance(connection, Handover) or not self._server.is_same(connection.server):
             raise NotSupportedError("connection: a queue on Redis takes no part in transactions; submit without it")
-        connection.submit(self._table.meta, arguments)
+        connection.submit(self._table.meta, [new_number(), _columns(words)])
         return []
+
+    def _submit(self, words: Sequence[Sequence[str]]) -> builtins.list[str]:
+        present = self._run("submit", new_number(), _columns(words), "many" if len(words) > 1 else "one")
+        return [key.decode() for key in present]
 
     def get(self, key: str) -> TaskRow | None:
         """Return the task, or None."""
@@ -147,12 +154,23 @@ class RedisTaskStore(RedisLeaseStore):
         return answer
 
 
-def _columns(tasks: Sequence[NewTask], max_data_size: int) -> str:
-    """Return what the script that submits takes of tasks, as JSON. Raises ValueError.
+def _parts(words: Sequence[Sequence[str]]) -> Iterator[Sequence[Sequence[str]]]:
+    """Yield the tasks in parts that one script writes in a moment, while nobody else is served."""
+    first, size = 0, 0
+    for place, (_, _, data, *_) in enumerate(words):
+        size += len(data)
+        if place > first and (place - first >= _AT_ONCE or size > _BYTES_AT_ONCE):
+            yield words[first:place]
+            first, size = place, len(data)
+    yield words[first:]
+
+
+def _columns(words: Sequence[Sequence[str]]) -> str:
+    """Return what the script that submits takes of tasks, as JSON.
 
     A column is a list, or what it has in common: it takes a tenth of the time that an argument for each value does.
     """
-    keys, *rest = zip(*[_words(task, max_data_size) for task in tasks], strict=True)
+    keys, *rest = zip(*words, strict=True)
     return _ENCODER.encode([keys, *(column if column.count(column[0]) < len(column) else column[0] for column in rest)])
 
 

@@ -1,0 +1,57 @@
+"""Many tasks that are submitted at once go in parts, so that nobody else waits for long."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from psched.backends.redis.queue import RedisTaskStore
+from psched.model import NewTask
+from tests.stores.queue.bench import QueueBench, keys_in
+from tests.stores.rows import RedisRows
+
+
+@pytest.mark.parametrize("size", [1, 3000])
+def test_many_tasks_are_submitted_in_parts(tasks: QueueBench, size: int) -> None:
+    assert isinstance(tasks.rows, RedisRows)
+    store = tasks.queue()
+    assert store.submit([NewTask("key", "t"), NewTask("other", "t")]) == []  # the server knows the script
+    count = 12_000 if size == 1 else 3000
+    new = [NewTask(f"key{n:05}", "t", {"a": "x" * size}) for n in range(count)]
+    before = calls_of_scripts(tasks.rows)
+    assert store.submit(new) == []
+    assert calls_of_scripts(tasks.rows) - before == 3
+    assert keys_in(store) == sorted(["key", "other", *(task.key for task in new)])
+
+
+def test_a_submit_that_failed_midway_may_be_repeated(tasks: QueueBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tasks.queue()
+    assert isinstance(store, RedisTaskStore)
+    new = [NewTask(f"key{n:05}", "t") for n in range(12_000)]
+    submit, parts = store._submit, []
+
+    def failing(words: object) -> list[str]:
+        parts.append(words)
+        if len(parts) == 2:
+            raise redis.ResponseError("the server does not want to")
+        return submit(words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "_submit", failing)
+    with pytest.raises(redis.ResponseError):
+        store.submit(new)
+    assert len(keys_in(store)) == 5000
+    assert store.submit(new) == [task.key for task in new[:5000]]
+    assert len(keys_in(store)) == 12_000
+
+
+def test_nothing_is_written_when_the_last_one_cannot_be(tasks: QueueBench) -> None:
+    store = tasks.queue()
+    new = [NewTask(f"key{n:05}", "t") for n in range(6000)]
+    with pytest.raises(ValueError, match="JSON"):
+        store.submit([*new, NewTask("bad", "t", {"a": float("nan")})])
+    assert keys_in(store) == []
+
+
+def calls_of_scripts(rows: RedisRows) -> int:
+    found = rows.client.info("commandstats")
+    return sum(int(found.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("evalsha", "eval"))
