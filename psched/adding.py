@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from psched.errors import NotSupportedError
 from psched.model import NewSchedule, Policy, Rule, ScheduleRow
 from psched.payload import check_key
-from psched.rules import Terms, checked_policy, checked_rule, checked_type, first_match
+from psched.rules import Terms, check_enqueued_key, check_time, checked_policy, checked_rule, checked_type, first_match
 from psched.store import ScheduleStore
 
 _ALL = Policy()
@@ -30,7 +30,11 @@ class NewRows:
 
     def _row(self, new: NewSchedule) -> ScheduleRow:
         policy = self._policy(new)
+        for name, time in (("next_time", new.next_time), ("next_run_time", new.next_run_time)):
+            if time is not None:
+                check_time(name, time)
         rule, first = self._rule_and_first(new)
+        check_enqueued_key(check_key(new.key), checked_type(new.type))
         return ScheduleRow(
             check_key(new.key),
             checked_type(new.type),

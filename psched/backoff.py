@@ -14,6 +14,12 @@ _LONGEST = 1e9
 """Seconds (31 years): more is a slip."""
 
 
+def check_wait(name: str, seconds: object) -> None:
+    """Raise ValueError unless `seconds` is a number of seconds that can be waited for, 0 to 1,000,000,000."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= _LONGEST:
+        raise ValueError(f"{name} must be a number of seconds from 0 to {_LONGEST:.0f}, got {seconds!r:.40}")
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """Waits that grow: `first` seconds after the first attempt, `factor` times as long after each further one.

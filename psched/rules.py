@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TypedDict
 
 from psched import cron
 from psched.ledger import PAUSED, SKIPPED, Entry
 from psched.model import CATCH_UP, Policy, Rule, ScheduleRow
-from psched.payload import check_key
+from psched.payload import MAX_KEY_LENGTH, check_key
+
+ENQUEUED = re.compile(r"^enqueue(\.|\Z)")
+"""The types of schedules that submit tasks (`psched.handlers.enqueue`)."""
 
 NEVER = 253_370_764_800.0
 """When a paused schedule is due: the year 9999."""
@@ -141,10 +145,26 @@ def checked_rule(rule: Rule, dialect: str) -> Rule:
     return rule
 
 
+def check_enqueued_key(key: str, type: str) -> None:
+    """Raise ValueError for a schedule that submits tasks when its key leaves no room for their keys, `<key>@<time>`."""
+    longest = MAX_KEY_LENGTH - len(f"@{int(NEVER)}")
+    if ENQUEUED.match(type) and len(key) > longest:
+        raise ValueError(
+            f"key has {len(key)} characters, but a schedule of the type {type[:40]!r} submits tasks whose keys are the "
+            f"schedule's followed by @ and the time; at most {longest} leave room for that"
+        )
+
+
+def check_time(name: str, time: object) -> None:
+    """Raise ValueError unless `time` is unix seconds that a calendar can show."""
+    if isinstance(time, bool) or not isinstance(time, int | float) or not abs(time) < 253_402_300_800:
+        raise ValueError(f"{name} must be unix seconds of a year up to 9999, got {time!r:.40}")
+
+
 def check_delay(delay: object) -> None:
     """Raise ValueError unless `delay` is a number of seconds of at most some 300 years."""
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) < 1e10:
-        raise ValueError(f"delay must be a number of seconds, got {delay!r}")
+        raise ValueError(f"delay must be a number of seconds of at most 300 years, got {delay!r:.40}")
 
 
 def checked_type(type: object) -> str:

@@ -11,7 +11,18 @@ from psched.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
 from psched.model import Rule, ScheduleRow
 from psched.pauses import paused, resumed, run_now
 from psched.payload import pack
-from psched.rules import Terms, checked_policy, checked_rule, checked_type, first_match, moved, regular_of, with_regular
+from psched.rules import (
+    Terms,
+    check_enqueued_key,
+    check_time,
+    checked_policy,
+    checked_rule,
+    checked_type,
+    first_match,
+    moved,
+    regular_of,
+    with_regular,
+)
 from psched.store import ScheduleStore
 
 _TRIES = 100
@@ -75,7 +86,7 @@ class Schedule:
         def change(seen: ScheduleRow) -> ScheduleRow:
             wanted = replace(
                 seen,
-                type=seen.type if type is None else checked_type(type),
+                type=seen.type if type is None else self._checked_type(type),
                 data=seen.data if data is None else dict(data),
                 rule=self._ruled(seen.rule, cron, timezone, delay),
                 policy=checked_policy(seen.policy, terms),
@@ -83,11 +94,18 @@ class Schedule:
             timed = self._timed(regular_of(seen), regular_of(wanted), next_time, next_run_time)
             return with_regular(wanted, timed) if seen.is_extra else timed
 
+        for name, time in (("next_time", next_time), ("next_run_time", next_run_time)):
+            if time is not None:
+                check_time(name, time)
         if data is not None:
             pack(dict(data), max_size=self._store.max_data_size)
         if terms:
             self._refuse_without_policies("policies")
         self._compare_and_set(MODIFY, lambda seen: (change(seen), None))
+
+    def _checked_type(self, type: str) -> str:
+        check_enqueued_key(self.key, checked_type(type))
+        return type
 
     def pause(self) -> None:
         """Let nothing be due until `resume`; a run in progress goes on, and is not tried again meanwhile.

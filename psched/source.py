@@ -25,6 +25,9 @@ from psched.unfit import Sieve
 
 log = logging.getLogger(__name__)
 
+_MOST = 100_000
+"""Rows that one poll may be asked for."""
+
 _ROUNDS = 50
 """How often one poll acquires anew when nothing of what it got can be run; what is due behind that must not wait."""
 
@@ -91,6 +94,9 @@ class Source:
         `ahead`: the caller runs them one after another and renews the leases meanwhile, so they may start short. He
         also calls `tidy` when nobody waits for an answer.
         """
+        given: object = max_acquire
+        if not isinstance(given, int) or given > _MOST:
+            raise ValueError(f"max_acquire must be a whole number of at most {_MOST}, got {max_acquire!r:.40}")
         if not ahead:
             self.tidy()
         started = not ahead or max_acquire == 1

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from psched.backoff import Backoff
+from psched.backoff import Backoff, check_wait
 from psched.clock import Clock, boottime
 from psched.errors import (
     IdempotentAlreadyFinishedError,
@@ -225,12 +225,13 @@ class Task:
 
         A run whose attempts are used up has failed for good instead: a queue task becomes `failed`, a schedule moves
         on. A queue task that was to be cancelled becomes `cancelled`.
-        `error` is kept with the row for those who look. Raises like `finish`.
+        `error` is kept with the row for those who look. Raises like `finish`, and ValueError for a wait that is no
+        number of seconds from 0 to 1,000,000,000.
         """
         wait = retry_wait.seconds(self.attempts) if isinstance(retry_wait, Backoff) else retry_wait
-        if wait is not None and not wait >= 0:
-            raise ValueError(f"retry_wait must be 0 or more seconds, got {retry_wait!r}")
-        if wait is None:
+        if wait is not None:
+            check_wait("retry_wait", wait)
+        else:
             wait = self._source.retry_seconds(self._row.attempts)
         self._retry_wait, self._failed = wait, error is not None
         self._settle("retried", lambda claim: self._source.retry(claim, wait, error, self._deadline, self.max_attempts))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from psched.application.base import Base
 from psched.application.event_loop import CancellableRun, EventLoops
 from psched.application.routing import HandlerFactory, check_pattern
-from psched.backoff import Backoff
+from psched.backoff import Backoff, check_wait
 from psched.errors import ConfigError
 from psched.task import Task
 from psched.type_filter import Pattern, matches
@@ -141,13 +141,20 @@ class FunctionHandler(Base):
 
 def _checked_wait(pattern: Pattern, wait: float | Mapping[str, Any] | Backoff | None) -> float | Backoff | None:
     if wait is None or isinstance(wait, int | float):
-        if wait is not None and not wait >= 0:
-            raise ConfigError(f"retry_wait of {pattern!r} must be 0 or more seconds, got {wait!r}")
+        if wait is not None:
+            _check_seconds(f"retry_wait of {pattern!r}", wait)
         return wait
     try:
         return Backoff.of(wait)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"retry_wait of {pattern!r}: {error}") from error
+
+
+def _check_seconds(name: str, seconds: float) -> None:
+    try:
+        check_wait(name, seconds)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _name(function: object) -> str:

@@ -14,7 +14,6 @@ over once its task is in the queue: a long task delays no further one.
 from __future__ import annotations
 
 import logging
-import re
 from typing import Annotated, Any, ClassVar
 
 from attrs import Factory, asdict, frozen
@@ -24,6 +23,7 @@ from psched.application.routing import Routes
 from psched.handlers.instructions import mapping, number, read, text
 from psched.model import NewTask
 from psched.queue import checked_task
+from psched.rules import ENQUEUED
 from psched.structuring import Check
 from psched.task import Task
 
@@ -62,7 +62,7 @@ class EnqueueHandler(Base):
 class Enqueue(Dispatch):
     """The application."""
 
-    routes: ClassVar[Routes] = {re.compile(r"^enqueue(\.|\Z)"): EnqueueHandler}
+    routes: ClassVar[Routes] = {ENQUEUED: EnqueueHandler}
 
 
 def task_for(occurrence: Task) -> NewTask:
