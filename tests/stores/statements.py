@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from tests.stores.bench import Bench
@@ -107,6 +108,20 @@ def watched(bench: Bench, locks: bool = False) -> Iterator[Watch]:
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", before)
         sa.event.remove(sa.Engine, "after_cursor_execute", after)
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes of `data` each answer had of those that are read as mappings, as whole rows are."""
+    found: list[int] = []
+
+    def mappings(result: sa.CursorResult[Any]) -> sa.MappingResult:
+        kept = result.freeze()
+        found.append(sum(len(row.get("data") or "") for row in kept().mappings()))
+        return kept().mappings()
+
+    monkeypatch.setattr(sa.CursorResult, "mappings", mappings)
+    return found
 
 
 @contextlib.contextmanager

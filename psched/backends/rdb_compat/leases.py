@@ -32,14 +32,17 @@ from sqlalchemy import (
     update,
 )
 
+from psched.backends.rdb.claiming import count_within
 from psched.backends.rdb_compat.fences import Fence, Settled, refusal, rounded_up, shows
 from psched.backends.rdb_compat.foreign import ForeignRows
+from psched.backends.sql.pages import stored_bytes
 from psched.clock import boottime
 from psched.dialects import forks
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 from psched.errors import IdempotentAlreadyFinishedError, ScheduleError
 from psched.model import Claim, Lease, Retry, Row
+from psched.payload import MAX_BATCH_SIZE
 from psched.store import Accepts
 
 _WAIT = attrgetter("wait")
@@ -50,13 +53,16 @@ _PAGE = 5000
 """Places (due times and keys) read by one statement, where rows are known that cannot be run here."""
 
 _LOOKED_AT = 100
-"""Rows read by one statement to find out which of them can be run here: few, since their data may be large."""
+"""Rows read by one statement, at the most, to find out which of them can be run here."""
 
 _LOOKED_BEHIND = 20_000
 """Rows read by one acquire at the most; those behind more foreign rows wait for the next one."""
 
 Reader = Callable[[Mapping[Any, Any]], Row]
 """Makes of a stored row what the engine knows."""
+
+Sized = Sequence[Any]
+"""A key, and the bytes of the stored data of its row."""
 
 Judge = Callable[[Any], str | None]
 """Says why psched cannot run a row, None when it can."""
@@ -87,15 +93,19 @@ class CompatLeases:
     def acquire(self, limit: int, alive_time: float, accepts: Accepts | None) -> list[Claim]:
         """Lease up to `limit` due rows that can be run here, and write to no other.
 
+        Rows are taken while their stored data has at most `MAX_BATCH_SIZE` bytes together, and one in any case.
         When the answer was lost, these leases end by themselves.
         """
         if limit <= 0:
             return []
         self._foreign.are_known(accepts)
-        claims, foreign = self._acquire(limit, alive_time, accepts)
-        if foreign and len(claims) < limit and self._look_behind(limit - len(claims), accepts):
-            further, _ = self._acquire(limit - len(claims), alive_time, accepts)
-            claims += further
+        values = {"limit": limit, "alive": math.ceil(alive_time), "budget": MAX_BATCH_SIZE, "least": 1}
+        claims, size, foreign = self._acquire(values, accepts)
+        left = limit - len(claims)
+        if foreign and left and size < MAX_BATCH_SIZE and self._look_behind(left, accepts):
+            least = 0 if claims else 1
+            rest = {**values, "limit": left, "budget": MAX_BATCH_SIZE - size, "least": least}
+            claims += self._acquire(rest, accepts)[0]
         return claims
 
     def next_due(self, accepts: Accepts | None) -> float | None:
@@ -216,22 +226,21 @@ class CompatLeases:
         )
         return update(self._table).where(*under_lease, *conditions).values(values)
 
-    def _acquire(self, limit: int, alive_time: float, accepts: Accepts | None) -> tuple[list[Claim], bool]:
-        """Lease rows; tell, too, whether there were foreign ones among those that were chosen."""
-        values = {"limit": limit, "alive": math.ceil(alive_time)}
+    def _acquire(self, values: Mapping[str, Any], accepts: Accepts | None) -> tuple[list[Claim], int, bool]:
+        """Lease rows; tell, too, how many bytes they have, and whether there were foreign ones among the chosen."""
 
-        def work(connection: Connection, uncertain: bool) -> tuple[list[Claim], bool]:
+        def work(connection: Connection, uncertain: bool) -> tuple[list[Claim], int, bool]:
             with self.alone(connection) as may_claim:
-                return claimed(connection) if may_claim else ([], False)
+                return claimed(connection) if may_claim else ([], 0, False)
 
-        def claimed(connection: Connection) -> tuple[list[Claim], bool]:
+        def claimed(connection: Connection) -> tuple[list[Claim], int, bool]:
             with self._database.transaction(connection):
                 rows = self._choose(connection, values)
-                claims = [claim for row in rows if (claim := self._claim(row, accepts)) is not None]
+                claims = {row["id"]: claim for row in rows if (claim := self._claim(row, accepts)) is not None}
                 if claims:
-                    keys = [claim.row.key for claim in claims]
-                    connection.execute(self._renew, {"keys": keys, "end": rows[0]["lease_end"]})
-            return claims, len(claims) < len(rows)
+                    connection.execute(self._renew, {"keys": list(claims), "end": rows[0]["lease_end"]})
+            size = sum(row["bytes"] for row in rows if row["id"] in claims)
+            return list(claims.values()), size, len(claims) < len(rows)
 
         return self._database.run(work)
 
@@ -268,12 +277,29 @@ class CompatLeases:
 
     def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
         """Return rows to be leased, locked, with `lease_end`; of foreign ones those that are not known yet."""
-        if not self._foreign:
+        if self._foreign:
+            return self._take(connection, [key for key, _ in self._places(connection, values["limit"])], values)
+        if values["limit"] <= values["least"]:
             return connection.execute(self._due, values).mappings().all()
-        return self._take(connection, [key for key, _ in self._places(connection, values["limit"])], values)
+        return self._take_sized(connection, connection.execute(self._due_sizes, values).all(), values)
 
     def _take(self, connection: Connection, keys: Sequence[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        """Return the rows of these keys that are still due, locked, in the order of the keys."""
+        """Return the first rows of these keys, as many as may be taken together; see `_take_sized`."""
+        if len(keys) > values["least"]:
+            return self._take_sized(connection, self._sized(connection, keys), values)
+        return self._take_sized(connection, [(key, 0) for key in keys], values)
+
+    def _sized(self, connection: Connection, keys: Sequence[Any]) -> Sequence[Sized]:
+        """Return the keys that are still there, in their order, with the bytes of their data."""
+        sizes: dict[Any, int] = {row[0]: row[1] for row in connection.execute(self._sizes, {"keys": keys})}
+        return [(key, sizes[key]) for key in keys if key in sizes]
+
+    def _take_sized(
+        self, connection: Connection, sized: Sequence[Sized], values: Mapping[str, Any]
+    ) -> Sequence[RowMapping]:
+        """Return the first rows, as many as :budget has bytes for, :least in any case; locked, those still due."""
+        count = count_within([size for _, size in sized], values["budget"], values["least"])
+        keys = [key for key, _ in sized[:count]]
         if not keys:
             return []
         taken = connection.execute(self._lock_due, {**values, "keys": keys}).mappings()
@@ -300,12 +326,18 @@ class CompatLeases:
         runnable = 0
         keys = [key for key, _ in self._database.run(lambda connection, _: self._places(connection, _LOOKED_BEHIND))]
         for start in range(0, len(keys), _LOOKED_AT):
-            values = {"keys": keys[start : start + _LOOKED_AT]}
-            rows = self._database.run(partial(self._read_rows, values))
-            runnable += sum(self._runnable(row, accepts) is not None for row in rows)
+            sized = self._database.run(partial(self._sizes_of, keys[start : start + _LOOKED_AT]))
+            while sized and runnable < wanted:
+                count = count_within([size for _, size in sized], MAX_BATCH_SIZE, 1)
+                rows = self._database.run(partial(self._read_rows, {"keys": [key for key, _ in sized[:count]]}))
+                runnable += sum(self._runnable(row, accepts) is not None for row in rows)
+                sized = sized[count:]
             if runnable >= wanted:
                 break
         return runnable > 0
+
+    def _sizes_of(self, keys: Sequence[Any], connection: Connection, _: bool) -> Sequence[Sized]:
+        return self._sized(connection, keys)
 
     def _read_rows(self, values: Mapping[str, Any], connection: Connection, _: bool) -> Sequence[RowMapping]:
         return connection.execute(self._read_keys, values).mappings().all()
@@ -359,10 +391,16 @@ class CompatLeases:
         now = seconds(now_ms())
         lease_end = (seconds(now_ms() + 999) + bindparam("alive", type_=BigInteger)).label("lease_end")
         of_keys = c.id.in_(bindparam("keys", expanding=True))
-        self._seen = [*c, self.occurrence, now.label("now")]
+        size = stored_bytes(c.data).label("bytes")
+        self._seen = [*c, self.occurrence, now.label("now"), size]
         due = select(*self._seen, lease_end).where(c.timeout <= now).order_by(c.timeout, c.id)
         self._due = due.limit(bindparam("limit")).with_for_update(skip_locked=True)
-        self._lock_due = due.where(of_keys).order_by(None).with_for_update(skip_locked=True)
+        places = select(c.id, size).where(c.timeout <= now).order_by(c.timeout, c.id)
+        self._due_sizes = places.limit(bindparam("limit")).with_for_update(skip_locked=True)
+        self._sizes = select(c.id, size).where(of_keys)
+        # The sum keeps a database that has no statistics yet from reading the index of due times for a few keys.
+        self._lock_due = select(*self._seen, lease_end).where(of_keys, c.timeout + 0 <= now)
+        self._lock_due = self._lock_due.with_for_update(skip_locked=True)
         self._read_keys = select(*self._seen).where(of_keys)
         self._due_places, self._due_places_after = self._pages_of_places(c.timeout <= now)
         self._all_places, self._all_places_after = self._pages_of_places()

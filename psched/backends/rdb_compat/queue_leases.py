@@ -125,7 +125,8 @@ class CompatQueueLeases(CompatLeases):
         lease_end = (seconds(now_ms() + 999) + bindparam("alive", type_=Integer)).label("lease_end")
         self._candidates = self._due_in_turn(now, is_due) if self._is_limited else self._due_by_time(is_due)
         of_keys = c.id.in_(bindparam("keys", expanding=True))
-        self._lock_due = select(*self._seen, lease_end).where(of_keys, *is_due).with_for_update(skip_locked=True)
+        still_due = (c.timeout + 0 > FIRST_TIMEOUT, c.created_at.is_not(None), c.timeout + 0 <= now)
+        self._lock_due = select(*self._seen, lease_end).where(of_keys, *still_due).with_for_update(skip_locked=True)
         self._all_places, self._all_places_after = self._pages_of_places(*is_live)
         self._retired = {
             "timeout": seconds(now_ms()) - RETIRED + bindparam("retention", type_=Integer),

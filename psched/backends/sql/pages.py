@@ -5,13 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, RowMapping, Select, Table, bindparam, or_, select
+from sqlalchemy import Column, ColumnElement, Connection, Integer, RowMapping, Select, Table, bindparam, or_, select
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import GenericFunction
 
 from psched.dialects.database import Database
 from psched.dialects.once import once
 
 _PAGE = 500
 """Rows read at once."""
+
+
+class stored_bytes(GenericFunction[int]):  # noqa: N801
+    """How many bytes a column of text or bytes has (SQLite: characters, where it is text); 0 for NULL."""
+
+    type = Integer()
+    inherit_cache = True
+
+
+@compiles(stored_bytes)
+def _stored_bytes(element: stored_bytes, compiler: SQLCompiler, **options: Any) -> str:
+    # octet_length, which SQLite has only since 3.43, does not read a large value on PostgreSQL, as length does of text.
+    name = "length" if compiler.dialect.name == "sqlite" else "octet_length"
+    return f"coalesce({name}({compiler.process(element.clauses, **options)}), 0)"
 
 
 class Pages:
