@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import zlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 MAX_KEY_LENGTH = 255
@@ -22,6 +23,16 @@ MAX_DATA_SIZE = 16_000_000
 
 MAX_BATCH_SIZE = 16_000_000
 """Bytes of JSON that one acquire takes, unless its first row alone has more."""
+
+
+def count_within(sizes: Sequence[int], budget: int, least: int) -> int:
+    """Return how many of the first rows have at most `budget` bytes together; `least` in any case."""
+    total = 0
+    for place, size in enumerate(sizes):
+        total += size
+        if total > budget and place >= least:
+            return place
+    return len(sizes)
 
 
 def check_key(key: object) -> str:

@@ -95,6 +95,16 @@ class ExactText(String):
     """Text that compares byte by byte: case, accents and trailing spaces make a difference. Four-byte UTF-8 fits."""
 
 
+class UndecodableText(bytes):
+    """A stored text that is no UTF-8, which SQLite may hold, apart from a BLOB of the same bytes."""
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether the other is such a text, too, of the same bytes."""
+        return isinstance(other, UndecodableText) and super().__eq__(other)
+
+    __hash__ = bytes.__hash__
+
+
 class LongText(Text):
     """Text of at least 15 MB."""
 

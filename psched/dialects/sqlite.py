@@ -20,7 +20,7 @@ from sqlalchemy.pool import QueuePool
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from psched.dialects import base
-from psched.dialects.base import Fault, now_ms
+from psched.dialects.base import Fault, UndecodableText, now_ms
 from psched.dialects.insertion import given_rows
 from psched.errors import ConfigError
 
@@ -137,7 +137,7 @@ def _text(stored: bytes) -> str | bytes:
     try:
         return stored.decode()
     except UnicodeDecodeError:
-        return stored
+        return UndecodableText(stored)
 
 
 def _code(error: DBAPIError) -> int:

@@ -118,6 +118,18 @@ def test_all_types_are_taken_when_none_is_refused(shared: Shared) -> None:
     assert keys_of(shared.store.acquire(10, 100)) == ["key1"]
 
 
+def test_rows_whose_keys_are_no_text_keep_nothing_waiting(shared: Shared) -> None:
+    if shared.bench.database != "sqlite":
+        return  # the others store no such key
+    for n in range(8):
+        shared.insert(f"bad{n}", data=OURS, timeout=LONG_AGO + n)
+    for kind, half in (("TEXT", "< 'bad4'"), ("BLOB", "BETWEEN 'bad4' AND 'bad9'")):
+        assert shared.bench.execute(f"UPDATE {{table}} SET id = CAST(X'FF' || id AS {kind}) WHERE id {half}") == 4
+    shared.insert("ours", data=OURS, timeout=LONG_AGO + 9)
+    assert shared.take(3) == ["ours"]
+    assert shared.take(3) == []
+
+
 def test_a_row_that_comes_to_be_ours_is_run(shared: Shared) -> None:
     shared.insert("key", data=THEIRS)
     assert shared.take() == []

@@ -17,7 +17,7 @@ from psched.dialects.given import Compiled, OfKeys
 from psched.dialects.insertion import as_parameter
 from psched.dialects.once import once, shared
 from psched.dialects.pairs import Executing
-from psched.payload import MAX_BATCH_SIZE
+from psched.payload import MAX_BATCH_SIZE, count_within
 
 Parameters = dict[str, Any]
 ClaimedRow = Sequence[Any]
@@ -80,16 +80,6 @@ class WantedTypes:
         """The parameters :type_0, :type_1, and so on, and :types."""
         each = type_parameters((*self.types, *self.types[-1:] * (self.shape.count - len(self.types))))
         return each if self.apart else {**each, "types": types_parameter(self.types)}
-
-
-def count_within(sizes: Sequence[int], budget: int, least: int) -> int:
-    """Return how many of the first rows have at most `budget` bytes together; `least` in any case."""
-    total = 0
-    for place, size in enumerate(sizes):
-        total += size
-        if total > budget and place >= least:
-            return place
-    return len(sizes)
 
 
 def after_rows(parameters: Parameters, sizes: Sequence[object]) -> Parameters:

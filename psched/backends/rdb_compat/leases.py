@@ -32,17 +32,16 @@ from sqlalchemy import (
     update,
 )
 
-from psched.backends.rdb.claiming import count_within
 from psched.backends.rdb_compat.fences import Fence, Settled, refusal, rounded_up, shows
 from psched.backends.rdb_compat.foreign import ForeignRows
-from psched.backends.sql.pages import stored_bytes
+from psched.backends.sql.pages import ByKeys, stored_bytes
 from psched.clock import boottime
 from psched.dialects import forks
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 from psched.errors import IdempotentAlreadyFinishedError, ScheduleError
 from psched.model import Claim, Lease, Retry, Row
-from psched.payload import MAX_BATCH_SIZE
+from psched.payload import MAX_BATCH_SIZE, count_within
 from psched.store import Accepts
 
 _WAIT = attrgetter("wait")
@@ -291,20 +290,14 @@ class CompatLeases:
 
     def _sized(self, connection: Connection, keys: Sequence[Any]) -> Sequence[Sized]:
         """Return the keys that are still there, in their order, with the bytes of their data."""
-        sizes: dict[Any, int] = {row[0]: row[1] for row in connection.execute(self._sizes, {"keys": keys})}
-        return [(key, sizes[key]) for key in keys if key in sizes]
+        return [(row["id"], row["bytes"]) for row in self._sizes.read(connection, keys)]
 
     def _take_sized(
         self, connection: Connection, sized: Sequence[Sized], values: Mapping[str, Any]
     ) -> Sequence[RowMapping]:
         """Return the first rows, as many as :budget has bytes for, :least in any case; locked, those still due."""
         count = count_within([size for _, size in sized], values["budget"], values["least"])
-        keys = [key for key, _ in sized[:count]]
-        if not keys:
-            return []
-        taken = connection.execute(self._lock_due, {**values, "keys": keys}).mappings()
-        rows = {row["id"]: row for row in taken}
-        return [rows[key] for key in keys if key in rows]
+        return self._lock_due.read(connection, [key for key, _ in sized[:count]], values)
 
     def _places(self, connection: Connection, count: int) -> list[tuple[Any, int]]:
         """Return keys and due times of the first rows that are due and not known to be foreign."""
@@ -329,7 +322,7 @@ class CompatLeases:
             sized = self._database.run(partial(self._sizes_of, keys[start : start + _LOOKED_AT]))
             while sized and runnable < wanted:
                 count = count_within([size for _, size in sized], MAX_BATCH_SIZE, 1)
-                rows = self._database.run(partial(self._read_rows, {"keys": [key for key, _ in sized[:count]]}))
+                rows = self._database.run(partial(self._read_rows, [key for key, _ in sized[:count]]))
                 runnable += sum(self._runnable(row, accepts) is not None for row in rows)
                 sized = sized[count:]
             if runnable >= wanted:
@@ -339,8 +332,8 @@ class CompatLeases:
     def _sizes_of(self, keys: Sequence[Any], connection: Connection, _: bool) -> Sequence[Sized]:
         return self._sized(connection, keys)
 
-    def _read_rows(self, values: Mapping[str, Any], connection: Connection, _: bool) -> Sequence[RowMapping]:
-        return connection.execute(self._read_keys, values).mappings().all()
+    def _read_rows(self, keys: Sequence[Any], connection: Connection, _: bool) -> Sequence[RowMapping]:
+        return self._read_keys.read(connection, keys)
 
     def _next_due_of_ours(self, connection: Connection, _: bool) -> float | None:
         statement, after = self._all_places, dict[str, Any]()
@@ -397,11 +390,11 @@ class CompatLeases:
         self._due = due.limit(bindparam("limit")).with_for_update(skip_locked=True)
         places = select(c.id, size).where(c.timeout <= now).order_by(c.timeout, c.id)
         self._due_sizes = places.limit(bindparam("limit")).with_for_update(skip_locked=True)
-        self._sizes = select(c.id, size).where(of_keys)
+        self._sizes = ByKeys(select(c.id, size), c.id)
         # The sum keeps a database that has no statistics yet from reading the index of due times for a few keys.
-        self._lock_due = select(*self._seen, lease_end).where(of_keys, c.timeout + 0 <= now)
-        self._lock_due = self._lock_due.with_for_update(skip_locked=True)
-        self._read_keys = select(*self._seen).where(of_keys)
+        still_due = select(*self._seen, lease_end).where(c.timeout + 0 <= now)
+        self._lock_due = ByKeys(still_due.with_for_update(skip_locked=True), c.id)
+        self._read_keys = ByKeys(select(*self._seen), c.id)
         self._due_places, self._due_places_after = self._pages_of_places(c.timeout <= now)
         self._all_places, self._all_places_after = self._pages_of_places()
         of_lease = [c[name] for name in ("id", "timeout", "created_at") if name in c]

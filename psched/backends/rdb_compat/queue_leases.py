@@ -27,6 +27,7 @@ from psched.backends.rdb_compat.fences import refusal
 from psched.backends.rdb_compat.leases import CompatLeases, seconds
 from psched.backends.rdb_compat.table_lock import TableLock
 from psched.backends.rdb_compat.tables import read_task
+from psched.backends.sql.pages import ByKeys
 from psched.dialects.base import now_ms
 from psched.dialects.database import Database
 from psched.errors import IdempotentAlreadyFinishedError, ScheduleError
@@ -124,9 +125,9 @@ class CompatQueueLeases(CompatLeases):
         self._wait = self._waiting(*is_live)
         lease_end = (seconds(now_ms() + 999) + bindparam("alive", type_=Integer)).label("lease_end")
         self._candidates = self._due_in_turn(now, is_due) if self._is_limited else self._due_by_time(is_due)
-        of_keys = c.id.in_(bindparam("keys", expanding=True))
         still_due = (c.timeout + 0 > FIRST_TIMEOUT, c.created_at.is_not(None), c.timeout + 0 <= now)
-        self._lock_due = select(*self._seen, lease_end).where(of_keys, *still_due).with_for_update(skip_locked=True)
+        still_due_rows = select(*self._seen, lease_end).where(*still_due).with_for_update(skip_locked=True)
+        self._lock_due = ByKeys(still_due_rows, c.id)
         self._all_places, self._all_places_after = self._pages_of_places(*is_live)
         self._retired = {
             "timeout": seconds(now_ms()) - RETIRED + bindparam("retention", type_=Integer),
@@ -134,6 +135,7 @@ class CompatQueueLeases(CompatLeases):
             "resource": None,
         }
         self.retire = self.settling(**self._retired)
+        of_keys = c.id.in_(bindparam("keys", expanding=True))
         self._retire_keys = update(self._table).where(of_keys).values(self._retired)
         self.update_data = self.settling(data=bindparam("content"))
 

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Integer, RowMapping, Select, Table, bindparam, or_, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Integer,
+    LargeBinary,
+    RowMapping,
+    Select,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    or_,
+    select,
+)
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
+from psched.dialects.base import UndecodableText
 from psched.dialects.database import Database
 from psched.dialects.once import once
+from psched.payload import MAX_BATCH_SIZE, count_within
 
 _PAGE = 500
-"""Rows read at once."""
+"""Keys read at once."""
 
 
 class stored_bytes(GenericFunction[int]):  # noqa: N801
@@ -31,6 +48,80 @@ def _stored_bytes(element: stored_bytes, compiler: SQLCompiler, **options: Any) 
     return f"coalesce({name}({compiler.process(element.clauses, **options)}), 0)"
 
 
+class ByKeys:
+    """A SELECT of the rows that have given keys; on SQLite a key may be bytes."""
+
+    def __init__(self, rows: Select[Any], key: Column[Any]) -> None:
+        keys: ColumnElement[Any] = bindparam("keys", expanding=True)
+        self._key = key.name
+        self._statement = rows.where(key.in_(keys))
+        # A text that is no UTF-8 is not found as a BLOB. This reads the whole table, and few tables hold such keys.
+        self._of_bytes = rows.where(cast(key, LargeBinary).in_(keys))
+
+    def read(
+        self, connection: Connection, keys: Sequence[Any], values: Mapping[str, Any] = MappingProxyType({})
+    ) -> list[RowMapping]:
+        """Return the rows that are there, in the order of `keys`."""
+        of_bytes = [key for key in keys if isinstance(key, bytes)]
+        others = [key for key in keys if not isinstance(key, bytes)] if of_bytes else keys
+        rows: dict[Any, RowMapping] = {}
+        for statement, some in ((self._statement, others), (self._of_bytes, of_bytes)):
+            if some:
+                found = connection.execute(statement, {**values, "keys": some}).mappings()
+                rows.update((row[self._key], row) for row in found)
+        return [rows[key] for key in keys if key in rows]
+
+
+class _Rows:
+    """Whole rows by their keys, read at most 16 MB of stored data at once, one row at least."""
+
+    def __init__(self, rows: Select[Any], key: Column[Any]) -> None:
+        self._key = key.name
+        self._sizes = ByKeys(select(key, stored_bytes(key.table.c.data).label("bytes")), key)
+        self._rows = ByKeys(rows, key)
+
+    def read(self, database: Database, keys: Sequence[Any]) -> Iterator[RowMapping]:
+        """Yield the rows that are there, in the order of `keys`."""
+        sized = _read(database, self._sizes, keys)
+        while sized:
+            count = count_within([row["bytes"] for row in sized], MAX_BATCH_SIZE, 1)
+            yield from _read(database, self._rows, [row[self._key] for row in sized[:count]])
+            sized = sized[count:]
+
+
+def _read(database: Database, statement: ByKeys, keys: Sequence[Any]) -> Sequence[RowMapping]:
+    return database.run(lambda connection, _: statement.read(connection, keys))
+
+
+class _Keys:
+    """A SELECT of keys ordered by them, or by due times first, a page at a time."""
+
+    def __init__(self, first: Select[Any], key: Column[Any], due: Column[Any] | None = None) -> None:
+        """`first`: the SELECT of the first page, which names the key `key` and the due time, if there is one, `due`."""
+        self._first = first.limit(_PAGE)
+        after_key: ColumnElement[Any] = bindparam("after_key")
+        # The driver of SQLite would take it for a BLOB, which comes behind any text.
+        after_text = cast(bindparam("after_key", type_=LargeBinary), Text)
+        self._next, self._next_of_text = (
+            self._first.where(*_behind(key, due, after)) for after in (after_key, after_text)
+        )
+
+    def pages(self, database: Database) -> Iterator[list[Any]]:
+        """Yield the keys of each page."""
+        statement, after = self._first, dict[str, Any]()
+        while page := _page(database, statement, after):
+            yield [row["key"] for row in page]
+            after = {f"after_{name}": value for name, value in page[-1].items()}
+            statement = self._next_of_text if isinstance(page[-1]["key"], UndecodableText) else self._next
+
+
+def _behind(key: Column[Any], due: Column[Any] | None, after: ColumnElement[Any]) -> Sequence[ColumnElement[bool]]:
+    if due is None:
+        return [key > after]
+    # The range stands by itself, since MariaDB uses an index for it, but not for (due, key) > (…, …).
+    return [due >= bindparam("after_due"), or_(due > bindparam("after_due"), key > after)]
+
+
 class Pages:
     """All rows of a table, ordered by due time and key.
 
@@ -44,32 +135,21 @@ class Pages:
 
     @once
     def _write_statements(self, table: Table, due: Column[Any], key: Column[Any]) -> None:
-        self._key = key.name
-        self._first = select(due.label("due"), key.label("key")).order_by(due, key).limit(_PAGE)
-        # The range stands by itself, since MariaDB uses an index for it, but not for (due, key) > (…, …).
-        after_key = or_(due > bindparam("after_due"), key > bindparam("after_key"))
-        self._next = self._first.where(due >= bindparam("after_due"), after_key)
-        self._rows = select(*table.c).where(key.in_(bindparam("keys", expanding=True)))
+        self._keys = _Keys(select(due.label("due"), key.label("key")).order_by(due, key), key, due)
+        self._rows = _Rows(select(*table.c), key)
 
     def __iter__(self) -> Iterator[RowMapping]:
-        statement, after = self._first, dict[str, Any]()
-        while places := _page(self._database, statement, after):
-            keys = [place["key"] for place in places]
-            rows = {row[self._key]: row for row in _page(self._database, self._rows, {"keys": keys})}
-            yield from (rows[key] for key in keys if key in rows)
-            statement, after = self._next, {"after_due": places[-1]["due"], "after_key": keys[-1]}
+        for keys in self._keys.pages(self._database):
+            yield from self._rows.read(self._database, keys)
 
 
 def pages_by_key(
     database: Database, rows: Select[Any], key: Column[Any], *conditions: ColumnElement[bool]
 ) -> Iterator[RowMapping]:
-    """Yield those of `rows` that meet `conditions`, ordered by key, read a page at a time."""
-    first = rows.where(*conditions).order_by(key).limit(_PAGE)
-    following = first.where(key > bindparam("after_key"))
-    statement, after = first, dict[str, Any]()
-    while page := _page(database, statement, after):
-        yield from page
-        statement, after = following, {"after_key": page[-1][key.name]}
+    """Yield those of `rows` that meet `conditions`, ordered by key; keys are read a page at a time."""
+    whole = _Rows(rows.where(*conditions), key)
+    for keys in _Keys(select(key.label("key")).where(*conditions).order_by(key), key).pages(database):
+        yield from whole.read(database, keys)
 
 
 def _page(database: Database, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:

@@ -1,0 +1,112 @@
+"""Listing a whole table: however large its rows are, and whatever somebody has made of its keys."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from psched.model import TaskFilter
+from psched.store import ScheduleStore
+from tests.stores.bench import LONG_AGO, Bench
+from tests.stores.places import SQL_PAIRS, STORES, Places, on_sql
+from tests.stores.queue.bench import QueueBench, keys_in
+from tests.stores.queue.conftest import made_bench
+from tests.stores.statements import answers
+
+__all__ = ["answers"]
+
+SIZES = [6, 6, 5, 20, 9, 1, 1]
+KEYS = [f"key{n}" for n in range(len(SIZES))]
+PAGE = 500
+MANY = 600
+
+
+@pytest.fixture
+def most(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A thousandth of the bytes that are read at once, so that the rows of the tests are small."""
+    monkeypatch.setattr("psched.backends.sql.pages.MAX_BATCH_SIZE", 16_000)
+    return 16_000
+
+
+def see_that_little_was_read_at_once(answers: list[int], most: int) -> None:
+    assert sum(answers) >= sum(SIZES) * 1000, "what was read is not seen here"
+    alone = [size for size in answers if size > most]
+    assert all(size < 21_000 for size in alone), answers
+    assert len(alone) == 1, "no row but the one of 20,000 bytes is larger"
+
+
+@on_sql
+def test_listing_schedules_reads_16_mb_at_once(
+    bench: Bench, store: ScheduleStore, most: int, answers: list[int]
+) -> None:
+    for key, size in zip(KEYS, SIZES, strict=True):
+        bench.add(store, key, data={"a": "x" * size * 1000})
+    answers.clear()
+    assert [row.key for row in store.list()] == KEYS
+    see_that_little_was_read_at_once(answers, most)
+
+
+@pytest.mark.parametrize("pair", SQL_PAIRS, ids="-".join)
+def test_listing_tasks_reads_16_mb_at_once(
+    pair: tuple[str, str], places: Places, tmp_path: Path, most: int, answers: list[int]
+) -> None:
+    with made_bench(places, *pair, tmp_path) as bench:
+        store = bench.queue()
+        for key, size in zip(KEYS, SIZES, strict=True):
+            bench.submit(store, [key], data={"a": "x" * size * 1000}, user="one")
+        bench.submit(store, ["other"], user="another")
+        answers.clear()
+        assert keys_in(store, user="one", status="waiting") == KEYS
+        see_that_little_was_read_at_once(answers, most)
+
+
+@pytest.mark.parametrize("same_time", [True, False])
+@pytest.mark.parametrize("type_", STORES)
+def test_schedules_behind_keys_that_are_no_text_are_listed(
+    type_: str, places: Places, tmp_path: Path, same_time: bool
+) -> None:
+    bench = places.bench(type_, "sqlite", tmp_path)
+    bench.make()
+    store = bench.open()
+    lift_checks(bench)
+    bench.fill(store, every_key(), lambda i: LONG_AGO + (0 if same_time else i))
+    spoil_keys(bench)
+    see_all(bench, Counter(row.key for row in store.list()))
+    bench.close()
+
+
+@pytest.mark.parametrize("type_", STORES)
+def test_tasks_behind_keys_that_are_no_text_are_listed(type_: str, places: Places, tmp_path: Path) -> None:
+    with made_bench(places, type_, "sqlite", tmp_path) as bench:
+        store = bench.queue()
+        lift_checks(bench)
+        bench.submit(store, every_key())
+        spoil_keys(bench)
+        see_all(bench, Counter(row.key for row in store.list(TaskFilter())))
+
+
+def every_key() -> list[str]:
+    return [f"{kind}{n:03}" for kind in ("text", "blob", "good") for n in range(MANY)]
+
+
+def lift_checks(bench: Bench | QueueBench) -> None:
+    """Let the table take keys that it forbids."""
+    assert not bench.rows.spoil("no such row", bench.columns.key, "''")
+
+
+def spoil_keys(bench: Bench | QueueBench) -> None:
+    """Make some keys BLOBs, and some text that is no UTF-8."""
+    key = bench.quoted_key
+    for kind in ("text", "blob"):
+        changed = f"UPDATE {{table}} SET {key} = CAST(X'FF' || {key} AS {kind.upper()}) WHERE {key} LIKE '{kind}%'"
+        assert bench.execute(changed) == MANY
+
+
+def see_all(bench: Bench, listed: Counter[str]) -> None:
+    assert MANY > PAGE, "the keys of each kind fill a page"
+    assert [key for key, times in listed.items() if times > 1] == []
+    assert sum(key.startswith("good") for key in listed) == MANY
+    assert sum(key.startswith("\ufffdtext") for key in listed) == MANY
+    assert sum(key.startswith("\ufffdblob") for key in listed) == MANY
