@@ -237,8 +237,9 @@ class ScheduleStore(LeaseStore, Protocol):
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         """Create schedules, all in one transaction, and return the keys that existed before: these are left alone.
 
-        What `add` is told counts, and nothing else of the rows. Idempotent like it. Raises ValueError and
-        NotSupportedError before anything is written.
+        On Redis some hundreds are one transaction; a call that failed midway may be repeated. What `add` is told
+        counts, and nothing else of the rows. Idempotent like it. Raises ValueError and NotSupportedError before
+        anything is written.
         """
         ...
 

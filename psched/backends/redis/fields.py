@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from psched.backends.sql.fields import Fields
 from psched.model import Lease
@@ -41,6 +41,23 @@ _NUMBERS = frozenset(
         *("size", "run_at", "max_running", "priority", "max_attempts", "cancel_requested", "finished_at", "purge_at"),
     ]
 )
+
+
+T = TypeVar("T")
+
+_BYTES_AT_ONCE = 4_000_000
+"""Characters of data that one script writes: some 50 ms in which the server does nothing else."""
+
+
+def parts(rows: Sequence[T], sizes: Sequence[int], most: int) -> Iterator[Sequence[T]]:
+    """Yield new rows, whose data has these sizes, in parts of at most `most` that one script writes in a moment."""
+    first, total = 0, 0
+    for place, size in enumerate(sizes):
+        total += size
+        if place > first and (place - first >= most or total > _BYTES_AT_ONCE):
+            yield rows[first:place]
+            first, total = place, size
+    yield rows[first:]
 
 
 def stored(key: str | bytes, found: Sequence[bytes]) -> dict[str, Any]:

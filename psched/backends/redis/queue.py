@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from psched.backends.rdb.tables import FAILED
 from psched.backends.redis.failures import NO_FAILURE, failure_words
-from psched.backends.redis.fields import lease_of, stored
+from psched.backends.redis.fields import lease_of, parts, stored
 from psched.backends.redis.handover import Handover
 from psched.backends.redis.layout import Table
 from psched.backends.redis.server import Argument, RedisServer
@@ -26,8 +26,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _PAGE = 500
 """Rows looked at by one script."""
 _AT_ONCE = 5000
-_BYTES_AT_ONCE = 4_000_000
-"""Tasks, and characters of their data, that one script submits: 50 ms in which the server does nothing else."""
+"""Tasks that one script submits: 50 ms in which the server does nothing else."""
 _PRIORITIES = range(-100, 101)
 """What a priority may be; a line's order has no place for more."""
 
@@ -52,7 +51,8 @@ class RedisTaskStore(RedisLeaseStore):
         """
         words = [_words(task, self.max_data_size) for task in tasks]  # of all, before any is written
         if connection is None:
-            return [key for part in _parts(words) for key in self._submit(part)]
+            sizes = [len(data) for _, _, data, *_ in words]
+            return [key for part in parts(words, sizes, _AT_ONCE) for key in self._submit(part)]
         if not isinstance(connection, Handover) or not self._server.is_same(connection.server):
             raise NotSupportedError("connection: a queue on Redis takes no part in transactions; submit without it")
         connection.submit(self._table.meta, [new_number(), _columns(words)])
@@ -152,17 +152,6 @@ class RedisTaskStore(RedisLeaseStore):
         if not done:
             raise _refusal(str(arguments[0]), answer[0])
         return answer
-
-
-def _parts(words: Sequence[Sequence[str]]) -> Iterator[Sequence[Sequence[str]]]:
-    """Yield the tasks in parts that one script writes in a moment, while nobody else is served."""
-    first, size = 0, 0
-    for place, (_, _, data, *_) in enumerate(words):
-        size += len(data)
-        if place > first and (place - first >= _AT_ONCE or size > _BYTES_AT_ONCE):
-            yield words[first:place]
-            first, size = place, len(data)
-    yield words[first:]
 
 
 def _columns(words: Sequence[Sequence[str]]) -> str:

@@ -23,7 +23,7 @@ from psched.backends.rdb.schedule_rows import (
 from psched.backends.rdb.tables import CLAIMED_OF_SCHEDULE
 from psched.backends.redis.alarms import RedisAlarms
 from psched.backends.redis.failures import NO_FAILURE, failure_words
-from psched.backends.redis.fields import as_text, milliseconds, reader_of, stored
+from psched.backends.redis.fields import as_text, milliseconds, parts, reader_of, stored
 from psched.backends.redis.handover import Handover
 from psched.backends.redis.layout import Table
 from psched.backends.redis.ledger import RedisLedger
@@ -40,6 +40,8 @@ from psched.store import Also, StoreSettings
 _RUN = Entry()
 _PAGE = 500
 """Rows read at once."""
+_AT_ONCE = 500
+"""Schedules that one script creates: 50 ms in which the server does nothing else."""
 _RUNNING = "running"
 _CLAIMED = CLAIMED_OF_SCHEDULE[1:]
 """What is told of a row that was just leased, in this order."""
@@ -69,14 +71,20 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
         self.alarms: Alarms | None = RedisAlarms(self._run)
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
-        """Create schedules in one script, and return the keys that existed before."""
-        words: builtins.list[Argument] = []
-        for row in schedules:
+        """Create schedules, some hundreds by one script, and return the keys that existed before."""
+        words: builtins.list[builtins.list[Argument]] = []
+        sizes = []
+        for row in schedules:  # all, before any is written
             text, size = pack(row.data, max_size=self.max_data_size)
             fields = {"data": text, "size": size, **all_columns(row)}
             told = [word for name, value in fields.items() if value is not None for word in (name, value)]
-            words += [row.key, len(told), *told]
-        return [key.decode() for key in self._run("add", new_number(), self._holder, self._reckoning, *words)]
+            words.append([row.key, len(told), *told])
+            sizes.append(len(text))
+        return [key for part in parts(words, sizes, _AT_ONCE) for key in self._add(part)]
+
+    def _add(self, words: Sequence[Sequence[Argument]]) -> builtins.list[str]:
+        told = [word for row in words for word in row]
+        return [key.decode() for key in self._run("add", new_number(), self._holder, self._reckoning, *told)]
 
     def get(self, key: str) -> ScheduleRow | None:
         """Return the schedule, or None."""
