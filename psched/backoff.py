@@ -20,6 +20,12 @@ def check_wait(name: str, seconds: object) -> None:
         raise ValueError(f"{name} must be a number of seconds from 0 to {_LONGEST:.0f}, got {seconds!r:.40}")
 
 
+def check_attempts(name: str, most: object) -> None:
+    """Raise ValueError unless `most` is how many attempts a run may have."""
+    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most < 2**31:
+        raise ValueError(f"{name} must be a whole number from 1 to 2147483647, got {most!r:.40}")
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """Waits that grow: `first` seconds after the first attempt, `factor` times as long after each further one.

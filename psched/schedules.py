@@ -16,12 +16,13 @@ from psched.adding import NewRows
 from psched.advance import LONG, Advance, Keeping, rule_problem
 from psched.audit import GRACE, History, Question, Verdict, audit, versions_at
 from psched.backends import open_stores
+from psched.backoff import check_wait
 from psched.config import Section
 from psched.errors import ConfigError, NotSupportedError
 from psched.ledger import Change, Ledger, LedgerFilter, LedgerRow
 from psched.model import NewSchedule, ScheduleRow
 from psched.payload import check_key
-from psched.rules import Terms, checked_rule, checked_type, first_match, moved
+from psched.rules import Terms, check_time, checked_rule, checked_type, first_match, moved
 from psched.schedule import Schedule
 from psched.schedule_state import ScheduleState, failed_attempts, overdue_after, state_of
 from psched.source import LeaseTimes, Source
@@ -122,8 +123,9 @@ class ScheduleCollection:
     def add_many(self, schedules: Iterable[NewSchedule]) -> builtins.list[str]:
         """Create many schedules at once, and return the keys that were there before: these are left as they are.
 
-        All are written in one transaction, and each expression is worked out once. Raises ConfigError, ValueError and
-        NotSupportedError like `add`: nothing was written then.
+        All are written in one transaction (on Redis 500 at a time: a call that failed midway may be repeated as it
+        is), and each expression is worked out once. Raises ConfigError, ValueError and NotSupportedError like `add`:
+        nothing was written then.
         """
         rows = self._rows(schedules)
         if len({row.key for row in rows}) < len(rows):
@@ -165,12 +167,16 @@ class ScheduleCollection:
         and every change of it ask for, and whose time has come, must be finished, skipped for a reason that its policy
         or a pause permits, or running now, and no other may have run. `late`: a run may begin so many seconds after its
         time; without it an occurrence may wait for a worker for 10 s, or twice `poll_interval`. Schedules that were
-        deleted are judged for as long as they were there. Raises NotSupportedError where the store keeps no ledger.
+        deleted are judged for as long as they were there. Raises NotSupportedError where the store keeps no ledger,
+        ValueError.
         """
+        check_time("since", since)
+        check_time("until", until)
+        if late is not None:
+            check_wait("late", late)
         grace = max(GRACE, 2 * self._defaults.poll_interval) if late is None else late
         question = Question(since, until, late, grace)
-        for key in self._audited() if keys is None else keys:
-            yield self._audit(key, question)
+        return (self._audit(key, question) for key in (self._audited() if keys is None else keys))
 
     def _audited(self) -> Iterator[str]:
         """Yield the keys that are on record, and then those of schedules that were added past psched."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from psched.application.base import Base
 from psched.application.event_loop import CancellableRun, EventLoops
 from psched.application.routing import HandlerFactory, check_pattern
-from psched.backoff import Backoff, check_wait
+from psched.backoff import Backoff, check_attempts, check_wait
 from psched.errors import ConfigError
 from psched.task import Task
 from psched.type_filter import Pattern, matches
@@ -62,8 +62,8 @@ class App:
             raise ConfigError(f"{_name(type)} is decorated with @app.task; write @app.task('type')")
         pattern = check_pattern(type)
         wait = _checked_wait(pattern, retry_wait)
-        if max_attempts is not None and not max_attempts >= 1:
-            raise ConfigError(f"max_attempts of {pattern!r} must be 1 or more, got {max_attempts!r}")
+        if max_attempts is not None:
+            _check(check_attempts, f"max_attempts of {pattern!r}", max_attempts)
         policy = Policy(wait, max_attempts, finish)
 
         def register(function: F) -> F:
@@ -142,7 +142,7 @@ class FunctionHandler(Base):
 def _checked_wait(pattern: Pattern, wait: float | Mapping[str, Any] | Backoff | None) -> float | Backoff | None:
     if wait is None or isinstance(wait, int | float):
         if wait is not None:
-            _check_seconds(f"retry_wait of {pattern!r}", wait)
+            _check(check_wait, f"retry_wait of {pattern!r}", wait)
         return wait
     try:
         return Backoff.of(wait)
@@ -150,9 +150,9 @@ def _checked_wait(pattern: Pattern, wait: float | Mapping[str, Any] | Backoff | 
         raise ConfigError(f"retry_wait of {pattern!r}: {error}") from error
 
 
-def _check_seconds(name: str, seconds: float) -> None:
+def _check(check: Callable[[str, object], None], name: str, value: object) -> None:
     try:
-        check_wait(name, seconds)
+        check(name, value)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

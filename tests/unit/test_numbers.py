@@ -61,6 +61,24 @@ def test_no_handler_is_registered_with_it(app: App, value: Any) -> None:
         register("t", retry_wait=value)(lambda task: None)
 
 
+@pytest.mark.parametrize("value", [*NO_NUMBERS, 0, -1, 1.5, 2**31], ids=repr)
+def test_no_handler_gives_up_after_so_many_attempts(app: App, value: Any) -> None:
+    register: Callable[..., Any] = app.task
+    with pytest.raises(ConfigError, match="max_attempts of 't' must be a whole number from 1 to 2147483647"):
+        register("t", max_attempts=value)(lambda task: None)
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
+def test_no_audit_asks_for_it(schedules: ScheduleCollection, value: Any) -> None:
+    audit: Callable[..., Any] = schedules.audit
+    with pytest.raises(ValueError, match="late must be a number of seconds from 0 to 1000000000"):
+        audit(0, 100, late=value)
+    with pytest.raises(ValueError, match="since must be unix seconds"):
+        audit(value, 100)
+    with pytest.raises(ValueError, match="until must be unix seconds"):
+        audit(0, value)
+
+
 @pytest.mark.parametrize("value", [math.inf, 1e17, 10**19, "5", None, 1.5], ids=repr)
 def test_no_poll_asks_for_it(queue: Queue, value: Any) -> None:
     with pytest.raises(ValueError, match="max_acquire"):
