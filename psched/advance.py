@@ -126,7 +126,7 @@ class Advance:
         acquired again as it is now.
         """
         row = cast("ScheduleRow", claim.row)
-        if row.paused and row.extra != row.next_time:
+        if row.paused and (row.extra_waits or not row.is_asked_for):
             self._store.park(claim.lease, NEVER, until)
             return True
         entry = passed_over(row, now, self._dialect)
@@ -174,7 +174,7 @@ class Advance:
 
     def _run(self, claim: Claim, outcome: str, detail: str | None = None) -> Entry:
         row = cast("ScheduleRow", claim.row)
-        if detail is None and (row.is_extra or row.extra == row.next_time):
+        if detail is None and (row.is_extra or row.is_asked_for):
             detail = RUN_NOW
         return Entry(outcome, detail, claim.started, extra=row.is_extra)
 

@@ -317,7 +317,7 @@ class _Judge:
             return None if is_late else f"skipped as {reason}, but it was in time: {_terms(policy)}"
         if reason == PAUSED:
             begin, end = row.scheduled_time + delay, row.end + delay
-            in_pause = any(since - GRACE <= begin and end < until for since, until in self.pauses)
+            in_pause = any(since <= begin and end < until for since, until in self.pauses)
             return None if in_pause else f"skipped as {reason}, but the schedule was not paused then"
         return f"skipped for no reason that a policy or a pause gives: {reason}"
 
@@ -401,10 +401,10 @@ class _Definition:
         present = regular_of(stored)
         self._absent_until(min(present.next_time, self._question.until + 1))
         head = present if present.next_time == self._due else None
-        pause_begin, pause_end = self._pause_of(present)
         end, fresh = self._end_of_due(now), self._end_of_due(now - grace)
-        self._waiting(head, min(pause_begin, end), fresh)
-        self._verdict.skip(PAUSED, self._pass(min(pause_end, end)))
+        for begin, until in self._pauses_of(present):
+            self._waiting(head, min(begin, end), fresh)
+            self._verdict.skip(PAUSED, self._pass(min(until, end)))
         self._waiting(head, end, fresh)
         if present.paused and self._question.since <= present.next_time <= self._question.until:
             self._verdict.notes.append(("it is paused, and nothing of it runs from", present.next_time))
@@ -458,13 +458,13 @@ class _Definition:
         at = change.first == row.next_time and change.due == row.next_run_time > self._judge.history.now
         return at and row.status != "running" and not row.attempts and not row.paused
 
-    def _pause_of(self, row: ScheduleRow) -> tuple[float, float]:
-        """Return the occurrences that begin and end the row's pause, the end not included."""
-        if row.paused_from is None:
-            return math.inf, math.inf
+    def _pauses_of(self, row: ScheduleRow) -> Iterator[tuple[float, float]]:
+        """Yield the occurrences that begin and end each of the row's pauses, the end not included."""
         delay = self.change.rule.delay
-        until = math.inf if row.paused_until is None else math.ceil(row.paused_until - delay)
-        return math.ceil(row.paused_from - delay), until
+        for begin, until in row.ended_pauses:
+            yield math.ceil(begin - delay), math.ceil(until - delay)
+        if row.paused_from is not None and row.paused:
+            yield math.ceil(row.paused_from - delay), math.inf
 
     def _end_of_due(self, time: float) -> float:
         """Return the end, not included, of the occurrences in question that were due at `time`."""
@@ -634,21 +634,29 @@ def _settled(row: LedgerRow) -> str:
 
 
 def _pauses(changes: Sequence[Change]) -> list[tuple[float, float]]:
-    """Return the pauses on record, from when to when.
+    """Return the pauses on record, from when to when, the end not included.
 
-    One that begins before what came in the last pause was skipped goes on with that one, as `psched.pauses` has it.
+    Each is of one `pause` and the `resume` after it. The moment a change tells is believed unless another change was
+    written since: no pause begins or ends before what went before it.
     """
     found: list[tuple[float, float]] = []
     begin: float | None = None
-    for change in changes:
+    for before, change in pairwise([None, *changes]):
+        if change is None:
+            continue
         if change.action == PAUSE and begin is None:
-            begin = change.at
-            if found and change.first + change.rule.delay < found[-1][1]:
-                begin = found.pop()[0]
+            begin = _moment(change.paused_from, before, change)
         elif change.action in (RESUME, DELETE, ADD) and begin is not None:
-            found.append((begin, change.at))
+            found.append((begin, _moment(change.paused_until, before, change)))
             begin = None
     return found if begin is None else [*found, (begin, math.inf)]
+
+
+def _moment(told: float | None, before: Change | None, change: Change) -> float:
+    """Return when a change took effect: as told, when that is between the change `before` it and its own writing."""
+    if told is None or told > change.at or (before is not None and told < before.at):
+        return change.at
+    return told
 
 
 def _terms(policy: Policy) -> str:

@@ -108,6 +108,8 @@ class Change:
     `at`: when, by `node`. `pending`: the regular occurrence that was next before it (None for `add`), `first` the one
     that is next after it: from that one on the new definition holds. `due`: when `first` is to run. Versions of one
     key grow, also when it is deleted and added again. `reckoning` as in `LedgerRow`, None where it is not known.
+    `paused_from`, `paused_until`: the last pause then, as in `ScheduleRow`: the moments by which occurrences are
+    skipped are a little before those at which their changes were written.
     """
 
     key: str
@@ -122,6 +124,8 @@ class Change:
     first: int
     due: float
     reckoning: str | None
+    paused_from: float | None = None
+    paused_until: float | None = None
 
 
 class Ledger(Protocol):

@@ -87,7 +87,10 @@ class ScheduleRow:
     `previous`: the regular occurrence that was settled last. `extra`: the occurrence that `run_now` asked for last.
     `regular_time`, `regular_run_time`: while there is an extra run, which `next_time` and `next_run_time` are then
     about, the regular occurrence that comes after it and when that is due; else None. Occurrences whose run time is
-    in the pause, from `paused_from` to `paused_until` (None: it lasts), are skipped.
+    in a pause are skipped: the last pause is from `paused_from` to `paused_until` (None: it lasts), its end not
+    included; `earlier_pauses` are those before it that may have occurrences still to be skipped, each with its begin
+    and end. `extra_waits`: the run that `run_now` asked for was asked for before the pause that lasts, and waits for
+    its end.
     """
 
     key: str
@@ -110,12 +113,26 @@ class ScheduleRow:
     regular_run_time: float | None = None
     paused_from: float | None = None
     paused_until: float | None = None
+    earlier_pauses: tuple[tuple[float, float], ...] = ()
+    extra_waits: bool = False
     version: int = 0
 
     @property
     def paused(self) -> bool:
         """Whether a pause lasts."""
         return self.paused_from is not None and self.paused_until is None
+
+    @property
+    def ended_pauses(self) -> tuple[tuple[float, float], ...]:
+        """The pauses that have ended and may have occurrences still to be skipped, each with its begin and end."""
+        if self.paused_from is None or self.paused_until is None:
+            return self.earlier_pauses
+        return (*self.earlier_pauses, (self.paused_from, self.paused_until))
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether `run_now` asked for the run that is next, or in progress."""
+        return self.extra == self.next_time
 
     @property
     def is_extra(self) -> bool:

@@ -42,11 +42,12 @@ def passed_over(row: ScheduleRow, now: float, dialect: str) -> Entry | None:
     The entry begins with `row.next_time` and stands for all occurrences up to its `last` one. What `run_now` asked for
     is run whatever the policy says, and what was begun in time is tried again however late.
     """
-    if row.is_extra or row.extra == row.next_time:
+    if row.is_extra or row.is_asked_for:
         return None
     time = row.next_time + row.rule.delay
-    if row.paused_from is not None and row.paused_until is not None and row.paused_from <= time < row.paused_until:
-        return _until(row, row.paused_until, PAUSED, dialect)
+    for begin, end in row.ended_pauses:
+        if begin <= time < end:
+            return _until(row, end, PAUSED, dialect)
     policy = row.policy
     if policy.catch_up != "all":
         latest = _last(row, now, dialect)

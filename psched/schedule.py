@@ -110,10 +110,11 @@ class Schedule:
     def pause(self) -> None:
         """Let nothing be due until `resume`; a run in progress goes on, and is not tried again meanwhile.
 
-        Nothing happens when it is paused. Raises NotFoundError, NotSupportedError.
+        A run that `run_now` asked for waits, too. Nothing happens when it is paused. Raises NotFoundError,
+        NotSupportedError, and ScheduleError when it was paused a hundred times since its next occurrence came.
         """
         self._refuse_without_policies("pauses")
-        self._compare_and_set(PAUSE, lambda seen: (paused(seen, self._store.now()), None))
+        self._compare_and_set(PAUSE, lambda seen: (paused(seen, self._store.now(), self._dialect), None))
 
     def resume(self) -> None:
         """End the pause: occurrences that came meanwhile are skipped, those that were due before it are caught up.

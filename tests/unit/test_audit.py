@@ -370,6 +370,63 @@ def test_only_what_came_in_a_pause_is_skipped_as_paused() -> None:
         assert (found.kind, found.count) == ("unpermitted", 2)
 
 
+def past_of_two_pauses() -> tuple[Past, int]:
+    """Of three occurrences the first and the last came in a pause; return the first, too. Nothing is settled."""
+    past = Past()
+    past.add()
+    past.run()
+    first = past.there.next_time
+    begins, ends = [past.now, first + 400], [first + 10, first + 700]
+    for begin, end in zip(begins, ends, strict=True):
+        past.now = begin
+        past.change("pause")
+        past.now = end
+        past.change("resume")
+    past.now = first + 702
+    return past, first
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_came_between_two_pauses_is_not_skipped_by_right(together: bool) -> None:
+    past, first = past_of_two_pauses()
+    if together:
+        past.settle("skipped", "paused", first + 600, 3)
+    else:
+        for _ in range(3):
+            past.settle("skipped", "paused")
+    [found] = past.judged(until=first + 899).violations
+    assert (found.kind, found.what) == ("unpermitted", "skipped as paused, but the schedule was not paused then")
+    assert (found.time, found.count) == ((first, 3) if together else (first + 300, 1))
+
+
+def test_what_is_pending_and_came_between_two_pauses_is_missing() -> None:
+    past, first = past_of_two_pauses()
+    earlier = ((first - 200.0, first + 10.0),)
+    past.row = replace(past.there, earlier_pauses=earlier, paused_from=first + 400, paused_until=first + 700)
+    verdict = past.judged(until=first + 899)
+    assert [(found.kind, found.time, found.count) for found in verdict.violations] == [("missing", first + 300, 1)]
+    assert (verdict.skipped, verdict.reasons) == (2, {"paused"})
+    past.row = replace(past.there, paused_until=None)
+    assert past.judged(until=first + 899).skipped == 2
+
+
+def test_a_pause_begins_when_its_change_says_but_never_in_the_pause_before() -> None:
+    past, first = past_of_two_pauses()
+    past.settle("skipped", "paused")
+    past.run()
+    past.settle("skipped", "paused")
+
+    def kinds_when(begin: float, written: float) -> list[tuple[str, int]]:
+        *others, change, last = past.changes
+        change = replace(change, at=written, paused_from=begin)
+        return kinds(replace(past, changes=[*others, change, last]).judged(until=first + 899))
+
+    assert kinds_when(first + 601, first + 640) == []
+    assert kinds_when(first + 603, first + 640) == [("unpermitted", first + 600)]
+    assert kinds_when(first + 9, first + 640) == [("unpermitted", first + 600)]
+    assert kinds_when(first + 650, first + 601) == []
+
+
 def test_what_a_move_has_passed_was_skipped_by_it_and_what_a_deletion_left_is_missing() -> None:
     past = waiting_past()
     past.move(int(past.now) + 1)

@@ -22,6 +22,8 @@ _VALUES: dict[str, list[bytes | None]] = {
     "last_time": [None, b"1699999940000", b"x"],
     "extra": [None, b"1700000000000"],
     "paused_from": [None, b"1700000000000"],
+    "earlier_pauses": [None, b"1700000000000-1700000000500 1700000001000-1700000002000", b"1-", b"\xff"],
+    "extra_waits": [None, b"1", b"x"],
     "catch_up": [b"all", b"none", b"never", b"", None],
     "alert_after_ms": [None, b"500"],
 }
@@ -34,6 +36,6 @@ def test_a_schedule_is_the_same_leased_as_listed() -> None:
             row = {**plain, one: first, other: second}
             words = [(name.encode(), value) for name, value in row.items() if value is not None]
             found = [word for pair in (*words, (b"status", b"running"), (b"node", b"me")) for word in pair]
-            claim = claimed("me", b"k", [row.get(name) for name in CLAIMED_OF_SCHEDULE[1:]])
+            claim = claimed("me", 1_000, b"k", [row.get(name) for name in CLAIMED_OF_SCHEDULE[1:]])
             assert repr(claim.row) == repr(read_row(stored("k", found))), row
             assert (claim.lease.key, claim.lease.fence) == ("k", 3)

@@ -133,6 +133,8 @@ def read_change(row: Mapping[Any, Any]) -> Change:
         first=int(fields.seconds("first_time", 1000)),
         due=fields.seconds("due", 1000),
         reckoning=fields.optional_text("reckoning"),
+        paused_from=fields.optional_seconds("paused_from", 1000),
+        paused_until=fields.optional_seconds("paused_until", 1000),
     )
 
 

@@ -53,7 +53,7 @@ _OF_ENTRY = (
 _GIVEN = (*_OF_ENTRY, "reckoning", "started")
 _OF_DEFINITION = (
     *("key", "version", "type", "cron", "timezone", "delay_ms"),
-    *("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts"),
+    *("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts", "paused_from", "paused_until"),
 )
 _OF_TIMES = ("next_time", "due", "regular_time", "regular_due")
 

@@ -17,8 +17,8 @@ _ERROR_TAIL = 2000
 
 _LAST_MS = LAST_SECOND * 1000
 _ERRORS = {str, type(None)}
-_NOT_APART = [None, None, None, None, None]
-"""What stands in `extra`, `regular_time`, `regular_due`, `paused_from` and `paused_until` of most rows."""
+_NOT_APART = [None] * 7
+"""What stands in the columns from `extra` to `extra_waits` of most rows."""
 DEFINITION = ("cron", "timezone", "delay_ms", "version")
 """What tells one definition from another: the version, and the rule, which somebody may have changed by hand."""
 _POLICIES = {catch_up: Policy(catch_up) for catch_up in CATCH_UP}
@@ -99,6 +99,8 @@ def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) ->
         regular_run_time=fields.optional_seconds("regular_due", 1000),
         paused_from=fields.optional_seconds("paused_from", 1000),
         paused_until=fields.optional_seconds("paused_until", 1000),
+        earlier_pauses=fields.spans("earlier_pauses", 1000),
+        extra_waits=bool(fields.optional_number("extra_waits")),
         version=fields.number("version"),
         problem=fields.problem,
     )
@@ -204,11 +206,17 @@ def all_columns(row: ScheduleRow) -> dict[str, Any]:
 
 
 def pause_columns(row: ScheduleRow) -> dict[str, Any]:
-    """Return the columns of a pause."""
+    """Return the columns of its pauses."""
     return {
         "paused_from": optional_milliseconds(row.paused_from),
         "paused_until": optional_milliseconds(row.paused_until),
+        "earlier_pauses": _spans(row.earlier_pauses),
+        "extra_waits": 1 if row.extra_waits else None,
     }
+
+
+def _spans(pauses: Sequence[tuple[float, float]]) -> str | None:
+    return " ".join(f"{milliseconds(begin)}-{milliseconds(end)}" for begin, end in pauses) or None
 
 
 def _columns(row: ScheduleRow) -> dict[str, Any]:

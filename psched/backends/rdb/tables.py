@@ -25,7 +25,7 @@ CLAIMED_OF_SCHEDULE = (
     *_LEASED,
     *_SHARED,
     *("cron", "timezone", "delay_ms", "next_time", "last_time", "extra", "regular_time", "regular_due"),
-    *("paused_from", "paused_until"),
+    *("paused_from", "paused_until", "earlier_pauses", "extra_waits"),
     *("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts", "version", "size"),
 )
 """What is read of a row that was just leased, in this order."""
@@ -42,9 +42,11 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
 
     `version` counts the changes of the definition; `last_time` is the regular occurrence that was settled last, `extra`
     the last one that `run_now` asked for. While `next_time` is that of an extra run, `regular_time` is the regular
-    occurrence that comes after it, due at `regular_due`. Of the alarm: `alert_at` is when the next regular occurrence
-    is too late (NULL for never), `alerted` the last occurrence that was told, `ringing_until` the end of the claim of
-    the node that is telling.
+    occurrence that comes after it, due at `regular_due`. `paused_from` and `paused_until` (NULL: it lasts) are the last
+    pause, `earlier_pauses` those before it that may have occurrences still to be skipped, as `<from>-<until>` with
+    spaces between them; `extra_waits` is 1 when what `run_now` asked for waits for the end of the pause. Of the alarm:
+    `alert_at` is when the next regular occurrence is too late (NULL for never), `alerted` the last occurrence that was
+    told, `ringing_until` the end of the claim of the node that is telling.
     `failing` is when `next_time` was to run, NULL unless an attempt of it has failed: an index that a schedule without
     failures never writes to.
     """
@@ -71,6 +73,8 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
         Column("ringing_until", BigInteger),
         Column("paused_from", BigInteger),
         Column("paused_until", BigInteger),
+        Column("earlier_pauses", LongText),
+        Column("extra_waits", Integer),
     )
     failed = "attempts > CASE WHEN status = 'running' THEN 1 ELSE 0 END"
     made = Computed(f"CASE WHEN {failed} THEN next_time + delay_ms END", persisted=True)
@@ -123,6 +127,7 @@ def changes_table(metadata: MetaData, schedules: str) -> Table:
     """Return the table of the changes of definitions, one row for each version of a schedule.
 
     `number` is that of the call that made the change, by which it is known again when its answer was lost.
+    `paused_from` and `paused_until` are the schedule's last pause then.
     """
     return Table(
         f"{checked_name(schedules)}_changes",
@@ -145,6 +150,8 @@ def changes_table(metadata: MetaData, schedules: str) -> Table:
         Column("due", BigInteger, nullable=False),
         Column("reckoning", String(64)),
         Column("number", BigInteger),
+        Column("paused_from", BigInteger),
+        Column("paused_until", BigInteger),
         mysql_engine="InnoDB",
         mysql_charset="utf8mb4",
     )

@@ -37,7 +37,7 @@ _NUMBERS = frozenset(
             "alerted",
             "ringing_until",
         ),
-        *("paused_from", "paused_until"),
+        *("paused_from", "paused_until", "extra_waits"),
         *("size", "run_at", "max_running", "priority", "max_attempts", "cancel_requested", "finished_at", "purge_at"),
     ]
 )

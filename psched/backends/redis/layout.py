@@ -18,7 +18,7 @@ from psched.store import Finding
 
 log = logging.getLogger(__name__)
 
-LAYOUTS = {"schedules": 4, "queue": 3}
+LAYOUTS = {"schedules": 5, "queue": 3}
 """Numbers of the keys' layout by kind, as in scripts/rows.lua: raised with each change, other numbers are refused."""
 
 _OLDEST = (6, 0)

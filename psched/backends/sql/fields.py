@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -9,6 +10,9 @@ from psched.payload import MAX_DATA_SIZE, decode
 
 LAST_SECOND = 253_402_300_799
 """The end of the year 9999 in unix seconds: what a calendar can show."""
+
+
+_SPANS = re.compile(r"[0-9]{1,15}-[0-9]{1,15}( [0-9]{1,15}-[0-9]{1,15})*")
 
 
 class Fields:
@@ -78,6 +82,20 @@ class Fields:
     def optional_seconds(self, name: str, per_second: int = 1) -> float | None:
         """Return a column of units of time in seconds, or None for NULL."""
         return None if self._row[name] is None else self.seconds(name, per_second)
+
+    def spans(self, name: str, per_second: int = 1) -> tuple[tuple[float, float], ...]:
+        """Return a column of spans of units of time, `<from>-<until> …`, each as seconds; () for NULL."""
+        text = self.optional_text(name)
+        if text is None:
+            return ()
+        if not _SPANS.fullmatch(text):
+            self._complain(name, "spans like 10-20 30-40", text)
+            return ()
+        times = [int(time) / per_second for time in re.split("[- ]", text)]
+        if max(times) > LAST_SECOND:
+            self._complain(name, "spans within the year 9999", text)
+            return ()
+        return tuple(zip(times[::2], times[1::2], strict=True))
 
     def json(self, name: str) -> dict[str, Any]:
         """Return a column of JSON; {} when it is no object."""

@@ -23,14 +23,16 @@ end
 -- of the call that changes it, if that is to be known.
 local function enter_change(key, version, action, node, pending, reckoning, made_by)
   local is = call('HMGET', row_of(key), 'type', 'cron', 'timezone', 'catch_up', 'delay_ms', 'max_lateness_ms',
-    'alert_after_ms', 'next_time', 'due', 'regular_time', 'regular_due', 'max_attempts')
+    'alert_after_ms', 'next_time', 'due', 'regular_time', 'regular_due', 'max_attempts', 'paused_from',
+    'paused_until')
   local change = '{"version":' .. whole(version) .. ',"changed":' .. whole(now) .. ',"action":' .. quoted(action)
     .. ',"node":' .. quoted(node) .. ',"type":' .. quoted(is[1]) .. ',"cron":' .. quoted(is[2])
     .. ',"timezone":' .. quoted(is[3]) .. ',"catch_up":' .. quoted(is[4]) .. ',"delay_ms":' .. number(is[5])
     .. ',"max_lateness_ms":' .. number(is[6]) .. ',"alert_after_ms":' .. number(is[7])
     .. ',"max_attempts":' .. number(is[12])
     .. ',"pending":' .. number(pending) .. ',"first_time":' .. number(is[10] or is[8]) .. ',"due":' .. number(is[11] or is[9])
-    .. ',"reckoning":' .. quoted(reckoning) .. ',"number":' .. (made_by or 'null') .. '}'
+    .. ',"reckoning":' .. quoted(reckoning) .. ',"number":' .. (made_by or 'null')
+    .. ',"paused_from":' .. number(is[13]) .. ',"paused_until":' .. number(is[14]) .. '}'
   call('ZADD', T .. 'changes:' .. key, whole(version), change)
   call('ZADD', T .. 'recorded', 0, key)
 end

@@ -1,7 +1,7 @@
 -- What every script begins with: the server's clock, the table it works on, and rows with leases, kept as hashes.
 -- KEYS[1], and KEYS[2] if a script writes two tables, is the `meta` of a table; all its other keys begin as that does.
 
-local LAYOUTS = {schedules = '4', queue = '3'}  -- as in layout.py
+local LAYOUTS = {schedules = '5', queue = '3'}  -- as in layout.py
 local BATCH = 16000000   -- bytes of data that one acquire takes, unless its first row alone has more
 local MOST_RINGS = 16    -- elements of a wake list: more than this many sleepers are not woken at once
 local NEW_RINGS = 4      -- the same of a list of those that are to know a new type

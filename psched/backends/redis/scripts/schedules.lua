@@ -73,8 +73,8 @@ end
 
 -- What is told of a row that was just leased, in this order.
 local CLAIMED = {'ready', 'fence', 'due', 'claim', 'nonce', 'type', 'data', 'attempts', 'last_error', 'cron', 'timezone',
-  'delay_ms', 'next_time', 'last_time', 'extra', 'regular_time', 'regular_due', 'paused_from', 'paused_until', 'catch_up',
-  'max_lateness_ms', 'alert_after_ms', 'max_attempts', 'version', 'size'}
+  'delay_ms', 'next_time', 'last_time', 'extra', 'regular_time', 'regular_due', 'paused_from', 'paused_until',
+  'earlier_pauses', 'extra_waits', 'catch_up', 'max_lateness_ms', 'alert_after_ms', 'max_attempts', 'version', 'size'}
 
 -- Returns the number after one in a row; what somebody has spoilt begins anew with 0.
 local function next_of(number)

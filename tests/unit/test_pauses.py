@@ -1,0 +1,189 @@
+"""Pausing and resuming, run-now and work in any order: what runs is what came in no pause, or was asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from psched import cron
+from psched.errors import ScheduleError
+from psched.model import Rule, ScheduleRow
+from psched.pauses import MOST_PAUSES, paused, resumed, run_now
+from psched.rules import NEVER, passed_over, regular_of
+
+DIALECT = "vixie"
+EVERY_SECOND = Rule("* * * * * *", "UTC")
+START = 100
+FAR = 10_000
+
+
+def row_of(rule: Rule = EVERY_SECOND, next_time: int = START) -> ScheduleRow:
+    due = next_time + rule.delay
+    return ScheduleRow("key", "t", {}, "waiting", rule=rule, next_time=next_time, next_run_time=due)
+
+
+@dataclass
+class Life:
+    """A schedule by its row, as a worker and clients deal with it, beside what is expected of it.
+
+    `asked`: the regular occurrences that run-now asked for; `pauses`: each with its begin and end.
+    """
+
+    row: ScheduleRow = field(default_factory=row_of)
+    now: float = START - 2.5
+    ran: list[int] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
+    extra_runs: int = 0
+    asked: set[int] = field(default_factory=set)
+    asked_extra: int = 0
+    pauses: list[tuple[float, float]] = field(default_factory=list)
+    paused_from: float | None = None
+    may_run: bool = False
+    """Whether run-now was asked for in the pause that lasts."""
+
+    def pause(self) -> None:
+        if self.paused_from is None:
+            self.paused_from, self.may_run = self.now, False
+        self.row = paused(self.row, self.now, DIALECT)
+
+    def resume(self) -> None:
+        if self.paused_from is not None:
+            self.pauses.append((self.paused_from, self.now))
+        self.paused_from = None
+        seen = self.row
+        self.row, entry = resumed(seen, self.now, DIALECT)
+        if entry is not None:
+            self.skip(seen.next_time, entry.last)
+
+    def run_now(self) -> None:
+        before = self.row
+        if before.status == "running":
+            return
+        self.row, self.may_run = run_now(before, self.now), True
+        if self.row.is_extra:
+            self.asked_extra += not before.is_extra
+        else:
+            assert before.next_time <= self.now
+            self.asked.add(before.next_time)
+
+    def begin(self) -> None:
+        """Let a worker take what is due, as far as it comes to a run."""
+        while self.row.status != "running" and self.row.next_run_time <= self.now:
+            row = self.row
+            if row.paused and (row.extra_waits or not row.is_asked_for):
+                self.row = replace(row, next_run_time=NEVER)
+                continue
+            entry = passed_over(row, self.now, DIALECT)
+            if entry is None:
+                assert self.may_run or self.paused_from is None
+                self.row = replace(row, status="running", settled=False, attempts=row.attempts + 1)
+            else:
+                self.skip(row.next_time, entry.last)
+                self.settle(row.next_time if entry.last is None else entry.last)
+
+    def fail(self) -> None:
+        if self.row.status == "running":
+            self.row = replace(self.row, status="waiting", next_run_time=self.now)
+
+    def finish(self) -> None:
+        if self.row.status != "running":
+            return
+        if self.row.is_extra:
+            self.extra_runs += 1
+            self.row = regular_of(self.row)
+        else:
+            self.ran.append(self.row.next_time)
+            self.settle(self.row.next_time)
+
+    def skip(self, first: int, last: int | None) -> None:
+        self.skipped += range(first, (first if last is None else last) + 1)
+
+    def settle(self, last: int) -> None:
+        time = cron.next_time(self.row.rule.cron, last, self.row.rule.timezone, DIALECT)
+        due = NEVER if self.row.paused else time + self.row.rule.delay
+        self.row = replace(self.row, status="waiting", settled=True, attempts=0, next_time=time, next_run_time=due)
+
+    def end(self) -> None:
+        """Resume, and run all there is."""
+        self.resume()
+        while self.row.status == "running" or self.row.next_run_time <= self.now:
+            self.begin()
+            self.finish()
+
+
+ACTIONS = ["pause", "pause", "resume", "resume", "run_now", "begin", "fail", "finish"]
+STEPS = st.tuples(st.sampled_from(ACTIONS), st.integers(0, 2))
+"""An action, and how many seconds pass before it."""
+
+
+@settings(max_examples=300)
+@given(st.lists(STEPS, min_size=8, max_size=40))
+def test_what_came_in_no_pause_or_was_asked_for_runs_once_and_the_rest_is_skipped(steps: list[tuple[str, int]]) -> None:
+    life = Life()
+    for action, seconds in steps:
+        life.now += seconds
+        getattr(life, action)()
+    life.end()
+    came = range(START, int(life.now) + 1)
+    expected = [t for t in came if t in life.asked or not any(b <= t < e for b, e in life.pauses)]
+    assert life.ran == expected
+    assert life.skipped == [time for time in came if time not in expected]
+    assert life.extra_runs == life.asked_extra
+
+
+def test_what_was_asked_for_before_a_pause_is_due_when_that_ends() -> None:
+    """The occurrence has come, and would wait for its delay."""
+    row = run_now(row_of(Rule("* * * * *", "UTC", 600), 60), 70)
+    row = paused(row, 80, DIALECT)
+    assert row.next_run_time == NEVER
+    row, entry = resumed(row, 90, DIALECT)
+    assert (row.next_time, row.next_run_time, entry) == (60, 90, None)
+    assert passed_over(row, 90, DIALECT) is None
+
+
+def after(row: ScheduleRow, *pauses: tuple[float, float]) -> ScheduleRow:
+    for begin, end in pauses:
+        row, _ = resumed(paused(row, begin, DIALECT), end, DIALECT)
+    return row
+
+
+@pytest.mark.parametrize(
+    ("pauses", "kept"),
+    [
+        ([(10, 20), (30, 40)], []),
+        ([(10, 70), (80, 90)], [(10, 70)]),
+        ([(10, 70), (80, 90), (100, 120), (130, 140)], [(10, 70)]),
+        ([(10, 70), (80, 90), (100, 130), (140, 150)], [(10, 70), (100, 130)]),
+        ([(62.5, 122), (130, 140)], []),
+        ([(62.5, 122.5), (130, 140)], [(62.5, 122.5)]),
+    ],
+)
+def test_only_pauses_with_occurrences_to_come_are_kept(pauses: list[Any], kept: list[Any]) -> None:
+    """The occurrences are at each minute, and are to run two seconds later; the first, of 60, has a run in progress."""
+    row = replace(row_of(Rule("* * * * *", "UTC", 2), 60), status="running", settled=False)
+    assert list(after(row, *pauses).earlier_pauses) == kept
+
+
+def test_pauses_whose_occurrences_are_settled_are_dropped() -> None:
+    row = replace(row_of(next_time=0), status="running", settled=False)
+    row = after(row, *((n + 0.5, n + 1.5) for n in range(4)))
+    assert len(row.earlier_pauses) == 3
+    row = replace(row, next_time=3)
+    assert paused(row, 9, DIALECT).earlier_pauses == ((2.5, 3.5), (3.5, 4.5))
+
+
+def test_a_row_keeps_a_hundred_pauses_and_refuses_another() -> None:
+    row = replace(row_of(next_time=0), status="running", settled=False)
+    row = after(row, *((2 * n + 0.5, 2 * n + 1.5) for n in range(MOST_PAUSES + 1)))
+    assert len(row.earlier_pauses) == MOST_PAUSES
+    with pytest.raises(ScheduleError, match="'key': it was paused 101 times since its next occurrence came"):
+        paused(row, FAR, DIALECT)
+
+
+def test_a_rule_that_cannot_be_used_keeps_its_schedule_from_no_pause() -> None:
+    row = after(replace(row_of(), rule=Rule("no cron", "UTC"), status="running", settled=False), (200, 300))
+    assert paused(row, 400, DIALECT).earlier_pauses == ((200, 300),)
