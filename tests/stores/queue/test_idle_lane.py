@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from psched.application import Application
@@ -15,8 +16,12 @@ from psched.daemon.vigil import Vigil
 from psched.retire import Retire
 from psched.source import LeaseTimes, Source
 from psched.store import TaskStore
-from tests.stores.bench import FAR_OFF
-from tests.stores.queue.bench import QueueBench
+from tests.stores.bench import FAR_OFF, soon
+from tests.stores.places import DATABASES
+from tests.stores.queue.bench import QueueBench, keys_in
+
+BURST = 2000
+"""Tasks that take an idle lane several moments to remove."""
 
 
 class Hands:
@@ -58,4 +63,33 @@ def test_an_idle_poll_is_one_statement_and_takes_nothing(bench: QueueBench, stor
         if not bench.url.startswith("redis"):  # which has no statements to count
             assert len(statements) == 1, statements
             assert statements[0].lstrip().startswith("SELECT")
+    lane.close()
+
+
+class Ticking(Hands):
+    """A clock that a moment of removing old rows uses up, since each look at it takes as long."""
+
+    def __call__(self) -> float:
+        self.time += 0.06
+        return self.time
+
+
+@pytest.mark.parametrize("ours", DATABASES, indirect=True)
+def test_an_idle_lane_removes_what_a_burst_has_left_until_nothing_is(ours: QueueBench) -> None:
+    store = ours.queue()
+    keys = [f"key{n:04}" for n in range(BURST)]
+    ours.submit(store, keys)
+    claims = store.acquire(BURST, 300)
+    assert store.retire_many(claims, "finished", 300, soon()) == [None] * BURST
+    assert ours.execute("UPDATE {table} SET purge_at = 1") == BURST
+    clock = Ticking()
+    source = Source(store, Retire(store, 300, None), LeaseTimes(300, 300, 30), clock)
+    lane = Lane("queue", source, Application(()), FixedPrefetch(10), Vigil(600.0, clock), None, 3.0)
+    for _ in range(BURST):
+        assert list(lane.poll()) == []
+        if not keys_in(store):
+            break
+        clock.time += lane.pause()
+    assert keys_in(store) == []
+    assert clock.time < 1000 + 300, "it left old rows for a whole rest"
     lane.close()
