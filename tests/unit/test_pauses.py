@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from psched import cron
@@ -120,6 +120,7 @@ STEPS = st.tuples(st.sampled_from(ACTIONS), st.integers(0, 2))
 """An action, and how many seconds pass before it."""
 
 
+@example([("run_now", 0), ("begin", 0), ("pause", 0), ("fail", 0), ("begin", 0)])
 @settings(max_examples=300)
 @given(st.lists(STEPS, min_size=8, max_size=40))
 def test_what_came_in_no_pause_or_was_asked_for_runs_once_and_the_rest_is_skipped(steps: list[tuple[str, int]]) -> None:
