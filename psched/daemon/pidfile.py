@@ -29,6 +29,8 @@ _MODE = 0o640  # who may open a file may also lock it, and so pass for the daemo
 _PATIENCE = 1.0
 _PAUSE = 0.02
 _LARGEST = 65536
+_LONGEST = 32
+"""Bytes of the first line that may say a process id."""
 
 
 class PidFileError(Exception):
@@ -128,11 +130,14 @@ def read_report(path: Path) -> tuple[int | None, str]:
     with _locked_by_other(path) as descriptor:
         if descriptor is None:
             return None, ""
+        deadline = time.monotonic() + _PATIENCE
         while True:
             with _holder(path, descriptor) as (pid, _):
                 first, second = _lines(descriptor), _lines(descriptor)
-            if first == second and first[0] == str(pid):  # else it is being written
+            if first == second and _named(first[0]) == pid:  # else it is being written
                 return pid, first[1]
+            if time.monotonic() >= deadline:
+                raise PidFileError(f"pid file {path} does not say the same for long enough to be read; try again")
             time.sleep(_PAUSE)
 
 
@@ -155,7 +160,10 @@ def signal_running(path: Path, number: int) -> int | None:
 
 def is_stale(path: Path) -> bool:
     """Tell whether the file was left by a process that died without removing it: it names a pid, nobody holds it."""
-    return path.exists() and read_running(path) is None and bool(path.read_bytes().strip())
+    with _opened(path) as descriptor:
+        if descriptor is None or not _lock(descriptor, fcntl.LOCK_SH, 0):
+            return False
+        return bool(os.pread(descriptor, _LARGEST, 0).strip())
 
 
 def _open(path: Path, flags: int) -> int:
@@ -202,8 +210,8 @@ def _lock(descriptor: int, operation: int, patience: float) -> bool:
 
 
 @contextmanager
-def _locked_by_other(path: Path) -> Iterator[int | None]:
-    """Yield a descriptor of the file while somebody holds its lock; None when nobody does."""
+def _opened(path: Path) -> Iterator[int | None]:
+    """Yield a descriptor to read the file by; None when there is none. Raises PidFileError."""
     try:
         descriptor = _open(path, os.O_RDONLY)
     except PidFileError as error:
@@ -212,9 +220,16 @@ def _locked_by_other(path: Path) -> Iterator[int | None]:
             return
         raise
     try:
-        yield None if _lock(descriptor, fcntl.LOCK_SH, 0) else descriptor
+        yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _locked_by_other(path: Path) -> Iterator[int | None]:
+    """Yield a descriptor of the file while somebody holds its lock; None when nobody does."""
+    with _opened(path) as descriptor:
+        yield None if descriptor is None or _lock(descriptor, fcntl.LOCK_SH, 0) else descriptor
 
 
 def _lines(descriptor: int) -> tuple[str, str]:
@@ -224,13 +239,18 @@ def _lines(descriptor: int) -> tuple[str, str]:
     return pid.strip(), rest.partition("\n")[0]
 
 
+def _named(line: str) -> int | None:
+    """Return the process id that the first line says, or None. One that is too long says none."""
+    return int(line) if len(line) <= _LONGEST and line.isdecimal() and int(line) > 1 else None
+
+
 def _await_pid(path: Path, descriptor: int) -> int:
     """Read the pid; its writer may be between locking and writing."""
     deadline = time.monotonic() + _PATIENCE
     while True:
-        text = os.pread(descriptor, 32, 0).decode("ascii", "replace").partition("\n")[0].strip()
-        if text.isdecimal() and int(text) > 1:
-            return int(text)
+        text = os.pread(descriptor, _LONGEST, 0).decode("ascii", "replace").partition("\n")[0].strip()
+        if (pid := _named(text)) is not None:
+            return pid
         if time.monotonic() >= deadline:
             raise PidFileError(f"pid file {path} is locked, but names no process: {text!r}")
         time.sleep(_PAUSE)

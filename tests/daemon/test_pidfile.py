@@ -11,14 +11,23 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-from psched.daemon.pidfile import AlreadyRunningError, PidFile, PidFileError, is_stale, read_running, signal_running
+from psched.daemon import pidfile
+from psched.daemon.pidfile import (
+    AlreadyRunningError,
+    PidFile,
+    PidFileError,
+    is_stale,
+    read_report,
+    read_running,
+    signal_running,
+)
 from tests.daemon.harness import wait_for
 from tests.lab.absent import not_run
 
@@ -90,6 +99,48 @@ def test_a_clean_end_leaves_no_file(path: Path, holder: subprocess.Popen[str]) -
     assert not path.exists()
     assert read_running(path) is None
     assert not is_stale(path)
+
+
+def test_a_file_put_in_the_place_of_the_one_that_was_checked_is_not_read(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.touch(0o640)
+    other = tmp_path / "other"
+    other.write_text("4711\n")
+    check = pidfile._check_trust
+
+    def replaced(path: Path, found: os.stat_result) -> None:
+        check(path, found)
+        path.unlink()
+        path.symlink_to(other)
+
+    monkeypatch.setattr(pidfile, "_check_trust", replaced)
+    assert not is_stale(path)
+    assert path.is_symlink()
+
+
+@pytest.mark.parametrize("text", ["{pid}\nreport\n", "0{pid}\nreport\n", " {pid} \nreport\n"])
+def test_the_report_is_read_however_the_pid_is_spelled(path: Path, text: str) -> None:
+    with _written(path, text.format(pid=os.getpid())):
+        assert read_running(path) == os.getpid()
+        assert read_report(path) == (os.getpid(), "report")
+
+
+def test_a_line_that_goes_on_after_the_pid_is_refused_in_the_end(path: Path) -> None:
+    with (
+        _written(path, f"{os.getpid()}{' ' * 40}{'9' * 5000}\nreport\n"),
+        pytest.raises(PidFileError, match="try again"),
+    ):
+        read_report(path)
+
+
+@contextmanager
+def _written(path: Path, text: str) -> Iterator[None]:
+    """Hold the lock, with this in the file."""
+    pid_file = PidFile.acquire(path)
+    path.write_text(text)
+    yield
+    pid_file.remove()
 
 
 def test_the_lock_goes_with_the_descriptor_through_fork_and_exec(path: Path) -> None:
