@@ -14,8 +14,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 from weakref import WeakSet
+
+T = TypeVar("T")
 
 
 class Shared(Protocol):
@@ -48,6 +50,7 @@ class WorkLock:
     def __init__(self) -> None:
         self._entry = threading.Lock()
         self._working: list[int] = []
+        self._alone: int | None = None
 
     def __enter__(self) -> None:
         me = threading.get_ident()
@@ -63,23 +66,46 @@ class WorkLock:
     def take_alone(self, seconds: float) -> None:
         """Let nobody begin work, and wait until no other thread is at work, for `seconds` at the most."""
         self._entry.acquire()
+        self._alone = threading.get_ident()
         end = time.monotonic() + seconds
         while set(self._working) - {threading.get_ident()} and time.monotonic() < end:
             time.sleep(0.001)
 
     def give_back(self) -> None:
-        """Let work begin again."""
-        self._entry.release()
+        """Let work begin again, if this thread has taken the lock alone."""
+        if self._alone == threading.get_ident():
+            self._alone = None
+            self._entry.release()
 
     def begin_anew(self) -> None:
         """In a process that was forked off: know of the calling thread only."""
         me = threading.get_ident()
         self._entry = threading.Lock()
+        self._alone = None
         self._working = [thread for thread in self._working if thread == me]
 
 
-_shared: WeakSet[Shared] = WeakSet()
-_closing: WeakSet[Closing] = WeakSet()
+class _Registered(Generic[T]):
+    """What is to be told of a fork, while it lives: threads add to it, and the one that forks copies it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # its holder may be interrupted by a signal, and fork then
+        self._members: WeakSet[T] = WeakSet()
+
+    def add(self, member: T) -> None:
+        with self._lock:
+            self._members.add(member)
+
+    def copy(self) -> list[T]:
+        with self._lock:
+            return list(self._members)
+
+    def begin_anew(self) -> None:
+        self._lock = threading.RLock()
+
+
+_shared: _Registered[Shared] = _Registered()
+_closing: _Registered[Closing] = _Registered()
 
 work_on_closing = WorkLock()
 """Entered for all work on connections that are closed before a fork."""
@@ -96,15 +122,17 @@ def close_before_fork(closing: Closing) -> None:
 
 
 def _before() -> None:
-    closing = list(_closing)
+    closing = _closing.copy()
     work_on_closing.take_alone(max((each.fork_patience for each in closing), default=0))
     for each in closing:
         each.close_before_fork()
 
 
 def _after_in_child() -> None:
+    _shared.begin_anew()
+    _closing.begin_anew()
     work_on_closing.begin_anew()
-    for shared in list(_shared):
+    for shared in _shared.copy():
         shared.begin_anew()
 
 

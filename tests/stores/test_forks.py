@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import psched
 from psched.config import from_mapping
+from psched.dialects import forks
 from psched.queue import open_queue
 from psched.schedules import open_schedules
 from psched.store import ScheduleStore
@@ -48,6 +51,60 @@ def test_no_connection_to_sqlite_crosses_a_fork_and_no_task_is_the_childs(type_:
         assert os.waitstatus_to_exitcode(status) == 0
         assert schedules.source.held == [task]
         task.finish()
+
+
+def test_a_fork_closes_all_connections_while_another_thread_opens_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: refused.append(told.exc_value))
+    interval = sys.getswitchinterval()
+    over = threading.Event()
+    kept = [Connections() for _ in range(2000)]
+    for each in kept:
+        forks.close_before_fork(each)
+
+    def open_more() -> None:
+        while not over.is_set():
+            kept.append(Connections())
+            forks.close_before_fork(kept[-1])
+
+    opening = threading.Thread(target=open_more)
+    first = kept[:2000]
+    sys.setswitchinterval(1e-5)
+    opening.start()
+    try:
+        for _ in range(5):
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+    finally:
+        over.set()
+        opening.join()
+        sys.setswitchinterval(interval)
+    assert refused == []
+    assert {each.closed for each in first} == {5}
+
+
+class Connections:
+    """Connections that are closed before each fork."""
+
+    fork_patience = 0.0
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def close_before_fork(self) -> None:
+        self.closed += 1
+
+
+def test_a_lock_that_another_thread_has_taken_alone_is_not_given_back() -> None:
+    lock = forks.WorkLock()
+    with ThreadPoolExecutor(1) as other:
+        other.submit(lock.take_alone, 0).result()
+        lock.give_back()
+        assert lock._entry.locked()
+        other.submit(lock.give_back).result()
+    assert not lock._entry.locked()
 
 
 def has_open(folder: Path) -> bool:
