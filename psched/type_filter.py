@@ -13,8 +13,8 @@ from typing import Any
 Pattern = str | re.Pattern[str]
 """What a route is chosen by: a string is the whole type, an expression is searched in it (as in PerfectQueue)."""
 
-_MATCHES_ANYTHING = frozenset(["", ".*", "^.*", ".*$", "^.*$", r"^.*\Z", r"\A.*\Z"])
-"""Expressions that are found in every type."""
+_MATCHES_ANYTHING = frozenset(["", ".*", "^.*", ".*$"])
+"""Expressions that are found in every type; `^.*$` is not found in one of two lines."""
 
 _WILDCARDS = frozenset("*?[")
 

@@ -62,10 +62,19 @@ def test_the_ready_made_applications_take_their_own_types_only() -> None:
     assert not wanted.accepts("commander")
 
 
-@pytest.mark.parametrize("expression", ["", ".*", "^.*$", r"\A.*\Z"])
+@pytest.mark.parametrize("expression", ["", ".*", "^.*", ".*$"])
 def test_an_expression_that_is_found_everywhere_takes_everything(expression: str) -> None:
-    assert TypeFilter((re.compile(expression),)).is_everything
-    assert not TypeFilter((re.compile("."),)).is_everything
+    wanted = TypeFilter((re.compile(expression),))
+    assert wanted.is_everything
+    assert all(wanted.accepts(type_) for type_ in ("", "a", "\n", "a\nb", "a\nb\n", "\r\u2028\x00"))
+
+
+@pytest.mark.parametrize("expression", [".", "^.*$", r"^.*\Z", r"\A.*\Z", r"\A.*$"])
+def test_an_expression_that_is_not_found_in_every_text_does_not_take_everything(expression: str) -> None:
+    wanted = TypeFilter((re.compile(expression),))
+    assert not all(wanted.accepts(type_) for type_ in ("", "a\nb"))
+    assert not wanted.is_everything
+    assert TypeFilter.decode(wanted.encode()) == wanted
 
 
 def test_globs_restrict_what_is_routed() -> None:
