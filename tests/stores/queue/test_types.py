@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
+from typing import Any, cast
 
 import pytest
 
-from psched.model import NewTask
+from psched.model import Claim, NewTask
 from psched.store import TaskStore
-from tests.stores.bench import FAR_OFF, LONG_AGO, eventually, keys_of
+from tests.stores.bench import FAR_OFF, LONG_AGO, eventually, keys_of, soon
 from tests.stores.places import DATABASES
 from tests.stores.queue.bench import QueueBench, row_of
+from tests.stores.rows import RedisRows
 from tests.stores.statements import Watch, watched
 
 AHEAD = 2000
@@ -116,14 +119,83 @@ def test_on_redis_types_are_forgotten_an_hour_after_their_last_row(ours: QueueBe
     ours.submit(store, ["b"], type="b")
     store.delete("a")
     assert store.due_by_type().keys() == {"b"}
-    client = getattr(ours.rows, "client")  # noqa: B009 – of RedisRows
-    prefix = getattr(ours.rows, "prefix")  # noqa: B009
-    client.zadd(f"{prefix}types", {"a": 1, "b": 1})  # as if noted long ago
+    client, types = noted_types(ours)
+    client.zadd(types, {"a": 1, "b": 1})  # as if noted long ago
     assert store.due_by_type().keys() == {"b"}
-    assert client.zrange(f"{prefix}types", 0, -1) == ["b"]
-    assert client.zscore(f"{prefix}types", "b") > 1
+    assert client.zrange(types, 0, -1) == ["b"]
+    assert client.zscore(types, "b") > 1
     ours.submit(store, ["again"], type="a")
     assert store.due_by_type().keys() == {"a", "b"}
+
+
+@pytest.mark.parametrize("ours", ["redis"], indirect=True)
+def test_a_forgotten_type_is_known_again_when_a_retired_row_is_revived(ours: QueueBench) -> None:
+    store = ours.queue()
+    ours.submit(store, ["a"], type="a")
+    store.retire(ours.claim(store, "a"), "failed", "broken", None, soon())
+    forget(ours, store, "a")
+    store.retry_failed("a")
+    assert store.due_by_type() == {"a": 0.0}
+    assert keys_of(store.acquire(1, 100, ["a"])) == ["a"]
+
+
+@pytest.mark.parametrize("ours", ["redis"], indirect=True)
+def test_a_forgotten_type_is_known_again_when_its_user_has_room(ours: QueueBench) -> None:
+    store = ours.queue()
+    parked = park_behind_another_type(ours, store)
+    forget(ours, store, "b")
+    store.retire(parked, "finished", None, None, soon())
+    assert store.due_by_type() == {"b": 0.0}
+    assert keys_of(store.acquire(1, 100, ["b"])) == ["b"]
+
+
+@pytest.mark.parametrize("ours", ["redis"], indirect=True)
+def test_a_forgotten_type_is_known_again_when_a_parked_row_is_preempted(ours: QueueBench) -> None:
+    store = ours.queue()
+    park_behind_another_type(ours, store)
+    forget(ours, store, "b")
+    taken = store.preempt("b", 100)
+    assert 0 < store.due_by_type()["b"] <= 100
+    store.retry(taken.lease, 1000, None, soon())
+    assert 100 < store.due_by_type()["b"] <= 1000
+
+
+@pytest.mark.parametrize("ours", ["redis"], indirect=True)
+def test_a_forgotten_type_rings_for_those_that_take_some_types_when_it_is_known_again(ours: QueueBench) -> None:
+    store = ours.queue()
+    ours.submit(store, ["a"], type="a")
+    store.retire(ours.claim(store, "a"), "cancelled", None, None, soon())
+    forget(ours, store, "a")
+    bell = store.open_bell(lambda type_: type_ == "a")
+    assert bell is not None
+    with closing(bell):
+        bell.arm(60)
+        assert eventually(lambda: not bell.rang() and bell.proven)
+        store.retry_failed("a")
+        assert eventually(bell.rang)
+
+
+def noted_types(bench: QueueBench) -> tuple[Any, str]:
+    """Return a client, and the key under which Redis has the types that have rows."""
+    rows = cast("RedisRows", bench.rows)
+    return rows.client, f"{rows.prefix}types"
+
+
+def forget(bench: QueueBench, store: TaskStore, type_: str) -> None:
+    """Let an hour pass since a type was noted, and see that a look forgets it."""
+    client, types = noted_types(bench)
+    client.zadd(types, {type_: 1})
+    assert type_ not in store.due_by_type()
+    assert type_ not in client.zrange(types, 0, -1)
+
+
+def park_behind_another_type(bench: QueueBench, store: TaskStore) -> Claim:
+    """Return the run of type a that takes the room of the user whose row `b` of type b waits."""
+    bench.submit(store, ["a"], type="a", user="u", max_running=1)
+    bench.submit(store, ["b"], type="b", user="u", max_running=1)
+    claim = bench.claim(store, "a")
+    assert store.acquire(1, 100, ["b"]) == []
+    return claim
 
 
 @pytest.mark.new_table

@@ -30,6 +30,14 @@ local function line_of(type, user)
   return T .. 'line:' .. #type .. ':' .. type .. ':' .. user
 end
 
+-- Notes that there are rows of a type again, which may have been forgotten while all of its rows were retired or parked: a
+-- look at the types sees those in `later:`, `turn:` and `leases:`, so it is noted whenever a row of it comes there.
+local function know(type)
+  if type ~= '' then  -- which stands for all of them
+    know_type(T, type)
+  end
+end
+
 -- Puts a user's turn in order with the head of his line, which the caller may have read.
 local function enter(type, user, head)
   head = head or call('ZRANGE', line_of(type, user), 0, 0, 'WITHSCORES')
@@ -38,6 +46,7 @@ local function enter(type, user, head)
   end
   if head[1] then
     call('ZADD', T .. 'turn:' .. type, whole(tonumber(head[2]) % SPAN), user)
+    know(type)
   else
     call('ZREM', T .. 'turn:' .. type, user)
   end
@@ -91,6 +100,7 @@ end
 local function stand(key, type, user, priority, due)
   if due > now then
     note('later', key, type, whole(due))
+    know(type)
   else
     queue_up(key, type, user, priority, due)
   end

@@ -11,5 +11,6 @@ if is[1] ~= 'waiting' and is[1] ~= 'running' then
 end
 withdraw(key)
 call('HSET', row, 'due', whole(now))
+know((facts(key)))
 begin(key, now + tonumber(ARGV[2]), ARGV[3], ARGV[4])
 return {'done', call('HGETALL', row)}
