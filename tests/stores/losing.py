@@ -1,14 +1,19 @@
-"""Losing the answer to the last thing that a call sends, what it did being done. In the test process."""
+"""Losing the answer to the last thing that a call sends, what it did being done; a conflict. In the test process."""
 
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import psycopg
+import pymysql
+import pytest
 import redis
 import sqlalchemy as sa
 
-from tests.stores.traffic import after_each
+from tests.stores.traffic import after_each, before_each
 
 
 def is_writing(statement: str) -> bool:
@@ -46,6 +51,36 @@ def writes_of(call: Callable[[], object]) -> int:
     with after_each(see):
         call()
     return count
+
+
+@contextlib.contextmanager
+def conflict_before_delete(
+    database: str, store: Any, patch: pytest.MonkeyPatch, meanwhile: Callable[[], object]
+) -> Iterator[None]:
+    """Let the first DELETE that is sent to a SQL database meet a conflict, and do `meanwhile` before the next try."""
+    conflicts = [_conflict(database)]
+    waited: list[float] = []
+
+    def meet(statement: str) -> None:
+        if conflicts and statement.startswith(("DELETE", "BEGIN NOT")):
+            raise conflicts.pop()
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        meanwhile()
+
+    patch.setattr(store._database, "_sleep", wait)
+    with before_each(meet):
+        yield
+    assert len(waited) == 1
+
+
+def _conflict(database: str) -> Exception:
+    busy = sqlite3.OperationalError("database is locked")
+    busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    deadlock = pymysql.err.OperationalError(1213, "deadlock")
+    errors = {"sqlite": busy, "mysql": deadlock, "postgresql": psycopg.errors.DeadlockDetected("deadlock")}
+    return sa.exc.OperationalError("", None, errors[database])
 
 
 def _lost(database: str) -> Exception:

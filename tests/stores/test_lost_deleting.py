@@ -1,4 +1,7 @@
-"""A delete whose answer was lost is sent again, and spares what was created under the same key since."""
+"""A delete whose answer was lost is sent again, and spares what was created under the same key since.
+
+One that met a conflict has done nothing: it begins anew, with what is there then.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import pytest
 from psched.errors import NotFoundError
 from psched.store import ScheduleStore
 from tests.stores.bench import Bench
-from tests.stores.losing import answer_lost, writes_of
+from tests.stores.losing import answer_lost, conflict_before_delete, writes_of
+from tests.stores.places import SQL_PAIRS
 
 
 @pytest.mark.parametrize("anew", [True, False], ids=["created anew", "gone"])
@@ -28,3 +32,29 @@ def test_what_was_deleted_by_somebody_else_is_not_found(
     other.delete("key")
     with pytest.raises(NotFoundError):
         store.delete("key")
+
+
+@pytest.mark.parametrize("bare", SQL_PAIRS, indirect=True, ids="-".join)
+def test_what_another_client_deletes_while_a_conflict_is_waited_out_is_not_found(
+    bench: Bench, store: ScheduleStore, other: ScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.add(store, "key")
+    with (
+        conflict_before_delete(bench.database, store, monkeypatch, lambda: other.delete("key")),
+        pytest.raises(NotFoundError),
+    ):
+        store.delete("key")
+
+
+@pytest.mark.parametrize("bare", SQL_PAIRS, indirect=True, ids="-".join)
+def test_what_is_created_while_a_conflict_is_waited_out_is_what_is_deleted(
+    bench: Bench, store: ScheduleStore, other: ScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create_anew() -> None:
+        other.delete("key")
+        bench.add(other, "key", data={"theirs": 1})
+
+    bench.add(store, "key")
+    with conflict_before_delete(bench.database, store, monkeypatch, create_anew):
+        store.delete("key")
+    assert store.get("key") is None

@@ -157,8 +157,8 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
             with self._database.transaction(connection):
                 row = self._row(connection, self._read.with_for_update(), key)
                 if row is None:
-                    return seen is not None
-                if seen is not None and row["nonce"] != seen:  # another one, created since
+                    return uncertain and seen is not None
+                if uncertain and seen is not None and row["nonce"] != seen:  # another one, created since
                     return True
                 seen = row["nonce"]
                 pending = row["next_time"] if row["regular_time"] is None else row["regular_time"]

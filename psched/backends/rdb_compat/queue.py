@@ -127,8 +127,8 @@ class CompatTaskStore(CompatLeaseStore):
             nonlocal seen
             row = self._row(connection, key)
             if row is None:
-                return seen is not None
-            if seen is not None and any(row[name] != seen[name] for name in _LASTING):  # another one, created since
+                return uncertain and seen is not None
+            if uncertain and seen is not None and any(row[name] != seen[name] for name in _LASTING):  # created since
                 return True
             seen = row
             return connection.execute(self._delete, {"keys": [key]}).rowcount == 1 or uncertain

@@ -152,8 +152,10 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
             with self._database.transaction(connection):
                 row = self._row(connection, key, locked=True)
                 if row is None:
-                    return seen is not None
-                if seen is not None and any(row[name] != seen[name] for name in _LASTING):  # another one, created since
+                    return uncertain and seen is not None
+                if (
+                    uncertain and seen is not None and any(row[name] != seen[name] for name in _LASTING)
+                ):  # created since
                     return True
                 seen = row
                 if self._records is not None:

@@ -11,7 +11,8 @@ from psched.queue import Queue
 from psched.source import LeaseTimes
 from psched.store import TaskStore
 from tests.stores.bench import soon
-from tests.stores.losing import answer_lost, writes_of
+from tests.stores.losing import answer_lost, conflict_before_delete, writes_of
+from tests.stores.places import SQL_PAIRS
 from tests.stores.queue.bench import QueueBench, row_of
 
 CALLS: dict[str, Callable[[TaskStore, str], object]] = {
@@ -50,6 +51,19 @@ def test_a_task_that_was_created_since_is_not_deleted(bench: QueueBench, store: 
     with answer_lost(bench.database, number, lambda: bench.submit(other, ["key"], data={"theirs": 1})):
         store.delete("key")
     assert row_of(store, "key").data == {"theirs": 1}
+
+
+@pytest.mark.parametrize("bench", SQL_PAIRS, indirect=True, ids="-".join)
+def test_a_task_that_another_client_deletes_while_a_conflict_is_waited_out_is_not_found(
+    bench: QueueBench, store: TaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.submit(store, ["key"])
+    other = bench.queue()
+    with (
+        conflict_before_delete(bench.database, store, monkeypatch, lambda: other.delete("key")),
+        pytest.raises(NotFoundError),
+    ):
+        store.delete("key")
 
 
 def test_a_task_that_failed_again_is_not_tried_a_third_time(ours: QueueBench) -> None:
