@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +16,11 @@ ROWS = 10_000
 """How many are written into each table."""
 ON_SQLITE = 1000
 """Fewer, since each of them costs a commit to the disk when it is put off."""
+
+BOMB = gzip.compress(bytes(64_000_000), mtime=0)
+"""A few kilobytes that stand for more than any row may have."""
+LARGE = 10_000
+"""Characters above which a value is written once, and its first character after that."""
 
 _TEXTS = [
     "{broken",
@@ -28,7 +35,7 @@ _TEXTS = [
     '{"a": "' + "x" * 10**6,
 ]
 BAD: dict[str, list[Any]] = {
-    "data": _TEXTS,
+    "data": [*_TEXTS, base64.b64encode(BOMB).decode()],
     "cron": ["nonsense", "0 0 30 2 *", "61 * * * *", "", "*/0 * * * *", "a" * 200, "* * * * * * *", "\x01"],
     "timezone": ["Mars/Olympus", "../../etc/passwd", "localtime", "", "posixrules", "\x1b[31m"],
     "next_time": [10**17, -(10**17)],
@@ -48,8 +55,10 @@ BAD_ON_REDIS: dict[str, list[Any]] = {
     "row": ["no hash"],
 }
 """What else is possible where nothing has a type; None: there is no such field."""
+BAD_ON_SQLITE: dict[str, list[Any]] = {"data": [b"\xff\xfe", BOMB], "type": [b"\xff"]}
+"""What SQLite stores besides, whatever type the column has."""
 BAD_IN_COMPAT: dict[str, list[Any]] = {
-    "data": [text.encode() for text in _TEXTS],
+    "data": [*(text.encode() for text in _TEXTS), BOMB],
     "cron": [cron for cron in BAD["cron"] if len(cron) <= 128],
     "timezone": BAD["timezone"],
 }
@@ -85,8 +94,8 @@ class BadRows(Fault):
         reasons = [(name, value) for part in bad for name in part if name in columns for value in part[name]]
         for number in range(self._count):
             column, value = reasons[number % len(reasons)]
-            if len(str(value)) > 10**5 and number > len(reasons):
-                value = value[:1]  # a megabyte is told once
+            if isinstance(value, str | bytes) and len(value) > LARGE and number > len(reasons):
+                value = value[:1]
             yield {self.stage.key_column: f"bad-{number}", **known, column: value}
 
     def _kinds(self) -> tuple[dict[str, Any], list[dict[str, list[Any]]]]:
@@ -103,4 +112,4 @@ class BadRows(Fault):
             "type": "work", "data": "{}", "status": "waiting", "cron": "* * * * *", "timezone": "UTC", "delay_ms": 0,
             "next_time": ours, "run_at": ours, "due": ours, "band": 0, "user": "", "priority": 0,
         }  # fmt: skip
-        return good, [BAD, BAD_ON_REDIS] if self.stage.store == "redis" else [BAD]
+        return good, [BAD, {"redis": BAD_ON_REDIS, "sqlite": BAD_ON_SQLITE}.get(self.stage.store, {})]
