@@ -50,6 +50,7 @@ class Processor:
         self._boot = boot
         self._say = say
         self._stopping = StopOrder()
+        self._stops_now = False
         self._runs = Runs(cells)
         self._sites = open_sites(settings, boot.holder)
         served = {site.name: served_types(site, application) for site in self._sites}
@@ -213,11 +214,13 @@ class Processor:
             announcer.close()
         for reporter in self._reporters:
             reporter.close()
-        for announcer in self._announcers:
-            announcer.join(_WITHDRAWAL)
         for site in self._sites:
             for task in site.source.held:
                 give_back(task)
+        if not self._stops_now:  # an immediate stop waits for nothing; the node's entry then expires by itself
+            for announcer in self._announcers:
+                announcer.join(_WITHDRAWAL)
+        for site in self._sites:
             site.source.store.close()
         self._stopping.close()
         for ticker in self._tickers:

@@ -13,6 +13,7 @@ from tests.cli.commands import Commands
 AT = 4_000_000_000
 SUBMIT = ("submit", "task-id", "type1", '{"uid":1,"name":"値"}')
 BOTH = "development: {type: rdb, url: 'sqlite:///../psched.db', schedules: {}, queue: {}}"
+QUEUE_TABLES = {"psched_meta", "psched_nodes", "psched_queue", "psched_queue_users", "psched_queue_failures"}
 
 
 @pytest.fixture
@@ -213,8 +214,8 @@ def test_a_missing_table_names_the_command_that_makes_it(fresh: Commands, databa
 def test_init_makes_the_tables_of_every_section_and_keeps_what_is_there(fresh: Commands) -> None:
     fresh.configure(BOTH)
     fresh.ok("init")
-    schedules = {"psched_schedules", "psched_schedules_ledger", "psched_schedules_changes"}
-    assert tables(fresh) == {"psched_meta", "psched_nodes", "psched_queue", "psched_queue_users"} | schedules
+    schedules = {f"psched_schedules{part}" for part in ("", "_ledger", "_changes", "_failures")}
+    assert tables(fresh) == QUEUE_TABLES | schedules
     fresh.ok("queue", *SUBMIT)
     for again in (("init",), ("queue", "init")):
         fresh.ok(*again)
@@ -224,7 +225,7 @@ def test_init_makes_the_tables_of_every_section_and_keeps_what_is_there(fresh: C
 def test_queue_init_makes_the_queue_s_tables_only(fresh: Commands) -> None:
     fresh.configure(BOTH)
     fresh.ok("queue", "init")
-    assert tables(fresh) == {"psched_meta", "psched_nodes", "psched_queue", "psched_queue_users"}
+    assert tables(fresh) == QUEUE_TABLES
 
 
 def tables(psched: Commands) -> set[str]:

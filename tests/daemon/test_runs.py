@@ -69,7 +69,7 @@ def test_a_task_that_kills_its_worker_before_its_handler_is_made_is_suspected(ma
 
 def test_a_handler_that_is_told_to_stop_while_it_is_made_does_not_begin(make_daemon: Make) -> None:
     daemon = made(make_daemon, "time.sleep(1)", task_timeout=0.2, child_kill_interval=5)
-    daemon.wait_for_log("s1 type=made retried")
+    daemon.wait_for_log("s1 type=made failed after")
     assert not daemon.traces("began")
     daemon.stop()
 

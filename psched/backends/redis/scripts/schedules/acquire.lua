@@ -39,7 +39,8 @@ for _ = 1, ROUNDS do
       break
     end
     local size = limit > 1 and size_of(redis.pcall('HGET', row_of(row.key), 'size')) or 0
-    if #rows > 0 and not seen[row.key] and bytes + size > BATCH then
+    local is_over = #rows > 0 and not seen[row.key] and bytes + size > BATCH
+    if is_over and call('EXISTS', row_of(row.key)) == 1 then
       limit = #rows  -- it is too large for this acquire
       break
     end
