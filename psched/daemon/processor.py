@@ -89,6 +89,7 @@ class Processor:
         self._steward.stop()
         self._warden.wind_up()
         if immediate:
+            self._stops_now = True
             self._warden.stop(grace)
 
     def expect(self) -> None:
