@@ -41,7 +41,7 @@ class Announcer:
             self._failing = False
         except Exception as error:  # noqa: BLE001 – nothing but what `doctor` says depends on it
             if not self._failing:
-                log.warning("this node is not announced: %s; retrying", one_line(error))
+                log.warning("recording this node in psched_nodes failed: %s; retrying", one_line(error))
             self._failing = True
         return bool(self._told)
 
@@ -51,7 +51,7 @@ class Announcer:
                 assert site.source.store.nodes is not None
                 site.source.store.nodes.withdraw(self._name)
         except Exception as error:  # noqa: BLE001 – it counts as gone a minute later
-            log.info("this node is not withdrawn: %s", one_line(error))
+            log.info("removing this node from psched_nodes failed: %s; its entry expires", one_line(error))
 
 
 def open_announcers(sites: Sequence[Worksite], types: Mapping[str, TypeFilter], slot: int) -> list[Announcer]:

@@ -44,7 +44,7 @@ class Lookout(threading.Thread):
                 self._failing = False
             except Exception as error:  # noqa: BLE001 – whatever a driver raises, the next look may be answered
                 if not self._failing:
-                    log.warning("nobody looks out for what is overdue: %s; trying again", one_line(error))
+                    log.warning("overdue check failed: %s; retrying", one_line(error))
                 self._failing = True
 
     def close(self) -> None:

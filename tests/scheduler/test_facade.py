@@ -248,9 +248,7 @@ def test_clear_removes_registrations_and_tasks(file_and_server: Site) -> None:
 
 
 def test_tasks_that_are_over_do_not_pile_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        retire, "retained", lambda store, retention: retention
-    )
+    monkeypatch.setattr(retire, "retained", lambda store, retention: retention)
     scheduler = site.scheduler(retention_time=0.2)
     scheduler.bind("good", lambda data: None)
     scheduler.bind("bad", lambda data: False)
