@@ -89,6 +89,12 @@ def after_rows(parameters: Parameters, sizes: Sequence[object]) -> Parameters:
     return {**parameters, "limit": parameters["limit"] - len(sizes), "budget": budget, "least": least}
 
 
+def takes_more(parameters: Parameters) -> bool:
+    """Tell whether an acquire with these parameters may take a row at all: else it need not ask."""
+    limit, budget, least = (int(parameters[name]) for name in ("limit", "budget", "least"))
+    return limit > 0 and (budget > 0 or least > 0)
+
+
 _READY_AND_KEY = itemgetter(1, 0)
 
 
@@ -151,7 +157,7 @@ class ManyTypes:
         due = self._due(connection, parameters, types.types)
         for start in range(0, len(due), TOGETHER):
             left = after_rows(parameters, [row[self._size] for row in rows])
-            if left["limit"] <= 0:
+            if not takes_more(left):
                 break
             some = WantedTypes(due[start : start + TOGETHER], apart=True)
             rows += self._claiming.acquire(connection, left, some)

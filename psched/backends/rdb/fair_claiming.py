@@ -22,6 +22,7 @@ from psched.backends.rdb.claiming import (
     WantedTypes,
     after_rows,
     claiming_by,
+    takes_more,
     types_parameter,
 )
 from psched.backends.rdb.shares import NOBODY, Candidate, shares
@@ -68,7 +69,7 @@ class FairClaiming:
         known = self._bands if fresh else self._look(connection)
         rows = list(self._take(connection, known, parameters, types))
         left = after_rows(parameters, [row[_SIZE] for row in rows])
-        if left["limit"] and fresh and not set(found := self._look(connection)) <= set(known):
+        if takes_more(left) and fresh and not set(found := self._look(connection)) <= set(known):
             rows += self._take(connection, found, left, types)
         return rows
 
@@ -126,10 +127,9 @@ class FairClaiming:
         rows: list[ClaimedRow] = []
         for band in bands:
             left = after_rows(parameters, [row[_SIZE] for row in rows])
-            values = {"known_above": band, **left, "of_band": band}
-            rows += self._open.acquire(connection, values, types)
-            if len(rows) >= parameters["limit"]:
+            if not takes_more(left):
                 break
+            rows += self._open.acquire(connection, {"known_above": band, **left, "of_band": band}, types)
         return rows
 
 
@@ -167,7 +167,7 @@ class _Turns:
         self._candidates = {candidate.user: candidate for candidate in self._waiting()}
         for _ in range(_ROUNDS):
             given = shares(self._candidates.values(), limit - len(self._rows))
-            if not given:
+            if not given or not takes_more(self._left()):
                 break
             self._claim(given)
         if not self._rows and self._busy:

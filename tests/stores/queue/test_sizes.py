@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 import gzip
+from collections.abc import Callable
 
 import pytest
 
 from psched.backends import open_stores
-from psched.model import NewTask, TaskFilter
+from psched.model import Claim, NewTask, TaskFilter
 from psched.retire import Retire
 from psched.source import LeaseTimes, Source
 from psched.store import StoreSettings, TaskStore
 from tests.stores.bench import soon
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
+from tests.stores.traffic import before_each
 
 MB = 1_000_000
 TASKS = ["a", "b", "c", "d", "e"]
@@ -55,6 +57,30 @@ def test_of_some_types_it_takes_as_much(ours: QueueBench) -> None:
     assert len(store.acquire(10, 100, ["t", "u"])) == 2
     assert len(store.acquire(10, 100, ["t", "u"])) == 2
     assert store.acquire(10, 100, ["t", "u"]) == []
+
+
+@pytest.mark.parametrize("spread", ["types", "priorities"])
+def test_when_its_16_mb_are_taken_an_acquire_asks_no_further(ours: QueueBench, spread: str) -> None:
+    store = ours.queue()
+    types = [f"type{number:02}" for number in range(40)]
+    for number, type_ in enumerate(types):
+        apart = {"type": type_} if spread == "types" else {"priority": number % 4}
+        ours.submit(store, [f"key{number:02}"], **apart)
+        ours.write(f"key{number:02}", size=8 * MB)
+    ours.submit(store, ["foreign"], type="foreign", priority=-1)  # so that types are read apart
+    wanted = types if spread == "types" else None
+    store.acquire(2, 100, wanted)
+    of_two = sent_by(lambda: store.acquire(2, 100, wanted))
+    of_many = sent_by(lambda: store.acquire(100, 100, wanted))
+    assert of_many == of_two
+
+
+def sent_by(acquire: Callable[[], list[Claim]]) -> int:
+    """Return how many statements an acquire sends that takes two tasks."""
+    sent: list[str] = []
+    with before_each(sent.append):
+        assert len(acquire()) == 2
+    return len(sent)
 
 
 def test_what_is_due_behind_is_still_due(ours: QueueBench) -> None:
