@@ -2,7 +2,8 @@
 
 The list carries no tasks. Each push wakes one of those who wait, which is enough: whoever waits there takes rows of any
 type. A worker that takes some types only waits on a list of each of them, as far as the table has had rows of it, and
-on one that tells of new types. What is pushed while nobody waits is forgotten after a second. Used in children.
+on one that tells of new types, whose rings are numbered and passed on, so that all these workers get each of them. What
+is pushed while nobody waits is forgotten after a second. Used in children.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ class WakeList:
         self._table = table
         self._bell = f"{table.prefix}bell"
         self._keys: list[str] = [self._bell]
-        self._popped: bytes | str = self._bell
+        self._popped: tuple[bytes, bytes] = (self._bell.encode(), b"1")
+        self._new = f"{self._bell}:new".encode()
+        self._last_new = 0
+        self._owed = 0
         self._accepts = accepts
         self._clock = clock
         self._connection: Connection | None = None
@@ -52,6 +56,8 @@ class WakeList:
         keys = self._keys if self._accepts is None else self._keys_of(self._accepts)
         if self._waits and not self._is_overdue() and keys == self._keys:
             return  # when the server ends that, `rang` goes on
+        if self._connection is not None and not self._waits:
+            self._read_owed(self._connection)
         if self._connection is not None and (self._waits or not self._is_open(self._connection)):
             self.close()
         if self._connection is None:
@@ -75,9 +81,12 @@ class WakeList:
         if connection is None:
             return False
         try:
-            if not connection.can_read(0) or not self._waits:
+            if not connection.can_read(0):
                 return False
-            pushed = self._answer(connection)
+            if not self._waits:
+                self._read_owed(connection)
+                return False
+            pushed = self._answer(connection) and self._is_news(connection)
             if not pushed and self._clock() < self._until:
                 self._wait(connection)
         except DriverError:
@@ -92,7 +101,7 @@ class WakeList:
             return
         try:
             if connection.can_read(0) and self._answer(connection):
-                connection.send_command("RPUSH", self._popped, "1", check_health=False)
+                connection.send_command("RPUSH", *self._popped, check_health=False)
         except DriverError:
             pass  # it is gone, and with it whoever waited in the list
         self.close()
@@ -100,6 +109,7 @@ class WakeList:
     def close(self) -> None:
         """Close the connection; the server then passes it over. Idempotent."""
         self._waits = self.proven = False
+        self._owed = 0
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()
@@ -128,8 +138,32 @@ class WakeList:
         pushed = connection.read_response()
         self.proven = True
         if pushed is not None:
-            self._popped = pushed[0]
+            self._popped = (pushed[0], pushed[1])
         return pushed is not None
+
+    def _is_news(self, connection: Connection) -> bool:
+        """Tell whether what was popped calls this waiter; what tells of a new type is passed on the first time.
+
+        Numbers of such rings grow, so each ring ends with the first waiter that has had it, or a later one.
+        """
+        bell, number = self._popped
+        if bell != self._new or not number.isdigit():
+            return True
+        if int(number) <= self._last_new:
+            return False
+        self._last_new = int(number)
+        connection.send_command("RPUSH", bell, number, check_health=False)
+        self._owed += 1
+        return True
+
+    def _read_owed(self, connection: Connection) -> None:
+        """Read the answers to rings that were passed on; a connection that is gone is closed."""
+        try:
+            while self._owed:
+                connection.read_response()
+                self._owed -= 1
+        except DriverError:
+            self.close()
 
     def _keys_of(self, accepts: Accepts) -> list[str]:
         """Return the lists of the types that are taken, of those the table knows, and the one of new types."""
@@ -137,4 +171,4 @@ class WakeList:
         self._server.call_on(self._table.meta, "HSET", self._table.meta, "selective", "1")
         known: list[bytes] = self._server.call_on(self._table.meta, "ZRANGE", f"{self._table.prefix}types", 0, -1)
         taken = [type_ for type_ in (name.decode(errors="replace") for name in known) if accepts(type_)]
-        return [f"{self._bell}:new", *(f"{self._bell}:of:{type_}" for type_ in taken)]
+        return [self._new.decode(), *(f"{self._bell}:of:{type_}" for type_ in taken)]

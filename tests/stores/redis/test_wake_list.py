@@ -147,19 +147,82 @@ def test_workers_of_some_types_are_called_for_a_type_that_is_new_to_the_table(qu
 def test_all_that_wait_get_to_know_a_new_type_when_they_look(queue: TaskStore) -> None:
     bells = [queue.open_bell(lambda type_: type_ == "new") for _ in range(6)]
     with ExitStack() as stack:
-        for choosy in bells:
-            assert choosy is not None
-            stack.enter_context(closing(choosy))
+        waiting = [stack.enter_context(closing(choosy)) for choosy in bells if choosy is not None]
+        for choosy in waiting:
             choosy.arm(60)
+            assert eventually(lambda choosy=choosy: not choosy.rang() and choosy.proven)
         queue.submit([NewTask("first", "new")])
-        for choosy in bells:  # more than are called for a new type
-            assert choosy is not None
-            choosy.rang()
+        for choosy in waiting:  # more than are called at once
+            assert eventually(choosy.rang)
+        for choosy in waiting:
             choosy.arm(60)
+        while [choosy for choosy in waiting if rings(choosy)]:  # for the row itself
+            pass
         queue.submit([NewTask(f"key{n}", "new") for n in range(6)])
-        for choosy in bells:
-            assert choosy is not None
-            assert rings(choosy)
+        for choosy in waiting:
+            assert eventually(choosy.rang)
+
+
+def test_a_new_type_calls_each_worker_of_some_types_once_however_many_there_are(
+    tasks: QueueBench, queue: TaskStore
+) -> None:
+    rows = tasks.rows
+    assert isinstance(rows, RedisRows)
+    bells = [queue.open_bell(lambda type_, n=n: type_ == f"type{n}") for n in range(9)]  # type: ignore[misc]
+    with ExitStack() as stack:
+        waiting = [stack.enter_context(closing(choosy)) for choosy in bells if choosy is not None]
+        for choosy in waiting:  # the worker that takes the new type waits last
+            choosy.arm(60)
+            assert eventually(lambda choosy=choosy: not choosy.rang() and choosy.proven)
+        called = [0] * len(waiting)
+
+        def listen() -> None:
+            for place, choosy in enumerate(waiting):
+                if choosy.rang():
+                    called[place] += 1
+                    choosy.arm(60)
+
+        def are_called() -> bool:
+            listen()
+            return all(called) and not rows.client.exists(f"{rows.prefix}bell:new")
+
+        queue.submit([NewTask("wanted", "type8")])
+        assert eventually(are_called)
+        while [choosy for choosy in waiting if rings(choosy)]:  # the worker that takes it is called for the row, too
+            pass
+        called[:] = [0] * len(waiting)
+        queue.submit([NewTask("foreign", "foreign")])
+        assert eventually(are_called)
+        assert not [choosy for choosy in waiting if rings(choosy)]
+        assert called == [1] * len(waiting)
+
+
+def test_a_ring_for_a_new_type_reaches_the_others_past_one_that_hangs(queue: TaskStore) -> None:
+    bells = [queue.open_bell(lambda type_: type_ == "new") for _ in range(7)]
+    with ExitStack() as stack:
+        hanging, *others = (stack.enter_context(closing(choosy)) for choosy in bells if choosy is not None)
+        for choosy in (hanging, *others):
+            choosy.arm(60)
+            assert eventually(lambda choosy=choosy: not choosy.rang() and choosy.proven)
+        queue.submit([NewTask("first", "new")])
+        for choosy in others:
+            assert eventually(choosy.rang)
+
+
+def test_a_ring_for_a_new_type_that_was_passed_on_leaves_the_connection_in_order(queue: TaskStore) -> None:
+    choosy = queue.open_bell(lambda type_: type_.startswith("type"))
+    assert choosy is not None
+    with closing(choosy):
+        choosy.arm(60)
+        descriptor = choosy.fileno()
+        for number in range(3):
+            queue.submit([NewTask(f"key{number}", f"type{number}")])
+            assert eventually(choosy.rang)
+            assert not choosy.rang()
+            choosy.disarm()
+            choosy.arm(60)
+            assert choosy.fileno() == descriptor
+            assert choosy.proven
 
 
 def test_a_ring_for_a_busy_worker_of_some_types_is_anothers(queue: TaskStore, bell: Bell) -> None:

@@ -4,7 +4,7 @@
 local LAYOUTS = {schedules = '5', queue = '3'}  -- as in layout.py
 local BATCH = 16000000   -- bytes of data that one acquire takes, unless its first row alone has more
 local MOST_RINGS = 16    -- elements of a wake list: more than this many sleepers are not woken at once
-local NEW_RINGS = 4      -- the same of a list of those that are to know a new type
+local NEW_RINGS = 4      -- elements for a new type, which are passed on: so many waiters at once may fail to do that
 local MOST_ENDINGS = 160  -- characters that a row keeps of how its last leases ended
 local RING_LASTS = 1000  -- milliseconds after which a ring that nobody waited for is forgotten
 
@@ -79,12 +79,22 @@ local function ring(prefix, count, types)
   end
 end
 
--- Notes that the table has rows of a type. Of workers that wait for some types a few are woken for a new one: they may
--- take it, and wait for it from then on.
+local has_rung_new = false  -- whether this script has rung for a new type
+
+-- Notes that the table has rows of a type. For a new one all workers that wait for some types are woken, one after another:
+-- each passes the ring on unless it has had this one, or a later one. Rings are told apart by the server's microseconds.
 local function know_type(prefix, type)
-  if call('ZADD', prefix .. 'types', 'NX', whole(now), type) == 1 and has_selective(prefix) then
-    ring_on(prefix .. 'bell:new', NEW_RINGS)
+  local is_new = call('ZADD', prefix .. 'types', 'NX', whole(now), type) == 1
+  if not is_new or has_rung_new or not has_selective(prefix) then
+    return
   end
+  has_rung_new = true
+  local bell, number = prefix .. 'bell:new', whole(time[1] * 1000000 + time[2])
+  call('DEL', bell)  -- an earlier ring that nobody has waited for: this one tells as much
+  for _ = 1, NEW_RINGS do
+    call('RPUSH', bell, number)
+  end
+  call('PEXPIRE', bell, RING_LASTS)
 end
 
 -- Returns the fence of the next lease: larger than the one before, and no smaller than the clock in milliseconds, so that
