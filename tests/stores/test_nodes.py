@@ -10,7 +10,7 @@ from psched.nodes import ALIVE
 from psched.store import ScheduleStore
 from psched.type_filter import TypeFilter
 from tests.stores.bench import Bench
-from tests.stores.places import on_sql
+from tests.stores.places import DATABASES, on_our_tables
 from tests.stores.traffic import after_each
 
 pytestmark = pytest.mark.new_table
@@ -18,16 +18,14 @@ pytestmark = pytest.mark.new_table
 WANTED = TypeFilter(("a", re.compile("^b")), ("[ab]*",))
 
 
-@pytest.fixture
-def ours(bench: Bench, store: ScheduleStore) -> Bench:
-    if bench.compat:
-        assert store.nodes is None
-        pytest.skip("the originals' tables have no place for it")
-    return bench
+@pytest.mark.parametrize("bare", [("rdb_compat", "sqlite")], indirect=True, ids="-".join)
+def test_the_originals_tables_have_no_place_for_it(store: ScheduleStore) -> None:
+    assert store.nodes is None
 
 
-def test_a_node_is_alive_from_its_sign_until_it_withdraws(ours: Bench, store: ScheduleStore) -> None:
-    other = ours.open().nodes
+@on_our_tables
+def test_a_node_is_alive_from_its_sign_until_it_withdraws(bench: Bench, store: ScheduleStore) -> None:
+    other = bench.open().nodes
     assert store.nodes is not None and other is not None
     assert other.alive() == []
     store.nodes.announce("host/1", "schedules", WANTED.encode())
@@ -43,23 +41,24 @@ def test_a_node_is_alive_from_its_sign_until_it_withdraws(ours: Bench, store: Sc
     assert [node.name for node in other.alive()] == ["host/2"]
 
 
-def test_one_that_gives_no_sign_or_one_that_cannot_be_read_does_not_count(ours: Bench, store: ScheduleStore) -> None:
+@on_our_tables
+def test_one_that_gives_no_sign_or_one_that_cannot_be_read_does_not_count(bench: Bench, store: ScheduleStore) -> None:
     nodes = store.nodes
     assert nodes is not None
     nodes.announce("strange", "schedules", "[]")
     nodes.announce("silent", "schedules", WANTED.encode())
-    if ours.database == "redis":
-        client, key = getattr(ours.rows, "client"), f"{getattr(ours.rows, 'prefix')}nodes"  # noqa: B009
+    if bench.database == "redis":
+        client, key = getattr(bench.rows, "client"), f"{getattr(bench.rows, 'prefix')}nodes"  # noqa: B009
         client.hset(key, "silent", '["schedules","{}","1"]')
     else:
-        ours.execute("UPDATE psched_nodes SET seen = seen - 61000 WHERE node = 'silent'")
+        bench.execute("UPDATE psched_nodes SET seen = seen - 61000 WHERE node = 'silent'")
     assert nodes.alive() == []
     nodes.announce("silent", "schedules", WANTED.encode())
     assert [node.name for node in nodes.alive()] == ["silent"]
 
 
-@on_sql
-def test_a_sign_is_one_statement(ours: Bench, store: ScheduleStore) -> None:
+@pytest.mark.parametrize("bare", [("rdb", database) for database in DATABASES], indirect=True, ids="-".join)
+def test_a_sign_is_one_statement(bench: Bench, store: ScheduleStore) -> None:
     assert store.nodes is not None
     store.nodes.announce("host/1", "schedules", WANTED.encode())
     seen: list[str] = []
