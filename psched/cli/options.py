@@ -85,7 +85,7 @@ _LOADING = (
         "--types",
         multiple=True,
         metavar="GLOB,…",
-        help="Of the types that the application routes run only these (video.*), instead of the config's.",
+        help="Run only these types, of those the application routes; replaces `types:` of the configuration.",
     ),
 )
 

@@ -52,10 +52,20 @@ _ACTIONS: dict[str, Callable[[Invocation], int]] = {
 )
 @click.option("-I", "--include", multiple=True, metavar="DIR", help="Folder for the import path; may be repeated.")
 @click.option("-r", "--require", multiple=True, metavar="MODULE|FILE.py", help="Load this first; may be repeated.")
-@click.option("--types", multiple=True, metavar="GLOB,…", help="Run only these types, instead of the configuration's.")
+@click.option(
+    "--types",
+    multiple=True,
+    metavar="GLOB,…",
+    help="Run only these types, of those the application routes; replaces `types:` of the configuration.",
+)
 @click.option("--pid-file", type=click.Path(path_type=Path), metavar="PATH", help="Instead of the configuration's.")
 @click.option("--immediate", is_flag=True, help="Do not wait for running tasks: give them back.")
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help="Wait so many seconds at the most.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    metavar="S",
+    help="Wait at most S seconds for the outcome; exit 1 after that.",
+)
 @click.option("--background", is_flag=True, hidden=True)  # how a binary replace goes on with what `start` began
 @click.argument("action", type=click.Choice(list(_ACTIONS)), metavar="ACTION")
 @click.argument("app", nargs=-1)

@@ -38,16 +38,19 @@ def policy_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--max-attempts",
             type=Count(),
             metavar="N",
-            help="Give an occurrence up after N failed attempts, or none: never.",
+            help="Give an occurrence up after N failed attempts; none removes the limit.",
         ),
         click.option(
             "--alert-after",
             type=Seconds(),
             metavar="SEC",
-            help="Raise the alarm when an occurrence is not finished so long after its time.",
+            help="Raise the alarm when an occurrence is not finished SEC seconds after its time.",
         ),
         click.option(
-            "--max-lateness", type=Seconds(), metavar="SEC", help="Skip what could only begin so much later, or none."
+            "--max-lateness",
+            type=Seconds(),
+            metavar="SEC",
+            help="Skip an occurrence that would start more than SEC seconds late; none removes the limit.",
         ),
         click.option(
             "--catch-up",
@@ -283,7 +286,7 @@ def delete(chosen: Chosen, key: str) -> None:
 @click.argument("key")
 @common_options()
 def pause(chosen: Chosen, key: str) -> None:
-    """Let a schedule run no more until it is resumed.
+    """Stop running a schedule until `psched resume`.
 
     A run in progress goes on. Nothing happens when it is paused already.
     """
