@@ -107,7 +107,7 @@ def narrow() -> Iterator[Callable[[], None]]:
 def test_a_worker_that_the_kernel_kills_for_memory_is_told_as_that_and_its_task_backs_off(
     narrow: Callable[[], None], make_daemon: Callable[..., Daemon]
 ) -> None:
-    daemon = make_daemon()
+    daemon = make_daemon(retry_wait=5)  # the longest that a crashed task waits
     with (daemon.folder / "app.py").open("a") as application:
         application.write(EATS)
     daemon.start(preexec_fn=narrow)
