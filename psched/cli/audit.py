@@ -42,7 +42,10 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
     proved = []
     with opened(chosen) as schedules:
         now = schedules.store.now()
-        span = int(-(-since(now) // 1)), int((now if until is None else until(now)) // 1)
+        first, last = since(now), now if until is None else until(now)
+        if last < first:
+            raise click.UsageError(f"--to{' (now)' if until is None else ''} is before --from")
+        span = int(-(-first // 1)), int(last // 1)
         verdicts = schedules.audit(*span, late=late, keys=keys or None)
 
         def judged() -> Iterator[Verdict]:

@@ -77,6 +77,27 @@ def test_nothing_on_record_is_no_proof(psched: Commands) -> None:
     assert psched.fault("audit", "--from", "1d", "nobody") == "no schedule has or had the key 'nobody'"
 
 
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        (("--from", "2013-11-22", "--to", "2013-11-21"), "--to is before --from"),
+        (("--from", "1d", "--to", "2d"), "--to is before --from"),
+        (("--from", "3000-01-01"), "--to (now) is before --from"),
+    ],
+)
+def test_a_window_that_ends_before_it_begins_is_refused(
+    payroll: Commands, window: tuple[str, ...], expected: str
+) -> None:
+    outcome = payroll("audit", *window)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == f"psched: {expected} (see psched audit --help)\n"
+
+
+def test_a_window_of_one_moment_is_judged(payroll: Commands) -> None:
+    for window in ((str(START), str(START)), ("0s", "0s")):
+        payroll.ok("audit", "--from", window[0], "--to", window[1])
+
+
 def test_a_schedule_that_lags_behind_is_not_proved(psched: Commands) -> None:
     psched.ok("add", "hourly", "t", "0 * * * *", "{}", "-s", str(START), "-t", "Asia/Tokyo")
     run(psched, 3)
