@@ -13,7 +13,8 @@ from psched.cli.moments import Moment
 from psched.cli.options import Chosen, common_options
 from psched.cli.rows import Shown, json_lines, last_line, local_iso, write, write_table
 from psched.cli.session import opened
-from psched.ledger import LedgerRow
+from psched.errors import NotFoundError
+from psched.ledger import LedgerFilter, LedgerRow
 from psched.model import ScheduleRow
 from psched.schedule_state import FAILING, RUNNING
 from psched.schedules import ScheduleCollection
@@ -51,6 +52,8 @@ def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, u
         now = schedules.store.now()
         span = None if since is None else since(now), None if until is None else until(now)
         settled = schedules.history(key, failed=failed, since=span[0], until=span[1])
+        if key is not None and not _is_known(schedules, key):
+            raise NotFoundError(f"no schedule has or had the key {key!r}")
         failing = _failing(schedules, key, span, now) if failed else iter(())
         if chosen.json:
             objects = chain(map(entry_object, settled), map(failing_object, failing))
@@ -58,6 +61,16 @@ def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, u
         else:
             rows: Iterator[LedgerRow | ScheduleRow] = chain(settled, failing)
             write_table(_COLUMNS, rows, _cells_of, _WIDTHS, _UNCUT)
+
+
+def _is_known(schedules: ScheduleCollection, key: str) -> bool:
+    """Tell whether a schedule has the key, or a change or an entry of a deleted one is on record."""
+    ledger = schedules.ledger
+    return (
+        schedules.store.get(key) is not None
+        or bool(ledger.changes(key))
+        or next(ledger.rows(LedgerFilter(key)), None) is not None
+    )
 
 
 def _failing(

@@ -68,6 +68,23 @@ def test_the_table_shows_local_times_and_the_last_words_of_an_error(ran: Command
     assert count == "1 entries."
 
 
+def test_a_key_that_no_schedule_has_or_had_is_told(ran: Commands) -> None:
+    for options in ((), ("--json",), ("--failed",)):
+        assert ran.fault("history", "nosuch", *options) == "no schedule has or had the key 'nosuch'"
+
+
+def test_a_schedule_without_entries_has_an_empty_history(ran: Commands) -> None:
+    ran.ok("add", "new", "t", "0 * * * *", "{}")
+    assert ran.ok("history", "new", "--json").json == []
+    assert ran.ok("history", "good", "--failed", "--json").json == []
+
+
+def test_a_deleted_schedule_keeps_its_history(ran: Commands) -> None:
+    ran.ok("delete", "good")
+    assert len(ran.ok("history", "good", "--json").json) == 3
+    assert ran.ok("history", "good", "--since", "1d", "--json").json == []
+
+
 def test_what_is_no_time_is_told(psched: Commands) -> None:
     outcome = psched("history", "--since", "yesterday")
     assert outcome.code == 2
