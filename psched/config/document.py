@@ -11,6 +11,10 @@ import yaml
 from psched.errors import ConfigError
 from psched.suggest import did_you_mean
 
+_NAMED = 10
+_LONGEST_NAME = 40
+"""How many environments a message names, and how many characters of each."""
+
 
 class _Loader(yaml.SafeLoader):
     """YAML's safe subset in which no mapping has a key twice (YAML itself says so; PyYAML takes the last)."""
@@ -48,9 +52,24 @@ def _kind(value: Any) -> str:
 def _missing(environment: str, environments: dict[str, Any]) -> str:
     if "type" in environments or "url" in environments:
         return f"the settings stand at the top; put them, indented, under `{environment}:`"
-    there = ", ".join(environments) or "none"
-    hint = did_you_mean(environment, environments)
-    return f"there is no environment {environment!r}, only {there}{hint} (set -e or $PSCHED_ENV)"
+    hint = did_you_mean(environment, [name for name in environments if _is_plain(name) and len(name) <= _LONGEST_NAME])
+    return f"there is no environment {environment!r}, {_named(environments)}{hint} (set -e or $PSCHED_ENV)"
+
+
+def _named(environments: dict[str, Any]) -> str:
+    """Return the first names that look like environments; the file may be no configuration, and hold secrets."""
+    if not environments:
+        return "only none"
+    names = [name for name in environments if _is_plain(name)][:_NAMED]
+    if not names:
+        return f"and none of the file's {len(environments)} keys looks like one"
+    shown = (name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in names)
+    more = len(environments) - len(names)
+    return f"only {', '.join(shown)}" + (f" and {more} more" if more else "")
+
+
+def _is_plain(name: str) -> bool:
+    return name.replace("-", "_").isidentifier()
 
 
 def _plainly(problem: str) -> str:

@@ -227,6 +227,22 @@ def test_a_missing_environment_is_named_with_those_that_are_there(tmp_path: Path
     )
 
 
+def test_a_file_that_is_no_configuration_is_not_printed(tmp_path: Path) -> None:
+    secrets = "".join(f"user{number}:$6$s3cret{number}:19000:0:99999:7:::\n" for number in range(3))
+    assert file_fault(tmp_path, secrets) == (
+        ": there is no environment 'production', and none of the file's 3 keys looks like one (set -e or $PSCHED_ENV)"
+    )
+
+
+def test_of_many_environments_ten_are_named(tmp_path: Path) -> None:
+    names = ["prod-eu", "x" * 41, *(f"site{number}" for number in range(9)), "produktion"]
+    assert file_fault(tmp_path, "".join(f"{name}: {{}}\n" for name in (*names, "a b"))) == (
+        f": there is no environment 'production', only prod-eu, {'x' * 39}…, "
+        "site0, site1, site2, site3, site4, site5, site6, site7 and 3 more; "
+        "did you mean 'produktion'? (set -e or $PSCHED_ENV)"
+    )
+
+
 def test_settings_without_an_environment_are_told_where_they_belong(tmp_path: Path) -> None:
     assert "indented, under `production:`" in file_fault(tmp_path, "type: rdb\nurl: sqlite://\n")
 
