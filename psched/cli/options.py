@@ -20,6 +20,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class TypeGlobs(click.ParamType[str]):
+    """Globs for types of tasks, separated by commas; at least one, for none would restrict nothing."""
+
+    name = "globs"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
+        """Return the text as it was given. Raises UsageError when it has no glob."""
+        if not str(value).replace(",", "").strip():
+            problem = "--types is empty; give a type, a glob such as video.*, or leave the option out"
+            raise click.UsageError(problem, context)
+        return str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """What the common options say. `config` is None when -c was not given."""
@@ -83,6 +96,7 @@ _LOADING = (
     _option("-r", "--require", multiple=True, metavar="MODULE|FILE.py", help="Load this first; may be repeated."),
     _option(
         "--types",
+        type=TypeGlobs(),
         multiple=True,
         metavar="GLOB,…",
         help="Run only these types, of those the application routes; replaces `types:` of the configuration.",

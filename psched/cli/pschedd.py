@@ -26,7 +26,7 @@ from psched.cli.lifecycle import (
     stop,
     upgrade,
 )
-from psched.cli.options import DEFAULT_CONFIG
+from psched.cli.options import DEFAULT_CONFIG, TypeGlobs
 from psched.daemon.pidfile import PidFileError
 from psched.errors import ConfigError
 
@@ -54,6 +54,7 @@ _ACTIONS: dict[str, Callable[[Invocation], int]] = {
 @click.option("-r", "--require", multiple=True, metavar="MODULE|FILE.py", help="Load this first; may be repeated.")
 @click.option(
     "--types",
+    type=TypeGlobs(),
     multiple=True,
     metavar="GLOB,…",
     help="Run only these types, of those the application routes; replaces `types:` of the configuration.",

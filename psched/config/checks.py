@@ -93,7 +93,13 @@ def names(value: Any) -> tuple[str, ...]:
 
 
 def globs(value: Any) -> tuple[str, ...]:
-    """Accept a type of tasks, a glob for types like `video.*`, or a list of them."""
+    """Accept a type of tasks, a glob for types like `video.*`, or a list of them.
+
+    An empty list is refused, for it would restrict nothing; the empty tuple is the default of a section.
+    """
+    items = value if isinstance(value, list | tuple) else [value]
+    if value == [] or any(isinstance(item, str) and not item.strip() for item in items):
+        raise ValueError("is empty; give a type, a glob such as video.*, or leave the key out")
     return _listed(value, "a type, a glob like video.*, or a list of them")
 
 

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from psched.cli import pschedd
 from tests.cli.commands import Commands
 from tests.cli.worker import PATIENCE, running
 
@@ -72,6 +73,19 @@ def test_what_cannot_be_run_is_told_and_ends_the_start(
     assert process.returncode == 1
     assert expected in err.decode()
     assert "Traceback" not in err.decode()
+
+
+@pytest.mark.parametrize("types", ["", " , "])
+def test_types_that_name_nothing_are_refused(jobs: Commands, types: str) -> None:
+    for arguments in (("run", "--types", types, "jobs:app"), ("queue", "run", "--types", "t", "--types", types)):
+        outcome = jobs(*arguments)
+        assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
+        assert "--types is empty; give a type, a glob such as video.*, or leave the option out" in outcome.err
+
+
+def test_the_daemon_refuses_types_that_name_nothing(jobs: Commands, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pschedd.main(("-c", "etc/psched.yml", "--types", "", "status")) == 2
+    assert "--types is empty; give a type" in capsys.readouterr().err
 
 
 def test_a_missing_table_ends_the_start_and_names_init(jobs: Commands) -> None:

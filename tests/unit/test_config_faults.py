@@ -11,6 +11,7 @@ from psched.config import from_mapping, load
 from psched.errors import ConfigError
 
 SQLITE: dict[str, Any] = {"type": "rdb", "url": "sqlite:////data/psched.db"}
+EMPTY_TYPES = "is empty; give a type, a glob such as video.*, or leave the key out"
 
 
 def fault(mapping: dict[str, Any]) -> str:
@@ -78,6 +79,10 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
             "config: on_late: expected a URL (http:// or https://), or a command as a list of arguments, got 'page me'",
         ),
         ({"types": 3}, "config: types: expected a type, a glob like video.*, or a list of them, got 3"),
+        ({"types": ""}, f"config: types: {EMPTY_TYPES}"),
+        ({"queue": {"types": " "}}, f"config: queue.types: {EMPTY_TYPES}"),
+        ({"types": []}, f"config: types: {EMPTY_TYPES}"),
+        ({"types": ["video.*", ""]}, f"config: types: {EMPTY_TYPES}"),
         ({"task_prefetch": "all"}, "config: task_prefetch: expected a whole number ≥ 1 or auto, got 'all'"),
         ({"poll_interval": 0}, "config: poll_interval: expected a number of seconds > 0, got 0"),
         ({"child_heartbeat_limit": 0}, "config: child_heartbeat_limit: expected a number of seconds > 0, got 0"),
