@@ -75,7 +75,7 @@ class TypeFilter:
             routes = found["routes"]
             return cls(None if routes is None else tuple(map(_decoded, routes)), tuple(found["served"]))
         except (KeyError, TypeError, re.error) as error:
-            raise ValueError(f"no filter of types: {text[:100]!r}") from error
+            raise ValueError(f"expected a stored type filter (JSON), got {text[:100]!r}") from error
 
     def _is_routed(self, type: str) -> bool:
         if self.routes is None or type in self._exact:

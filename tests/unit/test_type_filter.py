@@ -97,5 +97,5 @@ def test_one_without_routes_takes_nothing() -> None:
 )
 def test_another_process_reads_it_as_it_was(wanted: TypeFilter) -> None:
     assert TypeFilter.decode(wanted.encode()) == wanted
-    with pytest.raises(ValueError, match="no filter of types"):
+    with pytest.raises(ValueError, match="expected a stored type filter"):
         TypeFilter.decode('{"routes": 1}')
