@@ -47,10 +47,10 @@ Config = Settings | Mapping[str, object] | str | Path
 class Surroundings:
     """What a master is started with, besides its configuration.
 
-    `pid_file`: the lock it holds (`replacement.hold_pid_file`). `ready`: called when the children are up.
-    `background`: what the process prints goes to the log. `command`: how to start it once more for a binary replace
-    (None: as this process was started). `probe_limit` and `replace_limit`: seconds that loading the application at a
-    restart, and a new master at a binary replace may take.
+    `pid_file`: the lock it holds (`replacement.hold_pid_file`), held until this process ends. `ready`: called when
+    the children are up. `background`: what the process prints goes to the log. `command`: how to start it once more
+    for a binary replace (None: as this process was started). `probe_limit` and `replace_limit`: seconds that loading
+    the application at a restart, and a new master at a binary replace may take.
     """
 
     pid_file: PidFile | None = None
@@ -115,8 +115,8 @@ def _supervise(selector: BaseSelector, signals: SignalQueue, supervisor: Supervi
         run_loop(selector, signals, supervisor)
     finally:
         adopt_orphans(False)
-        signals.uninstall()
         supervisor.succession.end()
+        signals.uninstall()
     if supervisor.failure is not None:
         if not supervisor.log_file.has_stderr:
             sys.stderr.write(f"psched: {supervisor.failure}\n")

@@ -19,7 +19,7 @@ from psched.config import Settings, load
 from psched.config.checks import is_file
 from psched.daemon.control import Control, has_ended, log_end, running, size_of, workers
 from psched.daemon.detach import Outcome, detach
-from psched.daemon.pidfile import AlreadyRunningError, PidFile, is_stale
+from psched.daemon.pidfile import AlreadyRunningError, PidFile, is_stale, remove_unused
 from psched.daemon.privileges import Identity
 from psched.daemon.replacement import Command, hold_pid_file
 from psched.daemon.report import Report, Requests
@@ -179,9 +179,11 @@ def stop(invocation: Invocation) -> int:
     control = invocation.control()
     pid = control.send(signal.SIGQUIT if invocation.immediate else signal.SIGTERM)
     if pid is None:
+        remove_unused(control.pid_file)
         click.echo("pschedd is not running")
         return DONE
     if control.wait(lambda now: now != pid and has_ended(pid), invocation.timeout, click.echo):
+        remove_unused(control.pid_file)
         click.echo(f"pschedd has stopped (pid {pid})")
         return DONE
     busy = "; ".join(running(pid)) or "nothing, it is leaving"

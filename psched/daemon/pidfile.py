@@ -6,6 +6,9 @@ Who runs is told by the lock alone, so a stale file is no obstacle and names nob
 to the open file description: it survives fork and exec, and is gone when the last process that has the descriptor
 closes it. So a binary replace hands the descriptor on, and children close theirs.
 
+An orderly end empties the file and keeps the lock until the process is gone; `pschedd stop` removes what is left. So
+`stop` never says that nothing runs while the daemon is still ending.
+
 The pid in the file is a claim of the user's who may write it, and root's commands read it. It is believed of a process
 that runs as the file's owner and holds the lock; nothing else is signalled.
 """
@@ -27,6 +30,8 @@ import psutil
 
 _MODE = 0o640  # who may open a file may also lock it, and so pass for the daemon
 _PATIENCE = 1.0
+_ENDING = 5.0
+"""Seconds that a process may take to end after it has emptied its file; it has nothing left to do."""
 _PAUSE = 0.02
 _LARGEST = 65536
 _LONGEST = 32
@@ -43,6 +48,10 @@ class AlreadyRunningError(PidFileError):
     def __init__(self, path: Path, pid: int) -> None:
         super().__init__(f"already running with pid {pid} ({path})")
         self.pid = pid
+
+
+class _EndedError(Exception):
+    """The lock is free: its holder has ended meanwhile."""
 
 
 class PidFile:
@@ -62,10 +71,11 @@ class PidFile:
             with ExitStack() as undo:
                 pid_file = cls(path, _open(path, os.O_RDWR | os.O_CREAT))
                 undo.callback(pid_file.close)
-                pid_file._take()
-                if _is_at(path, pid_file.descriptor):  # else its holder removed it between our open and our lock
-                    undo.pop_all()
-                    return pid_file
+                with suppress(_EndedError):
+                    pid_file._take()
+                    if _is_at(path, pid_file.descriptor):  # else it was removed between our open and our lock
+                        undo.pop_all()
+                        return pid_file
 
     @classmethod
     def adopt(cls, path: Path, descriptor: int) -> PidFile:
@@ -103,14 +113,17 @@ class PidFile:
         """Let go of this process's copy. The lock stands while another process has the descriptor."""
         os.close(self.descriptor)
 
-    def remove(self) -> None:
-        """End the lock and remove the file; where the folder forbids that (privileges were dropped), empty it."""
-        try:
-            if _is_at(self.path, self.descriptor):
-                self.path.unlink()
-        except PermissionError:
-            os.ftruncate(self.descriptor, 0)
-        self.close()
+    def sign_off(self) -> None:
+        """Name no process any more, as the last act of this one. The lock stands until this process is gone."""
+        os.ftruncate(self.descriptor, 0)
+
+
+def remove_unused(path: Path) -> None:
+    """Remove the file when no process holds its lock; where the folder forbids that, an empty file stays."""
+    with _opened(path) as descriptor:
+        if descriptor is not None and _lock(descriptor, fcntl.LOCK_EX, 0) and _is_at(path, descriptor):
+            with suppress(PermissionError):
+                path.unlink()
 
 
 def read_running(path: Path) -> int | None:
@@ -118,16 +131,16 @@ def read_running(path: Path) -> int | None:
 
     Raises PidFileError when the file cannot be trusted or read, or is locked and names another process.
     """
-    with _locked_by_other(path) as descriptor:
-        if descriptor is None:
-            return None
-        with _holder(path, descriptor) as (pid, _):
-            return pid
+    with suppress(_EndedError), _locked_by_other(path) as descriptor:
+        if descriptor is not None:
+            with _holder(path, descriptor) as (pid, _):
+                return pid
+    return None
 
 
 def read_report(path: Path) -> tuple[int | None, str]:
     """Return what `read_running` does, and what that daemon has written beside its pid. Raises PidFileError."""
-    with _locked_by_other(path) as descriptor:
+    with suppress(_EndedError), _locked_by_other(path) as descriptor:
         if descriptor is None:
             return None, ""
         deadline = time.monotonic() + _PATIENCE
@@ -139,6 +152,7 @@ def read_report(path: Path) -> tuple[int | None, str]:
             if time.monotonic() >= deadline:
                 raise PidFileError(f"pid file {path} does not say the same for long enough to be read; try again")
             time.sleep(_PAUSE)
+    return None, ""
 
 
 def signal_running(path: Path, number: int) -> int | None:
@@ -147,15 +161,12 @@ def signal_running(path: Path, number: int) -> int | None:
     Whatever the file says, no process is signalled but one that runs as the file's owner and holds the lock. Raises
     PidFileError as `read_running` does, and PermissionError.
     """
-    with _locked_by_other(path) as descriptor:
-        if descriptor is None:
-            return None
-        with _holder(path, descriptor) as (pid, handle):
-            try:
+    with suppress(_EndedError, ProcessLookupError), _locked_by_other(path) as descriptor:
+        if descriptor is not None:
+            with _holder(path, descriptor) as (pid, handle):
                 _send(pid, handle, number)
-            except ProcessLookupError:
-                return None
-            return pid
+                return pid
+    return None
 
 
 def is_stale(path: Path) -> bool:
@@ -245,15 +256,23 @@ def _named(line: str) -> int | None:
 
 
 def _await_pid(path: Path, descriptor: int) -> int:
-    """Read the pid; its writer may be between locking and writing."""
-    deadline = time.monotonic() + _PATIENCE
+    """Read the pid; its writer may be between locking and writing, or ending. Raises PidFileError, _EndedError."""
+    begun = time.monotonic()
     while True:
         text = os.pread(descriptor, _LONGEST, 0).decode("ascii", "replace").partition("\n")[0].strip()
         if (pid := _named(text)) is not None:
             return pid
-        if time.monotonic() >= deadline:
+        _check_lock(descriptor)
+        if time.monotonic() >= begun + (_PATIENCE if text else _ENDING):
             raise PidFileError(f"pid file {path} is locked, but names no process: {text!r}")
         time.sleep(_PAUSE)
+
+
+def _check_lock(descriptor: int) -> None:
+    """Raise _EndedError when no other process holds the lock any more."""
+    if _lock(descriptor, fcntl.LOCK_SH, 0):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        raise _EndedError
 
 
 @contextmanager
@@ -261,7 +280,7 @@ def _holder(path: Path, descriptor: int) -> Iterator[tuple[int, int | None]]:
     """Yield the pid of the process that the file names, and its pidfd, once that is the daemon.
 
     The lock's holder may not have written its own pid yet, or be about to become the user it runs as. Raises
-    PidFileError when it stays another process.
+    PidFileError when it stays another process, _EndedError when the lock becomes free.
     """
     deadline = time.monotonic() + _PATIENCE
     while True:
@@ -279,6 +298,7 @@ def _holder(path: Path, descriptor: int) -> Iterator[tuple[int, int | None]]:
             if not doubt:
                 yield pid, handle
                 return
+        _check_lock(descriptor)
         if time.monotonic() >= deadline:
             raise PidFileError(f"pid file {path} names process {pid}, {doubt}; nothing was signalled")
         time.sleep(_PAUSE)

@@ -138,11 +138,14 @@ class Succession:
                     log.warning("the pid file cannot be written: %s; commands do not learn of outcomes", error.strerror)
 
     def end(self) -> None:
-        """Give the pid file up: it is removed, unless it has become another's, or is an old master's still."""
+        """Name this process in the pid file no more, unless the file has become another's, or is an old master's.
+
+        The file's lock stands until this process is gone.
+        """
         if self._takeover is not None:
             self._takeover.close()
         elif self._pid_file is not None:
-            self._pid_file.remove()
+            self._pid_file.sign_off()
         self._pid_file = None
 
     def disown(self) -> None:

@@ -26,6 +26,7 @@ from psched.daemon.pidfile import (
     is_stale,
     read_report,
     read_running,
+    remove_unused,
     signal_running,
 )
 from tests.daemon.harness import wait_for
@@ -39,8 +40,10 @@ from psched.daemon.pidfile import PidFile
 pid_file = PidFile.acquire(Path(sys.argv[1]))
 pid_file.write(os.getpid())
 print("locked", flush=True)
+sys.stdin.readline()
+pid_file.sign_off()
+print("signed off", flush=True)
 sys.stdin.read()
-pid_file.remove()
 """
 
 
@@ -66,8 +69,7 @@ def test_the_file_holds_the_pid_and_a_newline(path: Path) -> None:
     pid_file.write(1234567)
     pid_file.write(4711)
     assert path.read_bytes() == b"4711\n"
-    pid_file.remove()
-    assert not path.exists()
+    pid_file.close()
 
 
 def test_a_holder_in_another_process_is_named_and_keeps_its_lock(path: Path, holder: subprocess.Popen[str]) -> None:
@@ -85,7 +87,7 @@ def test_a_holder_that_was_killed_leaves_a_stale_file_that_names_nobody(
     holder.wait()
     assert is_stale(path)
     assert read_running(path) is None
-    PidFile.acquire(path).remove()
+    PidFile.acquire(path).close()
 
 
 def test_a_stale_file_with_the_pid_of_a_living_process_is_not_believed(path: Path) -> None:
@@ -93,12 +95,44 @@ def test_a_stale_file_with_the_pid_of_a_living_process_is_not_believed(path: Pat
     assert read_running(path) is None
 
 
-def test_a_clean_end_leaves_no_file(path: Path, holder: subprocess.Popen[str]) -> None:
+def test_a_clean_end_leaves_an_empty_file_that_is_removed_when_it_is_not_locked(
+    path: Path, holder: subprocess.Popen[str]
+) -> None:
+    remove_unused(path)
+    assert read_running(path) == holder.pid
     holder.communicate()
     assert holder.returncode == 0
-    assert not path.exists()
+    assert path.read_text() == ""
     assert read_running(path) is None
     assert not is_stale(path)
+    remove_unused(path)
+    assert not path.exists()
+    remove_unused(path)
+
+
+def _none(path: Path) -> None:
+    assert signal_running(path, 0) is None
+
+
+def _acquired(path: Path) -> None:
+    PidFile.acquire(path).close()
+
+
+@pytest.mark.parametrize("look", [read_running, read_report, _none, _acquired])
+def test_a_daemon_counts_as_gone_only_when_its_process_is(
+    path: Path, holder: subprocess.Popen[str], look: Callable[[Path], object]
+) -> None:
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    holder.stdin.write("\n")
+    holder.stdin.flush()
+    assert holder.stdout.readline() == "signed off\n"
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look, path)
+        wait_for(lambda: looking.done() or str(path.resolve()) in [file.path for file in psutil.Process().open_files()])
+        assert not looking.done()
+        holder.communicate()
+        assert looking.result() in (None, (None, ""))
 
 
 def test_a_file_put_in_the_place_of_the_one_that_was_checked_is_not_read(
@@ -140,7 +174,7 @@ def _written(path: Path, text: str) -> Iterator[None]:
     pid_file = PidFile.acquire(path)
     path.write_text(text)
     yield
-    pid_file.remove()
+    pid_file.close()
 
 
 def test_the_lock_goes_with_the_descriptor_through_fork_and_exec(path: Path) -> None:
@@ -170,7 +204,7 @@ pid_file = PidFile.adopt(Path(sys.argv[1]), int(sys.argv[2]))
 pid_file.write(os.getpid())
 print("inheritable" if os.get_inheritable(pid_file.descriptor) else "not inheritable", flush=True)
 sys.stdin.read()
-pid_file.remove()
+pid_file.sign_off()
 """
 
 
@@ -183,7 +217,7 @@ def test_a_child_that_closes_its_copy_does_not_end_the_lock(path: Path) -> None:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert read_running(path) == os.getpid()
-    pid_file.remove()
+    pid_file.close()
 
 
 def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
@@ -208,7 +242,7 @@ def test_strangers_may_neither_read_nor_lock_the_file(path: Path) -> None:
     path.chmod(0o644)
     pid_file = PidFile.acquire(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    pid_file.remove()
+    pid_file.close()
 
 
 def test_a_fifo_is_refused_without_waiting_for_its_other_end(path: Path) -> None:
@@ -303,7 +337,7 @@ def test_the_file_becomes_the_user_s_whose_process_it_names(path: Path) -> None:
     pid_file.close()
     again = PidFile.acquire(path)
     assert path.stat().st_uid == 0, "who runs as root signs a file of root's"
-    again.remove()
+    again.close()
 
 
 def test_a_missing_folder_is_named(path: Path) -> None:
@@ -316,9 +350,10 @@ def test_a_file_removed_by_somebody_else_does_not_break_the_end(path: Path) -> N
     path.unlink()
     successor = PidFile.acquire(path)
     successor.write(os.getpid())
-    pid_file.remove()
+    pid_file.sign_off()
+    pid_file.close()
     assert read_running(path) == os.getpid(), "the file at the path is the successor's"
-    successor.remove()
+    successor.close()
 
 
 def test_who_waited_for_a_lock_whose_file_was_removed_locks_the_new_file(path: Path) -> None:
@@ -326,8 +361,9 @@ def test_who_waited_for_a_lock_whose_file_was_removed_locks_the_new_file(path: P
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(PidFile.acquire, path)
         wait_for(lambda: [file.path for file in psutil.Process().open_files()].count(str(path.resolve())) == 2)
-        pid_file.remove()
+        path.unlink()
+        pid_file.close()
         successor = waiting.result()
     successor.write(os.getpid())
     assert read_running(path) == os.getpid()
-    successor.remove()
+    successor.close()

@@ -363,7 +363,8 @@ def test_run_is_the_same_daemon_in_the_foreground(ticking: Pschedd) -> None:
         assert f"already running with pid {process.pid}" in second.stderr
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
-    assert not (ticking.etc / "psched.pid").exists()
+    assert (ticking.etc / "psched.pid").read_text() == ""
+    assert ticking("status").returncode == 3
 
 
 def test_usage_errors_are_exit_code_2_and_help_names_every_command(pschedd: Pschedd) -> None:

@@ -171,8 +171,8 @@ def test_a_binary_replace_starts_a_new_master_before_the_old_one_stops(
         assert daemon.process.poll() is None, "the old one has a task to finish"
         daemon.go("s1")
     assert daemon.end() == 0
-    assert (daemon.folder / "psched.pid").exists(), "it is the new one's"
+    assert read_running(daemon.folder / "psched.pid") == new
     if number != signal.SIGWINCH:
         assert daemon.wait_for_trace("began", "s1", count=2)["master"] == new
     os.kill(new, signal.SIGQUIT)
-    daemon.wait_for(lambda: not (daemon.folder / "psched.pid").exists())
+    daemon.wait_for(lambda: read_running(daemon.folder / "psched.pid") is None)
