@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from types import TracebackType
@@ -232,6 +232,7 @@ class ScheduleCollection:
     def overdue(self, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` schedules that are overdue, the latest first: they fail, or no worker takes them.
 
+        Their `data` is left out ({}), and `problem` says nothing of it; `store.get` has both.
         On `rdb_compat`, whose table does not tell a run from the wait for a retry, only those that no worker takes.
         """
         bound = self.overdue_after
@@ -241,14 +242,14 @@ class ScheduleCollection:
     def failing(self, key: str | None = None) -> Iterator[ScheduleRow]:
         """Yield the schedules (`key`: that one) whose next occurrence has failed at least once and is tried again.
 
-        None on `rdb_compat`, whose table does not tell.
+        None on `rdb_compat`, whose table does not tell. Their `data` is left out ({}).
         """
         if key is None:
             yield from self.store.failing(0, _FAILING)
         else:
             row = self.store.get(key)
             if row is not None and failed_attempts(row) > 0:
-                yield row
+                yield replace(row, data={})
 
     def poll(self, types: Collection[str] | None = None) -> Task | None:
         """Acquire the run that has been due longest, or None when nothing is due.

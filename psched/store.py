@@ -254,7 +254,8 @@ class ScheduleStore(LeaseStore, Protocol):
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` schedules that have been due for `age` seconds, those due longest first.
 
-        No worker takes them; the leases of those that are running have ended as long ago.
+        No worker takes them; the leases of those that are running have ended as long ago. Their `data` is left out
+        ({}), and `problem` says nothing of it.
         """
         ...
 
@@ -262,7 +263,7 @@ class ScheduleStore(LeaseStore, Protocol):
         """Return up to `limit` schedules of which an attempt failed, whose occurrence was to run `age` seconds ago.
 
         The oldest first; one of them may be running again. Paused ones are left out, and all are where attempts are not
-        counted (`rdb_compat`).
+        counted (`rdb_compat`). Their `data` is left out, as by `long_due`.
         """
         ...
 

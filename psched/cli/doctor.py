@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import click
 
@@ -115,8 +116,7 @@ def overdue_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
     Overdue is what is later than `overdue_after`, and what has an `alert_after` and is later than that.
     """
     now = schedules.store.now()
-    found = {row.key: row for row in [*schedules.overdue(_LATE), *_alarming(schedules)]}
-    late = sorted(found.values(), key=lambda row: row.next_time)[:_LATE]
+    late = list(_late(schedules))
     nodes = None if schedules.store.nodes is None else schedules.store.nodes.alive()
     if len(late) > 1 and not nodes and all(not row.attempts and row.status == WAITING for row in late):
         what = f"no worker has begun any of the {len(late)} schedules below"
@@ -128,13 +128,18 @@ def overdue_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
         yield Finding("overdue", True, f"no occurrence is more than {bound} late, nor later than its alert_after")
 
 
-def _alarming(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
-    """Yield the schedules that are later than their `alert_after`."""
+def _late(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
+    """Yield the schedules that are overdue or later than their `alert_after`, the oldest occurrence first.
+
+    Each is read as a whole, for what may be wrong with its data, but its data is not kept.
+    """
     alarms: Alarms | None = schedules.store.alarms
-    for overdue in [] if alarms is None else alarms.overdue(_LATE):
-        row = schedules.store.get(overdue.key)
-        if row is not None:
-            yield row
+    times = {row.key: row.next_time for row in schedules.overdue(_LATE)}
+    times |= {overdue.key: overdue.scheduled_time for overdue in ([] if alarms is None else alarms.overdue(_LATE))}
+    for key in sorted(times, key=times.__getitem__)[:_LATE]:
+        row = schedules.store.get(key)
+        if row is not None and times[key] in (row.next_time, row.regular_time):  # not settled meanwhile
+            yield replace(row, data={})
 
 
 def _overdue(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | None) -> str:

@@ -293,6 +293,15 @@ class RedisRows:
     def close(self) -> None:
         self.client.close()
 
+    def bytes_sent(self) -> int:
+        """Return how many bytes the server has sent to its clients."""
+        return int(self.client.info("stats")["total_net_output_bytes"])
+
+    def calls_of_scripts(self) -> int:
+        """Return how many scripts the server has run."""
+        found = self.client.info("commandstats")
+        return sum(int(found.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("evalsha", "eval"))
+
     def commands(self) -> int:
         """Return how many commands the server has executed, those within scripts too."""
         return sum(int(command["calls"]) for command in self.client.info("commandstats").values())

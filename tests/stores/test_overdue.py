@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from psched.model import ScheduleRow
+from psched.model import Policy, ScheduleRow
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 from tests.stores.places import SQL_PAIRS
-from tests.stores.statements import watched
+from tests.stores.rows import RedisRows
+from tests.stores.statements import answers, watched
 from tests.stores.test_plans import see_that_few_rows_were_read, stop_analysing
+
+__all__ = ["answers"]
 
 
 def keys(rows: list[ScheduleRow]) -> list[str]:
@@ -101,6 +104,29 @@ def test_what_was_deleted_or_is_paused_is_not_found(bench: Bench, store: Schedul
     assert keys(store.failing(0, 10)) == ["fails"]
     bench.add(store, "deleted")
     assert keys(store.failing(0, 10)) == ["fails"]
+
+
+def test_the_data_of_what_is_overdue_is_left_out(
+    bench: Bench, store: ScheduleStore, answers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psched.backends.sql.pages.MAX_BATCH_SIZE", 150_000)
+    watched_over = {} if bench.compat else {"policy": Policy(alert_after=1)}
+    for number in range(5):
+        bench.add(store, f"key{number}", data={"a": "x" * 100_000}, **watched_over)
+    for claim in store.acquire(5, 100):
+        store.retry(claim.lease, 0, "it broke", soon())
+    answers.clear()
+    rows = bench.rows
+    at_first = rows.bytes_sent() if isinstance(rows, RedisRows) else 0
+    late, failing = store.long_due(0, 10), store.failing(0, 10)
+    alarms = [] if store.alarms is None else store.alarms.overdue(10)
+    assert not isinstance(rows, RedisRows) or rows.bytes_sent() - at_first < 50_000
+    assert max(answers, default=0) <= (150_000 if bench.compat else 0), answers
+    assert [(row.key, row.type, row.data, row.problem) for row in late] == [
+        (f"key{number}", "type1", {}, None) for number in range(5)
+    ]
+    assert [row.data for row in failing] == [{}] * (0 if bench.compat else 5)
+    assert len(alarms) == (0 if bench.compat else 5)
 
 
 @pytest.mark.parametrize("bare", [*SQL_PAIRS, ("redis", "redis")], indirect=True, ids="-".join)

@@ -218,7 +218,7 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
     def _aged(self, statement: Select[Any], age: float, limit: int) -> builtins.list[ScheduleRow]:
         values = {"age": milliseconds(age), "limit": limit}
         rows = self._database.run(lambda connection, _: connection.execute(statement, values).mappings().all())
-        return [read_schedule(row) for row in rows]
+        return [read_schedule({**row, "data": "{}"}) for row in rows]
 
     def _row(self, connection: Connection, statement: Select[Any], key: str) -> RowMapping | None:
         return connection.execute(statement, {"lease_key": key}).mappings().first()
@@ -238,9 +238,10 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
         self._read = statements.read
         ago = now_ms() - bindparam("age", type_=BigInteger)
         most: BindParameter[int] = bindparam("limit")
-        self._long_due = select(*c).where(c.due <= ago).order_by(c.due, c.key).limit(most)
+        without_data = [column for column in c if column is not c.data]
+        self._long_due = select(*without_data).where(c.due <= ago).order_by(c.due, c.key).limit(most)
         runs = c.paused_from.is_(None) | c.paused_until.is_not(None)
-        self._failing = select(*c).where(c.failing <= ago, runs).order_by(c.failing, c.key).limit(most)
+        self._failing = select(*without_data).where(c.failing <= ago, runs).order_by(c.failing, c.key).limit(most)
         self._delete = delete(table).where(this)
         then = bindparam("then", type_=BigInteger)
         paused = c.paused_from.is_not(None) & c.paused_until.is_(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, cast
 
 from sqlalchemy import BigInteger, Connection, MetaData, RowMapping, bindparam, delete, func, select, update
@@ -116,8 +117,8 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` schedules that have been due for `age` seconds, those due longest first."""
         values = {"age": int(age), "limit": limit}
-        rows = self._database.run(lambda connection, _: connection.execute(self._long_due, values).mappings().all())
-        return [read_schedule(row) for row in rows]
+        keys = self._database.run(lambda connection, _: connection.execute(self._long_due, values).scalars().all())
+        return [replace(self._read_row(row), data={}) for row in self._pages.of(keys)]  # the type stands in the data
 
     def failing(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         """Return nothing: the table does not tell a lease from the wait for a retry."""
@@ -223,7 +224,7 @@ class CompatScheduleStore(Adding, CompatLeaseStore):
         this = c.id == bindparam("lease_key")
         self._read = select(*c).where(this)
         ago = seconds(now_ms()) - bindparam("age", type_=BigInteger)
-        self._long_due = select(*c).where(c.timeout <= ago).order_by(c.timeout, c.id).limit(bindparam("limit"))
+        self._long_due = select(c.id).where(c.timeout <= ago).order_by(c.timeout, c.id).limit(bindparam("limit"))
         self._update = update(self._table).where(this)
         self._delete = delete(self._table).where(this)
         self._advance = self._leases.settling(

@@ -103,12 +103,15 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
 
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` schedules that have been due for `age` seconds, those due longest first."""
-        return [read_row(stored(key, row)) for key, row in self._run("unfinished", "due:", milliseconds(age), limit)]
+        return self._unfinished("due:", age, limit)
 
     def failing(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` schedules whose occurrence is `age` seconds late and has failed, the oldest first."""
-        found = self._run("unfinished", "failing", milliseconds(age), limit)
-        return [read_row(stored(key, row)) for key, row in found]
+        return self._unfinished("failing", age, limit)
+
+    def _unfinished(self, kind: str, age: float, limit: int) -> builtins.list[ScheduleRow]:
+        found = self._run("unfinished", kind, milliseconds(age), limit)
+        return [read_row(stored(key, row) | {"data": "{}"}) for key, row in found]
 
     def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
         """Write what differs between `seen` and `wanted`; False when the row is not as it was seen."""

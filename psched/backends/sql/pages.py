@@ -140,7 +140,11 @@ class Pages:
 
     def __iter__(self) -> Iterator[RowMapping]:
         for keys in self._keys.pages(self._database):
-            yield from self._rows.read(self._database, keys)
+            yield from self.of(keys)
+
+    def of(self, keys: Sequence[Any]) -> Iterator[RowMapping]:
+        """Yield the rows of these keys that are there, in this order, at most 16 MB of stored data at once."""
+        return self._rows.read(self._database, keys)
 
 
 def pages_by_key(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from psched.model import NewTask
+from psched.model import NewTask, ScheduleRow, TaskFilter, TaskRow
 from psched.store import ScheduleStore, TaskStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
 from tests.stores.queue.bench import QueueBench
@@ -81,3 +81,22 @@ def test_users_at_their_limit_are_passed_over_once_and_cost_nothing_then(
     queue.retire(running[7], "finished", None, None, soon())
     user = str(getattr(running[7].row, "user"))  # noqa: B009 – of a TaskRow
     assert [claim.row.key.partition("/")[0] for claim in queue.acquire(10, 100, types)] == [user]
+
+
+def test_a_page_of_a_list_has_no_more_than_4_mb_besides_its_last_row(
+    bench: Bench, store: ScheduleStore, tasks: QueueBench, queue: TaskStore
+) -> None:
+    data = {"a": "x" * 1_500_000}
+    for number in range(8):
+        bench.add(store, f"key{number}", data=data)
+        tasks.submit(queue, [f"key{number}"], data=data)
+    pages: list[Callable[[], ScheduleRow | TaskRow]] = [
+        lambda: next(iter(store.list())),
+        lambda: next(iter(queue.list(TaskFilter()))),
+    ]
+    rows = bench.rows
+    assert isinstance(rows, RedisRows)
+    for page in pages:
+        at_first = rows.bytes_sent()
+        assert page().data == data
+        assert 4_000_000 < rows.bytes_sent() - at_first < 5_600_000

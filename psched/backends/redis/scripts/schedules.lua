@@ -124,6 +124,19 @@ local function renew(key, ends)
   move(key, was[1], ends, was[2])
 end
 
+-- Returns the fields and values of a row but for its data, which may be large; nothing when there is none, or it is no hash.
+local function without_data(key)
+  local names, found = {}, {}
+  for _, name in ipairs(redis.pcall('HKEYS', row_of(key))) do
+    names[#names + 1] = name ~= 'data' and name or nil
+  end
+  local values = #names > 0 and call('HMGET', row_of(key), unpack(names)) or {}
+  for place, value in ipairs(values) do
+    found[#found + 1], found[#found + 2] = names[place], value
+  end
+  return found
+end
+
 -- Removes a row, whatever became of it.
 local function remove(key)
   local row = row_of(key)

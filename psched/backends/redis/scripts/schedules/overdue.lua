@@ -1,4 +1,4 @@
--- Returns rows whose occurrence is overdue, those longest overdue first, each a list of the key and the row, and the time.
+-- Returns rows whose occurrence is overdue, those longest overdue first, each a list of the key, the row without its data, and the time.
 -- ARGV: the most rows, and 1 for those that nobody has told of, and nobody is telling of (else 0).
 local limit, found = tonumber(ARGV[1]), {}
 
@@ -7,7 +7,7 @@ local function look(name, at_most)
   while #found < at_most do
     local keys = call('ZRANGEBYSCORE', T .. name, '-inf', whole(now), 'WITHSCORES', 'LIMIT', first, limit)
     for at = 1, #keys, 2 do
-      local row = call('HGETALL', row_of(keys[at]))
+      local row = without_data(keys[at])
       local rings = ARGV[2] == '1' and tonumber(call('HGET', row_of(keys[at]), 'ringing_until')) or 0
       if #row > 0 and rings <= now then
         found[#found + 1] = {keys[at], row, tonumber(keys[at + 1])}

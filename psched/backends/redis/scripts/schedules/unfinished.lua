@@ -1,4 +1,4 @@
--- Returns rows by their time in a set, the oldest first, each a list of the key, and the row. ARGV: the set (`due:`, or
+-- Returns rows by their time in a set, the oldest first, each a list of the key, and the row without its data. ARGV: the set (`due:`, or
 -- `failing`: of those of which an attempt has failed still, unless they are paused), how many milliseconds ago that time is at
 -- the least, the most rows.
 local set, until_then, limit = T .. ARGV[1], whole(now - tonumber(ARGV[2])), tonumber(ARGV[3])
@@ -16,9 +16,11 @@ end
 while #found < limit do
   local keys = call('ZRANGEBYSCORE', set, '-inf', until_then, 'LIMIT', first, limit)
   for _, key in ipairs(keys) do
-    local row = redis.pcall('HGETALL', row_of(key))
-    if not row.err and #row > 0 and belongs(row_of(key)) and #found < limit then
-      found[#found + 1] = {key, row}
+    if #found < limit then
+      local row = without_data(key)
+      if #row > 0 and belongs(row_of(key)) then
+        found[#found + 1] = {key, row}
+      end
     end
   end
   if #keys < limit then
