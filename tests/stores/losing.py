@@ -75,6 +75,19 @@ def conflict_before_delete(
     assert len(waited) == 1
 
 
+def refuse_second_part(patch: pytest.MonkeyPatch, store: Any, method: str) -> None:
+    """Let Redis refuse the second part of what a call of `store` writes in parts, each by `method`."""
+    write, parts = getattr(store, method), []
+
+    def refusing(words: object) -> list[str]:
+        parts.append(words)
+        if len(parts) == 2:
+            raise redis.ResponseError("the server does not want to")
+        return write(words)  # type: ignore[no-any-return]
+
+    patch.setattr(store, method, refusing)
+
+
 def _conflict(database: str) -> Exception:
     busy = sqlite3.OperationalError("database is locked")
     busy.sqlite_errorcode = sqlite3.SQLITE_BUSY

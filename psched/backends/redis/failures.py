@@ -12,7 +12,7 @@ from psched.backends.redis.ledger import Run
 from psched.failure import Failure
 from psched.model import Claim
 
-_ERROR_TAIL = 8000
+ERROR_TAIL = 8000
 """Characters kept of an error: the end of a traceback says most."""
 
 
@@ -43,7 +43,7 @@ def failure_words(claim: Claim, error: str | None, holder: str) -> list[str]:
         "scheduled_time": milliseconds(row.scheduled_time),
         "fence": claim.lease.fence,
         "attempts": row.attempts,
-        "error": None if error is None else error[-_ERROR_TAIL:],
+        "error": None if error is None else error[-ERROR_TAIL:],
         "node": holder,
     }
     return [_name(row.key, row.scheduled_time, claim.lease.fence), json.dumps(known, separators=(",", ":"))[1:-1]]

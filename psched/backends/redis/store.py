@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from psched.backends.lease_endings import RELEASED, RETRIED, LostRow, finished_before, refusal
 from psched.backends.redis.bell import WakeList
-from psched.backends.redis.failures import RedisFailures
+from psched.backends.redis.failures import ERROR_TAIL, RedisFailures
 from psched.backends.redis.faults import is_refused, passes
 from psched.backends.redis.fields import stored
 from psched.backends.redis.handover import HAND_OVER, Handover
@@ -31,9 +31,6 @@ log = logging.getLogger(__name__)
 
 _BATCH = 500
 """Leases renewed, or given back, by one script, to keep it short."""
-
-_ERROR_TAIL = 8000
-"""Characters kept of an error: the end of a traceback says most."""
 
 _ROW = {"schedules": "schedule", "queue": "task"}
 
@@ -304,7 +301,7 @@ def counted(values: Collection[Argument] | None) -> list[Argument]:
 
 def storable(error: str | None) -> list[str]:
     """Return the end of `error` as UTF-8 can have it; nothing for None."""
-    return [] if error is None else [error[-_ERROR_TAIL:].encode(errors="replace").decode()]
+    return [] if error is None else [error[-ERROR_TAIL:].encode(errors="replace").decode()]
 
 
 def _version(version: int | None) -> list[Argument]:

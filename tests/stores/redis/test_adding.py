@@ -9,7 +9,7 @@ from psched.backends.redis.schedules import RedisScheduleStore
 from psched.model import Rule, ScheduleRow
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, Bench
-from tests.stores.redis.test_submitting import calls_of_scripts
+from tests.stores.losing import refuse_second_part
 from tests.stores.rows import RedisRows
 
 
@@ -29,24 +29,16 @@ def test_many_schedules_are_added_in_parts(bench: Bench, store: ScheduleStore, c
     assert isinstance(bench.rows, RedisRows)
     assert store.add_many(schedules(1)) == []  # the server knows the script
     new = schedules(count, size)
-    before = calls_of_scripts(bench.rows)
+    before = bench.rows.calls_of_scripts()
     assert store.add_many(new) == ["key00000"]
-    assert calls_of_scripts(bench.rows) - before == 3
+    assert bench.rows.calls_of_scripts() - before == 3
     assert keys_in(store) == [row.key for row in new]
 
 
 def test_an_add_that_failed_midway_may_be_repeated(store: ScheduleStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(store, RedisScheduleStore)
     new = schedules(1200)
-    add, parts = store._add, []
-
-    def failing(words: object) -> list[str]:
-        parts.append(words)
-        if len(parts) == 2:
-            raise redis.ResponseError("the server does not want to")
-        return add(words)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(store, "_add", failing)
+    refuse_second_part(monkeypatch, store, "_add")
     with pytest.raises(redis.ResponseError):
         store.add_many(new)
     assert len(keys_in(store)) == 500

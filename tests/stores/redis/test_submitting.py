@@ -7,6 +7,7 @@ import redis
 
 from psched.backends.redis.queue import RedisTaskStore
 from psched.model import NewTask
+from tests.stores.losing import refuse_second_part
 from tests.stores.queue.bench import QueueBench, keys_in
 from tests.stores.rows import RedisRows
 
@@ -18,9 +19,9 @@ def test_many_tasks_are_submitted_in_parts(tasks: QueueBench, size: int) -> None
     assert store.submit([NewTask("key", "t"), NewTask("other", "t")]) == []  # the server knows the script
     count = 12_000 if size == 1 else 3000
     new = [NewTask(f"key{n:05}", "t", {"a": "x" * size}) for n in range(count)]
-    before = calls_of_scripts(tasks.rows)
+    before = tasks.rows.calls_of_scripts()
     assert store.submit(new) == []
-    assert calls_of_scripts(tasks.rows) - before == 3
+    assert tasks.rows.calls_of_scripts() - before == 3
     assert keys_in(store) == sorted(["key", "other", *(task.key for task in new)])
 
 
@@ -28,15 +29,7 @@ def test_a_submit_that_failed_midway_may_be_repeated(tasks: QueueBench, monkeypa
     store = tasks.queue()
     assert isinstance(store, RedisTaskStore)
     new = [NewTask(f"key{n:05}", "t") for n in range(12_000)]
-    submit, parts = store._submit, []
-
-    def failing(words: object) -> list[str]:
-        parts.append(words)
-        if len(parts) == 2:
-            raise redis.ResponseError("the server does not want to")
-        return submit(words)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(store, "_submit", failing)
+    refuse_second_part(monkeypatch, store, "_submit")
     with pytest.raises(redis.ResponseError):
         store.submit(new)
     assert len(keys_in(store)) == 5000
@@ -50,8 +43,3 @@ def test_nothing_is_written_when_the_last_one_cannot_be(tasks: QueueBench) -> No
     with pytest.raises(ValueError, match="JSON"):
         store.submit([*new, NewTask("bad", "t", {"a": float("nan")})])
     assert keys_in(store) == []
-
-
-def calls_of_scripts(rows: RedisRows) -> int:
-    found = rows.client.info("commandstats")
-    return sum(int(found.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("evalsha", "eval"))
