@@ -40,6 +40,31 @@ def answer_lost(database: str, number: int, meanwhile: Callable[[], object] = la
     assert not left, "nothing was lost"
 
 
+@contextlib.contextmanager
+def sent_again(database: str, number: int, place: int, meanwhile: Callable[[], object]) -> Iterator[list[str]]:
+    """Let the answer be lost as `answer_lost` does, and do `meanwhile` before the `place`th thing that is sent again.
+
+    Yields a list that has that thing then; it stays empty when fewer are sent.
+    """
+    sent: list[str] = []
+    found: list[str] = []
+    lost = False
+
+    def lose() -> None:
+        nonlocal lost
+        lost = True
+
+    def see(statement: str) -> None:
+        if lost and not found and not statement.startswith(("PRAGMA", "SET", "SCRIPT", "SELECT 1")):
+            sent.append(statement)
+            if len(sent) == place:
+                found.append(statement)
+                meanwhile()
+
+    with answer_lost(database, number, lose), before_each(see):
+        yield found
+
+
 def writes_of(call: Callable[[], object]) -> int:
     """Return how many things a call sends that write."""
     count = 0

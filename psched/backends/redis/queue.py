@@ -101,21 +101,21 @@ class RedisTaskStore(RedisLeaseStore):
 
     def cancel_request(self, key: str, retention: float) -> None:
         """Retire a waiting task as cancelled; flag a running one."""
-        self._act("cancel_request", [key, _milliseconds(retention)], b"cancelled")
+        self._act("cancel_request", key, [_milliseconds(retention)], b"cancelled")
 
     def force_finish(self, key: str, retention: float) -> None:
         """Retire the task as finished, whoever holds it."""
-        self._act("force_finish", [key, _milliseconds(retention)], b"finished")
+        self._act("force_finish", key, [_milliseconds(retention)], b"finished")
 
     def preempt(self, key: str, alive_time: float) -> Claim:
         """Lease the task, whoever holds it."""
-        found = self._act("preempt", [key, math.ceil(alive_time * 1000), self._holder, new_number()], None)
+        found = self._act("preempt", key, [math.ceil(alive_time * 1000), self._holder, new_number()])
         row = stored(key, found[1])
         return Claim(read_task(row, self.max_data_size), lease_of(row))
 
     def retry_failed(self, key: str) -> None:
         """Make a failed or cancelled task due now, its attempts counted anew."""
-        self._act("revive", [key], b"waiting")
+        self._act("revive", key, [])
 
     def purge(self, limit: int) -> int:
         """Delete up to `limit` tasks whose retention is over."""
@@ -131,26 +131,25 @@ class RedisTaskStore(RedisLeaseStore):
                 self._run("free", name.removeprefix(runs.encode()), *keys)
             self._run("free", "", *keys)
 
-    def _act(self, verb: str, arguments: Sequence[Argument], after: bytes | None) -> Sequence[Any]:
-        """Run a script on the row of the first argument; raise what the row is like when it is not done.
+    def _act(self, verb: str, key: str, arguments: Sequence[Argument], after: bytes | None = None) -> Sequence[Any]:
+        """Run a script on the row that has `key` now; raise what the row is like when it is not done.
 
-        `after`: the status that the row has if an attempt whose answer was lost has done it.
+        A row that was created since is left alone. `after`: the status that the row has if an attempt whose answer was
+        lost has done it.
         """
-        key = arguments[0]
         seen = self._run("nonce", key)
 
         def work(uncertain: bool) -> tuple[bool, Sequence[Any]]:
-            now = self._call("nonce", key) if uncertain else seen
-            if uncertain and (seen is None or now is None or now[0] != seen[0]):  # another one, created since
+            if seen is None:
                 return False, [None]
-            if uncertain and verb == "revive" and now[1] != seen[1]:
-                return True, [b"done"]
-            answer = self._call(verb, *arguments)
+            nonce, fence = seen
+            more = [fence if uncertain else ""] if verb == "revive" else arguments
+            answer = self._call(verb, key, nonce, *more)
             return answer[0] == b"done" or (uncertain and after is not None and answer[0] == after), answer
 
         done, answer = self._server.run(work)
         if not done:
-            raise _refusal(str(arguments[0]), answer[0])
+            raise _refusal(key, answer[0])
         return answer
 
 

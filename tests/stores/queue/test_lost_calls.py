@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +12,7 @@ from psched.queue import Queue
 from psched.source import LeaseTimes
 from psched.store import TaskStore
 from tests.stores.bench import soon
-from tests.stores.losing import answer_lost, conflict_before_delete, writes_of
+from tests.stores.losing import answer_lost, conflict_before_delete, sent_again, writes_of
 from tests.stores.places import SQL_PAIRS
 from tests.stores.queue.bench import QueueBench, row_of
 
@@ -42,6 +43,39 @@ def test_a_task_that_was_created_since_is_left_alone(ours: QueueBench, call: str
                 CALLS[call](store, "key")
     row = row_of(store, "key")
     assert (row.status, row.data, row.attempts) == ("waiting", {"theirs": 1}, 0)
+
+
+@pytest.mark.parametrize("call", [*CALLS, "retry_failed"])
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_a_task_that_is_created_while_a_call_is_sent_again_is_left_alone(
+    ours: QueueBench, call: str, place: int
+) -> None:
+    store, other = ours.queue(), ours.queue()
+    status = "failed" if call == "retry_failed" else "waiting"
+
+    def create(where: TaskStore, key: str, data: dict[str, int]) -> None:
+        ours.submit(where, [key], data=data)
+        if status == "failed":
+            where.retire(ours.claim(where, key), "failed", "it broke", None, soon())
+
+    verb = CALLS.get(call, lambda store, key: store.retry_failed(key))
+    create(store, "rehearsed", {})
+    number = writes_of(lambda: verb(store, "rehearsed"))
+    if call != "delete":
+        store.delete("rehearsed")
+    create(store, "key", {})
+
+    def create_anew() -> None:
+        with contextlib.suppress(NotFoundError):  # `delete` has deleted it
+            other.delete("key")
+        create(other, "key", {"theirs": 1})
+
+    with sent_again(ours.database, number, place, create_anew) as created, contextlib.suppress(NotFoundError):
+        verb(store, "key")
+    row = store.get("key")
+    if created:
+        assert row is not None
+        assert (row.status, row.data, row.cancel_requested) == (status, {"theirs": 1}, False)
 
 
 def test_a_task_that_was_created_since_is_not_deleted(bench: QueueBench, store: TaskStore) -> None:

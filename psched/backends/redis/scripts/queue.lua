@@ -200,6 +200,11 @@ local function withdraw(key)
   return status
 end
 
+-- Returns the status of a row; false when there is none, or another call than the one with this number has created it.
+local function status_of(key, nonce)
+  return nonce_of(row_of(key)) == nonce and call('HGET', row_of(key), 'status')
+end
+
 -- Removes a row, whatever became of it.
 local function remove(key)
   local is_hash = call('TYPE', row_of(key)).ok == 'hash'

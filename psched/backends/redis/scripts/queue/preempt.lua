@@ -1,16 +1,16 @@
--- Leases a row whoever has it, due or not. ARGV: key, the lease in milliseconds, holder, number. Returns {'done', row}; else
--- its status, or nothing when there is no row.
+-- Leases a row whoever has it, due or not. ARGV: key, the row's nonce, the lease in milliseconds, holder, number. Returns
+-- {'done', row}; else its status, or nothing when there is no such row.
 local key = ARGV[1]
 local row = row_of(key)
-local is = call('HMGET', row, 'status', 'claim')
-if is[1] == 'running' and is[2] == ARGV[4] then  -- done before, and the answer was lost
+local status = status_of(key, ARGV[2])
+if status == 'running' and call('HGET', row, 'claim') == ARGV[5] then  -- done before, and the answer was lost
   return {'done', call('HGETALL', row)}
 end
-if is[1] ~= 'waiting' and is[1] ~= 'running' then
-  return {is[1]}
+if status ~= 'waiting' and status ~= 'running' then
+  return {status}
 end
 withdraw(key)
 call('HSET', row, 'due', whole(now))
 know((facts(key)))
-begin(key, now + tonumber(ARGV[2]), ARGV[3], ARGV[4])
+begin(key, now + tonumber(ARGV[3]), ARGV[4], ARGV[5])
 return {'done', call('HGETALL', row)}
