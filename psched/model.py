@@ -241,7 +241,12 @@ Row = ScheduleRow | TaskRow
 
 WORKER_DIED = "the worker that was running it died"
 OUT_OF_MEMORY = "the worker that was running it was killed by the kernel for lack of memory"
-"""The error of a run whose worker is known to be gone."""
+"""The error of a run whose worker is known to be gone, when no more is known of its end, and after such an end."""
+
+
+def worker_died(end: str) -> str:
+    """Return the error of a run whose worker ended so: "was killed by SIGSEGV", "ended with exit code 3"."""
+    return f"the worker that was running it {end}"
 
 
 class Claim(NamedTuple):

@@ -22,7 +22,7 @@ from psched.daemon.nursery import Nursery
 from psched.daemon.plan import Plan
 from psched.daemon.watch import Watch
 from psched.holder import holder_name
-from psched.model import OUT_OF_MEMORY, WORKER_DIED
+from psched.model import worker_died
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ _ORDERS = {Order.GRACEFUL: pipes.GRACEFUL, Order.IMMEDIATE: pipes.IMMEDIATE}
 _LONGEST_PAUSE = 60.0
 _SHORTEST_PAUSE = 0.5
 """Bounds of the pause between two attempts of a child that cannot begin, in seconds."""
+_CRASH_PAUSE = 0.2
+"""Seconds at the least between two forks of a slot whose children die of the tasks they run."""
 _CHANCES = 2
 _CHANCES_OF_KILLED = 5
 """How many children in a row may die without a word before a start ends: of what they do, or killed by others."""
@@ -183,7 +185,7 @@ class ForkProcessor:
             return
         why = "was silent for too long and counts as frozen" if handle.silent(now) else "did not leave in time"
         log.error("%s %s; killing it%s", child, why, _while_running(self.running))
-        child.kill()
+        child.kill(why)
 
     def _bury(self, child: Forked, now: float) -> None:
         """Draw the consequences of a child's end: what it leaves behind, and when the next one is born."""
@@ -197,8 +199,7 @@ class ForkProcessor:
         if not child.gave_back:
             self._estate.leave(boot.dead)
         if child.ready and not (child.orderly or child.empty):
-            error = OUT_OF_MEMORY if child.out_of_memory else WORKER_DIED
-            self._estate.leave([DeadChild(boot.holder, running, error)])
+            self._estate.leave([DeadChild(boot.holder, running, worker_died(child.end))])
         if child.orderly or stopping:
             self._log_end(child, running, stopping)
             self._fork_at = now
@@ -207,12 +208,20 @@ class ForkProcessor:
             chances = _CHANCES_OF_KILLED if child.killed else _CHANCES
             self._cannot_begin(child.why or f"{child.end} before it could begin", now, 1 if child.why else chances)
         else:
-            self._fork_at = self._replacement_time(child, now)
+            self._fork_at = self._replacement_time(child, running, now)
             log.error("%s %s%s; %s", child, child.end, _while_running(running), self._announce(now))
 
-    def _replacement_time(self, child: Forked, now: float) -> float:
-        """Return when the next child is born: after one early death at once, since the leases wait for an heir."""
-        earliest = child.born + self.plan.settings.child_fork_frequency_limit
+    def _replacement_time(self, child: Forked, running: tuple[str, ...], now: float) -> float:
+        """Return when the next child is forked.
+
+        A child that has run something began well; not the slot has to wait, but the task of which it died, longer after
+        each time. Else the slot waits after two early deaths in a row; after one the leases wait for a successor.
+        """
+        limit = self.plan.settings.child_fork_frequency_limit
+        if running or child.worked:
+            self._early_deaths = 0
+            return max(now, child.born + min(limit, _CRASH_PAUSE))
+        earliest = child.born + limit
         self._early_deaths = self._early_deaths + 1 if now < earliest else 0
         return max(now, earliest) if self._early_deaths > 1 else now
 

@@ -34,8 +34,12 @@ class Forked:
     """What kept it from beginning, in its own words."""
     trouble: str | None = None
     """What keeps it from working at present, in its own words."""
+    worked: bool = False
+    """It has run a task to its end."""
     killed_here: bool = False
     """This master has killed it."""
+    killed_because: str = ""
+    """Why this master has killed it."""
     out_of_memory: bool = False
     """The kernel has killed it for lack of memory."""
     code: int | None = None
@@ -53,6 +57,8 @@ class Forked:
             word, _, rest = line.partition(" ")
             if word == pipes.READY:
                 self.ready = True
+            elif word == pipes.RAN:
+                self.worked = True
             elif word == pipes.GAVE_BACK:
                 self.gave_back = True
             elif word == pipes.EMPTY:
@@ -77,7 +83,10 @@ class Forked:
             return "is alive"
         if self.out_of_memory:
             return "was killed by the kernel for lack of memory"
-        return f"was killed by {name_of(-self.code)}" if self.code < 0 else f"ended with exit code {self.code}"
+        if self.code >= 0:
+            return f"ended with exit code {self.code}"
+        because = f" (it {self.killed_because})" if self.killed_because else ""
+        return f"was killed by {name_of(-self.code)}{because}"
 
     @property
     def killed(self) -> bool:
@@ -101,9 +110,10 @@ class Forked:
             self.code = _bury(self.pid)
         return self.gone
 
-    def kill(self) -> None:
+    def kill(self, because: str = "") -> None:
         """SIGKILL it and everything it has started, whatever session or group that has moved to."""
         self.killed_here = True
+        self.killed_because = because
         family = _descendants(self.pid)
         os.kill(self.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
         self._kill_group()

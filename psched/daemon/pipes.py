@@ -1,7 +1,7 @@
 """The two pipes between a master and a child: words up, orders down; and its pulse. Used in both.
 
-Up: one line a word ("beat", "ready", "gave", "empty", "bye", "why <reason>", "trouble <reason>"), each written at
-once, so that words of several threads never mix. Down: one byte an order; the end of the file says that the master
+Up: one line a word ("beat", "ran", "ready", "gave", "empty", "bye", "why <reason>", "trouble <reason>"), each written
+at once, so that words of several threads never mix. Down: one byte an order; the end of the file says that the master
 is gone.
 Orders go through the pipe and not by signal: a signal would interrupt the handler's system calls, and a handler may
 have taken the signals for itself.
@@ -16,6 +16,8 @@ import struct
 from contextlib import suppress
 
 BEAT = "beat"
+RAN = "ran"
+"""A run has ended. Not said after each: a word now and then is enough."""
 READY = "ready"
 GAVE_BACK = "gave"
 EMPTY = "empty"

@@ -141,7 +141,7 @@ class Processor:
         now = monotonic()
         if now >= self._told + _WORD:
             self._told = now
-            self._say(pipes.BEAT)
+            self._say(pipes.RAN)
         if self._left is None:
             return
         self._left -= 1

@@ -28,7 +28,7 @@ class PaperChild(Forked):
         """Let it end."""
         self.code = code
 
-    def kill(self) -> None:
+    def kill(self, because: str = "") -> None:
         """Kill nobody: it has ended."""
         self.code = _KILLED
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
+from psched.model import worker_died
 from tests.daemon.harness import Daemon, is_alive
 
 Make = Callable[..., Daemon]
@@ -151,6 +152,23 @@ def test_one_early_death_is_replaced_at_once_and_the_next_ones_no_faster_than_th
     daemon.wait_for_log("was killed by SIGKILL; the next one comes in")
     assert not daemon.workers()
     daemon.wait_for_successor(1, second.pid)
+    daemon.stop()
+
+
+@pytest.mark.parametrize(
+    ("handler", "end"),
+    [
+        ("segfault", "was killed by SIGSEGV"),
+        ("os_exit", "ended with exit code 0"),
+        ("stopped", "was killed by SIGKILL (it was silent for too long and counts as frozen)"),
+    ],
+)
+def test_a_task_says_how_the_worker_that_ran_it_ended(make_daemon: Make, handler: str, end: str) -> None:
+    daemon = make_daemon(child_heartbeat_limit=3).start()
+    daemon.add("s1", handler)
+    with daemon.schedules() as schedules:
+        daemon.wait_for(lambda: getattr(schedules.store.get("s1"), "last_error", None) == worker_died(end))
+        schedules["s1"].delete()
     daemon.stop()
 
 

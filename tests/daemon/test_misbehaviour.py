@@ -65,6 +65,15 @@ def test_a_task_that_kills_every_worker_backs_off(daemon: Daemon) -> None:
     daemon.stop()
 
 
+def test_tasks_that_kill_every_worker_delay_the_others_by_no_pause_of_the_slot(make_daemon: Make) -> None:
+    daemon = make_daemon(child_fork_frequency_limit=3600).start()
+    for number in range(4):
+        daemon.add(f"s{number}", "segfault")
+    for number in range(4):
+        daemon.wait_for_trace("ran", f"s{number}")
+    serves_others(daemon)
+
+
 def test_a_handler_that_comes_back_as_two_processes_is_settled_by_one(daemon: Daemon) -> None:
     daemon.add("s1", "fork")
     program = psutil.Process(daemon.wait_for_trace("forked")["program"])

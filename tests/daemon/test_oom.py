@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from psched.daemon.oom import OomKills, find_counter
-from psched.model import OUT_OF_MEMORY, WORKER_DIED
+from psched.model import OUT_OF_MEMORY, worker_died
 from tests.daemon.harness import Daemon, wait_for
 from tests.lab.absent import not_run
 
@@ -127,6 +127,7 @@ def test_a_worker_that_somebody_kills_is_not_told_as_that(daemon: Daemon) -> Non
     daemon.worker().kill()
     daemon.wait_for_log("was killed by SIGKILL while running schedules:s1; replacing it")
     with daemon.schedules() as schedules:
-        daemon.wait_for(lambda: getattr(schedules.store.get("s1"), "last_error", None) == WORKER_DIED)
+        killed = worker_died("was killed by SIGKILL")
+        daemon.wait_for(lambda: getattr(schedules.store.get("s1"), "last_error", None) == killed)
     daemon.go("s1")
     daemon.stop()

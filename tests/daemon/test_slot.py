@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,8 +23,8 @@ REASON = "no such table: psched_queue"
 class Slot:
     """A slot that is ticked whenever it wants to be."""
 
-    def __init__(self, folder: Path, nursery: PaperNursery) -> None:
-        plan = plan_of(folder, child_fork_frequency_limit=0.1)
+    def __init__(self, folder: Path, nursery: PaperNursery, limit: float = 0.1) -> None:
+        plan = plan_of(folder, child_fork_frequency_limit=limit)
         self.estate = Estate()
         self.slot = ForkProcessor(2, plan, None, nursery, self.estate, Log(None), lambda _: False)
         self.nursery = nursery
@@ -52,11 +53,33 @@ class Slot:
         self.tick(after)
         return self.slot.deadline - self.nursery.now
 
+    def crash(self, *words: str, running: str = "") -> float:
+        """Let the next child be born, be ready, say `words` and die running that; return the seconds to the next."""
+        if self.slot._child is None:
+            self.tick(max(0.0, self.slot.deadline - self.nursery.now))
+        child = self.nursery.born[-1]
+        for word in (pipes.READY, *words):
+            child.voice.say(word)
+        self.tick()
+        if running:
+            assert self.slot._boot is not None
+            self.slot._boot.board.running(0, running)
+        child.leave(-signal.SIGSEGV)
+        self.tick()
+        return 0.0 if self.slot._child is not None else self.slot.deadline - self.nursery.now
+
 
 @pytest.fixture
 def slot(tmp_path: Path) -> Iterator[Slot]:
     with paper_nursery() as nursery:
         yield Slot(tmp_path, nursery)
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[Slot]:
+    """A slot that forks no more often than each minute what dies before it has run anything."""
+    with paper_nursery() as nursery:
+        yield Slot(tmp_path, nursery, LONGEST)
 
 
 def is_about(pause: float, expected: float) -> bool:
@@ -104,3 +127,16 @@ def test_the_reason_of_refusals_is_told_once(slot: Slot, caplog: pytest.LogCaptu
 def test_who_has_given_back_all_that_it_held_leaves_no_estate(slot: Slot) -> None:
     slot.refuse(ready=True)
     assert slot.estate.empty
+
+
+def test_children_that_die_before_they_have_run_anything_are_replaced_at_once_but_once(patient: Slot) -> None:
+    assert [patient.crash() for _ in range(3)] == [0.0, LONGEST, LONGEST]
+
+
+def test_children_that_die_of_their_tasks_are_replaced_at_once_but_no_faster_than_they_could_fork(
+    patient: Slot,
+) -> None:
+    pauses = [patient.crash(running="schedules:a") for _ in range(5)]
+    assert pauses == pytest.approx([0.2] * 5)
+    assert patient.crash(pipes.RAN) == pytest.approx(0.2), "it had run something"
+    assert [patient.crash() for _ in range(2)] == [0.0, LONGEST]
