@@ -132,7 +132,9 @@ def start(invocation: Invocation) -> int:
     )
     pid_file.close()
     if outcome.ready:
-        click.echo(f"pschedd has started (pid {invocation.control().pid()})")
+        pid, report = invocation.control().report()
+        click.echo(f"pschedd has started (pid {pid})")
+        _warn(report)
         return DONE
     _explain(outcome, log, written, invocation.timeout)
     return FAILED
@@ -149,6 +151,12 @@ def _explain(outcome: Outcome, log: Path, written: int, timeout: float | None) -
         words = "it goes on trying (pschedd status tells how far it is), the end of"
         click.echo(f"pschedd has not started within {timeout:g} s; {words} {log}:", err=True)
     _show(log_end(log, written))
+
+
+def _warn(report: Report) -> None:
+    """Say what keeps the workers of a daemon that has just come up from working; they go on trying."""
+    for trouble in report.troubles:
+        click.echo(f"pschedd: warning: the workers are up, but cannot work yet: {trouble}", err=True)
 
 
 def _show(lines: Iterable[str]) -> None:
@@ -244,6 +252,7 @@ def upgrade(invocation: Invocation) -> int:
     pid, now, outcome = asked
     if now not in (None, pid):
         click.echo(f"pschedd was replaced (pid {pid} → {now})")
+        _warn(control.report()[1])
         return DONE
     if outcome is not None:
         click.echo(f"pschedd was not replaced (pid {pid} goes on): {outcome.refusal}", err=True)
@@ -298,7 +307,7 @@ def status(invocation: Invocation) -> int:
     pid, report = control.report()
     if pid is not None:
         click.echo(f"pschedd is running (pid {pid})")
-        for worker in workers(pid):
+        for worker in workers(pid, report.pending):
             click.echo(f"  {worker}")
         for trouble in report.troubles:
             click.echo(f"  trouble: {trouble}")

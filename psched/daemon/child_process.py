@@ -101,8 +101,8 @@ class ChildProcess:
         else:
             with self._lock:  # an order that finds no work yet ends the process, so it must not come in between
                 self._work = work
+            self.beating()  # first: what troubles it from the beginning is known when it is ready
             self.ends.say(pipes.READY)
-            self.beating()
             return work
         return None
 
@@ -135,7 +135,12 @@ class ChildProcess:
             self.ends.say(pipes.TROUBLE, trouble or "")
             self._trouble = trouble
         running = None if work is None else work.running()
-        state = "booting" if work is None else "idle" if running is None else f"running {running}"
+        if work is None:
+            state = "booting"
+        elif running is not None:
+            state = f"running {running}"
+        else:
+            state = "idle" if trouble is None else "waiting for the database"
         if state != self._title:
             setproctitle(f"psched: {self.name} {state}")
             self._title = state

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from psched.clock import monotonic
 from psched.daemon.pidfile import read_report, read_running, signal_running
-from psched.daemon.report import Report
+from psched.daemon.report import PendingWorker, Report
 
 _PAUSE = 0.1
 _TAIL = 16384
@@ -62,20 +63,31 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def workers(pid: int) -> list[str]:
-    """Return what each child of the master says of itself in its title: "worker 2 running s1 (pid 4711)"."""
-    try:
-        children = psutil.Process(pid).children()
-    except psutil.Error:
-        return []
-    titles = [(_title(child), child.pid) for child in children]
-    named = [(title, pid) for title, pid in titles if title.startswith("worker ")]
-    return [f"{title} (pid {pid})" for title, pid in sorted(named, key=lambda one: int(one[0].split()[1]))]
+def workers(pid: int, pending: Sequence[PendingWorker] = ()) -> list[str]:
+    """Return what each child of the master says of itself in its title: "worker 2 running s1 (pid 4711)".
+
+    `pending`: the slots whose next worker is not at work yet; each has a line, whether there is a process or not.
+    """
+    awaited = {worker.number: worker for worker in pending}
+    lines = {number: worker.text(monotonic()) for number, worker in awaited.items()}
+    for number, title, child in _titles(pid):
+        lines[number] = f"{title} (pid {child}){awaited[number].history if number in awaited else ''}"
+    return [line for _, line in sorted(lines.items())]
 
 
 def running(pid: int) -> list[str]:
     """Return those of `workers` that run a task."""
     return [worker for worker in workers(pid) if " running " in worker]
+
+
+def _titles(pid: int) -> list[tuple[int, str, int]]:
+    """Return the number, the title and the pid of each worker of the master."""
+    try:
+        children = psutil.Process(pid).children()
+    except psutil.Error:
+        return []
+    titles = [(_title(child), child.pid) for child in children]
+    return [(int(title.split()[1]), title, child) for title, child in titles if title.startswith("worker ")]
 
 
 def _title(process: psutil.Process) -> str:

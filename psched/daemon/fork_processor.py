@@ -20,6 +20,7 @@ from psched.daemon.forked import Forked
 from psched.daemon.logs import Log
 from psched.daemon.nursery import Nursery
 from psched.daemon.plan import Plan
+from psched.daemon.report import PendingWorker
 from psched.daemon.watch import Watch
 from psched.holder import holder_name
 from psched.model import worker_died
@@ -74,6 +75,7 @@ class ForkProcessor:
         self._gave_up_later = False
         """Whether its last child could not begin although it had said it was ready: it may do so again."""
         self._reason: str | None = None
+        self._last_end = ""
 
     @property
     def gone(self) -> bool:
@@ -91,6 +93,13 @@ class ForkProcessor:
         if self._failures and self._reason is not None:
             return f"worker {self.number} cannot begin: {self._reason}"
         return None if self._child is None else self._child.trouble
+
+    @property
+    def pending(self) -> PendingWorker | None:
+        """What keeps the slot without a child that is at work; None when there is one, or is to be none."""
+        if self._retired or (self._child is not None and self._child.ready):
+            return None
+        return PendingWorker(self.number, self._fork_at if self._child is None else None, self._last_end)
 
     @property
     def running(self) -> tuple[str, ...]:
@@ -200,6 +209,7 @@ class ForkProcessor:
             self._estate.leave(boot.dead)
         if child.ready and not (child.orderly or child.empty):
             self._estate.leave([DeadChild(boot.holder, running, worker_died(child.end))])
+        self._last_end = "" if child.orderly else child.end
         if child.orderly or stopping:
             self._log_end(child, running, stopping)
             self._fork_at = now

@@ -93,6 +93,10 @@ class Lane:
         self.trouble: str | None = None
         """Why the last poll failed; None when it was answered. Any thread may look."""
 
+    def could_not_begin(self, error: Exception) -> None:
+        """Note what keeps it from working until the first poll is answered."""
+        self.trouble = self._told(error)
+
     def pause(self) -> float:
         """Return the seconds until `poll` has something to do; 0 when it is time."""
         return min(self._vigil.pause(), self.seat.pause())
@@ -208,6 +212,8 @@ class Lane:
         self._vigil.stand_by(seconds)
         if self._failures and self._clock() > self._failed_at + _RECOVERY:
             self._recovered("a sibling keeps watch")
+        if not self._failures:
+            self.trouble = None
         return True
 
     def _is_due_now(self) -> bool:
@@ -255,8 +261,7 @@ class Lane:
         if self._complaint is None or not self.source.store.is_unavailable(error):
             self._complain(error, complaint)
         self._complaint = complaint
-        what = "the database does not answer" if self.source.store.is_unavailable(error) else "polling fails"
-        self.trouble = f"{self.name}: {what}: {complaint}"
+        self.trouble = self._told(error)
 
     def _refused(self, error: Exception) -> None:
         """Wait, longer after each attempt, until the database accepts our user again.
@@ -272,7 +277,13 @@ class Lane:
             words = "section=%s the database refuses this user: %s; trying again, the next time in %.0f s"
             log.error(words, self.name, complaint, pause)
         self._complaint = complaint
-        self.trouble = f"{self.name}: the database refuses this user: {complaint}"
+        self.trouble = self._told(error)
+
+    def _told(self, error: Exception) -> str:
+        store = self.source.store
+        refused = "the database refuses this user" if store.is_refused(error) else "polling fails"
+        what = "the database does not answer" if store.is_unavailable(error) else refused
+        return f"{self.name}: {what}: {one_line(error)}"
 
     def _complain(self, error: Exception, complaint: str) -> None:
         if self.source.store.is_unavailable(error):
@@ -284,6 +295,7 @@ class Lane:
     def _answered(self) -> None:
         if self._failures:
             self._recovered("the database answers")
+        self.trouble = None
 
     def _recovered(self, how: str) -> None:
         log.warning("section=%s %s again after %d failed polls", self.name, how, self._failures)

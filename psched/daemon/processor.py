@@ -161,8 +161,10 @@ class Processor:
             except Exception as error:
                 if site.source.store.is_unavailable(error):
                     log.warning("section=%s the database does not answer yet: %s", site.name, one_line(error))
+                    self._note(site.name, error)
                 elif site.source.store.is_refused(error):
                     log.debug("section=%s the database refuses this user: %s", site.name, one_line(error))
+                    self._note(site.name, error)
                 elif is_refusal(error):
                     words = f"{site.name}: the database refuses: {one_line(error)}"
                     raise ConfigError(f"{words} (is `url:` right? `psched doctor` looks closer)") from error
@@ -170,6 +172,11 @@ class Processor:
                     raise
         for lane in self._lanes:
             lane.keep_watch()
+
+    def _note(self, section: str, error: Exception) -> None:
+        for lane in self._lanes:
+            if lane.name == section:
+                lane.could_not_begin(error)
 
     def _give_back_dead(self) -> None:
         """Give back what dead predecessors held before anything is polled; wait for the database if need be."""

@@ -120,15 +120,16 @@ class Supervisor:
             if slot.gone:
                 del self._slots[slot.number]
         self._executor.tick(now, self.plan.settings, last=self._deserted)
-        if not self._was_up and not self._stopping:
-            self._see_whether_up()
         if not self.restart.active:
             self.voice.reloaded()
             self._report.reload.end(self.restart.refusal)
         if not self.succession.active:
             self._report.upgrade.end(self.succession.refusal)
         self._report.troubles = self._troubles()
+        self._report.pending = tuple(slot.pending for slot in self._slots.values() if slot.pending is not None)
         self.succession.publish(self._report.line())
+        if not self._was_up and not self._stopping:
+            self._see_whether_up()  # after that: `start` reads what was published before it was told
         self.voice.tick(now, self._status())
 
     def forgive(self, now: float) -> None:
@@ -289,8 +290,9 @@ class Supervisor:
         count = len(self._slots)
         workers = f"{count} worker{'s' if count != 1 else ''}"
         shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-        state = f"{workers}, {len(names)} running {shown}" if names else f"{workers}, idle"
-        return "; ".join([state, *self._troubles()])[:_LONGEST_STATUS]
+        troubles = self._troubles()
+        state = f"{len(names)} running {shown}" if names else "waiting" if troubles else "idle"
+        return "; ".join([f"{workers}, {state}", *troubles])[:_LONGEST_STATUS]
 
     def _troubles(self) -> tuple[str, ...]:
         """Return what keeps workers from working, each thing once."""

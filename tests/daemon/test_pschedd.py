@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import sqlite3
 import stat
 import subprocess
@@ -166,6 +168,42 @@ def test_status_tells_the_workers_in_their_order(pschedd: Pschedd) -> None:
     os.kill(first, signal.SIGKILL)
     pschedd.wait_until(lambda: pschedd.log.count("replacing it") and pschedd("status").stdout.count("idle") == 3)
     assert [line.split()[1] for line in pschedd("status").stdout.splitlines()[1:]] == ["1", "2", "3"]
+
+
+def test_status_has_a_line_for_a_worker_that_is_being_restarted(pschedd: Pschedd) -> None:
+    pschedd.configure("child_fork_frequency_limit: 0.1", "child_fork_frequency_limit: 600")
+    pschedd.configure("processors: 1", "processors: 2")
+    pschedd.start()
+    killed: list[str] = []
+    for _ in range(2):  # the first one is replaced at once
+        pschedd.wait_until(lambda: _pid_of(pschedd, "worker 2 idle") not in [None, *killed])
+        killed.append(str(_pid_of(pschedd, "worker 2 idle")))
+        os.kill(int(killed[-1]), signal.SIGSEGV)
+    pending = r"  worker 2 is being restarted \(in 5\d\d\.\d s\); the last one was killed by SIGSEGV\n"
+    pschedd.wait_until(lambda: re.search(pending, pschedd("status").stdout))
+    assert _pid_of(pschedd, "worker 1 idle") is not None
+    assert pschedd("stop").returncode == 0
+
+
+def _pid_of(pschedd: Pschedd, worker: str) -> str | None:
+    """Return the pid of the process that `status` shows with these words."""
+    found = re.search(rf"{worker} \(pid (\d+)\)", pschedd("status").stdout)
+    return None if found is None else found[1]
+
+
+def test_start_and_status_say_that_the_database_does_not_answer(pschedd: Pschedd) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        url = f"postgresql://psched@127.0.0.1:{silent.getsockname()[1]}/psched"
+        pschedd.configure("url: sqlite:///psched.db", f"url: {url}")
+        done = pschedd("start")
+        assert done.returncode == 0
+        trouble = "schedules: the database does not answer: "
+        assert f"pschedd: warning: the workers are up, but cannot work yet: {trouble}" in done.stderr
+        told = pschedd("status").stdout
+        assert f"  trouble: {trouble}" in told
+        assert "worker 1 waiting for the database (pid " in told
+        assert pschedd("stop", "--immediate").returncode == 0
 
 
 def test_closed_standard_streams_do_no_harm(ticking: Pschedd) -> None:

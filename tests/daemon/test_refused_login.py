@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from psched.backends import open_stores
 from psched.model import Rule
 from psched.store import StoreSettings
 from tests.daemon.harness import Daemon
+from tests.daemon.pschedd import installed
 from tests.lab.laboratory import Lab
 from tests.lab.login import made_login
 from tests.lab.mariadb import MariaDB
@@ -49,4 +51,39 @@ def test_a_refused_password_is_told_once_and_waited_for_at_the_start_and_later(
         daemon.stop()
     assert "Traceback" not in daemon.log
     store.close()
+    server.drop_database(database)
+
+
+_TWO_DATABASES = """\
+  schedules: {{type: {type}, url: '{url}'}}
+  queue: {{type: {type}, url: '{url}'}}
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_start_and_status_name_each_database_that_refuses_the_login(kind: str, tmp_path: Path, lab: Lab) -> None:
+    server = lab.shared(KINDS[kind])
+    database = server.create_database()
+    type_ = "redis" if kind == "redis" else "rdb"
+    settings = StoreSettings(server.url(database), "host/1/x", schedules="psched_schedules", queue="psched_queue")
+    stores = open_stores(type_, settings)
+    with made_login(server, database) as login, installed(tmp_path) as pschedd:
+        pschedd.configure("  type: rdb\n  url: sqlite:///psched.db\n", _TWO_DATABASES.format(type=type_, url=login.url))
+        done = pschedd("start")
+        assert done.returncode == 0
+        told = pschedd("status").stdout
+        for section in ("schedules", "queue"):
+            assert f"{section}: the database refuses this user: " in done.stderr
+            assert f"{section}: the database refuses this user: " in told
+        assert "pschedd: warning: the workers are up, but cannot work yet: " in done.stderr
+        assert "worker 1 waiting for the database (pid " in told
+        for store in (stores.schedules, stores.queue):
+            assert store is not None
+            store.create_tables()
+            store.close()
+        login.accept()
+        pschedd.wait_until(
+            lambda: "worker 1 idle (pid " in (told := pschedd("status").stdout) and "trouble" not in told
+        )
+        assert pschedd("stop").returncode == 0
     server.drop_database(database)

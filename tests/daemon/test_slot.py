@@ -140,3 +140,23 @@ def test_children_that_die_of_their_tasks_are_replaced_at_once_but_no_faster_tha
     assert pauses == pytest.approx([0.2] * 5)
     assert patient.crash(pipes.RAN) == pytest.approx(0.2), "it had run something"
     assert [patient.crash() for _ in range(2)] == [0.0, LONGEST]
+
+
+def test_a_slot_says_when_its_next_child_comes_and_how_the_last_one_ended(patient: Slot) -> None:
+    first = patient.slot.pending
+    assert first is not None
+    assert first.text(patient.nursery.now) == "worker 2 is being started"
+    patient.crash()
+    patient.tick()
+    booting = patient.slot.pending
+    assert booting is not None
+    assert booting.text(patient.nursery.now) == "worker 2 is being restarted; the last one was killed by SIGSEGV"
+    patient.crash()
+    waiting = patient.slot.pending
+    assert waiting is not None
+    expected = "worker 2 is being restarted (in 59.2 s); the last one was killed by SIGSEGV"
+    assert waiting.text(patient.nursery.now + 0.8) == expected
+    patient.tick(LONGEST)
+    patient.nursery.born[-1].voice.say(pipes.READY)
+    patient.tick()
+    assert patient.slot.pending is None
