@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -17,6 +17,8 @@ _MATCHES_ANYTHING = frozenset(["", ".*", "^.*", ".*$"])
 """Expressions that are found in every type; `^.*$` is not found in one of two lines."""
 
 _WILDCARDS = frozenset("*?[")
+_LONGEST_LIST = 300
+"""Characters of the routed types that a warning repeats."""
 
 
 def matches(pattern: Pattern, type: str) -> bool:
@@ -62,6 +64,16 @@ class TypeFilter:
         routes = ["any type"] if self._routes_everything else sorted(map(_shown, self.routes or ()))
         return ", ".join(routes or ["no type"]) + (f" (only {', '.join(self.served)})" if self.served else "")
 
+    @cached_property
+    def idle_globs(self) -> tuple[str, ...]:
+        """The globs of `served` that certainly match no routed type. A glob and an expression may always agree."""
+        return tuple(glob for glob in self.served if not self._may_match(glob))
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it certainly accepts no type, since each of its globs matches none that is routed."""
+        return bool(self.served) and self.idle_globs == self.served
+
     def encode(self) -> str:
         """Return it as text for another process; see `decode`."""
         routes = None if self._routes_everything else [_encoded(route) for route in self.routes or ()]
@@ -82,6 +94,12 @@ class TypeFilter:
             return True
         return any(route.search(type) is not None for route in self._expressions)
 
+    def _may_match(self, glob: str) -> bool:
+        if self._routes_everything or any(fnmatchcase(route, glob) for route in self._exact):
+            return True
+        is_name = _WILDCARDS.isdisjoint(glob)
+        return any(route.search(glob) is not None if is_name else True for route in self._expressions)
+
     def _is_served(self, type: str) -> bool:
         return not self.served or any(fnmatchcase(type, glob) for glob in self.served)
 
@@ -96,6 +114,23 @@ class TypeFilter:
     @cached_property
     def _routes_everything(self) -> bool:
         return self.routes is None or any(route.pattern in _MATCHES_ANYTHING for route in self._expressions)
+
+
+def mismatch(filters: Collection[TypeFilter]) -> str | None:
+    """Say for people which globs match no routed type of any section, and what to do; None when each may match one.
+
+    `filters`: those of the sections that one worker serves.
+    """
+    served = dict.fromkeys(glob for each in filters for glob in each.served)
+    idle = [glob for glob in served if not any(glob in each.served and glob not in each.idle_globs for each in filters)]
+    if not idle:
+        return None
+    routed = ", ".join(sorted({_shown(route) for each in filters for route in each.routes or ()}))
+    end = ", so this worker runs no task" if all(each.is_nothing for each in filters) else ""
+    return (
+        f"types: {', '.join(idle)} matches none of the types that the application routes "
+        f"({routed[:_LONGEST_LIST]}){end}; correct `types:` or --types"
+    )
 
 
 def _shown(route: Pattern) -> str:

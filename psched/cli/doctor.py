@@ -26,6 +26,7 @@ from psched.queue import Queue, open_queue
 from psched.schedule_state import LEASED, RUNNING, WAITING, ScheduleState
 from psched.schedules import ScheduleCollection, open_schedules
 from psched.store import Finding, LeaseStore
+from psched.type_filter import mismatch
 
 _TOLERABLE_SKEW = 2.0
 """Seconds two clocks may differ without anybody noticing."""
@@ -72,15 +73,19 @@ def findings_of(chosen: Chosen) -> Iterator[Finding]:
 
 
 def application_finding(settings: Settings) -> Finding:
-    """Return whether the application can be loaded."""
+    """Return whether the application can be loaded, and routes what `types` names."""
     application = configured_application(settings)
     if not application.names:
         return Finding("application", True, "none is configured; name it in `app:` or at `psched run`")
     try:
-        load(application)
+        loaded = load(application)
     except ConfigError as error:
         return Finding("application", False, str(error))
-    return Finding("application", True, ", ".join(str(name) for name in application.names))
+    served = [loaded.of(name).types().serving(section.types) for name, section in settings.named_sections]
+    runs_something = not all(types.is_nothing for types in served)
+    names = ", ".join(str(name) for name in application.names)
+    wrong = mismatch(served)
+    return Finding("application", runs_something, names if wrong is None else f"{names}; {wrong}")
 
 
 def _database_findings(

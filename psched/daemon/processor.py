@@ -27,10 +27,10 @@ from psched.daemon.vigil import Vigil
 from psched.daemon.warden import Warden
 from psched.daemon.watch import Seat, Watch
 from psched.daemon.wording import is_refusal, one_line
-from psched.daemon.worksites import Worksite, open_sites
+from psched.daemon.worksites import FIRST_SLOT, Worksite, open_sites
 from psched.errors import ConfigError
 from psched.routed_types import RoutedTypes
-from psched.type_filter import TypeFilter
+from psched.type_filter import TypeFilter, mismatch
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,8 @@ class Processor:
         self._runs = Runs(cells)
         self._sites = open_sites(settings, boot.holder)
         served = {site.name: served_types(site, application) for site in self._sites}
+        self._mismatch = mismatch(served.values())
+        self._runs_nothing = all(types.is_nothing for types in served.values())
         self._types = {site.name: RoutedTypes(site.source, served[site.name]) for site in self._sites}
         sources = [site.source for site in self._sites]
         self._departure = Departure(sources, self._runs, boot.board, say)
@@ -105,6 +107,8 @@ class Processor:
     def trouble(self) -> str | None:
         """Return what keeps it from working at present; None when nothing does. Any thread."""
         troubles = dict.fromkeys(lane.trouble for lane in self._lanes if lane.trouble is not None)
+        if self._mismatch is not None and self._runs_nothing:
+            troubles[self._mismatch] = None
         return "; ".join(troubles) or None
 
     def rested(self) -> bool:
@@ -149,11 +153,13 @@ class Processor:
             self.stop(immediate=False)
 
     def prepare(self) -> None:
-        """Check the tables, and keep watch if nobody does.
+        """Check the tables, and keep watch if nobody does. The first child says which `types` match nothing.
 
         A database that does not answer, or refuses our user, is waited for, by polling it; the lanes tell of that.
         Raises ConfigError when a table is missing or is not ours, or cannot be used for another reason.
         """
+        if self._boot.slot == FIRST_SLOT and self._mismatch is not None:
+            log.warning("%s", self._mismatch)
         for site in self._sites:
             try:
                 site.source.store.check_tables()

@@ -38,6 +38,18 @@ def test_each_finding_is_a_line_that_begins_with_ok_or_failed(psched: Commands) 
     assert (words["config"], words["application"], words["database"]) == ("ok", "FAILED", "ok")
 
 
+def test_types_that_match_no_route_are_told_with_the_routes(psched: Commands) -> None:
+    (psched.folder / "one_route.py").write_text(
+        "import psched\n\napp = psched.App()\n\n\n@app.task('mail')\ndef mail(task): ...\n"
+    )
+    psched.use("sqlite:///../psched.db", "  app: one_route:app\n  include: ..\n")
+    words = "one_route:app; types: nomatch matches none of the types that the application routes (mail)"
+    for types, ok in (("nomatch", False), ("mail,nomatch", True)):
+        found_ok, message = findings(psched("--types", types, "doctor", "--json"))["application"]
+        assert (found_ok, message.startswith(words)) == (ok, True)
+    assert findings(psched("--types", "mail", "doctor", "--json"))["application"] == (True, "one_route:app")
+
+
 def test_a_wrong_configuration_is_the_one_finding(fresh: Commands) -> None:
     fresh.configure("development: {type: rdb}")
     outcome = fresh("doctor", "--json")

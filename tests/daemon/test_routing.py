@@ -191,6 +191,15 @@ def test_what_is_routed_may_be_restricted_by_the_configuration(host: Host) -> No
     daemon.stop()
 
 
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_types_that_the_application_does_not_route_are_named_at_the_start(host: Host) -> None:
+    daemon = host("one", "mail", types=["nomatch"], processors=2).start()
+    words = "types: nomatch matches none of the types that the application routes (mail), so this worker runs no task"
+    assert daemon.log.count(f"WARNING [{daemon.worker().pid}] psched.daemon.processor: {words}") == 1
+    assert daemon.log.count("psched.daemon.processor: types") == 1, "one worker says so for all"
+    daemon.end(signal.SIGTERM)
+
+
 @pytest.mark.parametrize("database", ["postgresql", "redis"], indirect=True)
 def test_a_call_reaches_the_host_that_routes_the_type(host: Host) -> None:
     hosts = {name: host(name, name, poll_interval=60).start() for name in ("one", "two")}

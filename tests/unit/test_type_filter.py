@@ -11,7 +11,7 @@ from psched.application import App, Base, Dispatch
 from psched.application.routing import Application, HandlerFactory
 from psched.handlers.command import Command
 from psched.handlers.enqueue import Enqueue
-from psched.type_filter import TypeFilter
+from psched.type_filter import TypeFilter, mismatch
 
 
 class Known(Dispatch):
@@ -85,6 +85,32 @@ def test_globs_restrict_what_is_routed() -> None:
     assert TypeFilter(None).serving(["*"]).is_everything
     assert TypeFilter(None).serving([]).is_everything
     assert not TypeFilter(None).serving(["video.*"]).accepts("Video.cut")
+
+
+@pytest.mark.parametrize(
+    ("globs", "idle"),
+    [
+        (["a"], None),
+        (["a", "bx", "b?", "x*"], None),
+        (["a", "x"], "types: x matches none of the types that the application routes (/^b/, a); correct"),
+        (
+            ["x", "y"],
+            "types: x, y matches none of the types that the application routes (/^b/, a), so this worker runs",
+        ),
+    ],
+)
+def test_a_glob_that_matches_no_routed_type_is_named(globs: list[str], idle: str | None) -> None:
+    served = TypeFilter(("a", re.compile("^b"))).serving(globs)
+    found = mismatch([served])
+    assert (found is None) if idle is None else (found or "").startswith(idle)
+    assert served.is_nothing == (idle is not None and "a" not in globs)
+
+
+def test_a_glob_for_another_section_or_a_catch_all_is_none_too_many() -> None:
+    assert mismatch([TypeFilter(("a",)).serving(["a", "b"]), TypeFilter(("b",)).serving(["a", "b"])]) is None
+    assert mismatch([TypeFilter(None).serving(["x"])]) is None
+    assert mismatch([TypeFilter(("a",))]) is None
+    assert "x* matches none" in (mismatch([TypeFilter(("a",)).serving(["a", "x*"])]) or "")
 
 
 def test_one_without_routes_takes_nothing() -> None:
