@@ -42,10 +42,18 @@ def load(spec: ApplicationSpec) -> Application:
         raise ConfigError(
             "no application given; name one (`module:NAME`) on the command line or as `app:` in the config"
         )
-    importlib.invalidate_caches()
-    _include(spec.include)
-    required = [(name, _require(name)) for name in spec.require]
+    required = load_modules(spec.include, spec.require)
     return Application(tuple(_router(name, required) for name in spec.names))
+
+
+def load_modules(include: Sequence[str], require: Sequence[str]) -> list[tuple[str, ModuleType]]:
+    """Put the folders `include` on the import path, and return the modules `require` by their names.
+
+    Raises ConfigError.
+    """
+    importlib.invalidate_caches()
+    _include(include)
+    return [(name, _require(name)) for name in require]
 
 
 def _load_section(section: str, spec: ApplicationSpec) -> Application:

@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import click
 
+from psched.application.loader import load_modules
 from psched.config import Reader, Settings, load
 from psched.config.urls import is_in_memory
 from psched.errors import ConfigError
@@ -47,6 +48,10 @@ class Chosen:
     def settings(self, reader: Reader = "schedules") -> Settings:
         """Return the configuration; one without sections is the `reader`'s. Raises ConfigError."""
         return lasting(load(DEFAULT_CONFIG if self.config is None else self.config, self.environment, reader))
+
+    def load_required(self) -> None:
+        """Load what -I and -r name, for a command that runs no application. Raises ConfigError: it cannot be loaded."""
+        load_modules(self.include, self.require)
 
     @property
     def has_config(self) -> bool:
@@ -110,7 +115,10 @@ def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chos
     def decorate(function: Callable[Concatenate[Chosen, P], R]) -> Callable[P, R]:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            return function(_chosen(click.get_current_context()), *args, **kwargs)
+            chosen = _chosen(click.get_current_context())
+            if not loading and (chosen.include or chosen.require):
+                chosen.load_required()
+            return function(chosen, *args, **kwargs)
 
         decorated: Callable[..., R] = call
         for option in (*_COMMON, *(_LOADING if loading else ())):
