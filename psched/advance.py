@@ -14,7 +14,7 @@ from psched.clock import Clock, boottime
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
 from psched.ledger import ENQUEUED, FAILED, FINISHED, RUN_NOW, Entry, Step
 from psched.model import Claim, NewTask, Row, ScheduleRow
-from psched.rules import NEVER, passed_over, regular_of
+from psched.rules import NEVER, check_delay, passed_over, regular_of
 from psched.store import Also, ScheduleStore, TaskStore
 
 log = logging.getLogger(__name__)
@@ -212,6 +212,8 @@ def rule_problem(row: Row, dialect: str) -> str | None:
     rule = cast("ScheduleRow", row).rule
     try:
         cron.validate(rule.cron, rule.timezone, dialect)
-    except ConfigError as error:
+        if rule.delay < 0:
+            check_delay(rule.delay)
+    except (ConfigError, ValueError) as error:
         return f"{error} (psched modify or delete {row.key!r})"
     return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from psched.suggest import did_you_mean
+from psched.suggest import did_you_mean, shown
 
 _LONGEST = 1e9
 """Seconds (31 years): more is a slip."""
@@ -17,13 +17,13 @@ _LONGEST = 1e9
 def check_wait(name: str, seconds: object) -> None:
     """Raise ValueError unless `seconds` is a number of seconds that can be waited for, 0 to 1,000,000,000."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= _LONGEST:
-        raise ValueError(f"{name} must be a number of seconds from 0 to {_LONGEST:.0f}, got {seconds!r:.40}")
+        raise ValueError(f"{name} must be a number of seconds from 0 to {_LONGEST:.0f}, got {shown(seconds)}")
 
 
 def check_attempts(name: str, most: object) -> None:
     """Raise ValueError unless `most` is how many attempts a run may have."""
     if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most < 2**31:
-        raise ValueError(f"{name} must be a whole number from 1 to 2147483647, got {most!r:.40}")
+        raise ValueError(f"{name} must be a whole number from 1 to 2147483647, got {shown(most)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Backoff:
         for name, (lowest, highest) in bounds.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
-                raise ValueError(f"{name} must be a number from {lowest:g} to {highest:g}, got {value!r}")
+                raise ValueError(f"{name} must be a number from {lowest:g} to {highest:g}, got {shown(value)}")
 
     @classmethod
     def fixed(cls, seconds: float) -> Backoff:

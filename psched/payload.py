@@ -5,15 +5,21 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import math
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+
+from psched.suggest import shown
 
 MAX_KEY_LENGTH = 255
 _GZIP = b"\x1f\x8b"
 _GZIP_AS_TEXT = "H4sI"
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_MOST_DIGITS = 4300
+"""Digits of a whole number that Python writes and reads, unless the process was told otherwise."""
+_LONG_NUMBER = re.compile(rf"(?<![\w.\"])\d{{{_MOST_DIGITS + 1},}}(?![\w.\"])")
 
 MAX_STORED_BYTES = 8_000_000
 """A statement with it must pass MariaDB's `max_allowed_packet` of 16 MB, each of its bytes perhaps escaped."""
@@ -38,12 +44,22 @@ def count_within(sizes: Sequence[int], budget: int, least: int) -> int:
 def check_key(key: object) -> str:
     """Return `key`. Raises ValueError unless it is text of 1 to 255 characters without NUL and lone surrogates."""
     if not isinstance(key, str) or not key:
-        raise ValueError(f"key must be non-empty text, got {key!r}")
+        raise ValueError(f"key must be non-empty text, got {shown(key)}")
     if len(key) > MAX_KEY_LENGTH:
         raise ValueError(f"key has {len(key)} characters, at most {MAX_KEY_LENGTH} can be stored: {key[:40]!r}…")
-    if "\0" in key or (not key.isascii() and _SURROGATE.search(key)):
-        raise ValueError(f"key holds a character that cannot be stored: {key!r}")
+    check_characters("key", key)
     return key
+
+
+def check_characters(name: str, text: str) -> None:
+    """Raise ValueError for a character that no database and no JSON text holds: NUL, or half of a surrogate pair."""
+    if "\0" in text:
+        raise ValueError(f"{name} holds a character that cannot be stored, NUL; leave it out: {shown(text)}")
+    if not text.isascii() and (half := _SURROGATE.search(text)):
+        raise ValueError(
+            f"{name} holds a character that cannot be stored, U+{ord(half[0]):X}, which is half of a surrogate pair; "
+            f"was it read from bytes that are not UTF-8? {shown(text)}"
+        )
 
 
 class Packed(NamedTuple):
@@ -94,7 +110,7 @@ def encode(data: object, max_size: int = MAX_DATA_SIZE) -> str:
         _check_names(data)
         size = byte_length(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"data cannot be stored as JSON: {error}") from error
+        raise ValueError(f"data cannot be stored as JSON: {_fault(data) or error}") from error
     if size > max_size:
         raise _too_large(size, max_size)
     return text
@@ -110,6 +126,51 @@ def _check_names(data: Any, *path: Any) -> None:
     for name, value in data.items() if is_object else enumerate(data):
         if isinstance(value, _NESTED):
             _check_names(value, *path, name)
+
+
+def _fault(data: object) -> str | None:
+    """Say where in data the first value is that cannot be stored, and what it should be; None when none is found."""
+    try:
+        return next(_faults(data, "data"), None)
+    except RecursionError:
+        return "it is nested too deeply, or holds itself; give flatter data"
+
+
+def _faults(value: object, place: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if not isinstance(name, str):
+                yield f"the name {shown(name)} in {place} is no text; it would be read again as another one"
+            elif _SURROGATE.search(name):
+                yield f"a name in {place} holds half of a surrogate pair, which is no text: {shown(name)}"
+            yield from _faults(item, f"{place}[{shown(name)}]")
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _faults(item, f"{place}[{number}]")
+    elif isinstance(value, str):
+        if _SURROGATE.search(value):
+            yield f"{place} holds half of a surrogate pair, which is no text: {shown(value)}"
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            yield f"{place} is {value}, which JSON has not (numbers end at 1.8e308); expected a finite number, or null"
+    elif isinstance(value, int):
+        if has_too_many_digits(value):
+            yield f"{place} is {shown(value)}; at most {_MOST_DIGITS} can be read again, so give it as text"
+    elif value is not None:
+        yield f"{place} is a {type(value).__name__}; expected text, a number, true, false, null, a list or an object"
+
+
+def has_too_many_digits(number: int) -> bool:
+    """Tell whether a whole number is so long that Python refuses to write and to read it."""
+    return number.bit_length() * 0.30103 > _MOST_DIGITS
+
+
+def long_number(text: str) -> str | None:
+    """Say what is wrong with JSON `text` that holds a whole number which Python refuses to read, None when none is."""
+    found = _LONG_NUMBER.search(text)
+    if found is None:
+        return None
+    return f"it holds a number of {len(found[0])} digits, at most {_MOST_DIGITS} can be read; give it as text"
 
 
 def compress(text: str) -> bytes:
@@ -172,7 +233,12 @@ def decode(text: str | bytes, max_size: int = MAX_DATA_SIZE) -> dict[str, Any]:
         text = _expand(text, max_size)
         if isinstance(text, bytes):
             text = text.decode(json.detect_encoding(text), "surrogatepass")
-    value: Any = _DECODER.value(text)  # type: ignore[arg-type]
+    try:
+        value: Any = _DECODER.value(text)  # type: ignore[arg-type]
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"data is not usable: {long_number(str(text)) or error}") from error
     if not isinstance(value, dict):
         raise ValueError(f"data must be a JSON object, found {type(value).__name__}")
     return value

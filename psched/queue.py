@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from psched.backends import open_stores
+from psched.backoff import check_attempts
 from psched.clock import boottime
 from psched.config import Section
 from psched.errors import AlreadyExistsError, ConfigError, NotFoundError
@@ -18,6 +19,7 @@ from psched.rules import check_time
 from psched.schedules import checked_type
 from psched.source import LeaseTimes, Source
 from psched.store import StoreSettings, TaskStore
+from psched.suggest import shown
 from psched.task import Task
 
 PRIORITIES = range(-100, 101)
@@ -91,16 +93,21 @@ class Queue:
         checked = [storable_task(task) for task in tasks]
         if len({task.key for task in checked}) < len(checked):
             twice, _ = Counter(task.key for task in checked).most_common(1)[0]
-            raise ValueError(f"the key {twice!r} is given twice")
+            raise ValueError(f"the key {twice!r} is given twice; each task needs one of its own")
         return self.store.submit(checked, connection) if checked else []
 
     def list(self, status: str | None = None, type: str | None = None, user: str | None = None) -> Iterator[TaskRow]:
         """Yield the tasks, ordered by key; only those with this status, type and user, where given.
 
-        `status` is waiting, running, finished, failed or cancelled. Raises ValueError for another.
+        `status` is waiting, running, finished, failed or cancelled. Raises ValueError for another, and for a type or a
+        user that none can have.
         """
         if status is not None and status not in STATUSES:
-            raise ValueError(f"status must be one of {', '.join(STATUSES)}, got {status!r}")
+            raise ValueError(f"status must be one of {', '.join(STATUSES)}, got {shown(status)}")
+        if type is not None:
+            checked_type(type)
+        if user is not None:
+            _check_user(user)
         return self.store.list(TaskFilter(status, type, user))
 
     def poll(self, types: Collection[str] | None = None) -> Task | None:
@@ -190,12 +197,16 @@ def storable_task(task: NewTask) -> NewTask:
     if task.user is not None:
         _check_user(task.user)
     elif task.max_running is not None:
-        raise ValueError(f"max_running {task.max_running!r} needs a user whose tasks are counted")
-    _check_count("max_running", task.max_running)
-    _check_count("max_attempts", task.max_attempts)
+        raise ValueError(
+            f"max_running {shown(task.max_running)} needs a user whose tasks are counted; name the user (user=, or -u)"
+        )
+    if task.max_running is not None:
+        check_attempts("max_running", task.max_running)
+    if task.max_attempts is not None:
+        check_attempts("max_attempts", task.max_attempts)
     _check_priority(task.priority)
     if task.compression not in (None, "gzip"):
-        raise ValueError(f"compression must be 'gzip' or None, got {task.compression!r}")
+        raise ValueError(f"compression must be 'gzip' or None, got {shown(task.compression)}")
     return task
 
 
@@ -203,18 +214,12 @@ def _check_user(user: object) -> None:
     try:
         check_key(user)
     except ValueError as error:
-        raise ValueError(f"user is not usable: {str(error).replace('key', 'it', 1)}") from error
+        raise ValueError(str(error).replace("key", "user", 1)) from error
 
 
 def _check_priority(value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITIES:
-        raise ValueError(f"priority must be a whole number from -100 to 100, got {value!r}")
-
-
-def _check_count(name: str, value: object) -> None:
-    whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
-    if value is not None and not whole:
-        raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
+        raise ValueError(f"priority must be a whole number from -100 to 100, got {shown(value)}")
 
 
 def open_queue(section: Section, holder: str, prefetch_time: float | None = None) -> Queue:

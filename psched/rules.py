@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
+from datetime import date
 from typing import TypedDict
 
 from psched import cron
+from psched.backoff import check_attempts, check_wait
 from psched.ledger import PAUSED, SKIPPED, Entry
 from psched.model import CATCH_UP, Policy, Rule, ScheduleRow
 from psched.payload import MAX_KEY_LENGTH, check_key
+from psched.suggest import shown
 
 ENQUEUED = re.compile(r"^enqueue(\.|\Z)")
 """The types of schedules that submit tasks (`psched.handlers.enqueue`)."""
@@ -25,6 +29,15 @@ SOON_ENOUGH = 60.0
 """How late an occurrence may begin that is not to be caught up, in seconds, unless `max_lateness` says otherwise."""
 _COUNTED = 1000
 """Occurrences passed over together that are counted: a year of seconds is not."""
+
+LAST_TIME = 253_402_300_800
+"""Unix seconds at which the year 9999 ends, and with it the calendar."""
+LONGEST_DELAY = 366 * 86400
+"""Seconds by which a run may come after its occurrence, or before it."""
+MOST_AHEAD = 1000
+"""Occurrences that a negative delay may make due together, ahead of their times."""
+_REFERENCE = 1_704_067_200
+"""From when on the occurrences are counted that a delay brings forward: the year 2024."""
 
 
 class Terms(TypedDict, total=False):
@@ -83,16 +96,13 @@ def checked_policy(policy: Policy, terms: Terms) -> Policy:
     """Return `policy` with `terms` laid over. Raises ValueError for what cannot be used."""
     wanted = replace(policy, **terms)
     if wanted.catch_up not in CATCH_UP:
-        raise ValueError(f"catch_up must be {' or '.join(CATCH_UP)}, got {wanted.catch_up!r}")
-    most: object = wanted.max_attempts
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or not 1 <= most < 2**31):
-        raise ValueError(f"max_attempts must be a whole number from 1 on, or None, got {most!r}")
+        raise ValueError(f"catch_up must be {' or '.join(CATCH_UP)}, got {shown(wanted.catch_up)}")
+    if wanted.max_attempts is not None:
+        check_attempts("max_attempts", wanted.max_attempts)
     for name in ("max_lateness", "alert_after"):
         value = getattr(wanted, name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-            raise ValueError(f"{name} must be a number of seconds of at most 31 years, or None, got {value!r}")
+        if value is not None:
+            check_wait(name, value)
     return wanted
 
 
@@ -143,7 +153,20 @@ def checked_rule(rule: Rule, dialect: str) -> Rule:
     """Return `rule`, or raise ConfigError for its cron or time zone, ValueError for its delay."""
     cron.validate(rule.cron, rule.timezone, dialect)
     check_delay(rule.delay)
+    if rule.delay < 0:
+        _check_ahead(rule, dialect)
     return rule
+
+
+def _check_ahead(rule: Rule, dialect: str) -> None:
+    """Raise ValueError for a negative delay that makes too many occurrences due at once, ahead of their times."""
+    first = first_match(rule, _REFERENCE, dialect)
+    ahead = cron.count(rule.cron, first, first + math.ceil(-rule.delay), rule.timezone, dialect)
+    if ahead > MOST_AHEAD:
+        raise ValueError(
+            f"delay {rule.delay:g} would run {ahead} occurrences of cron {rule.cron!r} at once, ahead of their times; "
+            f"at most {MOST_AHEAD} may be, so give a delay closer to 0, or an expression with fewer occurrences"
+        )
 
 
 def check_enqueued_key(key: str, type: str) -> None:
@@ -157,15 +180,21 @@ def check_enqueued_key(key: str, type: str) -> None:
 
 
 def check_time(name: str, time: object) -> None:
-    """Raise ValueError unless `time` is unix seconds that a calendar can show."""
-    if isinstance(time, bool) or not isinstance(time, int | float) or not abs(time) < 253_402_300_800:
-        raise ValueError(f"{name} must be unix seconds of a year up to 9999, got {time!r:.40}")
+    """Raise ValueError unless `time` is unix seconds of the years 1970 to 9999."""
+    if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < LAST_TIME:
+        hint = "; of a datetime with a zone write int(when.timestamp())" if isinstance(time, date) else ""
+        raise ValueError(
+            f"{name} must be unix seconds, a number from 0 to {LAST_TIME - 1} (the years 1970 to 9999), "
+            f"got {shown(time)}{hint}"
+        )
 
 
 def check_delay(delay: object) -> None:
-    """Raise ValueError unless `delay` is a number of seconds of at most some 300 years."""
-    if isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) < 1e10:
-        raise ValueError(f"delay must be a number of seconds of at most 300 years, got {delay!r:.40}")
+    """Raise ValueError unless `delay` is a number of seconds of at most 366 days, forwards or backwards."""
+    if isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) <= LONGEST_DELAY:
+        raise ValueError(
+            f"delay must be a number of seconds from -{LONGEST_DELAY} to {LONGEST_DELAY} (366 days), got {shown(delay)}"
+        )
 
 
 def checked_type(type: object) -> str:
@@ -173,4 +202,4 @@ def checked_type(type: object) -> str:
     try:
         return check_key(type)
     except ValueError as error:
-        raise ValueError(f"type is not usable: {str(error).replace('key', 'it', 1)}") from error
+        raise ValueError(str(error).replace("key", "type", 1)) from error

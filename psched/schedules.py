@@ -130,7 +130,7 @@ class ScheduleCollection:
         rows = self._rows(schedules)
         if len({row.key for row in rows}) < len(rows):
             twice, _ = Counter(row.key for row in rows).most_common(1)[0]
-            raise ValueError(f"the key {twice!r} is given twice")
+            raise ValueError(f"the key {twice!r} is given twice; each schedule needs one of its own")
         return self.store.add_many(rows) if rows else []
 
     def list(self) -> Iterator[ScheduleRow]:
@@ -154,8 +154,13 @@ class ScheduleCollection:
 
         `failed`: only those where an attempt failed or was lost, or that were skipped for coming too late. `since` and
         `until` (unix seconds) are about the occurrences of one schedule, and about the ends for all. Raises
-        NotSupportedError where the store keeps no ledger.
+        NotSupportedError where the store keeps no ledger, ValueError for a time or a key that can be none.
         """
+        if key is not None:
+            check_key(key)
+        for name, time in (("since", since), ("until", until)):
+            if time is not None:
+                check_time(name, time)
         return self.ledger.rows(LedgerFilter(key, failed, since, until))
 
     def audit(
@@ -172,6 +177,8 @@ class ScheduleCollection:
         """
         check_time("since", since)
         check_time("until", until)
+        for key in () if keys is None else keys:
+            check_key(key)
         if late is not None:
             check_wait("late", late)
         grace = max(GRACE, 2 * self._defaults.poll_interval) if late is None else late

@@ -19,6 +19,7 @@ from psched.errors import RUN_IS_OVER, ScheduleError
 from psched.held import Held
 from psched.model import WORKER_DIED, Claim, NewTask, Row, version_of
 from psched.store import Accepts, LeaseStore
+from psched.suggest import shown
 from psched.task import Task
 from psched.tidying import Tidying
 from psched.unfit import Sieve
@@ -96,7 +97,7 @@ class Source:
         """
         given: object = max_acquire
         if not isinstance(given, int) or given > _MOST:
-            raise ValueError(f"max_acquire must be a whole number of at most {_MOST}, got {max_acquire!r:.40}")
+            raise ValueError(f"max_acquire must be a whole number of at most {_MOST}, got {shown(max_acquire)}")
         if not ahead:
             self.tidy()
         started = not ahead or max_acquire == 1

@@ -10,7 +10,7 @@ import click
 
 from psched.audit import Verdict, Violation
 from psched.cli.history import When
-from psched.cli.moments import Moment
+from psched.cli.moments import Moment, Seconds
 from psched.cli.options import Chosen, common_options
 from psched.cli.rows import json_lines, local_iso, local_time, printable, write
 from psched.cli.session import opened
@@ -21,7 +21,9 @@ from psched.errors import NotFoundError
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @click.option("--from", "since", type=Moment(), required=True, metavar="WHEN", help="First time to judge.")
 @click.option("--to", "until", type=Moment(), metavar="WHEN", help="Last time to judge (default: now).")
-@click.option("--late", type=float, metavar="SEC", help="A run that begins later after its time is a violation, too.")
+@click.option(
+    "--late", type=Seconds(), metavar="SEC", help="A run that begins later after its time is a violation, too."
+)
 @common_options()
 def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None, late: float | None) -> int:
     """Prove that what should have run did.

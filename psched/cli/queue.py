@@ -8,6 +8,7 @@ from typing import Any
 import click
 from attrs import evolve
 
+from psched.cli.moments import Count, UnixTime
 from psched.cli.options import Chosen, common_options
 from psched.cli.routing import note_unrouted_types, warn_unless_routed
 from psched.cli.rows import (
@@ -25,7 +26,7 @@ from psched.cli.run import serve
 from psched.cli.session import opened_queue, parse_data, queue_section
 from psched.config import Settings
 from psched.model import TaskRow
-from psched.queue import STATUSES
+from psched.queue import PRIORITIES, STATUSES
 
 _COLUMNS = ("key", "type", "user", "status", "created_at", "timeout", "data")
 _WIDTHS = (30, 15, 18, 18, 28, 28)
@@ -87,16 +88,25 @@ def _cells(row: TaskRow, shown: Shown) -> tuple[str, ...]:
 @click.argument("type")
 @click.argument("data")
 @click.option("-u", "--user", metavar="USER", help="Whose task it is; users take turns.")
-@click.option("-t", "--time", "run_at", type=float, metavar="UNIXTIME", help="Run it then (default: at once).")
-@click.option("--max-running", type=int, metavar="N", help="Run at most so many tasks of this user at a time.")
-@click.option("--priority", type=int, default=0, metavar="N", help="From -100 to 100; the highest first (default: 0).")
+@click.option("-t", "--time", "run_at", type=UnixTime(), metavar="TIME", help="Run it then (default: at once).")
+@click.option("--max-running", type=Count(), metavar="N", help="Run at most so many tasks of this user at a time.")
 @click.option(
-    "--max-attempts", type=int, metavar="N", help="Give up after so many (default: the type's, the config's)."
+    "--priority",
+    type=Count(PRIORITIES[0], PRIORITIES[-1]),
+    default=0,
+    metavar="N",
+    help="From -100 to 100; the highest first (default: 0).",
+)
+@click.option(
+    "--max-attempts", type=Count(), metavar="N", help="Give up after so many (default: the type's, the config's)."
 )
 @click.option("--compression", type=click.Choice(["gzip"]), help="Store the data compressed.")
 @common_options()
 def submit(chosen: Chosen, /, key: str, type: str, data: str, **options: Any) -> None:
-    """Submit a task. DATA is a JSON object; --json prints the task as `list` does.
+    """Submit a task.
+
+    DATA is a JSON object. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00. --json
+    prints the task as `list` does.
 
     The key of a finished task cannot be used again before `retention_time` is over.
     """

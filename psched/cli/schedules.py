@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import click
 
-from psched.cli.moments import NO_BOUND, Count, Seconds
+from psched.cli.moments import DELAY, NO_BOUND, Count, Seconds, UnixTime
 from psched.cli.options import Chosen, common_options
 from psched.cli.routing import note_unrouted_types, warn_unless_routed
 from psched.cli.rows import (
@@ -36,19 +36,19 @@ def policy_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option(
             "--max-attempts",
-            type=Count(),
+            type=Count(none=True),
             metavar="N",
             help="Give an occurrence up after N failed attempts; none removes the limit.",
         ),
         click.option(
             "--alert-after",
-            type=Seconds(),
+            type=Seconds(none=True),
             metavar="SEC",
             help="Raise the alarm when an occurrence is not finished SEC seconds after its time.",
         ),
         click.option(
             "--max-lateness",
-            type=Seconds(),
+            type=Seconds(none=True),
             metavar="SEC",
             help="Skip an occurrence that would start more than SEC seconds late; none removes the limit.",
         ),
@@ -165,15 +165,26 @@ def _original_cells(row: ScheduleRow, shown: Shown) -> tuple[str, ...]:
 @click.argument("cron")
 @click.argument("data")
 @click.option(
-    "-d", "--delay", type=float, default=0, metavar="SEC", help="Run this long after each occurrence (default: 0)."
+    "-d",
+    "--delay",
+    type=DELAY,
+    default=0,
+    metavar="SEC",
+    help="Run this long after each occurrence, or before it if negative: at most 366 days (default: 0).",
 )
 @click.option("-t", "--timezone", metavar="ZONE", help="Read the cron expression in this zone (default: the config's).")
-@click.option("-s", "--start", type=int, metavar="UNIXTIME", help="First occurrence: the first match from then on.")
-@click.option("-a", "--at", type=float, metavar="UNIXTIME", help="First run: then, whatever the occurrence.")
+@click.option(
+    "-s", "--start", type=UnixTime(whole=True), metavar="TIME", help="First occurrence: the first match from then on."
+)
+@click.option("-a", "--at", type=UnixTime(), metavar="TIME", help="First run: then, whatever the occurrence.")
 @policy_options
 @common_options()
 def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **when: Any) -> None:
-    """Add a schedule. DATA is a JSON object; --json prints the schedule as `list` does."""
+    """Add a schedule.
+
+    DATA is a JSON object. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00. --json
+    prints the schedule as `list` does.
+    """
     content = parse_data(data)
     start, at = when["start"], when["at"]
     with opened(chosen) as schedules:
@@ -181,7 +192,7 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **when: An
             key,
             type,
             cron=cron,
-            delay=_whole(when["delay"]),
+            delay=when["delay"],
             timezone=when["timezone"],
             next_time=start,
             next_run_time=at,
@@ -198,17 +209,22 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **when: An
 @click.option("--type", metavar="TYPE")
 @click.option("--cron", metavar="CRON")
 @click.option("--data", metavar="JSON", help="The whole data, not merged.")
-@click.option("-d", "--delay", type=float, metavar="SEC", help="Run this long after each occurrence.")
+@click.option(
+    "-d", "--delay", type=DELAY, metavar="SEC", help="Run this long after each occurrence, or before it if negative."
+)
 @click.option("-t", "--timezone", metavar="ZONE", help="Read the cron expression in this zone.")
-@click.option("-s", "--start", type=int, metavar="UNIXTIME", help="Next occurrence: the first match from then on.")
-@click.option("-a", "--at", type=float, metavar="UNIXTIME", help="Next run: then, whatever the occurrence.")
+@click.option(
+    "-s", "--start", type=UnixTime(whole=True), metavar="TIME", help="Next occurrence: the first match from then on."
+)
+@click.option("-a", "--at", type=UnixTime(), metavar="TIME", help="Next run: then, whatever the occurrence.")
 @policy_options
 @common_options()
 def modify(chosen: Chosen, /, key: str, **changes: Any) -> None:
     """Change a schedule, at once.
 
     What is not given stays. An occurrence that is due already stays due. A run in progress goes on, and is finished
-    by the new rule. --json prints the schedule as `list` does.
+    by the new rule. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00. --json prints the
+    schedule as `list` does.
     """
     wanted: dict[str, Any] = {**terms_of(changes)}
     wanted |= {name: value for name, value in changes.items() if value is not None}
@@ -216,8 +232,6 @@ def modify(chosen: Chosen, /, key: str, **changes: Any) -> None:
         raise click.UsageError("nothing to change; give at least one option")
     if "data" in wanted:
         wanted["data"] = parse_data(wanted["data"])
-    if "delay" in wanted:
-        wanted["delay"] = _whole(wanted["delay"])
     for option, name in (("start", "next_time"), ("at", "next_run_time")):
         if option in wanted:
             wanted[name] = wanted.pop(option)
@@ -327,7 +341,3 @@ def terms_of(options: dict[str, Any]) -> Terms:
 
 def _optional(seconds: float | None) -> str | None:
     return None if seconds is None else number(seconds)
-
-
-def _whole(value: float) -> float:
-    return int(value) if value.is_integer() else value

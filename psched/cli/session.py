@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from psched.cli.options import Chosen
 from psched.config import Section, Settings
 from psched.errors import ConfigError
 from psched.holder import holder_name
+from psched.payload import long_number
 from psched.queue import Queue, open_queue
 from psched.schedules import ScheduleCollection, open_schedules
 
@@ -75,17 +77,21 @@ def parse_data(text: str) -> dict[str, Any]:
         raise ValueError(f"data is not valid JSON: {error.msg} at character {error.pos + 1} ({found})") from error
     except RecursionError:
         raise ValueError("data is not usable: nested too deeply") from None
+    except ValueError as error:
+        problem = long_number(text)
+        raise ValueError(str(error) if problem is None else f"data is not usable: {problem}") from None
     if not isinstance(data, dict):
         raise ValueError(f'data must be a JSON object like {{"key": "value"}}, got {text[:40]}')
     return data
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"data is not valid JSON: {constant} is no JSON number")
+    raise ValueError(f"data is not valid JSON: {constant} is no JSON number; give a finite number, or null")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(pairs)
     if len(data) < len(pairs):
-        raise ValueError("data holds a key twice")
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"data holds the key {twice!r} twice; leave one of them out")
     return data

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from psched import cron as crons
+from psched.cli.moments import Count, UnixTime
 from psched.cli.options import Chosen, common_options
 from psched.cli.rows import fitted, json_lines, write
 from psched.cron.zones import load_zone
@@ -29,13 +30,14 @@ class Reading:
 @click.command("next")
 @click.argument("cron")
 @click.option("-t", "--timezone", metavar="ZONE", help="Default: the config's, or UTC without one.")
-@click.option("-n", "--number", type=click.IntRange(1, 100_000), default=10, show_default=True, metavar="N")
-@click.option("-s", "--start", type=int, metavar="UNIXTIME", help="From then on (default: now).")
+@click.option("-n", "--number", type=Count(1, 100_000), default=10, show_default=True, metavar="N")
+@click.option("-s", "--start", type=UnixTime(whole=True), metavar="TIME", help="From then on (default: now).")
 @common_options()
 def next_(chosen: Chosen, cron: str, timezone: str | None, number: int, start: int | None) -> None:
     """Show when a cron expression is due.
 
-    The next N times of CRON in its zone and in UTC, with what happens when clocks change. Needs no configuration.
+    The next N times of CRON in its zone and in UTC, with what happens when clocks change. Needs no configuration. TIME
+    is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00.
 
     --json prints one array of objects with time (unix seconds), local and utc (ISO 8601) and note (often empty).
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -17,7 +18,7 @@ from psched.config.urls import masked_url, pooler_fault, type_fault
 from psched.config.variables import UnsetVariableError, expand
 from psched.errors import ConfigError
 from psched.structuring import faults, structure
-from psched.suggest import did_you_mean
+from psched.suggest import did_you_mean, shown
 
 Reader = Literal["schedules", "queue"]
 Made = TypeVar("Made", Section, Settings)
@@ -190,7 +191,7 @@ class _Building:
             if key not in found:  # it follows from another value, of which is told
                 return ""
             found = found[key]
-        return f", got {masked_url(repr(found))[:100]}"
+        return f", got {masked_url(shown(found, sys.maxsize))[:100]}"
 
     def _fault(self, message: str) -> None:
         self._faults[f"{self._where()}: {message}"] = None

@@ -21,6 +21,7 @@ from psched.errors import ConfigError
 
 LONGEST = 1e9
 """Seconds (31 years): more is a slip, and more than what threads can wait for."""
+_MOST = 2**31 - 1
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _APPLICATION = re.compile(r"(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*:)?[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
@@ -61,8 +62,8 @@ def count(minimum: int, word: str | None = None, meaning: Any = None) -> Callabl
         if word is not None and value in (word, meaning):
             return meaning
         number = _number(value, int, expected)
-        if not minimum <= number < 2**31:
-            raise ValueError(expected)
+        if not minimum <= number <= _MOST:
+            raise ValueError(expected + (f" and ≤ {_MOST}" if number > _MOST else ""))
         return number
 
     return check

@@ -21,6 +21,7 @@ from psched.scheduler.order import check_seconds, checked_name, order, refuse_op
 from psched.scheduler.place import Opened, Place, place_of
 from psched.scheduler.registrations import Registration
 from psched.schedules import checked_rule
+from psched.suggest import shown
 from psched.task import Task
 
 F = TypeVar("F", bound=Function)
@@ -118,7 +119,7 @@ class Scheduler:
         section = self._place.settings.sections[0]
         refuse_options("register", name, cron)
         if not isinstance(cron, str):
-            raise ConfigError(f"cron must be text like '*/10 * * * *', got {cron!r}")
+            raise ConfigError(f"cron must be text like '*/10 * * * *', got {shown(cron)}")
         rule = checked_rule(Rule(cron, section.timezone if timezone is None else timezone), section.cron_dialect)
         wanted = order(data, retry, retry_timeout)
         wanted.check_data()
@@ -229,8 +230,10 @@ class Scheduler:
 
         What runs then goes on in its thread, its lease kept, and another `stop` waits for it again. A database that is
         away holds nobody up. Does nothing when it is not running; can be started again. Raises ScheduleError when a
-        handler calls it, which it would wait for.
+        handler calls it, which it would wait for, ValueError for a timeout that is no number of seconds.
         """
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         with self._here():
             if any(engine is not None and engine.runs_here() for engine in (self._engine, self._ending)):
                 raise ScheduleError("a handler cannot stop its scheduler, which waits for handlers; let another thread")
@@ -334,5 +337,5 @@ def create_scheduler(
     place.open().close()  # what is wrong with the URL is said here, not in the first push
     check_seconds("poll_interval", poll_interval, above=True)
     if type(concurrency) is not int or not 1 <= concurrency <= 1000:
-        raise ValueError(f"concurrency must be a number of threads from 1 to 1000, got {concurrency!r}")
+        raise ValueError(f"concurrency must be a number of threads from 1 to 1000, got {shown(concurrency)}")
     return Scheduler(place, poll_interval, concurrency)

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from psched.backoff import check_wait
 from psched.model import NewTask
 from psched.payload import check_key, encode
+from psched.suggest import shown
 
 RETRY_TIMEOUT = 60.0
 """Seconds until a run that failed is repeated, where nothing is said."""
@@ -17,7 +19,6 @@ INSTANCE = "psched.instance"
 
 _LONGEST_NAME = 200
 """So that the keys of its tasks have room for more."""
-_LONGEST = 1e9
 
 _OPTIONS = {
     "push": {"data": "data", "delay": "delay", "retry": "retry", "retryTimeout": "retry_timeout"},
@@ -43,7 +44,7 @@ class Order:
     def checked(self) -> Order:
         """Return it. Raises ValueError for what makes no sense; whether the data can be stored is asked elsewhere."""
         if not isinstance(self.retry, bool):
-            raise ValueError(f"retry must be True or False, got {self.retry!r}")
+            raise ValueError(f"retry must be True or False, got {shown(self.retry)}")
         check_seconds("retry_timeout", self.retry_timeout, above=True)
         return self
 
@@ -98,6 +99,6 @@ def checked_name(name: object) -> str:
 
 def check_seconds(name: str, value: object, above: bool = False) -> None:
     """Raise ValueError unless `value` is a number of seconds from 0 on (`above`: greater than 0)."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 <= value <= _LONGEST or (above and value == 0):  # type: ignore[operator]
-        raise ValueError(f"{name} must be {'more than' if above else 'at least'} 0 seconds, got {value!r}")
+    check_wait(name, value)
+    if above and value == 0:
+        raise ValueError(f"{name} must be more than 0 seconds, got {shown(value)}")

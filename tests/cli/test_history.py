@@ -88,7 +88,7 @@ def test_a_deleted_schedule_keeps_its_history(ran: Commands) -> None:
 def test_what_is_no_time_is_told(psched: Commands) -> None:
     outcome = psched("history", "--since", "yesterday")
     assert outcome.code == 2
-    assert "'yesterday' is no time; give unix seconds, a date like 2026-03-29 or a span like 2d" in outcome.err
+    assert "'yesterday' is no time; give unix seconds, a date like 2026-03-29, or a span like 2d" in outcome.err
 
 
 def test_a_store_without_a_ledger_says_so(fresh: Commands) -> None:

@@ -22,10 +22,11 @@ def test_a_policy_is_given_and_changed(psched: Commands) -> None:
     psched.ok("modify", "key", "--max-attempts", "none")
     assert [row["max_attempts"] for row in psched.ok("list", "--json").json] == [None]
     outcome = psched("modify", "key", "--max-attempts", "0")
-    assert (outcome.code, "'0' is no number of attempts" in outcome.err) == (2, True)
+    assert outcome.code == 2
+    assert "expected a whole number from 1 to 2147483647, or none, got '0'" in outcome.err
     outcome = psched("modify", "key", "--max-lateness", "soon")
     assert outcome.code == 2
-    assert "'soon' is no number of seconds" in outcome.err
+    assert "expected a number of seconds from 0 to 1000000000, or none, got 'soon'" in outcome.err
 
 
 def test_a_schedule_is_paused_and_resumed(psched: Commands) -> None:

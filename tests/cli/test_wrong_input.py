@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.commands import Commands
 
+TIMES = "give unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00"
 ADD = ("add", "key", "type", "0 * * * *", "{}")
 
 
@@ -29,13 +30,30 @@ ADD = ("add", "key", "type", "0 * * * *", "{}")
         (("add", "k", "t", "@daily", "{'a':1}"), "at character 2 ('a':1})"),
         (("add", "k", "t", "@daily", "[1]"), "data must be a JSON object"),
         (("add", "k", "t", "@daily", '{"a":NaN}'), "NaN is no JSON number"),
-        (("add", "k", "t", "@daily", '{"a":1,"a":2}'), "data holds a key twice"),
+        (("add", "k", "t", "@daily", '{"a":1,"a":2}'), "data holds the key 'a' twice; leave one of them out"),
         (("add", "k", "t", "@daily", '{"a":' * 100_000), "nested too deeply"),
         (("add", "", "t", "@daily", "{}"), "key must be non-empty text"),
         (("add", "k" * 256, "t", "@daily", "{}"), "at most 255"),
         (("add", "\udcff", "t", "@daily", "{}"), "cannot be stored"),
         (("add", "k", "", "@daily", "{}"), "type"),
-        (("add", "k", "t", "@daily", "{}", "-d", "nan"), "delay must be a number of seconds"),
+        (
+            ("add", "k", "t", "@daily", '{"a":1e999}'),
+            "data['a'] is inf, which JSON has not (numbers end at 1.8e308); expected a finite number, or null",
+        ),
+        (("add", "k", "t", "@daily", '{"a":' + "9" * 5000 + "}"), "it holds a number of 5000 digits, at most 4300"),
+        (("add", "k", "t", "@daily", '{"a":{"b":["\\ud800"]}}'), "data['a']['b'][0] holds half of a surrogate pair"),
+        (("add", "k", "\udcff", "@daily", "{}"), "type holds a character that cannot be stored, U+DCFF"),
+        (("audit", "\udcff", "--from", "1d"), "key holds a character that cannot be stored, U+DCFF"),
+        (("history", "\udcff"), "key holds a character that cannot be stored, U+DCFF"),
+        (
+            ("add", "k", "t", "* * * * * *", "{}", "-d", "-3600"),
+            "delay -3600 would run 3600 occurrences of cron '* * * * * *' at once, ahead of their times; at most 1000",
+        ),
+        (("-r", "nosuch", "list"), "module 'nosuch' not found"),
+        (("-r", "nosuch", "add", "k", "t", "@daily", "{}"), "module 'nosuch' not found"),
+        (("-r", "nosuch.py", "show", "k"), "there is no file 'nosuch.py' to load"),
+        (("-I", "/nowhere", "delete", "k"), "the folder '/nowhere' to be included (-I) does not exist"),
+        (("queue", "-r", "nosuch", "list"), "module 'nosuch' not found"),
         (("show", "absent"), "no schedule has the key 'absent'"),
         (("modify", "absent", "-d", "1"), "no schedule has the key 'absent'"),
         (("delete", "absent"), "'absent'"),
@@ -45,6 +63,32 @@ ADD = ("add", "key", "type", "0 * * * *", "{}")
 )
 def test_a_wrong_argument_is_named(psched: Commands, arguments: tuple[str, ...], expected: str) -> None:
     assert expected in psched.fault(*arguments)
+
+
+@pytest.mark.parametrize(
+    "text", ["1796108400", "2026-12-01T08:00+01:00", "2026-12-01T07:00Z", "2026-12-01 08:00:00 +0100"]
+)
+def test_a_time_is_unix_seconds_or_a_date_with_a_zone(psched: Commands, text: str) -> None:
+    psched.ok(*ADD, "-s", text, "-a", text)
+    added = psched.ok("show", "key", "--json").json
+    assert (added["next_time"], added["next_run_time"]) == (1796108400, 1796108400)
+    assert psched.ok("next", "0 * * * *", "-s", text, "-n", "1", "--json").json[0]["time"] == 1796108400
+
+
+def test_no_negative_delay_runs_the_future_without_end(psched: Commands) -> None:
+    psched.ok(*ADD)
+    assert psched("modify", "key", "-d", "-9000000000").code == 2
+    assert "at most 1000" in psched.fault("modify", "key", "--cron", "* * * * *", "-d", "-86400")
+    psched.ok("modify", "key", "-d", "-86400")
+    assert "at most 1000" in psched.fault("modify", "key", "--cron", "* * * * *")
+    assert psched.ok("show", "key", "--json").json["delay"] == -86400
+
+
+def test_a_module_that_a_command_is_to_load_is_loaded(psched: Commands) -> None:
+    (psched.folder / "jobs_of_list.py").write_text("raise ValueError('this module is broken')")
+    assert "this module is broken" in psched.fault("-I", str(psched.folder), "-r", "jobs_of_list", "list")
+    (psched.folder / "jobs_of_list.py").write_text("")
+    psched.ok("-I", str(psched.folder), "-r", "jobs_of_list", "list", "--json")
 
 
 def test_a_key_that_exists_is_named(psched: Commands) -> None:
@@ -64,10 +108,39 @@ def test_a_wrong_change_leaves_the_schedule_as_it_was(psched: Commands) -> None:
     [
         (("lsit",), "Did you mean 'list'?"),
         (("add", "key"), "Missing argument 'TYPE'"),
-        (("add", "k", "t", "@daily", "{}", "-d", "soon"), "'soon' is not a valid float"),
-        (("add", "k", "t", "@daily", "{}", "-s", "tomorrow"), "'tomorrow' is not a valid integer"),
+        *(
+            (("add", "k", "t", "@daily", "{}", "-d", delay), f"seconds from -31622400 to 31622400, got '{delay}'")
+            for delay in ("soon", "nan", "1e999", "-9e9", "-31622401")
+        ),
+        *(
+            ((*command, option, "tomorrow"), f"'tomorrow' is no time; {TIMES}")
+            for command in (("add", "k", "t", "@daily", "{}"), ("modify", "k"))
+            for option in ("-s", "-a")
+        ),
+        *(
+            ((*command, option, time), f"'{time}' is before 1973, unix seconds 100000000 (now it is 1")
+            for command in (("add", "k", "t", "@daily", "{}"), ("modify", "k"))
+            for option, time in (("-s", "-1"), ("-a", "-5"), ("-s", "3600"), ("-a", "1969-12-31T00:00Z"))
+        ),
+        (("add", "k", "t", "@daily", "{}", "-s", "2026-12-01T08:00"), "write it as in 2026-12-01T08:00:00Z, or with"),
+        (("add", "k", "t", "@daily", "{}", "-s", "2026-13-01T08:00Z"), f"'2026-13-01T08:00Z' is no time; {TIMES}"),
+        (("add", "k", "t", "@daily", "{}", "-s", "9999999999999"), "after the year 9999, unix seconds 253402300799"),
+        (("add", "k", "t", "@daily", "{}", "-a", "9" * 5000), "after the year 9999, unix seconds 253402300799"),
+        (("add", "k", "t", "@daily", "{}", "--max-attempts", "9" * 5000), "from 1 to 2147483647, or none, got '9"),
+        (("add", "k", "t", "@daily", "{}", "--alert-after", "2e9"), "from 0 to 1000000000, or none, got '2e9'"),
+        (
+            ("audit", "--from", "9999999999999"),
+            "'9999999999999' is after the year 9999, unix seconds 253402300799; are these milli",
+        ),
+        (("audit", "--from", "-1"), "'-1' is before 1970"),
+        (("audit", "--from", "99999999999w"), "'99999999999w' reaches back more than 31 years (1000000000 s)"),
+        (("audit", "--from", "1d", "--late", "nan"), "expected a number of seconds from 0 to 1000000000, got 'nan'"),
+        (("history", "--since", "9999999999999"), "'9999999999999' is after the year 9999"),
+        (("history", "--until", "-1"), "'-1' is before 1970"),
+        (("next", "@daily", "-s", "-5"), "'-5' is before 1973"),
+        (("next", "@daily", "-n", "9" * 5000), "expected a whole number from 1 to 100000, got '9"),
         (("list", "--jsn"), "No such option '--jsn'"),
-        (("next", "@daily", "-n", "0"), "0 is not in the range"),
+        (("next", "@daily", "-n", "0"), "expected a whole number from 1 to 100000, got '0'"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(psched: Commands, arguments: tuple[str, ...], expected: str) -> None:

@@ -190,7 +190,7 @@ def test_max_request_per_child_recycles_children(make_daemon: Make) -> None:
     daemon = make_daemon(max_request_per_child=2, task_prefetch=1).start()
     daemon.add("s1", "quick", cron="* * * * * *")
     with daemon.schedules() as schedules:
-        schedules["s1"].modify(delay=-3600)
+        schedules["s1"].modify(delay=-900)
     daemon.wait_for_trace("ran", count=6)
     pids = [trace["pid"] for trace in daemon.traces("ran")][:6]
     assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4] == pids[5]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,12 +12,15 @@ import pytest
 from psched.application import App
 from psched.backends import open_stores
 from psched.errors import ConfigError
+from psched.model import Policy, Rule
 from psched.queue import Queue
 from psched.schedules import Defaults, ScheduleCollection
 from psched.source import LeaseTimes
 from psched.store import StoreSettings
+from psched.suggest import shown
 
-NO_NUMBERS = [math.inf, -math.inf, math.nan, 1e17, -1e17, 10**400, "5", True]
+NO_NUMBERS = [math.inf, -math.inf, math.nan, 1e17, -1e17, 10**400, 10**5000, "5", True]
+IDS = [shown(value) for value in NO_NUMBERS]
 
 
 @pytest.fixture
@@ -29,7 +33,7 @@ def schedules() -> Iterator[ScheduleCollection]:
         yield schedules
 
 
-@pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=IDS)
 @pytest.mark.parametrize("name", ["delay", "next_time", "next_run_time", "max_lateness", "alert_after"])
 def test_no_schedule_is_added_or_changed_with_it(schedules: ScheduleCollection, name: str, value: Any) -> None:
     before = schedules["key"].metadata()
@@ -41,7 +45,7 @@ def test_no_schedule_is_added_or_changed_with_it(schedules: ScheduleCollection, 
     assert schedules["key"].metadata() == before
 
 
-@pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=IDS)
 def test_no_run_waits_for_it(queue: Queue, value: Any) -> None:
     with pytest.raises(ValueError, match="run_at"):
         queue.submit("late", "t", run_at=value)
@@ -54,21 +58,21 @@ def test_no_run_waits_for_it(queue: Queue, value: Any) -> None:
     assert queue["key"].metadata().status == "waiting"
 
 
-@pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=IDS)
 def test_no_handler_is_registered_with_it(app: App, value: Any) -> None:
     register: Callable[..., Any] = app.task
     with pytest.raises(ConfigError, match="retry_wait"):
         register("t", retry_wait=value)(lambda task: None)
 
 
-@pytest.mark.parametrize("value", [*NO_NUMBERS, 0, -1, 1.5, 2**31], ids=repr)
+@pytest.mark.parametrize("value", [*NO_NUMBERS, 0, -1, 1.5, 2**31], ids=shown)
 def test_no_handler_gives_up_after_so_many_attempts(app: App, value: Any) -> None:
     register: Callable[..., Any] = app.task
     with pytest.raises(ConfigError, match="max_attempts of 't' must be a whole number from 1 to 2147483647"):
         register("t", max_attempts=value)(lambda task: None)
 
 
-@pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=IDS)
 def test_no_audit_asks_for_it(schedules: ScheduleCollection, value: Any) -> None:
     audit: Callable[..., Any] = schedules.audit
     with pytest.raises(ValueError, match="late must be a number of seconds from 0 to 1000000000"):
@@ -79,7 +83,7 @@ def test_no_audit_asks_for_it(schedules: ScheduleCollection, value: Any) -> None
         audit(0, value)
 
 
-@pytest.mark.parametrize("value", [math.inf, 1e17, 10**19, "5", None, 1.5], ids=repr)
+@pytest.mark.parametrize("value", [math.inf, 1e17, 10**19, "5", None, 1.5, 10**5000], ids=shown)
 def test_no_poll_asks_for_it(queue: Queue, value: Any) -> None:
     with pytest.raises(ValueError, match="max_acquire"):
         queue.poll_multi(value)
@@ -94,3 +98,69 @@ def test_a_schedule_whose_tasks_would_have_too_long_keys_is_refused(schedules: S
     schedules.add("k" * 255, "enqueued", cron="0 * * * *")
     with pytest.raises(ValueError, match="at most 242"):
         schedules["k" * 255].modify(type="enqueue.report")
+
+
+@pytest.mark.parametrize("delay", [-9e9, -31_622_401, 31_622_401])
+def test_no_delay_is_longer_than_a_year(schedules: ScheduleCollection, delay: float) -> None:
+    expected = r"delay must be a number of seconds from -31622400 to 31622400 \(366 days\), got -?\d+"
+    with pytest.raises(ValueError, match=expected):
+        schedules.add("new", "t", cron="0 0 1 1 *", delay=delay)
+    with pytest.raises(ValueError, match=expected):
+        schedules["key"].modify(delay=delay)
+
+
+@pytest.mark.parametrize(
+    ("cron", "delay", "ahead"),
+    [("* * * * * *", -1000, 1000), ("* * * * * *", -1001, 1001), ("* * * 12 *", -86400, 1440), ("0 0 1 1 *", -3e7, 0)],
+)
+def test_a_delay_brings_at_most_a_thousand_occurrences_forward(
+    schedules: ScheduleCollection, cron: str, delay: float, ahead: int
+) -> None:
+    if ahead > 1000:
+        with pytest.raises(ValueError, match=f"would run {ahead} occurrences of cron .* at most 1000 may be"):
+            schedules.add("new", "t", cron=cron, delay=delay)
+    else:
+        assert schedules.add("new", "t", cron=cron, delay=delay).metadata().rule.delay == delay
+
+
+def test_a_stored_delay_that_runs_years_ahead_is_a_problem_of_its_row(schedules: ScheduleCollection) -> None:
+    schedules.store.add("wild", "t", Rule("0 * * * *", "UTC", -9e9), 2_000_000_000, 1.0, {}, Policy())
+    assert schedules.poll() is None
+    assert "delay must be a number of seconds" in str(schedules["wild"].metadata().last_error)
+
+
+@pytest.mark.parametrize("value", [-1, -0.5, *NO_NUMBERS], ids=shown)
+def test_no_time_is_before_1970_or_no_number(schedules: ScheduleCollection, queue: Queue, value: Any) -> None:
+    expected = r"must be unix seconds, a number from 0 to 253402300799 \(the years 1970 to 9999\), got "
+    asked: list[Callable[[], Any]] = [
+        lambda: schedules.add("new", "t", cron="0 * * * *", next_time=value),
+        lambda: schedules["key"].modify(next_run_time=value),
+        lambda: schedules.history(since=value),
+        lambda: schedules.history("key", until=value),
+        lambda: schedules.audit(value, 1),
+        lambda: queue.submit("key", "t", run_at=value),
+    ]
+    for ask in asked:
+        with pytest.raises(ValueError, match=expected):
+            ask()
+
+
+def test_a_datetime_is_refused_with_what_to_write(schedules: ScheduleCollection) -> None:
+    for when in (datetime(2026, 12, 1), datetime(2026, 12, 1, tzinfo=UTC)):  # noqa: DTZ001 – that is the point
+        add: Callable[..., Any] = schedules.add
+        with pytest.raises(ValueError, match=r"of a datetime with a zone write int\(when.timestamp\(\)\)"):
+            add("new", "t", cron="0 * * * *", next_time=when)
+
+
+@pytest.mark.parametrize("ask", ["history", "audit", "list"])
+def test_no_key_type_or_user_is_looked_for_that_cannot_be_stored(
+    schedules: ScheduleCollection, queue: Queue, ask: str
+) -> None:
+    questions: dict[str, list[Callable[[], Any]]] = {
+        "history": [lambda: schedules.history("\udcff")],
+        "audit": [lambda: schedules.audit(0, 1, keys=["\udcff"])],
+        "list": [lambda: queue.list(type="\udcff"), lambda: queue.list(user="\udcff")],
+    }
+    for question in questions[ask]:
+        with pytest.raises(ValueError, match="holds a character that cannot be stored, U.DCFF"):
+            question()

@@ -21,6 +21,7 @@ from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import pack
 from psched.store import StoreSettings
+from psched.suggest import shown
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _PAGE = 500
@@ -164,7 +165,7 @@ def _columns(words: Sequence[Sequence[str]]) -> str:
 
 def _words(task: NewTask, max_data_size: int) -> tuple[str, ...]:
     if task.priority not in _PRIORITIES:
-        raise ValueError(f"priority must be a whole number from -100 to 100, got {task.priority!r}")
+        raise ValueError(f"priority must be a whole number from -100 to 100, got {shown(task.priority)}")
     text, size = pack(dict(task.data), task.compression is not None, max_data_size)
     return (
         task.key,
