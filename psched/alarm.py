@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-_LONGEST_ERROR = 200
+from psched.error_summary import error_summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Overdue:
     def __str__(self) -> str:
         by = f" by {self.node}" if self.node is not None and self.attempts else ""
         what = f"{self.status}{by}, attempt {self.attempts}" if self.attempts else "never begun"
-        error = "" if self.last_error is None else f"; the last error: {_first_line(self.last_error)}"
+        error = "" if self.last_error is None else f"; the last error: {error_summary(self.last_error)}"
         return (
             f"{self.key!r}: its occurrence of {_date(self.scheduled_time)} is not finished {self.seconds:.0f} s after"
             f" its time ({what}){error}; {self._advice}"
@@ -53,11 +53,6 @@ def _date(seconds: int) -> str:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):
         return f"unix time {seconds}"  # after the year 9999
-
-
-def _first_line(error: str) -> str:
-    """Return what an error says of itself, without its traceback."""
-    return (error.strip().splitlines() or [""])[0][:_LONGEST_ERROR]
 
 
 class Alarms(Protocol):

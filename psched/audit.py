@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from psched import cron
+from psched.error_summary import error_summary
 from psched.errors import ConfigError
 from psched.ledger import ADD, DELETE, FAILED, PAUSE, PAUSED, RESUME, RUN_NOW, SKIPPED, UPGRADE, Change, LedgerRow
 from psched.model import Policy, Rule, ScheduleRow
@@ -445,7 +446,7 @@ class _Definition:
         elif head.status == "running":
             what = f"the lease of its run has ended, at attempt {head.attempts}"
         elif head.attempts:
-            said = "" if head.last_error is None else f": {head.last_error.strip().rpartition(chr(10))[2]}"
+            said = "" if head.last_error is None else f": {error_summary(head.last_error)}"
             what = f"attempt {head.attempts} failed{said}"
         else:
             return "nothing is on record of it"
@@ -503,7 +504,7 @@ class _Definition:
         if row.outcome == SKIPPED:
             self._count_skipped(row)
         elif row.outcome == FAILED:
-            error = "" if row.error is None else f": {row.error.strip().rpartition(chr(10))[2]}"
+            error = "" if row.error is None else f": {error_summary(row.error)}"
             self._verdict.accuse(FAILED_FOR_GOOD, row.scheduled_time, f"given up after {row.attempts} attempts{error}")
         else:
             self._ran(row)

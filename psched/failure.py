@@ -15,7 +15,7 @@ class Failure:
     """A run that has failed for good. Times are unix seconds on the database's clock.
 
     `scheduled_time` is the occurrence, of a queue task when it was to run first; `fence` tells two failures of one key
-    apart. `error` is the end of what the last attempt said, `failed_at` when that was recorded, by `node`.
+    apart. `error` is what the last attempt said, `failed_at` when that was recorded, by `node`.
     """
 
     key: str

@@ -65,9 +65,9 @@ class LedgerRow(Entry):
 
     `scheduled_time`: the occurrence, or the first of those it stands for. `version`: of the definition it ran by.
     `previous`: the last regular occurrence before it that was settled, None for a schedule's first. `attempts` counts
-    all that were begun, and `error` is the end of what the last failed one said. `ended`: when it was settled, by
-    `node` (`host/pid/…`). `reckoning`: the cron dialect and the version of the tz database there, by which the next
-    occurrence was computed.
+    all that were begun, and `error` is that of the last failed one, a long one shortened. `ended`: when it was
+    settled, by `node` (`host/pid/…`). `reckoning`: the cron dialect and the version of the tz database there, by which
+    the next occurrence was computed.
     """
 
     key: str

@@ -15,9 +15,10 @@ from psched.application import load
 from psched.cli.faults import DatabaseError, database_errors
 from psched.cli.options import Chosen, common_options
 from psched.cli.routing import routing_findings
-from psched.cli.rows import json_lines, last_line, local_time, printable, span, write
+from psched.cli.rows import json_lines, local_time, printable, span, write
 from psched.config import Section, Settings
 from psched.daemon.plan import configured_application
+from psched.error_summary import error_summary
 from psched.errors import ConfigError, PoolerError
 from psched.holder import holder_name
 from psched.model import ScheduleRow
@@ -149,7 +150,7 @@ def _late(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
 
 def _overdue(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | None) -> str:
     """Return what is known of an overdue occurrence, and what to do. `nodes`: the live workers; None: not known."""
-    error = "" if row.last_error is None else f"; the last error: {last_line(row.last_error)}"
+    error = "" if row.last_error is None else f"; the last error: {error_summary(row.last_error)}"
     what = (
         f"{row.key!r} (type {row.type!r}): its occurrence of {local_time(row.next_time)} is {span(state.lateness)} late"
     )

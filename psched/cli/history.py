@@ -11,8 +11,9 @@ import click
 
 from psched.cli.moments import Moment
 from psched.cli.options import Chosen, common_options
-from psched.cli.rows import Shown, json_lines, last_line, local_iso, write, write_table
+from psched.cli.rows import Shown, json_lines, local_iso, write, write_table
 from psched.cli.session import opened
+from psched.error_summary import error_summary
 from psched.errors import NotFoundError
 from psched.ledger import LedgerFilter, LedgerRow
 from psched.model import ScheduleRow
@@ -136,7 +137,7 @@ def entry_object(row: LedgerRow) -> dict[str, Any]:
 def _cells_of(row: LedgerRow | ScheduleRow, shown: Shown) -> tuple[str, ...]:
     if isinstance(row, LedgerRow):
         return _cells(row, shown)
-    error = "" if row.last_error is None else last_line(row.last_error)
+    error = "" if row.last_error is None else error_summary(row.last_error)
     return (row.key, shown(row.next_time), _unsettled(row), str(row.attempts), "", "", row.node or "", error)
 
 
@@ -159,4 +160,4 @@ def _details(row: LedgerRow, shown: Shown) -> Iterator[str]:
     if row.last is not None:
         yield f"{row.count or 'many'} up to {shown(row.last)}"
     if row.error is not None:
-        yield last_line(row.error)
+        yield error_summary(row.error)

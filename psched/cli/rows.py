@@ -19,6 +19,8 @@ from psched.schedule_state import ScheduleState
 _SAMPLE = 200
 """How many rows decide how wide the columns are: the rest is not waited for, so that millions can be listed."""
 _NARROWEST = 5
+_OF_LINES = ("last_error",)
+"""The fields whose texts are shown with their line breaks."""
 
 Shown = Callable[[float], str]
 """How a table shows unix seconds."""
@@ -59,8 +61,13 @@ def write_table(
 
 
 def write_fields(fields: Iterable[tuple[str, str | None]]) -> None:
-    """Print names and texts, one line each; what is None is left out."""
-    write(f"{name:<14} {printable(text)}" for name, text in fields if text is not None)
+    """Print names and texts, one line each; what is None is left out. An error keeps its lines, indented."""
+    for name, text in fields:
+        if text is not None:
+            first, *more = text.rstrip("\n").split("\n") if name in _OF_LINES else [text]
+            write(
+                [f"{name:<14} {printable(first)}".rstrip(), *(f"{'':14} {printable(line)}".rstrip() for line in more)]
+            )
 
 
 def json_line(value: Any) -> str:
@@ -161,11 +168,6 @@ def compact(data: dict[str, Any]) -> str:
         return encode(data)
     except ValueError:
         return repr(data)
-
-
-def last_line(error: str) -> str:
-    """Return the end of an error that says most: the last line of a traceback."""
-    return error.strip().rpartition("\n")[2]
 
 
 def span(seconds: float) -> str:

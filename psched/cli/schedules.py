@@ -16,7 +16,6 @@ from psched.cli.rows import (
     exact_time,
     json_line,
     json_lines,
-    last_line,
     number,
     schedule_object,
     span,
@@ -25,6 +24,7 @@ from psched.cli.rows import (
     write_table,
 )
 from psched.cli.session import opened, opened_queue, parse_data
+from psched.error_summary import error_summary
 from psched.model import CATCH_UP, ScheduleRow
 from psched.rules import Terms
 from psched.schedule_state import RUNNING, ScheduleState
@@ -142,7 +142,7 @@ def _state_text(row: ScheduleRow, state: ScheduleState) -> str:
     text = f"{state.word} ({', '.join(facts)})" if facts else state.word
     if row.problem is not None:
         return f"{text}: {row.problem}"
-    return text if row.last_error is None else f"{text}: {last_line(row.last_error)}"
+    return text if row.last_error is None else f"{text}: {error_summary(row.last_error)}"
 
 
 def _original_cells(row: ScheduleRow, shown: Shown) -> tuple[str, ...]:

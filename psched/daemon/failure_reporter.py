@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from psched.daemon.hook import STOPPING, Hook
 from psched.daemon.wording import one_line
 from psched.daemon.worksites import FIRST_SLOT, Worksite
+from psched.error_summary import error_summary
 from psched.failure import Failure, Failures
 
 log = logging.getLogger(__name__)
@@ -91,5 +92,5 @@ def facts(failure: Failure, section: str) -> dict[str, object]:
 def _message(failure: Failure) -> str:
     time = datetime.fromtimestamp(failure.scheduled_time, UTC).isoformat(" ")
     times = "1 attempt" if failure.attempts == 1 else f"{failure.attempts} attempts"
-    error = "" if failure.error is None else f": {failure.error.strip().rpartition(chr(10))[2]}"
+    error = "" if failure.error is None else f": {error_summary(failure.error)}"
     return f"{failure.key!r}: its run of {time} failed for good after {times}{error}"

@@ -30,6 +30,7 @@ from attrs import Factory, frozen
 
 from psched.application import Base, Dispatch
 from psched.application.routing import Routes
+from psched.error_summary import exception_line
 from psched.handlers.instructions import flag, listed, named, number, read, seconds, text
 from psched.handlers.program import Ending, Program
 from psched.structuring import Check
@@ -160,7 +161,7 @@ class CommandHandler(Base):
 
     def _fail(self, problem: str, tail: str) -> None:
         log.error("key=%s type=%s %s; trying again later%s", self.task.key, self.task.type, problem, quoted(tail))
-        last = tail.rpartition("\n")[2]
+        last = exception_line(tail) or tail.rpartition("\n")[2]
         error = f"{problem}: {last}" if last else problem
         self.task.retry(error=error[:_LONGEST_ERROR])
 

@@ -20,6 +20,7 @@ from psched.cli.rows import (
     number,
     printable,
     short_time,
+    write_fields,
 )
 
 
@@ -74,6 +75,13 @@ def test_cut_marks_what_is_missing() -> None:
 def test_control_characters_are_written_out_so_that_a_key_cannot_move_the_cursor() -> None:
     assert printable("a\x1b[2Jb\nc\u202e値") == "a\\x1b[2Jb\\nc\\u202e値"
     assert list(fixed((4,), [("a\nb", "c\rd")])) == ["a\\nb c\\rd"]
+
+
+def test_an_error_is_shown_by_its_lines_and_a_key_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    write_fields([("key", "a\nlast_error x"), ("last_error", "it broke\n\n  \x1b[2Jhere\n"), ("node", None)])
+    assert capsys.readouterr().out == (
+        "key            a\\nlast_error x\nlast_error     it broke\n\n                 \\x1b[2Jhere\n"
+    )
 
 
 def test_times_no_calendar_reaches_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from psched import Task
 from psched import open as open_psched
+from psched.application.decider import account_of
 from psched.schedules import ScheduleCollection
 from psched.type_filter import TypeFilter
 from tests.cli.commands import Commands, Outcome
@@ -128,6 +129,49 @@ def test_a_failing_schedule_shows_its_attempts_and_its_error(table: Commands) ->
     [(ok, message)] = findings(doctor)
     assert (doctor.code, ok) == (1, False)
     assert "late: 3 attempts have failed; the last error: ValueError: it broke; the next one is due 20" in message
+
+
+def raised() -> str:
+    """Return what is kept of an exception with a cause, whose message has several lines."""
+    try:
+        try:
+            {}["account"]
+        except KeyError as error:
+            raise RuntimeError("the ledger is closed\nask for it to be opened\n") from error
+    except RuntimeError as error:
+        return account_of(error)
+
+
+def test_an_error_of_several_lines_is_summed_up_and_shown_by_its_lines(psched: Commands) -> None:
+    kept = raised()
+    psched.ok("add", "fails", "report", "0 * * * *", "{}", "-s", str(LONG_AGO), "--max-attempts", "2")
+    with collection(psched) as schedules:
+        task = schedules.poll()
+        assert task is not None
+        task.retry(0, error=kept)
+    summary = "RuntimeError: the ledger is closed"
+    for command in (("list",), ("history", "--failed")):
+        [line] = [line for line in psched.ok(*command).out.splitlines() if line.startswith(" ") and "fails" in line]
+        assert f"{summary} " in f"{line} "
+        assert "ask for it" not in line
+    [(_, message)] = findings(psched("doctor", "--json"))
+    assert f"; the last error: {summary}; " in message
+    audited = psched("audit", "--from", str(LONG_AGO), "--to", str(LONG_AGO)).out
+    assert f"attempt 1 failed: {summary}\n" in audited
+    shown_lines = psched.ok("show", "fails").out.splitlines()
+    begin = shown_lines.index(f"{'last_error':<14} {kept.splitlines()[0]}")
+    wanted = [f"{'' if number else 'last_error':<14} {line}" for number, line in enumerate(kept.rstrip().split("\n"))]
+    assert shown_lines[begin : begin + len(wanted)] == [line.rstrip() for line in wanted]
+    assert psched.ok("show", "fails", "--json").json["last_error"] == kept
+    with collection(psched) as schedules:
+        task = schedules.poll()
+        assert task is not None
+        task.retry(0, error=kept)
+    [line] = [line for line in psched.ok("history", "fails").out.splitlines() if " failed " in line]
+    assert line.endswith(summary)
+    assert (
+        f"given up after 2 attempts: {summary}\n" in psched("audit", "--from", str(LONG_AGO), "--to", str(LONG_AGO)).out
+    )
 
 
 def test_history_shows_what_is_failing_now(table: Commands) -> None:

@@ -62,8 +62,10 @@ def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
     assert told.read_text().count("\n") == 1
 
 
-def test_the_message_has_a_date_and_the_last_line_of_the_error() -> None:
-    failure = Failure("k", "t", 1_600_000_000, 1, 3, "Traceback\nValueError: x", "h/1/1", 1.0)
+def test_the_message_has_a_date_and_the_summary_of_the_error() -> None:
+    failure = Failure(
+        "k", "t", 1_600_000_000, 1, 3, "ValueError('x')\nTraceback\nValueError: x\nand more", "h/1/1", 1.0
+    )
     assert facts(failure, "schedules")["message"] == (
         "'k': its run of 2020-09-13 12:26:40+00:00 failed for good after 3 attempts: ValueError: x"
     )

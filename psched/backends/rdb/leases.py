@@ -25,6 +25,7 @@ from psched.dialects.direct import whole
 from psched.dialects.given import Compiled, Given
 from psched.dialects.once import shared
 from psched.dialects.pairs import Executing, Pair
+from psched.error_summary import shortened
 from psched.errors import (
     IdempotentAlreadyFinishedError,
     NotFoundError,
@@ -39,8 +40,8 @@ from psched.store import Also
 _BATCH = 500
 """Leases renewed by one statement, to keep it short."""
 
-_ERROR_TAIL = 8000
-"""Characters kept of an error: the end of a traceback says most."""
+_LONGEST_ERROR = 8000
+"""Characters kept of an error."""
 
 
 class Leases:
@@ -328,7 +329,7 @@ def _lost(row: RowMapping | None) -> LostRow | None:
 
 
 def storable(error: str | None) -> str | None:
-    """Return the end of `error` without what PostgreSQL's text cannot hold."""
+    """Return `error` without what PostgreSQL's text cannot hold; of a long one the summary and the end."""
     if error is None:
         return None
-    return error[-_ERROR_TAIL:].replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+    return shortened(error, _LONGEST_ERROR).replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

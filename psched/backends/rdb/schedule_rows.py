@@ -8,11 +8,12 @@ from typing import Any
 from psched.backends.rdb.leases import storable
 from psched.backends.rdb.tables import CLAIMED_OF_SCHEDULE, RUNNING, WAITING, milliseconds
 from psched.backends.sql.fields import LAST_SECOND, Fields
+from psched.error_summary import shortened
 from psched.ledger import FAILED, PAUSED, SKIPPED, Entry
 from psched.model import CATCH_UP, Claim, Lease, Policy, Rule, ScheduleRow
 from psched.payload import MAX_DATA_SIZE, decode, pack, type_from_key
 
-_ERROR_TAIL = 2000
+_LONGEST_ERROR = 2000
 """Characters kept of an error: the row of the schedule itself has more of it."""
 
 _LAST_MS = LAST_SECOND * 1000
@@ -191,7 +192,7 @@ def entry_columns(row: ScheduleRow, entry: Entry) -> dict[str, Any]:
         "previous": optional_milliseconds(row.previous),
         "attempts": row.attempts,
         "trouble": int(went_wrong or row.attempts > 1 or error is not None),
-        "error": None if error is None else error[-_ERROR_TAIL:],
+        "error": None if error is None else shortened(error, _LONGEST_ERROR),
     }
 
 

@@ -9,11 +9,12 @@ import math
 from psched.backends.rdb.failures import read_failure
 from psched.backends.redis.fields import milliseconds
 from psched.backends.redis.ledger import Run
+from psched.error_summary import shortened
 from psched.failure import Failure
 from psched.model import Claim
 
-ERROR_TAIL = 8000
-"""Characters kept of an error: the end of a traceback says most."""
+LONGEST_ERROR = 8000
+"""Characters kept of an error."""
 
 
 class RedisFailures:
@@ -43,7 +44,7 @@ def failure_words(claim: Claim, error: str | None, holder: str) -> list[str]:
         "scheduled_time": milliseconds(row.scheduled_time),
         "fence": claim.lease.fence,
         "attempts": row.attempts,
-        "error": None if error is None else error[-ERROR_TAIL:],
+        "error": None if error is None else shortened(error, LONGEST_ERROR),
         "node": holder,
     }
     return [_name(row.key, row.scheduled_time, claim.lease.fence), json.dumps(known, separators=(",", ":"))[1:-1]]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from psched.backends.lease_endings import RELEASED, RETRIED, LostRow, finished_before, refusal
 from psched.backends.redis.bell import WakeList
-from psched.backends.redis.failures import ERROR_TAIL, RedisFailures
+from psched.backends.redis.failures import LONGEST_ERROR, RedisFailures
 from psched.backends.redis.faults import is_refused, passes
 from psched.backends.redis.fields import stored
 from psched.backends.redis.handover import HAND_OVER, Handover
@@ -21,6 +21,7 @@ from psched.backends.redis.scripts import Scripts
 from psched.backends.redis.server import Argument, RedisServer
 from psched.clock import boottime
 from psched.dialects.retries import sent_within
+from psched.error_summary import shortened
 from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, ScheduleError
 from psched.failure import Failures
 from psched.model import WORKER_DIED, Claim, Lease, Retry
@@ -300,8 +301,8 @@ def counted(values: Collection[Argument] | None) -> list[Argument]:
 
 
 def storable(error: str | None) -> list[str]:
-    """Return the end of `error` as UTF-8 can have it; nothing for None."""
-    return [] if error is None else [error[-ERROR_TAIL:].encode(errors="replace").decode()]
+    """Return `error` as UTF-8 can have it, of a long one the summary and the end; nothing for None."""
+    return [] if error is None else [shortened(error, LONGEST_ERROR).encode(errors="replace").decode()]
 
 
 def _version(version: int | None) -> list[Argument]:

@@ -54,7 +54,7 @@ def test_what_went_wrong_before_is_on_record_with_the_end(bench: Bench, store: S
     bench.add(store, "well")
     for claim in store.acquire(2, 100):
         if claim.row.key == "key":
-            store.retry(claim.lease, 0, "x" * 5000 + "the end", soon())
+            store.retry(claim.lease, 0, "ValueError: it broke\n" + "x" * 9000 + "the end", soon())
             assert rows(ledger) == []
         else:
             store.advance(claim, FAR_OFF, FAR_OFF, soon())
@@ -62,6 +62,7 @@ def test_what_went_wrong_before_is_on_record_with_the_end(bench: Bench, store: S
     [row] = rows(ledger, failed=True)
     assert (row.key, row.attempts) == ("key", 2)
     assert row.error is not None
+    assert row.error.startswith("ValueError: it broke\n…\nx")
     assert row.error.endswith("xthe end")
     assert len(row.error) <= 2000
     assert [row.key for row in rows(ledger)] == ["well", "key"]
