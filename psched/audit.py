@@ -22,6 +22,7 @@ from psched.errors import ConfigError
 from psched.ledger import ADD, DELETE, FAILED, PAUSE, PAUSED, RESUME, RUN_NOW, SKIPPED, UPGRADE, Change, LedgerRow
 from psched.model import Policy, Rule, ScheduleRow
 from psched.rules import SOON_ENOUGH, SUPERSEDED, TOO_LATE, regular_of
+from psched.schedule_state import failed_attempts
 
 MISSING = "missing"
 FAILED_FOR_GOOD = "failed"
@@ -87,14 +88,35 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class Why:
+    """What is known of a violation, in words without times; `behind` which run, and when that is tried again.
+
+    `behind`: the occurrence for which the occurrences in question wait, or the time of an extra run. `next_attempt`:
+    when that one (None: the occurrence in question itself) is tried again after it has failed.
+    """
+
+    what: str
+    behind: int | None = None
+    next_attempt: float | None = None
+
+
+_NOTHING_KNOWN = Why("nothing is on record of it")
+
+
+@dataclass(frozen=True, slots=True)
 class Violation:
     """One thing that is not as it should be: of `count` occurrences from `time` up to `last` (None: of that one)."""
 
     kind: str
     time: int
-    what: str
+    why: Why
     last: int | None = None
     count: int = 1
+
+    @property
+    def what(self) -> str:
+        """What is known of it, in words."""
+        return self.why.what
 
 
 @dataclass(slots=True)
@@ -142,16 +164,17 @@ class Verdict:
         named = sum(self.counts.get(kind, 0) for kind in kinds)
         return self.ran + self.skipped + self.running + self.pending + named
 
-    def accuse(self, kind: str, time: int, what: str, last: int | None = None, count: int = 1) -> None:
+    def accuse(self, kind: str, time: int, why: Why | str, last: int | None = None, count: int = 1) -> None:
         """Enter a violation; it is added to the one before when that says the same of the occurrences before it."""
+        why = Why(why) if isinstance(why, str) else why
         self.counts[kind] = self.counts.get(kind, 0) + count
         before = self.violations[-1] if self.violations and self._goes_on else None
         end = time if last is None else last
         self._goes_on = kind in (UNPERMITTED, MISSING)
-        if before is not None and (before.kind, before.what) == (kind, what):
+        if before is not None and (before.kind, before.why) == (kind, why):
             self.violations[-1] = replace(before, last=end, count=before.count + count)
         elif len(self.violations) < _LISTED:
-            self.violations.append(Violation(kind, time, what, end if end > time else None, count))
+            self.violations.append(Violation(kind, time, why, end if end > time else None, count))
         else:
             self.unlisted += 1
 
@@ -278,16 +301,16 @@ class _Judge:
         known = [(found or "").partition(" ")[0] for found in (reckoning, self.history.reckoning)]
         return next((name for name in known if name in cron.DIALECTS), cron.DIALECTS[0])
 
-    def absent(self, rule: Rule, dialect: str, begin: float, end: float, what: str) -> None:
+    def absent(self, rule: Rule, dialect: str, begin: float, end: float, why: Why) -> None:
         """Accuse what `rule` has from `begin`, which is an occurrence, on and before `end`; at first the unknown."""
         known = self._known_from()
         if begin < known:
             no_entry = self.history.oldest is None
-            why = "the ledger is not kept for so long" if no_entry else "what the ledger had of it was deleted since"
-            self._accuse(UNKNOWN, rule, dialect, begin, min(end, known), why)
+            gone = "the ledger is not kept for so long" if no_entry else "what the ledger had of it was deleted since"
+            self._accuse(UNKNOWN, rule, dialect, begin, min(end, known), Why(gone))
             begin = _next(rule, known - 1, dialect)
         if begin < end:
-            self._accuse(MISSING, rule, dialect, begin, end, what)
+            self._accuse(MISSING, rule, dialect, begin, end, why)
 
     def _known_from(self) -> float:
         oldest, changes = self.history.oldest, self.history.changes
@@ -296,10 +319,10 @@ class _Judge:
         is_young = bool(changes) and changes[0].action == ADD and changes[0].at >= self.history.kept_since
         return -math.inf if is_young else self.history.kept_since
 
-    def _accuse(self, kind: str, rule: Rule, dialect: str, begin: float, end: float, what: str) -> None:
+    def _accuse(self, kind: str, rule: Rule, dialect: str, begin: float, end: float, why: Why) -> None:
         first = int(begin)
         count, last = _count(rule, dialect, first, end)
-        self.verdict.accuse(kind, first, what, last, count)
+        self.verdict.accuse(kind, first, why, last, count)
 
     def unpermitted(self, row: LedgerRow, change: Change) -> str | None:
         """Say why an entry may not be skipped for its reason, None when it may: by the definition of its version."""
@@ -391,67 +414,89 @@ class _Definition:
         if deleted.pending is not None:
             self._absent_until(min(deleted.pending, self._question.until + 1))
         end = self._end_of_due(deleted.at - self._question.grace)
-        self._absent_until(end, "it was due, and not finished, when the schedule was deleted")
+        self._absent_until(end, Why("it was due, and not finished, when the schedule was deleted"))
 
     def _end_now(self) -> None:
         """Judge what is due by the present row, or without a row."""
         stored, now, grace = self._judge.history.present, self._judge.history.now, self._question.grace
         if stored is None:
-            self._absent_until(self._end_of_due(now - grace), "nothing is on record of it, and the schedule is gone")
+            gone = Why("nothing is on record of it, and the schedule is gone")
+            self._absent_until(self._end_of_due(now - grace), gone)
             return
         present = regular_of(stored)
         self._absent_until(min(present.next_time, self._question.until + 1))
-        head = present if present.next_time == self._due else None
         end, fresh = self._end_of_due(now), self._end_of_due(now - grace)
         for begin, until in self._pauses_of(present):
-            self._waiting(head, min(begin, end), fresh)
+            self._waiting(present, min(begin, end), fresh)
             self._verdict.skip(PAUSED, self._pass(min(until, end)))
-        self._waiting(head, end, fresh)
+        self._waiting(present, end, fresh)
         if present.paused and self._question.since <= present.next_time <= self._question.until:
             self._verdict.notes.append(("it is paused, and nothing of it runs from", present.next_time))
 
-    def _waiting(self, head: ScheduleRow | None, end: float, fresh: float) -> None:
+    def _waiting(self, present: ScheduleRow, end: float, fresh: float) -> None:
         """Judge what is due, has no entry, and comes before `end`; from `fresh` on no worker need have begun it.
 
-        `head`: the present row when its occurrence is the first of these.
+        `present`: the schedule's row, with its next regular occurrence: what is judged here is that or comes after it.
         """
         if self._due >= end:
             return
-        what = "nothing is on record of it"
-        if head is not None and head.next_time == self._due:
-            if self._is_put_off(head):
-                self._verdict.pending += self._pass(end)
-                return
-            what = self._head(head, fresh)
-            if head.status == "running" and head.policy.catch_up != "all" and self._due > head.next_time:
-                self._verdict.pending += self._pass(end)  # its policy passes over what waits for the run in progress
-        self._absent_until(min(fresh, end), what)
+        if self._is_put_off(present):
+            self._verdict.pending += self._pass(end)
+            return
+        if present.next_time == self._due:
+            self._head(present, fresh)
+        if present.status == "running" and present.policy.catch_up != "all" and self._due > present.next_time:
+            self._verdict.pending += self._pass(end)  # its policy passes over what waits for the run in progress
+        self._absent_until(min(fresh, end), self._why_waiting())
         self._verdict.pending += self._pass(end)
 
-    def _head(self, head: ScheduleRow, fresh: float) -> str:
-        """Judge the occurrence that is next; return what is to be said of those behind it if they are missing."""
+    def _head(self, head: ScheduleRow, fresh: float) -> None:
+        """Judge the occurrence that is next, when something is known of it."""
         time, now = head.next_time, self._judge.history.now
         is_leased = head.next_run_time > now
+        next_attempt = None
         if head.status == "running" and is_leased:
             self._verdict.running += self._pass(time + 1)
-            return "it waits for the run in progress"
+            return
         if time >= fresh:
-            return "nothing is on record of it"
+            return
         if head.status == "leased" and is_leased:
             self._pass(time + 1)
             self._verdict.accuse(UNKNOWN, time, "it is running, or waits for a retry: the table does not tell which")
-            return "it waits for the occurrence before it"
+            return
         if head.problem is not None:
             what = f"it cannot be run: {head.problem}"
         elif head.status == "running":
             what = f"the lease of its run has ended, at attempt {head.attempts}"
         elif head.attempts:
             said = "" if head.last_error is None else f": {error_summary(head.last_error)}"
-            what = f"attempt {head.attempts} failed{said}"
+            what, next_attempt = f"attempt {head.attempts} failed{said}", _next_attempt(head)
         else:
-            return "nothing is on record of it"
-        self._absent_until(time + 1, what)
-        return "it waits for the occurrence before it"
+            return
+        self._absent_until(time + 1, Why(what, next_attempt=next_attempt))
+
+    def _why_waiting(self) -> Why:
+        """Say why the occurrence that is due has no entry: the run that the row is about comes before it."""
+        row, now = self._judge.history.present, self._judge.history.now
+        if row is None or (row.next_time == self._due and not row.is_extra):
+            return _NOTHING_KNOWN
+        next_attempt = None
+        if row.problem is not None:
+            what = f"that cannot be run: {row.problem}"
+        elif row.status == "running" and row.next_run_time > now:
+            failed = failed_attempts(row)
+            what = f"that is running{f', after it failed {_times(failed)}' if failed else ''}"
+        elif row.status == "running":
+            what = f"whose lease has ended, at attempt {row.attempts}"
+        elif row.status == "leased" and row.next_run_time > now:
+            what = "that is running, or waits for a retry"
+        elif row.attempts:
+            what, next_attempt = f"that failed {_times(row.attempts)}", _next_attempt(row)
+        else:
+            return _NOTHING_KNOWN
+        run = "an extra run" if row.is_extra else "an occurrence"
+        error = "" if row.last_error is None else f", the last error: {error_summary(row.last_error)}"
+        return Why(f"it waits behind {run} {what}{error}", row.next_time, next_attempt)
 
     def _is_put_off(self, row: ScheduleRow) -> bool:
         """Tell whether the definition itself has its first run later (`--at`)."""
@@ -471,10 +516,11 @@ class _Definition:
         """Return the end, not included, of the occurrences in question that were due at `time`."""
         return min(self._question.until, math.floor(time - self.change.rule.delay)) + 1
 
-    def _absent_until(self, end: float, what: str = "nothing is on record of it") -> None:
+    def _absent_until(self, end: float, why: Why | None = None) -> None:
         """Accuse what is expected and comes before `end`."""
         if self._due < end:
-            self._judge.absent(self.change.rule, self._dialect, self._due, end, what)
+            why = _NOTHING_KNOWN if why is None else why
+            self._judge.absent(self.change.rule, self._dialect, self._due, end, why)
             self._due = self._next(end - 1)
 
     def _pass(self, end: float) -> int:
@@ -632,6 +678,15 @@ def _shared(one: LedgerRow, other: LedgerRow) -> float:
 
 def _settled(row: LedgerRow) -> str:
     return f"{row.outcome} by {row.node} under fence {row.fence}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _next_attempt(row: ScheduleRow) -> float | None:
+    """Return when a run that has failed is tried again; None while its schedule is paused."""
+    return None if row.paused else row.next_run_time
 
 
 def _pauses(changes: Sequence[Change]) -> list[tuple[float, float]]:

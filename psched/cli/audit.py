@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from psched.audit import Verdict, Violation
+from psched.audit import Verdict, Violation, Why
 from psched.cli.history import When
 from psched.cli.moments import Moment, Seconds
 from psched.cli.options import Chosen, common_options
@@ -29,17 +29,19 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
     """Prove that what should have run did.
 
     Every occurrence that a schedule's cron expression, zone and each change of it ask for, and whose time has come, is
-    finished, skipped for a reason that its policy or a pause permits, running now, or missing. Listed are occurrences
-    that are missing, failed (given up), doubled (settled twice), early, extra (no rule asks for them), unpermitted
-    (skipped without right), late (with --late) or overlapping, and those that the ledger cannot tell of any more.
-    Exit code 1 on any of these; 0 with a line of proof for each schedule. An occurrence that no worker could have begun
-    yet is pending: for 10 s after its time, or twice poll_interval if that is longer, or --late. Without KEY, all
-    schedules, also those that were deleted. WHEN is unix seconds, a date, or a span like 2d (ago).
+    finished, skipped for a reason that its policy or a pause permits, running now, or missing. An occurrence that waits
+    behind a failing or running one is missing, too: it is late but not lost, and its line names that run, how often it
+    failed, its last error and its next attempt. Listed are occurrences that are missing, failed (given up), doubled
+    (settled twice), early, extra (no rule asks for them), unpermitted (skipped without right), late (with --late) or
+    overlapping, and those that the ledger cannot tell of any more. Exit code 1 on any of these; 0 with a line of proof
+    for each schedule. An occurrence that no worker could have begun yet is pending: for 10 s after its time, or twice
+    poll_interval if that is longer, or --late. Without KEY, all schedules, also those that were deleted. WHEN is unix
+    seconds, a date, or a span like 2d (ago).
 
     --json prints one array of objects with key, proved, expected, ran, extra_runs (of these, by run-now), skipped,
     running, pending, failed, missing (how many occurrences), first, last (unix seconds), reasons (why something was
-    skipped), violations (kind, time, time_local, last, count and what), unlisted (further violations), and notes (time
-    and what).
+    skipped), violations (kind, time, time_local, last, count, what, behind: which run it waits for, and next_attempt of
+    what failed: unix seconds or null), unlisted (further violations), and notes (time and what).
     """
     proved = []
     with opened(chosen) as schedules:
@@ -98,6 +100,8 @@ def _violation_object(found: Violation) -> dict[str, Any]:
         "last": found.last,
         "count": found.count,
         "what": found.what,
+        "behind": found.why.behind,
+        "next_attempt": found.why.next_attempt,
     }
 
 
@@ -106,12 +110,20 @@ def _lines(verdict: Verdict) -> Iterator[str]:
     for found in verdict.violations:
         several = "" if found.last is None else f" … {local_time(found.last)}"
         count = f" ({found.count})" if found.count > 1 else ""
-        yield f"{key}: {found.kind} {local_time(found.time)}{several}{count}: {printable(found.what)}"
+        why = f"{printable(found.what)}{_moments(found.why)}"
+        yield f"{key}: {found.kind} {local_time(found.time)}{several}{count}: {why}"
     if verdict.unlisted:
         yield f"{key}: and {verdict.unlisted} more"
     yield f"{key}: {_summary(verdict)}"
     for what, time in verdict.notes:
         yield f"{key}: note: {what} {local_time(int(time))}"
+
+
+def _moments(why: Why) -> str:
+    """Return which run it waits behind, and when that is tried again."""
+    parts = [] if why.behind is None else [f"that of {local_time(why.behind)}"]
+    parts += [] if why.next_attempt is None else [f"the next attempt is due {local_time(int(why.next_attempt))}"]
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def _summary(verdict: Verdict) -> str:

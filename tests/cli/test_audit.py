@@ -8,6 +8,7 @@ import time
 import pytest
 
 import psched
+from psched.cli.rows import local_time
 from tests.cli.commands import Commands
 from tests.cli.worker import running
 
@@ -32,8 +33,12 @@ def payroll(psched: Commands) -> Commands:
     return psched
 
 
+def schedules_of(commands: Commands) -> psched.ScheduleCollection:
+    return psched.open(commands.folder / "etc" / "psched.yml", "development")
+
+
 def run(commands: Commands, count: int) -> None:
-    with psched.open(commands.folder / "etc" / "psched.yml", "development") as schedules:
+    with schedules_of(commands) as schedules:
         for _ in range(count):
             task = schedules.poll()
             assert task is not None
@@ -105,6 +110,30 @@ def test_a_schedule_that_lags_behind_is_not_proved(psched: Commands) -> None:
     assert outcome.code == 1
     assert outcome.out.startswith("hourly: missing 2013-01-01 03:00:00 +0900 … 2013-01-02 00:00:00 +0900 (22): ")
     assert outcome.out.endswith("NOT PROVED: 22 missing\n")
+
+
+def test_what_waits_behind_a_failing_occurrence_is_told_with_its_error_and_next_attempt(psched: Commands) -> None:
+    psched.ok("add", "hourly", "t", "0 * * * *", "{}", "-s", str(START), "-t", "Asia/Tokyo")
+    with schedules_of(psched) as schedules:
+        for wait in (0, 5000):
+            task = schedules.poll()
+            assert task is not None
+            task.retry(wait, error="ValueError('it broke')\nTraceback …\nValueError: it broke\non line 3")
+        due = schedules["hourly"].metadata().next_run_time
+    outcome = psched("audit", "--from", "2013-01-01T01:00", "--to", "2013-01-01T23:00")
+    assert outcome.code == 1
+    waiting, summary = outcome.out.splitlines()
+    assert waiting == (
+        "hourly: missing 2013-01-01 01:00:00 +0900 … 2013-01-01 23:00:00 +0900 (23): it waits behind an occurrence "
+        "that failed 2 times, the last error: ValueError: it broke (that of 2013-01-01 00:00:00 +0900; the next "
+        f"attempt is due {local_time(int(due))})"
+    )
+    assert summary.endswith("NOT PROVED: 23 missing")
+    [verdict] = psched("audit", "--from", "2013-01-01", "--to", "2013-01-01T23:00", "--json").json
+    assert [(one["count"], one["behind"], one["next_attempt"]) for one in verdict["violations"]] == [
+        (1, None, due),
+        (23, START, due),
+    ]
 
 
 @pytest.mark.parametrize(("since", "count"), [("1d", 24), ("3d", 48)])

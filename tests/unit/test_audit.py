@@ -8,8 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from psched.audit import Verdict
+from psched.audit import Verdict, Why
 from psched.model import Policy, Rule
+from psched.rules import NEVER, with_regular
 from tests.unit.past import BEGIN, Past
 
 RULES = [
@@ -250,7 +251,9 @@ def test_what_a_worker_holds_is_running_until_its_lease_ends() -> None:
     past.row = replace(past.row, status="running", attempts=3, next_run_time=past.now + 5)
     verdict = past.judged()
     assert (verdict.running, verdict.missing) == (1, 2)
-    assert verdict.violations[0].what == "it waits for the run in progress"
+    assert verdict.violations[0].why == Why(
+        "it waits behind an occurrence that is running, after it failed 2 times", past.there.next_time
+    )
     past.row = replace(past.row, next_run_time=past.now - 1)
     verdict = past.judged()
     assert (verdict.running, verdict.missing) == (0, 3)
@@ -271,8 +274,83 @@ def test_an_occurrence_that_keeps_failing_is_missing_with_its_error() -> None:
     assert past.row is not None
     past.row = replace(past.row, attempts=4, last_error="Traceback\nValueError: it broke", next_run_time=past.now + 5)
     first, behind = past.judged().violations
-    assert (first.count, first.what) == (1, "attempt 4 failed: ValueError: it broke")
-    assert (behind.count, behind.what) == (2, "it waits for the occurrence before it")
+    assert (first.count, first.why) == (
+        1,
+        Why("attempt 4 failed: ValueError: it broke", next_attempt=past.now + 5),
+    )
+    assert (behind.count, behind.why) == (
+        2,
+        Why(
+            "it waits behind an occurrence that failed 4 times, the last error: ValueError: it broke",
+            past.row.next_time,
+            past.now + 5,
+        ),
+    )
+
+
+BEHIND = {
+    "it waits behind an occurrence that failed once, the last error: it broke": {"attempts": 1, "next_run_time": 5.0},
+    "it waits behind an occurrence that is running": {"status": "running", "attempts": 1, "next_run_time": 1e10},
+    "it waits behind an occurrence that is running, after it failed once, the last error: it broke": {
+        "status": "running",
+        "attempts": 2,
+        "next_run_time": 1e10,
+    },
+    "it waits behind an occurrence whose lease has ended, at attempt 1": {"status": "running", "attempts": 1},
+    "it waits behind an occurrence that is running, or waits for a retry": {"status": "leased", "next_run_time": 1e10},
+    "it waits behind an occurrence that cannot be run: no cron": {"problem": "no cron"},
+    "nothing is on record of it": {},
+}
+
+
+@pytest.mark.parametrize(("what", "row"), BEHIND.items())
+def test_what_waits_behind_a_run_says_so_wherever_the_question_begins(what: str, row: dict[str, object]) -> None:
+    past = waiting_past()
+    first = past.there.next_time
+    if "it broke" in what:
+        row = {**row, "last_error": "it broke"}
+    past.row = replace(past.there, **row)  # type: ignore[arg-type]
+    for since in (first + 1, first + 300):
+        verdict = past.judged(since=since)
+        [found] = verdict.violations
+        assert (found.kind, found.time, found.count, found.what) == ("missing", first + 300, 2, what)
+        waits = "behind" in what
+        assert found.why.behind == (first if waits else None)
+        assert found.why.next_attempt == (5.0 if "failed once" in what and "running" not in what else None)
+        assert (verdict.pending, verdict.missing) == (0, 2)
+
+
+def test_what_waits_behind_a_run_that_is_paused_has_no_next_attempt() -> None:
+    past = waiting_past()
+    past.row = replace(
+        past.there, attempts=1, last_error="it broke", next_run_time=NEVER, paused_from=past.now - 5, paused_until=None
+    )
+    verdict = past.judged(since=past.there.next_time + 1)
+    assert [found.why for found in verdict.violations] == [
+        Why("it waits behind an occurrence that failed once, the last error: it broke", past.there.next_time)
+    ]
+
+
+def test_what_waits_behind_an_extra_run_says_so() -> None:
+    past = waiting_past()
+    row = past.there
+    past.row = replace(
+        with_regular(row, row), next_time=row.next_time - 7, extra=row.next_time - 7, attempts=2, last_error="it broke"
+    )
+    [found] = past.judged().violations
+    assert (found.count, found.what) == (
+        3,
+        "it waits behind an extra run that failed 2 times, the last error: it broke",
+    )
+    assert (found.why.behind, found.why.next_attempt) == (row.next_time - 7, row.next_run_time)
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "none"])
+def test_what_the_policy_will_pass_over_is_pending_wherever_the_question_begins(catch_up: str) -> None:
+    past = waiting_past()
+    past.row = replace(past.there, status="running", attempts=1, next_run_time=past.now + 5, policy=Policy(catch_up))
+    verdict = past.judged(since=past.there.next_time + 1)
+    assert (verdict.running, verdict.pending, verdict.violations) == (0, 2, [])
 
 
 def test_a_table_that_does_not_tell_a_run_from_a_retry_proves_nothing() -> None:

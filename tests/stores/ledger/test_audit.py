@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from psched.audit import Verdict
+from psched.audit import Verdict, Why
 from psched.backends import open_stores
 from psched.ledger import Entry
 from psched.model import ScheduleRow
@@ -110,6 +110,21 @@ def test_a_run_in_progress_is_no_violation_and_a_failure_is(
     assert (verdict.running, verdict.expected, verdict.violations) == (1, 1, [])
     assert found(failing) == [("missing", time, 1)]
     assert failing.violations[0].what == "attempt 1 failed: ValueError: it broke"
+
+
+def test_what_waits_behind_a_failing_occurrence_says_so(bare: Bench, schedules: ScheduleCollection, begin: int) -> None:
+    schedules.add("key", "t", cron="0 * * * *", next_time=begin)
+    task = schedules.poll()
+    assert task is not None
+    task.retry(500, error="Traceback\nValueError: it broke")
+    verdict = judged(schedules, begin + 1, begin + 2 * HOUR)
+    assert found(verdict) == [("missing", begin + HOUR, 2)]
+    [waiting] = verdict.violations
+    if bare.compat:
+        assert waiting.why == Why("it waits behind an occurrence that is running, or waits for a retry", begin)
+        return
+    what = "it waits behind an occurrence that failed once, the last error: ValueError: it broke"
+    assert waiting.why == Why(what, begin, schedules["key"].metadata().next_run_time)
 
 
 def test_what_was_skipped_without_right_is_accused(
