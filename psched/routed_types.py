@@ -16,14 +16,19 @@ _FRESH = 2.0
 _SHARE = 0.05
 """How much of its time a busy worker spends on looking for types, at the most."""
 _ALWAYS = 64
-"""Up to so many exact names are told to the store whether they have rows or not, so that a new row is found at once."""
+"""Up to so many exact names are told to the store whether they have rows or not, so that a new row is found at once.
+
+More than that only once they have rows, unless exact names are all that is accepted.
+"""
 
 
 class RoutedTypes:
     """Polls one source for the types that a filter accepts. Safe to use from several threads.
 
-    A filter that accepts everything limits nothing, and costs nothing. Otherwise the types are looked up whenever the
-    worker asks when something is due, so an idle one knows every new type; a busy one looks every few seconds.
+    A filter that accepts everything limits nothing, and costs nothing. For exact names only the store is asked for
+    these, however many other types there are. Otherwise the types are looked up among those that have rows. Either is
+    done whenever the worker asks when something is due, so an idle one knows every new type; a busy one looks every few
+    seconds.
     """
 
     def __init__(self, source: Source, wanted: TypeFilter, clock: Clock = monotonic) -> None:
@@ -32,7 +37,8 @@ class RoutedTypes:
         self._store = source.store
         self._clock = clock
         self._lock = threading.Lock()
-        self._always = wanted.names if len(wanted.names) <= _ALWAYS else frozenset()
+        is_named = wanted.is_exact or len(wanted.names) <= _ALWAYS
+        self._always = wanted.names if is_named else frozenset()
         self._present: Collection[str] = tuple(sorted(self._always))
         self._look_at: float | None = None
         """When a busy worker looks for types again; None: it has rested since it looked."""
@@ -76,11 +82,15 @@ class RoutedTypes:
         return self._present
 
     def _look(self) -> float | None:
-        """Find the types that are there, and return in how many seconds a row of an accepted one is due."""
+        """Find the accepted types that are there, unless all are known, and tell when a row of these is due."""
         begun = self._clock()
-        heads = {type_: wait for type_, wait in self._store.due_by_type().items() if self.wanted.accepts(type_)}
+        if self.wanted.is_exact:
+            present, wait = self._present, self._store.next_due(self._present)
+        else:
+            heads = {type_: due for type_, due in self._store.due_by_type().items() if self.wanted.accepts(type_)}
+            present, wait = tuple(sorted(self._always | heads.keys())), min(heads.values(), default=None)
         now = self._clock()
         with self._lock:
-            self._present = tuple(sorted(self._always | heads.keys()))
+            self._present = present
             self._look_at = now + max(_FRESH, (now - begun) / _SHARE)
-        return min(heads.values(), default=None)
+        return wait

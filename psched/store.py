@@ -145,7 +145,8 @@ class LeaseStore(Protocol):
 
         0.0 when one is due now. The end of a lease counts, too: the row is due then unless it is settled before. Of
         `types` only, or of those that `accepts` accepts (as for `acquire`). It need not be ours to have: others may be
-        faster, or its user at his limit.
+        faster, or its user at his limit. What it costs grows with the number of `types`, not with that of the others.
+        A store may go by what it saw when it acquires rows of some types.
         """
         ...
 

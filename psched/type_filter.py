@@ -59,6 +59,13 @@ class TypeFilter:
         served = [glob for glob in self.served if _WILDCARDS.isdisjoint(glob)]
         return frozenset(name for name in (*routed, *served) if self.accepts(name))
 
+    @cached_property
+    def is_exact(self) -> bool:
+        """Whether it accepts no types but `names`."""
+        is_routed_by_name = self.routes is not None and not self._expressions
+        is_served_by_name = bool(self.served) and all(_WILDCARDS.isdisjoint(glob) for glob in self.served)
+        return is_routed_by_name or is_served_by_name
+
     def describe(self) -> str:
         """Return for people what it accepts."""
         routes = ["any type"] if self._routes_everything else sorted(map(_shown, self.routes or ()))

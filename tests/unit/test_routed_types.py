@@ -20,6 +20,7 @@ class Table:
         self.keeps_types = keeps_types
         self.heads: dict[str, float] = {}
         self.looks = 0
+        self.asked: list[Collection[str]] = []
         self.named: list[Collection[str] | None] = []
         self.accepts: Callable[[str], bool] | None = None
         self.now = 0.0
@@ -32,9 +33,14 @@ class Table:
         self.looks += 1
         return self.heads
 
-    def next_due(self, types: object = None, accepts: Callable[[str], bool] | None = None) -> float:
+    def next_due(
+        self, types: Collection[str] | None = None, accepts: Callable[[str], bool] | None = None
+    ) -> float | None:
         self.accepts = accepts
-        return 7.0
+        if types is None:
+            return 7.0
+        self.asked.append(types)
+        return min((self.heads[type_] for type_ in types if type_ in self.heads), default=None)
 
     def poll_multi(
         self, limit: int, types: Collection[str] | None = None, ahead: bool = False, accepts: Any = None
@@ -79,8 +85,49 @@ def test_exact_names_are_named_whether_they_have_rows_or_not(table: Table) -> No
     assert table.looks == 0
 
 
-def test_many_names_are_named_once_they_have_rows(table: Table) -> None:
-    types = table.of(TypeFilter(tuple(f"type{n}" for n in range(500))))
+@pytest.mark.parametrize(
+    "wanted",
+    [TypeFilter(("b", "a")), TypeFilter(None, ("a", "b")), TypeFilter(("a", "b", "c.d"), ("[ab]",))],
+    ids=["routes", "served", "both"],
+)
+def test_a_worker_that_accepts_exact_names_only_asks_for_these_and_looks_for_no_others(
+    table: Table, wanted: TypeFilter
+) -> None:
+    types = table.of(wanted)
+    table.heads = {"foreign": 0.0, "a": 4.0, "b": 3.0}
+    for _ in range(5):
+        assert types.next_due() == 3.0
+        types.acquire(9)
+        types.acquire(9)
+    assert (table.asked, table.looks) == ([("a", "b")] * 5, 0)
+    assert table.named == [("a", "b")] * 10
+
+
+def test_any_number_of_exact_names_is_told(table: Table) -> None:
+    types = table.of(TypeFilter(tuple(f"type{n:03}" for n in range(500))))
+    assert types.next_due() is None
+    types.acquire(9)
+    assert (len(table.asked[0]), table.looks, table.named) == (500, 0, table.asked)
+
+
+def test_a_busy_worker_asks_for_its_names_every_two_seconds(table: Table) -> None:
+    types = table.of(TypeFilter(("a",)))
+    types.next_due()
+    for _ in range(30):
+        types.acquire(9)
+        table.now += 0.1
+    assert (len(table.asked), table.looks) == (2, 0)
+
+
+def test_a_worker_that_accepts_names_and_more_looks_for_types(table: Table) -> None:
+    table.heads = {"b1": 3.0}
+    for wanted in (TypeFilter(("a", re.compile("^b"))), TypeFilter(None, ("a", "b*"))):
+        assert table.of(wanted).next_due() == 3.0
+    assert (table.asked, table.looks) == ([], 2)
+
+
+def test_many_names_beside_an_expression_are_named_once_they_have_rows(table: Table) -> None:
+    types = table.of(TypeFilter((*(f"type{n}" for n in range(500)), re.compile("^b"))))
     table.heads = {"type7": 0.0, "foreign": 0.0}
     types.next_due()
     types.acquire(9)

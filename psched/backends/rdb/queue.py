@@ -82,7 +82,7 @@ class RdbTaskStore(RdbLeaseStore):
     ) -> builtins.list[Claim]:
         return [
             self._claimed(row)
-            for row in self._leases.acquire(limit, alive_time, types, self._type_heads.is_crowded(types), askers)
+            for row in self._leases.acquire(limit, alive_time, types, self._is_crowded(types), askers)
         ]
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:

@@ -48,6 +48,8 @@ class RdbLeaseStore(SqlStore):
         self._due_times = due_times
         self.nodes: Nodes | None = RdbNodes(database, self._rows.name)
         self._type_heads = TypeHeads(database, self._rows)
+        self._due_types: frozenset[Any] | None = None
+        """Types that were due at the last look, at least those of the first rows; None before there was one."""
         self._claimed = claimed
 
     def prepare(self, types: Collection[str] | None = None) -> None:
@@ -84,18 +86,29 @@ class RdbLeaseStore(SqlStore):
         accepts: Accepts | None = None,
     ) -> list[Claim]:
         """Lease up to `limit` due rows, earliest first."""
-        return [
-            self._claimed(row)
-            for row in self._leases.acquire(limit, alive_time, types, self._type_heads.is_crowded(types))
-        ]
+        return [self._claimed(row) for row in self._leases.acquire(limit, alive_time, types, self._is_crowded(types))]
 
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
         """Return in how many seconds the earliest row is due; None when there is none."""
-        return self._due_times.next_due(types)
+        found = self._due_times.look(types)
+        if types:
+            self._due_types = found.first_types
+        return found.wait
 
     def due_by_type(self) -> Mapping[str, float]:
         """Return in how many seconds the earliest row of each type is due."""
-        return self._type_heads.due_by_type()
+        heads = self._type_heads.due_by_type()
+        self._due_types = frozenset(type_ for type_, wait in heads.items() if wait == 0)
+        return heads
+
+    def _is_crowded(self, types: Collection[str] | None) -> bool:
+        """Tell whether rows of other types were due at the last look, or nobody has looked yet.
+
+        A worker looks whenever it finds nothing more to do, and every few seconds while it is busy. Rows that are due
+        and not its own are the first ones then, since it has taken those before them.
+        """
+        due = self._due_types
+        return types is not None and (due is None or not due <= frozenset(types))
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now; None for those that are lost."""

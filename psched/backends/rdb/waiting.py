@@ -2,12 +2,13 @@
 
 Of schedules the earliest row is the first of an index. A queue's rows are in order within each band only, so the first
 rows of all bands are compared; one statement looks at those of the bands that are known, and for others in between.
+However many types are asked for, they are told in one parameter: databases limit the columns and terms of a statement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -19,17 +20,19 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
+    column,
     func,
+    literal_column,
     select,
-    union_all,
 )
 
-from psched.backends.rdb.claiming import type_parameters
+from psched.backends.rdb.claiming import types_parameter
 from psched.backends.rdb.tables import USER_BAND
 from psched.backends.sql.fields import LAST_SECOND
 from psched.dialects.base import Dialect, now_ms
 from psched.dialects.database import Database
 from psched.dialects.given import Compiled
+from psched.dialects.insertion import as_parameter, rows_in
 from psched.dialects.once import once
 
 _LAST_MS = LAST_SECOND * 1000
@@ -37,11 +40,23 @@ _ABOVE_ALL = 2 * USER_BAND
 _BELOW_ALL = -2 * USER_BAND
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look at the earliest rows found.
+
+    `wait`: the seconds until something is due, 0.0 when it is; None when nothing is stored. `first_types`: the types
+    of the rows that are due and the first in their order, whatever types were asked for; none unless some were.
+    """
+
+    wait: float | None
+    first_types: frozenset[Any] = frozenset()
+
+
 class DueTimes(Protocol):
     """Knows how long nothing will be due in one table. Safe to use from several threads."""
 
-    def next_due(self, types: Collection[str] | None) -> float | None:
-        """Return the seconds until something is due, 0.0 when it is; None when nothing is stored."""
+    def look(self, types: Collection[str] | None) -> Look:
+        """Find out when something is due, of some types only or of any."""
         ...
 
     def never_due(self, most: int) -> list[str]:
@@ -59,18 +74,22 @@ class OneOrder:
     @once
     def _look_at(self, table: Table) -> None:
         self._table = table
-        self._by_types: dict[int | None, Compiled] = {}
+        first = select(table.c.due).order_by(table.c.due, table.c.key).limit(1).scalar_subquery()
+        self._of_any = Compiled(select(first.label("due"), now_ms().label("now")))
+        self._of_types = Compiled(self._statement())
 
-    def next_due(self, types: Collection[str] | None) -> float | None:
-        """Return the seconds until something is due."""
-        count = None if types is None else len(types)
-        if count == 0:
-            return None
-        if count not in self._by_types:
-            self._by_types[count] = Compiled(self._statement(count))
-        statement, values = self._by_types[count], type_parameters(types)
-        ((due, now),) = self._database.run_direct(lambda connection, _: statement.rows(connection, values))
-        return max(0.0, (due - now) / 1000) if isinstance(due, int | float) else None
+    def look(self, types: Collection[str] | None) -> Look:
+        """Find out when something is due."""
+        if types is None:
+            ((due, now),) = self._database.run_direct(lambda connection, _: self._of_any.rows(connection, {}))
+            return Look(_wait([due], now))
+        if not types:
+            return Look(None)
+        values = {"types": types_parameter(tuple(types))}
+        ((due, now, first_type),) = self._database.run_direct(
+            lambda connection, _: self._of_types.rows(connection, values)
+        )
+        return Look(_wait([due], now), _types([first_type]))
 
     def never_due(self, most: int) -> list[str]:
         """Return keys of rows due after the last year; on SQLite also of those whose due time is no number."""
@@ -78,32 +97,16 @@ class OneOrder:
         beyond = select(c.key).where(c.due > _LAST_MS).order_by(c.due, c.key).limit(most)
         return list(self._database.run(lambda connection, _: connection.execute(beyond).scalars().all()))
 
-    def _statement(self, type_count: int | None) -> Select[Any]:
+    def _statement(self) -> Select[Any]:
+        """Return the SELECT of the earliest due time of :types, of the clock, and of the type that is due first."""
         c = self._table.c
-        firsts = [self._first()]
-        if type_count is not None:
-            firsts = [self._first(c.type == bindparam(f"type_{number}")) for number in range(type_count)]
-        due = union_all(*(select(first.scalar_subquery().label("due")) for first in firsts)).subquery()
-        columns: list[ColumnElement[Any]] = [func.min(due.c.due), now_ms()]
-        return select(*columns)
-
-    def _first(self, *conditions: ColumnElement[bool]) -> Select[Any]:
-        c = self._table.c
-        return select(c.due).where(*conditions).order_by(c.due, c.key).limit(1)
-
-
-@dataclass
-class _Found:
-    """What one look at the bands of some types found: the earliest due times, and bands that were not known."""
-
-    now: int
-    heads: list[float] = field(default_factory=list)
-    bands: dict[str | None, tuple[int, ...]] = field(default_factory=dict)
-    more: bool = False
-
-    @property
-    def wait(self) -> float | None:
-        return max(0.0, (min(self.heads) - self.now) / 1000) if self.heads else None
+        given = rows_in("types", [column("given_type", c.type.type)])
+        of_type = _by_type(self._table, select(c.due).where(c.type == given.c.given_type))
+        of_type = of_type.order_by(c.due, c.key).limit(1)
+        earliest = select(func.min(of_type.correlate(given).scalar_subquery())).select_from(given)
+        first = select(c.type).where(c.due <= now_ms()).order_by(c.due, c.key).limit(1)
+        found = [("due", earliest.scalar_subquery()), ("now", now_ms()), ("first_type", first.scalar_subquery())]
+        return select(*(each.label(name) for name, each in found))
 
 
 class ManyBands:
@@ -115,23 +118,30 @@ class ManyBands:
 
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
-        self._known: dict[str | None, tuple[int, ...]] = {}
+        self._known: tuple[int, ...] = ()
         self._look_at(table)
 
     @once
     def _look_at(self, table: Table) -> None:
         self._table = table
-        self._by_shape: dict[tuple[bool, int, int], Compiled] = {}
+        self._by_shape: dict[tuple[int, bool], Compiled] = {}
 
-    def next_due(self, types: Collection[str] | None) -> float | None:
-        """Return the seconds until something is due."""
-        kinds: Sequence[str | None] = [None] if types is None else list(types)
-        while kinds:
-            found = self._look(kinds)
-            self._known.update(found.bands)
-            if not found.more:
-                return found.wait
-        return None
+    def look(self, types: Collection[str] | None) -> Look:
+        """Find out when something is due."""
+        if types is not None and not types:
+            return Look(None)
+        while True:
+            bands = self._known
+            width = 1 << (len(bands) - 1).bit_length() if bands else 0
+            found = self._columns(width, bands, types)
+            now, heads, gaps = found[0], found[1 : width + 1], found[width + 1 : 2 * width + 2]
+            of_types = found[2 * width + 2 :]
+            new = [band for band in gaps if band is not None]
+            live = [band for band, head in zip(bands, heads, strict=False) if head is not None]
+            self._known = tuple(sorted([*live, *new]))
+            if not new:
+                break
+        return Look(_wait(heads if types is None else of_types[:1], now), _types(of_types[1:]))
 
     def never_due(self, most: int) -> list[str]:
         """Return keys of rows in no band that is looked at; in each band, of those that are never due."""
@@ -156,49 +166,56 @@ class ManyBands:
 
         return self._database.run(work)
 
-    def _look(self, kinds: Sequence[str | None]) -> _Found:
-        known = _of_one_width([self._known.get(kind, ()) for kind in kinds])
-        typed, width = kinds[0] is not None, len(known[0])
-        shape = (typed, len(kinds), width)
+    def _columns(self, width: int, bands: Sequence[int], types: Collection[str] | None) -> Sequence[Any]:
+        """Return the only row of `_statement`; where fewer bands are known, one that no row is in comes repeatedly."""
+        shape = (width, types is not None)
         if shape not in self._by_shape:
-            self._by_shape[shape] = Compiled(self._statement([width] * len(kinds), typed))
-        statement, values = self._by_shape[shape], dict(_values(kinds, known))
+            self._by_shape[shape] = Compiled(self._statement(*shape))
+        statement = self._by_shape[shape]
+        padded = (_BELOW_ALL, *bands, *[_ABOVE_ALL] * (width - len(bands) + 1))
+        values: dict[str, Any] = {f"band_{place}": band for place, band in enumerate(padded, start=-1)}
+        if types is not None:
+            values["types"] = types_parameter(tuple(types))
+            values["bands"] = as_parameter([{"given_band": band} for band in bands], ["given_band"])
         (row,) = self._database.run_direct(lambda connection, _: statement.rows(connection, values))
-        now, *numbers = row
-        found = _Found(now)
-        for kind, bands in zip(kinds, known, strict=True):
-            heads, gaps = numbers[: len(bands)], numbers[len(bands) : 2 * len(bands) + 1]
-            numbers = numbers[2 * len(bands) + 1 :]
-            new = [band for band in gaps if band is not None]
-            live = [band for band, head in zip(bands, heads, strict=True) if head is not None]
-            found.heads += [head for head in heads if isinstance(head, int | float)]
-            found.bands[kind] = tuple(sorted([*live, *new]))
-            found.more = found.more or bool(new)
-        return found
+        return row
 
-    def _statement(self, shape: Sequence[int], typed: bool) -> Select[Any]:
-        """Return the SELECT of the clock, and for each type its bands' first due times and the bands in its gaps."""
-        c = self._table.c
-        columns: list[ColumnElement[Any]] = [now_ms()]
-        for number, count in enumerate(shape):
-            of_type = [c.type == bindparam(f"type_{number}")] if typed else []
-            bounds: list[ColumnElement[int]] = [bindparam(f"band_{number}_{place}") for place in range(-1, count + 1)]
-            columns += [self._first(*of_type, c.band == bound) for bound in bounds[1:-1]]
-            columns += [self._last(*of_type, c.band > low, c.band < high) for low, high in pairwise(bounds)]
-        return select(*(column.label(f"column_{place}") for place, column in enumerate(columns)))
+    def _statement(self, width: int, typed: bool) -> Select[Any]:
+        """Return the SELECT of the clock, of so many bands' first due times, and of the bands in the gaps.
 
-    def _first(self, *conditions: ColumnElement[bool]) -> ColumnElement[Any]:
-        """Return the earliest due time. PostgreSQL would read all of them for a plain minimum."""
+        With types also of the earliest due time of :types in :bands, and of the type that is due first in each band.
+        """
         c = self._table.c
-        of_some = (*conditions, c.due.is_not(None))
-        return select(c.due).where(*of_some).order_by(c.due, c.key).limit(1).scalar_subquery()
-
-    def _last(self, *conditions: ColumnElement[bool]) -> ColumnElement[Any]:
-        """Return the highest band."""
-        c = self._table.c
+        bounds: list[ColumnElement[int]] = [bindparam(f"band_{place}") for place in range(-1, width + 1)]
         backwards = (c.band.desc(), c.due.desc(), c.key.desc())
-        of_some = (*conditions, c.due.is_not(None))
-        return select(c.band).where(*of_some).order_by(*backwards).limit(1).scalar_subquery()
+        columns: list[ColumnElement[Any]] = [now_ms()]
+        columns += [self._first(select(c.due).where(c.band == bound), c.due, c.key) for bound in bounds[1:-1]]
+        columns += [
+            self._first(select(c.band).where(c.band > low, c.band < high), *backwards) for low, high in pairwise(bounds)
+        ]
+        if typed:
+            due = select(c.type).where(c.due <= now_ms())
+            columns.append(self._earliest_of_types())
+            columns += [self._first(due.where(c.band == bound), c.due, c.key) for bound in bounds[1:-1]]
+        return select(*(each.label(f"column_{place}") for place, each in enumerate(columns)))
+
+    def _earliest_of_types(self) -> ColumnElement[Any]:
+        c = self._table.c
+        types = rows_in("types", [column("given_type", c.type.type)])
+        bands = rows_in("bands", [column("given_band", c.band.type)]).alias("given_bands")
+        of_both = select(c.due).where(c.type == types.c.given_type, c.band == bands.c.given_band)
+        head = self._first(_by_type(self._table, of_both), c.due, c.key, outer=(types, bands))
+        return select(func.min(head)).select_from(types.join(bands, literal_column("1 = 1"))).scalar_subquery()
+
+    def _first(
+        self, wanted: Select[Any], *order: ColumnElement[Any], outer: Sequence[FromClause] = ()
+    ) -> ColumnElement[Any]:
+        """Return what the first row has of those that are ever due. PostgreSQL would read all of them for a minimum.
+
+        `outer`: what its conditions name of the statement around it.
+        """
+        limited = wanted.where(self._table.c.due.is_not(None)).order_by(*order).limit(1)
+        return (limited.correlate(*outer) if outer else limited).scalar_subquery()
 
 
 class TypeHeads:
@@ -210,7 +227,6 @@ class TypeHeads:
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
         self._write_statement(type(database.dialect), table)
-        self._due: frozenset[str] | None = None
 
     @once
     def _write_statement(self, dialect: type[Dialect], table: Table) -> None:
@@ -225,13 +241,7 @@ class TypeHeads:
             if isinstance(type_, str) and isinstance(due, int | float):  # SQLite may hold anything there
                 wait = max(0.0, (due - now) / 1000)
                 heads[type_] = min(wait, heads.get(type_, wait))
-        self._due = frozenset(type_ for type_, wait in heads.items() if wait == 0)
         return heads
-
-    def is_crowded(self, types: Collection[str] | None) -> bool:
-        """Tell whether rows of other types were due at the last look, or nobody has looked yet."""
-        due = self._due
-        return types is not None and (due is None or not due <= frozenset(types))
 
 
 def _groups(rows: FromClause) -> list[ColumnElement[Any]]:
@@ -274,19 +284,19 @@ def _stepping(dialect: type[Dialect], table: Table) -> Select[Any]:
     return select(heads.c.type, heads.c.due, now_ms())
 
 
-def _of_one_width(known: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return the bands of each type and, up to a power of two of the same number, a band that no row is in.
+def _by_type(table: Table, wanted: Select[Any]) -> Select[Any]:
+    """Return `wanted` so that MariaDB and MySQL use the index that begins with type, which is told by another table.
 
-    So statements are few, whichever types have rows: one for each choice of numbers would fill the memory.
+    They would read a whole band for a type without rows.
     """
-    most = max(len(bands) for bands in known)
-    width = 1 << (most - 1).bit_length() if most else 0
-    return [(*bands, *[_ABOVE_ALL] * (width - len(bands))) for bands in known]
+    return wanted.with_hint(table, f"FORCE INDEX ({table.name}_type_due)", "mysql")
 
 
-def _values(kinds: Sequence[str | None], known: Sequence[tuple[int, ...]]) -> Iterator[tuple[str, Any]]:
-    for number, (kind, bands) in enumerate(zip(kinds, known, strict=True)):
-        if kind is not None:
-            yield f"type_{number}", kind
-        for place, band in enumerate((_BELOW_ALL, *bands, _ABOVE_ALL), start=-1):
-            yield f"band_{number}_{place}", band
+def _wait(dues: Iterable[Any], now: int) -> float | None:
+    """Return the seconds until the earliest of these due times; SQLite may hold anything there."""
+    earliest = min((due for due in dues if isinstance(due, int | float)), default=None)
+    return None if earliest is None else max(0.0, (earliest - now) / 1000)
+
+
+def _types(found: Iterable[Any]) -> frozenset[Any]:
+    return frozenset(type_ for type_ in found if type_ is not None)

@@ -26,7 +26,19 @@ FEW = 400
 WINDOW = 1700
 """The same where users are served: 100 rows are looked at of each of eight types, and some users."""
 
-Submit = Callable[[int, str | None], None]
+Look = Callable[[TaskStore, list[str]], object]
+"""What a worker does when it rests: it looks for all types that have rows, or asks for its own ones."""
+
+
+def look_for_all(store: TaskStore, types: list[str]) -> None:
+    store.due_by_type()
+
+
+def ask_for_own(store: TaskStore, types: list[str]) -> None:
+    store.next_due(types)
+
+
+each_look = pytest.mark.parametrize("look", [look_for_all, ask_for_own])
 
 
 def types_of(count: int) -> list[str]:
@@ -49,15 +61,18 @@ def submit(store: TaskStore, count: int, types: list[str], user: str | None = No
     assert store.submit(new) == []
 
 
+@each_look
 @pytest.mark.parametrize("crowded", [False, True])
 @pytest.mark.parametrize("count", [1, 3, 20])
-def test_rows_of_the_wanted_types_are_taken_earliest_first(ours: QueueBench, crowded: bool, count: int) -> None:
+def test_rows_of_the_wanted_types_are_taken_earliest_first(
+    ours: QueueBench, crowded: bool, count: int, look: Look
+) -> None:
     store, types = ours.queue(), types_of(count)
     submit(store, 30, types)
     ours.submit(store, ["later"], type=types[0], run_at=FAR_OFF)
     if crowded:
         ours.submit(store, [f"foreign{n}" for n in range(30)], type="foreign")
-    store.due_by_type()
+    look(store, types)
     taken = keys_of(store.acquire(12, 100, types))
     if not crowded or count <= 8:
         assert taken == [f"ours{n:03}" for n in range(12)]
@@ -70,8 +85,9 @@ def test_rows_of_the_wanted_types_are_taken_earliest_first(ours: QueueBench, cro
         assert len(store.acquire(50, 100)) == 30
 
 
+@each_look
 @pytest.mark.parametrize("crowded", [False, True])
-def test_priorities_and_users_count_among_the_wanted_types(ours: QueueBench, crowded: bool) -> None:
+def test_priorities_and_users_count_among_the_wanted_types(ours: QueueBench, crowded: bool, look: Look) -> None:
     store, types = ours.queue(), ["a", "b"]
     if crowded:
         for user in (None, "u", "v"):
@@ -79,7 +95,7 @@ def test_priorities_and_users_count_among_the_wanted_types(ours: QueueBench, cro
     for number, type_ in enumerate(types):
         ours.submit(store, [f"{type_}low"], type=type_, run_at=LONG_AGO + number)
         ours.submit(store, [f"{type_}high"], type=type_, run_at=LONG_AGO + number, priority=5)
-    store.due_by_type()
+    look(store, types)
     assert keys_of(store.acquire(3, 100, types)) == ["ahigh", "bhigh", "alow"]
     for user in ("u", "v"):
         keys = [f"{user}{n}" for n in range(6)]
@@ -208,7 +224,7 @@ def test_rows_of_other_types_that_are_due_are_not_read(ours: QueueBench, count: 
     submit(store, 20, types)
     if analysed:
         analyse(ours)
-    store.due_by_type()
+    ask_for_own(store, types)
     store.acquire(1, 100, types)
     with watched(ours) as watch:
         assert len(store.acquire(10, 100, types)) == 10
@@ -229,7 +245,7 @@ def test_nor_are_those_of_users(ours: QueueBench, count: int, analysed: bool) ->
     submit(store, 20, types, "user")
     if analysed:
         analyse(ours)
-    store.due_by_type()
+    ask_for_own(store, types)
     taken = keys_of(store.acquire(1, 100, types))
     with watched(ours) as watch:
         taken += keys_of(store.acquire(10, 100, types))
@@ -249,12 +265,31 @@ def test_where_no_others_are_due_rows_are_read_in_their_order_by_one_statement(
     ours.submit(store, ["foreign"], type="foreign", run_at=FAR_OFF)
     if analysed:
         analyse(ours)
-    store.due_by_type()
+    ask_for_own(store, types)
     store.acquire(1, 100, types)
     with watched(ours) as watch:
         assert keys_of(store.acquire(10, 100, types)) == [f"ours{n:03}" for n in range(1, 11)]
     assert len(watch.statements) == (3 if ours.database == "mysql" else 1), watch.statements
     see_that_few_rows_were_read(watch, FEW + count)
+
+
+@pytest.mark.new_table
+@pytest.mark.parametrize("count", [1, 50])
+@pytest.mark.parametrize("ours", DATABASES, indirect=True)
+def test_rows_are_read_in_their_order_again_once_the_others_are_gone(ours: QueueBench, count: int) -> None:
+    store, types = ours.queue(), types_of(count)
+    ours.submit(store, ["foreign"], type="foreign", run_at=LONG_AGO)
+    submit(store, 100, types)
+    ask_for_own(store, types)
+    with watched(ours) as watch:
+        store.acquire(10, 100, types)
+    assert any("type = " in text for text in watch.statements), watch.statements
+    store.delete("foreign")
+    ask_for_own(store, types)
+    with watched(ours) as watch:
+        assert len(store.acquire(10, 100, types)) == 10
+    assert len(watch.statements) == (3 if ours.database == "mysql" else 1), watch.statements
+    assert not any("type = " in text for text in watch.statements), watch.statements
 
 
 def see_that_few_rows_were_read(watch: Watch, few: int) -> None:
