@@ -6,9 +6,20 @@ from collections.abc import Iterable
 
 from psched.errors import NotSupportedError
 from psched.model import NewSchedule, Policy, Rule, ScheduleRow
-from psched.payload import check_key
-from psched.rules import Terms, check_enqueued_key, check_time, checked_policy, checked_rule, checked_type, first_match
+from psched.payload import check_key, object_of
+from psched.rules import (
+    Terms,
+    check_delay,
+    check_enqueued_key,
+    check_texts,
+    check_time,
+    checked_policy,
+    checked_rule,
+    checked_type,
+    first_match,
+)
 from psched.store import ScheduleStore
+from psched.suggest import shown
 
 _ALL = Policy()
 
@@ -29,6 +40,8 @@ class NewRows:
         return [self._row(new) for new in schedules]
 
     def _row(self, new: NewSchedule) -> ScheduleRow:
+        if not isinstance(new, NewSchedule):
+            raise ValueError(f"schedules must be of psched.NewSchedule, got {shown(new)}")
         policy = self._policy(new)
         for name, time in (("next_time", new.next_time), ("next_run_time", new.next_run_time)):
             if time is not None:
@@ -38,7 +51,7 @@ class NewRows:
         return ScheduleRow(
             check_key(new.key),
             checked_type(new.type),
-            new.data if isinstance(new.data, dict) else dict(new.data),
+            object_of(new.data),
             "waiting",
             rule=rule,
             next_time=first,
@@ -48,6 +61,8 @@ class NewRows:
 
     def _rule_and_first(self, new: NewSchedule) -> tuple[Rule, int]:
         """Return its rule and its first occurrence, found once for all that are alike."""
+        check_texts(new.cron, self._timezone if new.timezone is None else new.timezone)
+        check_delay(new.delay)
         said = (new.cron, new.timezone, new.delay, new.delay.__class__, new.next_time)
         known = self._known.get(said)
         if known is None:

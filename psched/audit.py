@@ -40,7 +40,7 @@ MOVED = "moved"
 GRACE = 10.0
 """Seconds for which an occurrence that has come may be without a worker: it is pending and not yet missing."""
 _ASKED = 60.0
-"""Seconds by which the time of an extra run may come before run-now is on record."""
+"""Seconds by which the time of an extra run may differ from when run-now is on record."""
 _EARLY = 1.0
 """Seconds by which the recorded begin of a run may differ from the database's clock."""
 _LISTED = 1000
@@ -348,9 +348,7 @@ class _Judge:
     def asked_for(self, row: LedgerRow) -> bool:
         """Tell whether run-now is on record for an extra run."""
         time = row.scheduled_time
-        return any(
-            change.version <= row.version and change.at - _ASKED <= time <= change.at for change in self.run_nows
-        )
+        return any(change.version <= row.version and abs(change.at - time) <= _ASKED for change in self.run_nows)
 
 
 class _Definition:

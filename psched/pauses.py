@@ -14,6 +14,8 @@ from psched.rules import NEVER, first_match, passed_over, regular_of, with_regul
 MOST_PAUSES = 100
 """Pauses before the last one that a row keeps: so often a schedule can be paused while no worker takes it."""
 _RUNNING = "running"
+_AHEAD = 30
+"""Seconds by which the time of an extra run may come after the moment that it was asked for; the audit permits more."""
 
 
 def paused(row: ScheduleRow, now: float, dialect: str) -> ScheduleRow:
@@ -84,6 +86,7 @@ def resumed(row: ScheduleRow, now: float, dialect: str) -> tuple[ScheduleRow, En
 def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
     """Return `row` due at `now`: for its occurrence when that has come, else for an extra one, whose time is now.
 
+    Its time is a second later than that of the last extra run when both would have the same.
     Of an extra run the regular occurrence is kept, and comes after it. Raises ScheduleError while a run is in progress.
     """
     if row.status == _RUNNING:
@@ -91,6 +94,8 @@ def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
     if row.is_extra or _has_come(row, now):
         return replace(row, next_run_time=now, extra=row.next_time, extra_waits=False)
     time = int(now // 1)
+    if row.extra is not None and time <= row.extra < time + _AHEAD:
+        time = row.extra + 1
     return replace(with_regular(row, row), next_time=time, next_run_time=now, extra=time, extra_waits=False)
 
 

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from psched.suggest import shown
@@ -94,6 +94,15 @@ def check_stored(size: int, compressed: bool = False) -> None:
 def byte_length(text: str) -> int:
     """Return how many bytes `text` has as UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
+
+
+def object_of(data: object) -> dict[str, Any]:
+    """Return a JSON object as a dict. Raises ValueError for what is no mapping."""
+    if isinstance(data, dict):
+        return data
+    if not isinstance(data, Mapping):
+        raise ValueError(f"data must be a JSON object (a dict), got {type(data).__name__}")
+    return dict(data)
 
 
 def encode(data: object, max_size: int = MAX_DATA_SIZE) -> str:

@@ -13,9 +13,9 @@ from psched.clock import boottime
 from psched.config import Section
 from psched.errors import AlreadyExistsError, ConfigError, NotFoundError
 from psched.model import NewTask, TaskFilter, TaskRow
-from psched.payload import check_key, encode
+from psched.payload import check_key, encode, object_of
 from psched.retire import Retire, retained
-from psched.rules import check_time
+from psched.rules import check_time, check_types
 from psched.schedules import checked_type
 from psched.source import LeaseTimes, Source
 from psched.store import StoreSettings, TaskStore
@@ -116,10 +116,12 @@ class Queue:
         The lease lasts `alive_time`; a caller that needs longer calls `task.heartbeat()`. `types`: only tasks of these
         types are taken (NotSupportedError on `rdb_compat`).
         """
+        check_types(types)
         return self.source.poll(types)
 
     def poll_multi(self, max_acquire: int = 1, types: Collection[str] | None = None) -> Sequence[Task]:
         """Acquire up to `max_acquire` tasks, in the order in which they are to be run; see `poll`."""
+        check_types(types)
         return self.source.poll_multi(max_acquire, types)
 
     def close(self) -> None:
@@ -184,14 +186,18 @@ class QueuedTask:
 
 def checked_task(task: NewTask) -> NewTask:
     """Return `task`, or raise ValueError that says which of its fields cannot be stored, and why."""
-    encode(dict(task.data))
+    encode(object_of(task.data))
     return storable_task(task)
 
 
 def storable_task(task: NewTask) -> NewTask:
     """Return `task`, of which all but the data was checked: the store refuses what it cannot encode."""
+    if not isinstance(task, NewTask):
+        raise ValueError(f"tasks must be of psched.NewTask, got {shown(task)}")
     check_key(task.key)
     checked_type(task.type)
+    if not isinstance(task.data, Mapping):
+        object_of(task.data)
     if task.run_at is not None:
         check_time("run_at", task.run_at)
     if task.user is not None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import date
 from typing import TypedDict
 
 from psched import cron
 from psched.backoff import check_attempts, check_wait
+from psched.errors import ConfigError
 from psched.ledger import PAUSED, SKIPPED, Entry
 from psched.model import CATCH_UP, Policy, Rule, ScheduleRow
 from psched.payload import MAX_KEY_LENGTH, check_key
@@ -144,18 +146,37 @@ def with_regular(row: ScheduleRow, regular: ScheduleRow) -> ScheduleRow:
     return replace(row, regular_time=regular.next_time, regular_run_time=regular.next_run_time)
 
 
-def first_match(rule: Rule, at: int, dialect: str) -> int:
+def first_match(rule: Rule, at: float, dialect: str) -> int:
     """Return the first occurrence of `rule` at or after `at`, in unix seconds."""
-    return cron.first_time(rule.cron, at, rule.timezone, dialect)
+    return cron.first_time(rule.cron, math.ceil(at), rule.timezone, dialect)
 
 
 def checked_rule(rule: Rule, dialect: str) -> Rule:
     """Return `rule`, or raise ConfigError for its cron or time zone, ValueError for its delay."""
+    check_texts(rule.cron, rule.timezone)
     cron.validate(rule.cron, rule.timezone, dialect)
     check_delay(rule.delay)
     if rule.delay < 0:
         _check_ahead(rule, dialect)
     return rule
+
+
+def check_texts(cron: object, timezone: object) -> None:
+    """Raise ConfigError unless a cron expression and a time zone are text."""
+    if not isinstance(cron, str):
+        raise ConfigError(f"cron must be text like '0 * * * *', got {shown(cron)}")
+    if not isinstance(timezone, str):
+        raise ConfigError(f"timezone must be text like 'Europe/Berlin', got {shown(timezone)}")
+
+
+def check_types(types: object) -> None:
+    """Raise ValueError unless `types`, which limits what is taken, is None or a collection of types."""
+    if types is None:
+        return
+    if isinstance(types, str) or not isinstance(types, Collection):
+        raise ValueError(f"types must be a collection of types like ['report'], got {shown(types)}")
+    for each in types:
+        checked_type(each)
 
 
 def _check_ahead(rule: Rule, dialect: str) -> None:
@@ -169,13 +190,18 @@ def _check_ahead(rule: Rule, dialect: str) -> None:
         )
 
 
+def enqueued_key(key: str, time: int, extra: bool) -> str:
+    """Return the key of the task that an occurrence becomes; that of an `extra` run differs from a regular one's."""
+    return f"{key}@{time}{'.extra' if extra else ''}"
+
+
 def check_enqueued_key(key: str, type: str) -> None:
     """Raise ValueError for a schedule that submits tasks when its key leaves no room for their keys, `<key>@<time>`."""
-    longest = MAX_KEY_LENGTH - len(f"@{int(NEVER)}")
+    longest = MAX_KEY_LENGTH - len(enqueued_key("", int(NEVER), extra=True))
     if ENQUEUED.match(type) and len(key) > longest:
         raise ValueError(
             f"key has {len(key)} characters, but a schedule of the type {type[:40]!r} submits tasks whose keys are the "
-            f"schedule's followed by @ and the time; at most {longest} leave room for that"
+            f"schedule's followed by @ and the time; at most {longest} leave room for that, so shorten it"
         )
 
 

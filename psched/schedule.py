@@ -10,7 +10,7 @@ from psched.errors import NotFoundError, NotSupportedError, ScheduleError
 from psched.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
 from psched.model import Rule, ScheduleRow
 from psched.pauses import paused, resumed, run_now
-from psched.payload import pack
+from psched.payload import object_of, pack
 from psched.rules import (
     Terms,
     check_enqueued_key,
@@ -87,7 +87,7 @@ class Schedule:
             wanted = replace(
                 seen,
                 type=seen.type if type is None else self._checked_type(type),
-                data=seen.data if data is None else dict(data),
+                data=seen.data if data is None else object_of(data),
                 rule=self._ruled(seen.rule, cron, timezone, delay),
                 policy=checked_policy(seen.policy, terms),
             )
@@ -98,7 +98,7 @@ class Schedule:
             if time is not None:
                 check_time(name, time)
         if data is not None:
-            pack(dict(data), max_size=self._store.max_data_size)
+            pack(object_of(data), max_size=self._store.max_data_size)
         if terms:
             self._refuse_without_policies("policies")
         self._compare_and_set(MODIFY, lambda seen: (change(seen), None))

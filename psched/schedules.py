@@ -22,11 +22,12 @@ from psched.errors import ConfigError, NotSupportedError
 from psched.ledger import Change, Ledger, LedgerFilter, LedgerRow
 from psched.model import NewSchedule, ScheduleRow
 from psched.payload import check_key
-from psched.rules import Terms, check_time, checked_rule, checked_type, first_match, moved
+from psched.rules import Terms, check_time, check_types, checked_rule, checked_type, first_match, moved
 from psched.schedule import Schedule
 from psched.schedule_state import ScheduleState, failed_attempts, overdue_after, state_of
 from psched.source import LeaseTimes, Source
 from psched.store import ScheduleStore, StoreSettings, TaskStore
+from psched.suggest import shown
 from psched.task import Task
 
 __all__ = [
@@ -177,6 +178,8 @@ class ScheduleCollection:
         """
         check_time("since", since)
         check_time("until", until)
+        if isinstance(keys, str):
+            raise ValueError(f"keys must be a collection of keys, such as [{shown(keys)}], got {shown(keys)}")
         for key in () if keys is None else keys:
             check_key(key)
         if late is not None:
@@ -264,10 +267,12 @@ class ScheduleCollection:
         It is ours for `alive_time` seconds; renew it with `heartbeat` when it takes longer. `types` limits what is
         taken (NotSupportedError on `rdb_compat`).
         """
+        check_types(types)
         return self.source.poll(types)
 
     def poll_multi(self, max_acquire: int = 1, types: Collection[str] | None = None) -> Sequence[Task]:
         """Acquire up to `max_acquire` due runs, earliest first; see `poll`."""
+        check_types(types)
         return self.source.poll_multi(max_acquire, types)
 
     def feed(self, queue: TaskStore) -> None:

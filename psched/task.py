@@ -19,9 +19,11 @@ from psched.errors import (
     PreemptedError,
     ScheduleError,
 )
-from psched.model import Claim, Lease, NewTask, Row
-from psched.payload import byte_length, check_stored, encode
+from psched.model import Claim, Lease, NewTask, Row, ScheduleRow
+from psched.payload import byte_length, check_stored, encode, object_of
+from psched.rules import enqueued_key
 from psched.settling import Settling
+from psched.suggest import shown
 
 
 class Task:
@@ -90,6 +92,12 @@ class Task:
     def scheduled_time(self) -> int:
         """The occurrence this run is for, in unix seconds; the same at every attempt."""
         return self._row.scheduled_time
+
+    @property
+    def enqueued_key(self) -> str:
+        """The key of the task that this occurrence of a schedule becomes, if its run is to submit one."""
+        extra = isinstance(self._row, ScheduleRow) and self._row.is_extra
+        return enqueued_key(self.key, self.scheduled_time, extra)
 
     @property
     def attempts(self) -> int:
@@ -225,14 +233,16 @@ class Task:
 
         A run whose attempts are used up has failed for good instead: a queue task becomes `failed`, a schedule moves
         on. A queue task that was to be cancelled becomes `cancelled`.
-        `error` is kept with the row for those who look. Raises like `finish`, and ValueError for a wait that is no
-        number of seconds from 0 to 1,000,000,000.
+        `error` is kept with the row for those who look. Raises like `finish`, and ValueError for an error that is no
+        text, or a wait that is no number of seconds from 0 to 1,000,000,000.
         """
         wait = retry_wait.seconds(self.attempts) if isinstance(retry_wait, Backoff) else retry_wait
         if wait is not None:
             check_wait("retry_wait", wait)
         else:
             wait = self._source.retry_seconds(self._row.attempts)
+        if error is not None and not isinstance(error, str):
+            raise ValueError(f"error must be text, such as str(error), got {shown(error)}")
         self._retry_wait, self._failed = wait, error is not None
         self._settle("retried", lambda claim: self._source.retry(claim, wait, error, self._deadline, self.max_attempts))
 
@@ -256,8 +266,9 @@ class Task:
         self._refuse_elsewhere()
         if not self._source.keeps_data:
             raise NotSupportedError(f"{self.key!r} is a schedule, whose data its runs cannot change; queue tasks can")
+        wanted = object_of(changes)
         with self._changing:
-            merged = {**self._data, **changes}
+            merged = {**self._data, **wanted}
             text = encode(merged, self._source.max_data_size)
             if getattr(self._row, "compression", None) is None:
                 check_stored(byte_length(text))

@@ -6,9 +6,10 @@ It takes schedules of the type `enqueue`, and of any that begins with `enqueue.`
 A schedule's data may hold `type` (instead; not on `rdb_compat`, whose data holds the schedule's own), `data` (of the
 tasks; default `{}`), `user`, `max_running`, `priority`, `max_attempts` and `compression`, as for `Queue.submit`.
 
-The task's key is `<schedule>@<scheduled_time>`, so each occurrence is submitted once, whatever dies in between; where
-both tables are in one database, the task is written and the schedule moved on in one transaction. The occurrence is
-over once its task is in the queue: a long task delays no further one.
+The task's key is `<schedule>@<scheduled_time>` (that of an extra run, asked for by run-now, ends with `.extra`), so
+each occurrence is submitted once, whatever dies in between; where both tables are in one database, the task is written
+and the schedule moved on in one transaction. The occurrence is over once its task is in the queue: a long task delays
+no further one.
 """
 
 from __future__ import annotations
@@ -76,4 +77,4 @@ def task_for(occurrence: Task) -> NewTask:
     told["type"] = named if wanted.type is None else wanted.type
     if not told["type"]:
         raise ValueError('the data of this schedule makes no task: it has no "type"; give one, or use enqueue.<type>')
-    return checked_task(NewTask(key=f"{occurrence.key}@{occurrence.scheduled_time}", **told))
+    return checked_task(NewTask(key=occurrence.enqueued_key, **told))

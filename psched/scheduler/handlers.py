@@ -48,7 +48,7 @@ class Tick(Base):
     def run(self) -> None:
         """Submit the task and move on. When the database does not answer, the occurrence comes back in a moment."""
         occurrence = self.task
-        key = f"{occurrence.key}@{occurrence.scheduled_time}"
+        key = occurrence.enqueued_key
         order = Order.of(occurrence.data)
         wanted = checked_task(order.task(key, occurrence.type, occurrence.scheduled_time))
         try:

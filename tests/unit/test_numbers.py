@@ -90,13 +90,13 @@ def test_no_poll_asks_for_it(queue: Queue, value: Any) -> None:
 
 
 def test_a_schedule_whose_tasks_would_have_too_long_keys_is_refused(schedules: ScheduleCollection) -> None:
-    longest = "k" * 242
+    longest = "k" * 236
     schedules.add(longest, "enqueue", cron="0 * * * *")
     for type_ in ("enqueue", "enqueue.report"):
-        with pytest.raises(ValueError, match="at most 242"):
-            schedules.add("k" * 243, type_, cron="0 * * * *")
+        with pytest.raises(ValueError, match="at most 236"):
+            schedules.add("k" * 237, type_, cron="0 * * * *")
     schedules.add("k" * 255, "enqueued", cron="0 * * * *")
-    with pytest.raises(ValueError, match="at most 242"):
+    with pytest.raises(ValueError, match="at most 236"):
         schedules["k" * 255].modify(type="enqueue.report")
 
 
@@ -164,3 +164,61 @@ def test_no_key_type_or_user_is_looked_for_that_cannot_be_stored(
     for question in questions[ask]:
         with pytest.raises(ValueError, match="holds a character that cannot be stored, U.DCFF"):
             question()
+
+
+@pytest.mark.parametrize("data", ["abc", [1, 2], 5])
+def test_no_data_is_stored_that_is_no_object(schedules: ScheduleCollection, queue: Queue, data: Any) -> None:
+    queue.submit("there", "t")
+    task = queue.poll()
+    assert task is not None
+    asked: list[Callable[[], Any]] = [
+        lambda: schedules.add("new", "t", cron="@daily", data=data),
+        lambda: schedules["key"].modify(data=data),
+        lambda: queue.submit("new", "t", data),
+        lambda: task.update_data(data),
+    ]
+    for ask in asked:
+        with pytest.raises(ValueError, match=rf"data must be a JSON object \(a dict\), got {type(data).__name__}"):
+            ask()
+
+
+@pytest.mark.parametrize("value", [5, [], b"@daily"], ids=repr)
+def test_no_expression_or_zone_is_used_that_is_no_text(schedules: ScheduleCollection, value: Any) -> None:
+    asked: list[tuple[str, Callable[[], Any]]] = [
+        ("cron", lambda: schedules.add("new", "t", cron=value)),
+        ("timezone", lambda: schedules.add("new", "t", cron="@daily", timezone=value)),
+        ("cron", lambda: schedules["key"].modify(cron=value)),
+        ("timezone", lambda: schedules["key"].modify(timezone=value)),
+    ]
+    for name, ask in asked:
+        with pytest.raises(ConfigError, match=f"{name} must be text like "):
+            ask()
+
+
+def test_what_is_no_collection_or_no_member_of_it_is_named(schedules: ScheduleCollection, queue: Queue) -> None:
+    anything: Any = schedules, queue
+    schedules_, queue_ = anything
+    asked: dict[str, Callable[[], Any]] = {
+        "schedules must be of psched.NewSchedule, got 'x'": lambda: schedules_.add_many(["x"]),
+        "tasks must be of psched.NewTask, got 'x'": lambda: queue_.submit_many(["x"]),
+        "types must be a collection of types .* got 'report'": lambda: queue_.poll(types="report"),
+        "types must be a collection of types .* got 5": lambda: schedules_.poll(types=5),
+        "type holds a character that cannot be stored": lambda: queue_.poll_multi(1, types=["\udcff"]),
+        "keys must be a collection of keys": lambda: schedules_.audit(0, 1, keys="key"),
+    }
+    for message, ask in asked.items():
+        with pytest.raises(ValueError, match=message):
+            ask()
+
+
+def test_an_error_is_text(queue: Queue) -> None:
+    queue.submit("key", "t")
+    task: Any = queue.poll()
+    with pytest.raises(ValueError, match="error must be text, such as str"):
+        task.retry(error=ValueError("it broke"))
+    task.retry(error="it broke")
+
+
+def test_a_start_between_two_seconds_begins_at_the_next_one(schedules: ScheduleCollection) -> None:
+    start: Any = 2_000_000_000.5
+    assert schedules.add("new", "t", cron="* * * * * *", next_time=start).metadata().next_time == 2_000_000_001

@@ -188,3 +188,16 @@ def test_a_row_keeps_a_hundred_pauses_and_refuses_another() -> None:
 def test_a_rule_that_cannot_be_used_keeps_its_schedule_from_no_pause() -> None:
     row = after(replace(row_of(), rule=Rule("no cron", "UTC"), status="running", settled=False), (200, 300))
     assert paused(row, 400, DIALECT).earlier_pauses == ((200, 300),)
+
+
+def test_the_time_of_an_extra_run_is_after_that_of_the_one_before_in_the_same_second() -> None:
+    times = []
+    row = row_of(Rule("0 * * * *", "UTC"), 3600)
+    for _ in range(3):
+        extra = run_now(row, 100.25)
+        times.append(extra.next_time)
+        row = regular_of(extra)
+    assert times == [100, 101, 102]
+    assert run_now(row, 104.0).next_time == 104
+    ahead = replace(row, extra=700)
+    assert run_now(ahead, 104.0).next_time == 104, "an occurrence that ran ahead of its time is no extra run"

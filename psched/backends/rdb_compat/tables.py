@@ -156,7 +156,7 @@ def data_column(
 def rule_columns(rule: Rule) -> dict[str, Any]:
     """Return what is stored of a rule. Raises ValueError for what this table cannot hold."""
     if rule.delay != int(rule.delay):
-        raise ValueError(f"delay must be whole seconds in this table, got {rule.delay!r}")
+        raise ValueError(f"delay must be whole seconds in this table, got {rule.delay!r}; round it, or use type: rdb")
     return {
         "cron": _fitting("cron", rule.cron, _LONGEST_CRON),
         "timezone": _fitting("timezone", rule.timezone, _LONGEST_TIMEZONE),
@@ -187,13 +187,17 @@ def check_text(name: str, text: str | None) -> None:
 def whole_seconds(name: str, seconds: float) -> int:
     """Return seconds as this table holds them, never less. Raises ValueError beyond its 32 bits."""
     if not abs(seconds) <= _LAST:
-        raise ValueError(f"{name} {seconds!r} does not fit into the 32 bits of this table, which end in 2038")
+        raise ValueError(
+            f"{name} {seconds!r} does not fit into the 32 bits of this table, which end in 2038; type: rdb takes it"
+        )
     return math.ceil(seconds)
 
 
 def _fitting(name: str, text: str, longest: int) -> str:
     if len(text) > longest:
-        raise ValueError(f"{name} has {len(text)} characters; this table holds at most {longest}")
+        raise ValueError(
+            f"{name} has {len(text)} characters; this table holds at most {longest}; shorten it, or use type: rdb"
+        )
     return text
 
 

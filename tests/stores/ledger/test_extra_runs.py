@@ -297,3 +297,17 @@ def test_no_extra_run_is_asked_for_during_a_run(schedules: ScheduleCollection) -
     with pytest.raises(ScheduleError, match="in progress"):
         schedules["key"].run_now()
     assert schedules["key"].metadata() == before
+
+
+def test_extra_runs_asked_for_at_once_have_times_of_their_own(schedules: ScheduleCollection) -> None:
+    schedules.add("key", "t", cron="0 * * * *", next_time=FAR_OFF)
+    begin, times = int(schedules.store.now()), []
+    for _ in range(5):
+        schedules["key"].run_now()
+        task = polled(schedules)
+        times.append(task.scheduled_time)
+        task.finish()
+    assert sorted(set(times)) == times
+    assert [row.scheduled_time for row in schedules.history("key")] == times
+    [verdict] = schedules.audit(begin, begin + 60)
+    assert (verdict.violations, verdict.extra_runs) == ([], 5)

@@ -186,3 +186,20 @@ def test_data_that_makes_no_task_is_told_and_tried_again(
     assert task.outcome == "retried"
     assert fault in str(apart.schedules["s"].metadata().last_error)
     assert apart.keys() == []
+
+
+def test_each_extra_run_has_a_task_of_its_own(feed: Feed) -> None:
+    run(feed.task())
+    if not feed.schedules.store.keeps_policies:
+        with pytest.raises(NotSupportedError, match="extra runs"):
+            feed.schedules["s"].run_now()
+        return
+    for _ in range(3):
+        feed.schedules["s"].modify(next_time=4_000_000_000)
+        feed.schedules["s"].run_now()
+        task = feed.schedules.poll()
+        assert task is not None
+        run(task)
+    keys = feed.keys()
+    assert len(keys) == 4
+    assert sum(key.endswith(".extra") for key in keys) == 3
