@@ -185,6 +185,10 @@ class Dialect:
         """Tell whether a table, or the database file, does not exist."""
         raise NotImplementedError
 
+    def missing_file(self, error: DBAPIError) -> str | None:
+        """Say that the database's file, or its folder, does not exist, and the remedy; None when that is not it."""
+        return None
+
     def is_already_there(self, error: DBAPIError) -> bool:
         """Tell whether a table, column or index that was to be created exists, perhaps since this very moment."""
         raise NotImplementedError

@@ -30,7 +30,7 @@ _DUPLICATE = {sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UN
 
 
 class _NoFile(sqlite3.OperationalError):
-    """There was no file to open. Somebody may have made it by now, so that looking for it says nothing."""
+    """There was no file to open. It may have been created by now, so that looking for it says nothing."""
 
     sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
 
@@ -79,10 +79,18 @@ class Dialect(base.Dialect):
         """Create the file. Raises ConfigError when its folder is not there."""
         if self.ephemeral:
             return
-        folder = Path(str(self.url.database)).parent
-        if not folder.is_dir():
-            raise ConfigError(f"url: the folder {folder} of the SQLite file does not exist; create it, or name another")
+        problem = self._folder_problem()
+        if problem is not None:
+            raise ConfigError(f"url: {problem}")
         self._connect("rwc").close()
+
+    def _folder_problem(self) -> str | None:
+        """Say why the file's folder cannot have it, and the remedy; None when it can."""
+        folder = Path(str(self.url.database)).parent
+        if folder.is_dir():
+            return None
+        found = "is no folder" if folder.exists() else "does not exist"
+        return f"the folder {folder} of the SQLite file {found}; create or mount it, or name another"
 
     def fault(self, error: DBAPIError) -> Fault | None:
         """Return how `error` passes: a database that is locked is tried again."""
@@ -98,6 +106,10 @@ class Dialect(base.Dialect):
     def is_missing_table(self, error: DBAPIError) -> bool:
         """Tell whether a table or the file does not exist."""
         return isinstance(error.orig, _NoFile) or "no such table" in str(error.orig)
+
+    def missing_file(self, error: DBAPIError) -> str | None:
+        """Say that the file, or its folder, did not exist, and the remedy."""
+        return f"url: {error.orig}" if isinstance(error.orig, _NoFile) else None
 
     def is_already_there(self, error: DBAPIError) -> bool:
         """Tell whether a table, column or index exists."""
@@ -118,9 +130,15 @@ class Dialect(base.Dialect):
         try:
             return self._open(mode)
         except sqlite3.OperationalError as error:
-            if not os.path.lexists(str(self.url.database)):
-                raise _NoFile(*error.args) from error
-            return self._open(mode)  # somebody may have created it since
+            path = str(self.url.database)
+            try:
+                os.lstat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                no_file = f"the SQLite file {path} does not exist; name the right one, or create it with: psched init"
+                raise _NoFile(self._folder_problem() or no_file) from error
+            except OSError as failure:
+                raise sqlite3.OperationalError(f"{error}: {path}: {failure.strerror}") from failure
+            return self._open(mode)  # it may have been created since
 
     def _open(self, mode: str) -> sqlite3.Connection:
         path = ":memory:" if self.ephemeral else f"file:{quote(str(self.url.database))}?mode={mode}"

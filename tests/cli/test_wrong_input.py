@@ -8,7 +8,9 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
+from psched import open as open_psched
 from tests.cli.commands import Commands
 
 TIMES = "give unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00"
@@ -195,9 +197,34 @@ def test_only_init_creates_a_sqlite_file(fresh: Commands) -> None:
     assert (fresh.folder / "psched.db").exists()
 
 
-def test_init_in_a_missing_folder_names_the_folder(fresh: Commands) -> None:
-    fresh.use("sqlite:////none/psched.db")
-    assert "the folder /none of the SQLite file does not exist" in fresh.fault("init")
+@pytest.mark.parametrize(("folder", "found"), [("/none", "does not exist"), ("/dev/null", "is no folder")])
+@pytest.mark.parametrize("type_", ["rdb", "rdb_compat"])
+def test_a_missing_folder_is_named_and_no_table(fresh: Commands, type_: str, folder: str, found: str) -> None:
+    url = f"sqlite:///{folder}/psched.db"
+    fresh.configure(f"development:\n  type: {type_}\n  url: {url}\n  schedules: {{}}\n  queue: {{table: q}}\n")
+    expected = f"url: the folder {folder} of the SQLite file {found}; create or mount it, or name another"
+    for command in (("init",), ("list",), ("show", "k"), ADD, ("queue", "list"), ("queue", "submit", "k", "t", "{}")):
+        assert fresh.fault(*command) == expected
+    assert {one["message"] for one in fresh("doctor", "--json").json if not one["ok"]} == {expected}
+
+
+def test_a_missing_file_is_named_with_its_path(fresh: Commands) -> None:
+    fresh.use("sqlite:///../psched.db")
+    expected = (
+        f"url: the SQLite file {fresh.folder}/psched.db does not exist; name the right one, "
+        "or create it with: psched init"
+    )
+    assert fresh.fault("list") == expected
+    [failed] = [one for one in fresh("doctor", "--json").json if not one["ok"]]
+    assert (failed["subject"], failed["message"]) == ("table", expected)
+
+
+def test_a_missing_file_is_named_by_the_error_of_a_statement(psched: Commands) -> None:
+    with open_psched(psched.folder / "etc" / "psched.yml", "development") as schedules:
+        schedules.close()  # its connections, which would keep the file
+        (psched.folder / "psched.db").rename(psched.folder / "elsewhere.db")
+        with pytest.raises(OperationalError, match=f"the SQLite file {psched.folder}/psched.db does not exist"):
+            schedules.add("k", "t", cron="* * * * *")
 
 
 def test_indentation_by_a_tab_is_named(fresh: Commands) -> None:

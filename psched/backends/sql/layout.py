@@ -66,7 +66,7 @@ class Layout:
         except DBAPIError as error:
             if not self._database.dialect.is_missing_table(error):
                 raise
-            return self._is_missing(self._table)
+            return self._database.dialect.missing_file(error) or self._is_missing(self._table)
 
     def diagnose(self) -> Iterator[Finding]:
         """Yield what `psched doctor` shows."""
