@@ -85,7 +85,7 @@ LASTING = [
     exceptions.AuthorizationError("no"),
     exceptions.NoPermissionError("this user has no permissions to run the 'evalsha' command"),
     exceptions.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"),
-    exceptions.ResponseError("NOTABLE the table busy_task does not exist; create it with: psched init"),
+    exceptions.ResponseError("the table busy_task does not exist; create it with: psched init"),
     exceptions.RedisClusterException("Cluster mode is not enabled on this node"),
     ValueError("LOADING"),
 ]

@@ -39,8 +39,11 @@ def test_a_table_of_another_version_is_refused_also_by_who_is_at_work(
         with pytest.raises(ConfigError, match="another version of psched") as found:
             refused()
         assert f"{rows.prefix}*" in str(found.value)
-    with pytest.raises(redis.ResponseError, match="another version of psched"):
+    with pytest.raises(redis.ResponseError) as refusal:
         store.acquire(1, 100)
+    assert str(refusal.value) == (
+        f"the table {bench.table} was made by another version of psched; psched doctor says what to do"
+    )
     assert [finding.ok for finding in store.diagnose()] == [False]
     after = (sorted(rows.client.keys(f"{rows.prefix}*")), rows.client.hgetall(f"{rows.prefix}meta"), bench.raw("key"))
     assert after == before
@@ -57,9 +60,19 @@ def test_schedules_and_a_queue_are_not_taken_for_one_another(bench: Bench, store
     for refused in (queue.check_tables, queue.create_tables):
         with pytest.raises(ConfigError, match="holds no queue but schedules"):
             refused()
-    with pytest.raises(redis.ResponseError, match="holds no queue but schedules"):
+    with pytest.raises(redis.ResponseError) as refusal:
         queue.submit([NewTask("key", "t")])
+    assert str(refusal.value) == f"the table {bench.table} holds no queue but schedules; name another one"
     queue.close()
+
+
+def test_a_table_that_is_gone_is_told_in_plain_words(bench: Bench, store: ScheduleStore) -> None:
+    rows_of(bench).drop()
+    with pytest.raises(redis.ResponseError) as refusal:
+        store.acquire(1, 100)
+    assert str(refusal.value) == (
+        f"the table {bench.table} does not exist; create it with: psched init (a queue's: psched queue init)"
+    )
 
 
 def test_an_old_server_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

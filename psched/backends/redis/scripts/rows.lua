@@ -41,18 +41,18 @@ local function prefix_of(meta)
   return meta:sub(1, -5)
 end
 
--- Says why a table cannot be used, nil when it can.
+-- Says why a table cannot be used, nil when it can. ERR is what clients expect of any error, and do not show.
 local function problem(meta, kind)
   local found = call('HMGET', meta, 'kind', 'layout')
   local name = meta:match(':([^:]*):meta$')
   if not found[1] then
-    return 'NOTABLE the table ' .. name .. ' does not exist; create it with: psched init (a queue\'s: psched queue init)'
+    return 'ERR the table ' .. name .. ' does not exist; create it with: psched init (a queue\'s: psched queue init)'
   end
   if found[1] ~= kind then
-    return 'OTHERTABLE the table ' .. name .. ' holds no ' .. kind .. ' but ' .. found[1]
+    return 'ERR the table ' .. name .. ' holds no ' .. kind .. ' but ' .. found[1] .. '; name another one'
   end
   if found[2] ~= LAYOUTS[kind] then
-    return 'OTHERVERSION the table ' .. name .. ' was made by another version of psched; psched doctor says what to do'
+    return 'ERR the table ' .. name .. ' was made by another version of psched; psched doctor says what to do'
   end
 end
 
