@@ -150,7 +150,8 @@ def read_report(path: Path) -> tuple[int | None, str]:
             if first == second and _named(first[0]) == pid:  # else it is being written
                 return pid, first[1]
             if time.monotonic() >= deadline:
-                raise PidFileError(f"pid file {path} does not say the same for long enough to be read; try again")
+                changing = f"pid file {path} changes faster than it can be read, or its first line is damaged"
+                raise PidFileError(f"{changing}; try again, or: {_how_to_free(path)}")
             time.sleep(_PAUSE)
     return None, ""
 
@@ -264,7 +265,7 @@ def _await_pid(path: Path, descriptor: int) -> int:
             return pid
         _check_lock(descriptor)
         if time.monotonic() >= begun + (_PATIENCE if text else _ENDING):
-            raise PidFileError(f"pid file {path} is locked, but names no process: {text!r}")
+            raise PidFileError(f"pid file {path} is locked, but names no process: {text!r}; {_how_to_free(path)}")
         time.sleep(_PAUSE)
 
 
@@ -273,6 +274,11 @@ def _check_lock(descriptor: int) -> None:
     if _lock(descriptor, fcntl.LOCK_SH, 0):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         raise _EndedError
+
+
+def _how_to_free(path: Path) -> str:
+    """Say what to do about a locked file that does not tell which process is the daemon."""
+    return f"end the process that holds its lock (fuser {path} names it), remove the file, and start the daemon again"
 
 
 @contextmanager
@@ -300,7 +306,8 @@ def _holder(path: Path, descriptor: int) -> Iterator[tuple[int, int | None]]:
                 return
         _check_lock(descriptor)
         if time.monotonic() >= deadline:
-            raise PidFileError(f"pid file {path} names process {pid}, {doubt}; nothing was signalled")
+            wrong = f"pid file {path} names process {pid}, {doubt}; nothing was signalled"
+            raise PidFileError(f"{wrong}; {_how_to_free(path)}")
         time.sleep(_PAUSE)
 
 

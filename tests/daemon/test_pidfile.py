@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import signal
 import stat
 import subprocess
@@ -32,6 +33,7 @@ from psched.daemon.pidfile import (
 from tests.daemon.harness import wait_for
 from tests.lab.absent import not_run
 
+FREE = r"end the process that holds its lock \(fuser .* names it\), remove the file, and start the daemon again"
 _HOLDER = """
 import os, sys, time
 from concurrent.futures import ThreadPoolExecutor
@@ -166,6 +168,16 @@ def test_a_line_that_goes_on_after_the_pid_is_refused_in_the_end(path: Path) -> 
         pytest.raises(PidFileError, match="try again"),
     ):
         read_report(path)
+
+
+@pytest.mark.parametrize("text", ["garbage\n", "", "\0\0\n4711\n", "12 34\n"])
+def test_garbage_in_a_locked_file_is_told_with_what_to_do(path: Path, text: str) -> None:
+    first = text.partition("\n")[0]
+    message = re.escape(f"pid file {path} is locked, but names no process: {first!r}; ") + FREE
+    with _written(path, text):
+        for attempt in (PidFile.acquire, read_running, read_report):
+            with pytest.raises(PidFileError, match=message):
+                attempt(path)
 
 
 @contextmanager
@@ -304,7 +316,9 @@ def test_the_owner_of_a_pid_file_cannot_make_root_signal_another_process(
     path = foreign(f"{target.pid}\n")
     doubt = "does not hold the file's lock" if user == "nobody" else f"runs as {user} while the file is nobody's"
     for attempt in (partial(signal_running, path, signal.SIGKILL), partial(read_running, path)):
-        with pytest.raises(PidFileError, match=f"names process {target.pid}, which {doubt}; nothing was signalled"):
+        with pytest.raises(
+            PidFileError, match=f"names process {target.pid}, which {doubt}; nothing was signalled; {FREE}"
+        ):
             attempt()
     assert target.poll() is None
 
@@ -316,7 +330,7 @@ def test_what_is_no_pid_of_an_ordinary_process_reaches_nobody(
 ) -> None:
     target = victim("nobody")
     path = foreign(content.format(group=os.getpgid(target.pid)))
-    with pytest.raises(PidFileError, match="names no process|which does not run"):
+    with pytest.raises(PidFileError, match=f"(names no process: |which does not run; nothing was signalled; ).*{FREE}"):
         signal_running(path, signal.SIGKILL)
     assert target.poll() is None
 
