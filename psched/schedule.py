@@ -107,22 +107,25 @@ class Schedule:
         check_enqueued_key(self.key, checked_type(type))
         return type
 
-    def pause(self) -> None:
+    def pause(self) -> bool:
         """Let nothing be due until `resume`; a run in progress goes on, and is not tried again meanwhile.
 
-        A run that `run_now` asked for waits, too. Nothing happens when it is paused. Raises NotFoundError,
-        NotSupportedError, and ScheduleError when it was paused a hundred times since its next occurrence came.
+        A run that `run_now` asked for waits, too. Return False, and change nothing, when the schedule was paused
+        already. Raises NotFoundError, NotSupportedError, and ScheduleError when it was paused a hundred times since its
+        next occurrence came.
         """
         self._refuse_without_policies("pauses")
-        self._compare_and_set(PAUSE, lambda seen: (paused(seen, self._store.now(), self._dialect), None))
+        seen = self._compare_and_set(PAUSE, lambda seen: (paused(seen, self._store.now(), self._dialect), None))
+        return not seen.paused
 
-    def resume(self) -> None:
+    def resume(self) -> bool:
         """End the pause: occurrences that came meanwhile are skipped, those that were due before it are caught up.
 
-        Nothing happens when it is not paused. Raises NotFoundError, NotSupportedError.
+        Return False, and change nothing, when the schedule was not paused. Raises NotFoundError, NotSupportedError.
         """
         self._refuse_without_policies("pauses")
-        self._compare_and_set(RESUME, lambda seen: resumed(seen, self._store.now(), self._dialect))
+        seen = self._compare_and_set(RESUME, lambda seen: resumed(seen, self._store.now(), self._dialect))
+        return seen.paused
 
     def run_now(self) -> None:
         """Let a worker run it as soon as can be, paused or not.
@@ -138,12 +141,15 @@ class Schedule:
         if not self._store.keeps_policies:
             raise NotSupportedError(f"{self.key!r}: this store knows no {what}; type: rdb and redis do")
 
-    def _compare_and_set(self, action: str, change: Callable[[ScheduleRow], tuple[ScheduleRow, Entry | None]]) -> None:
+    def _compare_and_set(
+        self, action: str, change: Callable[[ScheduleRow], tuple[ScheduleRow, Entry | None]]
+    ) -> ScheduleRow:
+        """Change the row, and return it as it was before."""
         for _ in range(_TRIES):
             seen = self.metadata()
             wanted, entry = change(seen)
             if self._store.modify(seen, wanted, action, entry):
-                return
+                return seen
         raise ScheduleError(f"{self.key!r}: it changes faster than it can be modified")
 
     def _ruled(self, rule: Rule, cron: str | None, timezone: str | None, delay: float | None) -> Rule:

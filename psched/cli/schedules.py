@@ -17,6 +17,7 @@ from psched.cli.rows import (
     json_line,
     json_lines,
     number,
+    printable,
     schedule_object,
     span,
     write,
@@ -302,10 +303,11 @@ def delete(chosen: Chosen, key: str) -> None:
 def pause(chosen: Chosen, key: str) -> None:
     """Stop running a schedule until `psched resume`.
 
-    A run in progress goes on. Nothing happens when it is paused already.
+    A run in progress goes on. Nothing happens when it was paused already, which is told.
     """
     with opened(chosen) as schedules:
-        schedules[key].pause()
+        if not schedules[key].pause():
+            write([f"{printable(key)} was paused already"])
 
 
 @click.command()
@@ -314,10 +316,12 @@ def pause(chosen: Chosen, key: str) -> None:
 def resume(chosen: Chosen, key: str) -> None:
     """Let a paused schedule run again.
 
-    What came during the pause is skipped, and on record as that; what was due before it is caught up.
+    Occurrences of the time of the pause are skipped, and recorded as skipped; those that were due before it are caught
+    up. Nothing happens when the schedule was not paused, which is told.
     """
     with opened(chosen) as schedules:
-        schedules[key].resume()
+        if not schedules[key].resume():
+            write([f"{printable(key)} was not paused"])
 
 
 @click.command("run-now")

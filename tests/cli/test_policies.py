@@ -31,7 +31,9 @@ def test_a_policy_is_given_and_changed(psched: Commands) -> None:
 
 def test_a_schedule_is_paused_and_resumed(psched: Commands) -> None:
     psched.ok(*ADD)
-    psched.ok("pause", "key")
+    assert psched.ok("resume", "key").out == "key was not paused\n"
+    assert psched.ok("pause", "key").out == ""
+    assert psched.ok("pause", "key").out == "key was paused already\n"
     assert psched.ok("show", "key", "--json").json["paused"] is True
     assert " paused " in psched.ok("list").out
     psched.ok("resume", "key")
