@@ -66,11 +66,15 @@ Accepts = Callable[[str], bool]
 
 
 class Finding(NamedTuple):
-    """One line of `psched doctor`: what was looked at, whether it is well, and what was found or is to be done."""
+    """One line of `psched doctor`: what was looked at, whether it is well, and what was found or is to be done.
+
+    `warning`: it is well enough for the exit code, but somebody should look at it.
+    """
 
     subject: str
     ok: bool
     message: str
+    warning: bool = False
 
 
 class LeaseStore(Protocol):

@@ -24,7 +24,7 @@ from psched.holder import holder_name
 from psched.model import ScheduleRow
 from psched.nodes import Node
 from psched.queue import Queue, open_queue
-from psched.schedule_state import LEASED, RUNNING, WAITING, ScheduleState
+from psched.schedule_state import LEASED, RUNNING, WAITING, ScheduleState, failed_attempts
 from psched.schedules import ScheduleCollection, open_schedules
 from psched.store import Finding, LeaseStore
 from psched.type_filter import mismatch
@@ -42,8 +42,9 @@ def doctor(chosen: Chosen) -> int:
     """Check everything a worker needs.
 
     Configuration, application, database, tables and whether they can be written, indexes, collations, clocks, the tz
-    database and overdue schedules: each is `ok`, or told with what to do; exit code 1 when anything is not. What is
-    said of the queue's section begins with `queue`. --json prints one array of objects with subject, ok and message.
+    database, overdue and failing schedules: each is `ok`, a `warning`, or FAILED with what to do; exit code 1 when
+    anything is FAILED. What is said of the queue's section begins with `queue`. --json prints one array of objects with
+    subject, ok, message and warning.
     """
     findings = []
     for finding in findings_of(chosen):
@@ -114,6 +115,21 @@ def _store_findings(section: Section, collection: ScheduleCollection | Queue) ->
         yield from routing_findings(store)
         if isinstance(collection, ScheduleCollection):
             yield from overdue_findings(collection)
+            yield from failing_findings(collection)
+
+
+def failing_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
+    """Yield how many schedules are failing, late or not, and which has failed most often; nothing when none is."""
+    failing = list(schedules.failing())
+    if not failing:
+        return
+    worst = max(failing, key=lambda row: (failed_attempts(row), -row.next_time))
+    count = f"{len(failing)} schedules fail" if len(failing) > 1 else "1 schedule fails"
+    attempts = failed_attempts(worst)
+    times = f"{attempts} attempts" if attempts > 1 else "1 attempt"
+    error = "" if worst.last_error is None else f", the last error: {error_summary(worst.last_error)}"
+    what = f"{worst.key!r} (type {worst.type!r}) with {times} of its occurrence of {local_time(worst.next_time)}{error}"
+    yield Finding("failing", True, f"{count}; the worst is {what} (psched history --failed lists them)", warning=True)
 
 
 def overdue_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
@@ -196,7 +212,10 @@ def clock_finding(store: LeaseStore) -> Finding:
 
 
 def _line(finding: Finding) -> str:
-    word = f"{'ok' if finding.ok else 'FAILED':<7}"
+    word, colour = (
+        ("FAILED", "red") if not finding.ok else ("warning", "yellow") if finding.warning else ("ok", "green")
+    )
+    word = f"{word:<7}"
     if sys.stdout.isatty():
-        word = click.style(word, fg="green" if finding.ok else "red")
+        word = click.style(word, fg=colour)
     return f"{word} {finding.subject:<14} {printable(finding.message)}"

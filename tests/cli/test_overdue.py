@@ -131,6 +131,26 @@ def test_a_failing_schedule_shows_its_attempts_and_its_error(table: Commands) ->
     assert "late: 3 attempts have failed; the last error: ValueError: it broke; the next one is due 20" in message
 
 
+def test_failing_schedules_are_a_warning_before_they_are_overdue(table: Commands) -> None:
+    for key, attempts in (("often", 3), ("once", 1)):
+        table.ok("add", key, "report", "* * * * *", "{}", "-s", str(int(time.time()) - 60))
+        if not is_compat(table):
+            fail(table, attempts, wait=5000)
+    outcome = table.ok("doctor", "--json")
+    warnings = [one for one in outcome.json if one["warning"]]
+    if is_compat(table):
+        assert warnings == []
+        return
+    [warning] = warnings
+    assert (warning["subject"], warning["ok"]) == ("failing", True)
+    assert warning["message"].startswith(
+        "2 schedules fail; the worst is 'often' (type 'report') with 3 attempts of its occurrence of 20"
+    )
+    assert ", the last error: ValueError: it broke (psched history --failed lists them)" in warning["message"]
+    [line] = [line for line in table.ok("doctor").out.splitlines() if " failing " in line]
+    assert line.split()[0] == "warning"
+
+
 def raised() -> str:
     """Return what is kept of an exception with a cause, whose message has several lines."""
     try:
