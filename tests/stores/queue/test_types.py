@@ -176,6 +176,22 @@ def test_a_forgotten_type_is_known_again_when_a_parked_row_is_preempted(ours: Qu
     assert 100 < store.due_by_type()["b"] <= 1000
 
 
+def test_a_type_whose_rows_wait_for_room_that_a_dead_worker_took_is_seen(ours: QueueBench) -> None:
+    store = ours.queue()
+    for key, type_ in (("a", "a"), ("b", "b"), ("c", "b"), ("of another", "c")):
+        user = "v" if type_ == "c" else "u"
+        ours.submit(store, [key], type=type_, user=user, max_running=1)
+    ours.submit(store, ["long"], type="long", user="v", max_running=1, run_at=LONG_AGO)
+    assert keys_of(store.acquire(1, 100, ["long"])) == ["long"]
+    assert keys_of(store.acquire(1, 0.2, ["a"])) == ["a"]
+    assert store.acquire(1, 100, ["b", "c"]) == []  # on Redis their rows are parked now
+
+    def take_what_is_seen() -> list[str]:
+        return keys_of(store.acquire(5, 100, ["b"])) if store.due_by_type().get("b") == 0.0 else []
+
+    assert eventually(take_what_is_seen) in (["b"], ["c"])
+
+
 @pytest.mark.parametrize("ours", ["redis"], indirect=True)
 def test_a_forgotten_type_rings_for_those_that_take_some_types_when_it_is_known_again(ours: QueueBench) -> None:
     store = ours.queue()
