@@ -18,17 +18,19 @@ _SHARE = 0.05
 _ALWAYS = 64
 """Up to so many exact names are told to the store whether they have rows or not, so that a new row is found at once.
 
-More than that only once they have rows, unless exact names are all that is accepted.
+More than that only once they have rows: names without rows cost an acquire as much as those with.
 """
+_FOREIGN = 2
+"""So many times as many types as hundreds of exact names: if there are more, these are asked for, and no others."""
 
 
 class RoutedTypes:
     """Polls one source for the types that a filter accepts. Safe to use from several threads.
 
     A filter that accepts everything limits nothing, and costs nothing. For exact names only the store is asked for
-    these, however many other types there are. Otherwise the types are looked up among those that have rows. Either is
-    done whenever the worker asks when something is due, so an idle one knows every new type; a busy one looks every few
-    seconds.
+    these, however many other types there are; for hundreds of them once there are far more other types. Otherwise the
+    types are looked up among those that have rows. Either is done whenever the worker asks when something is due, so an
+    idle one knows every new type; a busy one looks every few seconds.
     """
 
     def __init__(self, source: Source, wanted: TypeFilter, clock: Clock = monotonic) -> None:
@@ -37,8 +39,9 @@ class RoutedTypes:
         self._store = source.store
         self._clock = clock
         self._lock = threading.Lock()
-        is_named = wanted.is_exact or len(wanted.names) <= _ALWAYS
+        is_named = len(wanted.names) <= _ALWAYS
         self._always = wanted.names if is_named else frozenset()
+        self._asks_by_name = wanted.is_exact and is_named
         self._present: Collection[str] = tuple(sorted(self._always))
         self._look_at: float | None = None
         """When a busy worker looks for types again; None: it has rested since it looked."""
@@ -84,11 +87,14 @@ class RoutedTypes:
     def _look(self) -> float | None:
         """Find the accepted types that are there, unless all are known, and tell when a row of these is due."""
         begun = self._clock()
-        if self.wanted.is_exact:
+        if self._asks_by_name:
             present, wait = self._present, self._store.next_due(self._present)
         else:
-            heads = {type_: due for type_, due in self._store.due_by_type().items() if self.wanted.accepts(type_)}
+            found = self._store.due_by_type()
+            heads = {type_: due for type_, due in found.items() if self.wanted.accepts(type_)}
             present, wait = tuple(sorted(self._always | heads.keys())), min(heads.values(), default=None)
+            if self.wanted.is_exact and len(found) > _FOREIGN * len(self.wanted.names):
+                present, self._asks_by_name = tuple(sorted(self.wanted.names)), True
         now = self._clock()
         with self._lock:
             self._present = present

@@ -103,11 +103,18 @@ def test_a_worker_that_accepts_exact_names_only_asks_for_these_and_looks_for_no_
     assert table.named == [("a", "b")] * 10
 
 
-def test_any_number_of_exact_names_is_told(table: Table) -> None:
+def test_many_exact_names_are_asked_for_once_there_are_far_more_other_types(table: Table) -> None:
     types = table.of(TypeFilter(tuple(f"type{n:03}" for n in range(500))))
-    assert types.next_due() is None
+    table.heads = {f"foreign{n}": 0.0 for n in range(900)}
+    for _ in range(3):
+        assert types.next_due() is None
+    assert (table.looks, table.asked) == (3, [])
+    table.heads |= {f"further{n}": 0.0 for n in range(900)} | {"type007": 2.0}
+    for _ in range(3):
+        assert types.next_due() == 2.0
     types.acquire(9)
-    assert (len(table.asked[0]), table.looks, table.named) == (500, 0, table.asked)
+    assert (table.looks, len(table.asked)) == (4, 2)
+    assert {len(names) for names in [*table.asked, *table.named]} == {500}
 
 
 def test_a_busy_worker_asks_for_its_names_every_two_seconds(table: Table) -> None:
@@ -126,8 +133,9 @@ def test_a_worker_that_accepts_names_and_more_looks_for_types(table: Table) -> N
     assert (table.asked, table.looks) == ([], 2)
 
 
-def test_many_names_beside_an_expression_are_named_once_they_have_rows(table: Table) -> None:
-    types = table.of(TypeFilter((*(f"type{n}" for n in range(500)), re.compile("^b"))))
+@pytest.mark.parametrize("more", [(), (re.compile("^b"),)], ids=["exact", "beside an expression"])
+def test_many_names_are_named_once_they_have_rows(table: Table, more: tuple[re.Pattern[str], ...]) -> None:
+    types = table.of(TypeFilter((*(f"type{n}" for n in range(500)), *more)))
     table.heads = {"type7": 0.0, "foreign": 0.0}
     types.next_due()
     types.acquire(9)
