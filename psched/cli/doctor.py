@@ -14,7 +14,7 @@ from psched.alarm import Alarms
 from psched.application import load
 from psched.cli.faults import DatabaseError, database_errors
 from psched.cli.options import Chosen, common_options
-from psched.cli.routing import routing_findings
+from psched.cli.routing import LeftToRuby, left_to_ruby, left_to_ruby_finding, routing_findings
 from psched.cli.rows import json_lines, local_time, printable, span, write
 from psched.config import Section, Settings
 from psched.daemon.plan import configured_application
@@ -68,9 +68,9 @@ def findings_of(chosen: Chosen) -> Iterator[Finding]:
     yield application_finding(settings)
     yield Finding("tz database", True, f"{cron.tz_database()} (tzdata); the same on every node, or times differ")
     if settings.schedules is not None:
-        yield from _database_findings(settings.schedules, open_schedules)
+        yield from _database_findings(settings.schedules, open_schedules, left_to_ruby(chosen, settings, "schedules"))
     if settings.queue is not None:
-        for finding in _database_findings(settings.queue, open_queue):
+        for finding in _database_findings(settings.queue, open_queue, left_to_ruby(chosen, settings, "queue")):
             yield finding._replace(subject=f"queue {finding.subject}")
 
 
@@ -91,16 +91,20 @@ def application_finding(settings: Settings) -> Finding:
 
 
 def _database_findings(
-    section: Section, open_section: Callable[[Section, str], ScheduleCollection | Queue]
+    section: Section,
+    open_section: Callable[[Section, str], ScheduleCollection | Queue],
+    left: LeftToRuby | None,
 ) -> Iterator[Finding]:
     try:
         with open_section(section, holder_name("psched-doctor")) as collection:
-            yield from _store_findings(section, collection)
+            yield from _store_findings(section, collection, left)
     except (ConfigError, DatabaseError) as error:
         yield Finding("database", False, str(error))
 
 
-def _store_findings(section: Section, collection: ScheduleCollection | Queue) -> Iterator[Finding]:
+def _store_findings(
+    section: Section, collection: ScheduleCollection | Queue, left: LeftToRuby | None
+) -> Iterator[Finding]:
     store = collection.store
     with database_errors(section, store):
         try:
@@ -113,6 +117,8 @@ def _store_findings(section: Section, collection: ScheduleCollection | Queue) ->
         yield from store.diagnose()
         yield clocks
         yield from routing_findings(store)
+        if left is not None:
+            yield left_to_ruby_finding(left, collection)
         if isinstance(collection, ScheduleCollection):
             yield from overdue_findings(collection)
             yield from failing_findings(collection)

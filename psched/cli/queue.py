@@ -10,7 +10,7 @@ from attrs import evolve
 
 from psched.cli.moments import Count, UnixTime
 from psched.cli.options import Chosen, common_options
-from psched.cli.routing import note_unrouted_types, warn_unless_routed
+from psched.cli.routing import left_to_ruby, note_left_to_ruby, note_unrouted_types, warn_unless_routed
 from psched.cli.rows import (
     Shown,
     compact,
@@ -69,12 +69,15 @@ def list_(chosen: Chosen, status: str | None, type: str | None, user: str | None
     such a row cannot be run).
     """
     with opened_queue(chosen) as tasks:
-        rows = tasks.list(status, type, user)
+        left = left_to_ruby(chosen, chosen.settings("queue"), "queue")
+        found = tasks.list(status, type, user)
+        rows = found if left is None else left.seen(found)
         if chosen.json:
             write(json_lines(task_object(row) for row in rows))
         else:
             write_table(_COLUMNS, rows, _cells, _WIDTHS, _UNCUT)
         note_unrouted_types(tasks.store)
+        note_left_to_ruby(left)
 
 
 def _cells(row: TaskRow, shown: Shown) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import click
 
 from psched.cli.moments import DELAY, NO_BOUND, Count, Seconds, UnixTime
 from psched.cli.options import Chosen, common_options
-from psched.cli.routing import note_unrouted_types, warn_unless_routed
+from psched.cli.routing import left_to_ruby, note_left_to_ruby, note_unrouted_types, warn_unless_routed
 from psched.cli.rows import (
     Shown,
     compact,
@@ -113,21 +113,24 @@ def list_(chosen: Chosen, layout: str) -> None:
     regular_time (while next_time is that of an extra run: the regular occurrence that comes after it).
     """
     with opened(chosen) as schedules:
+        left = left_to_ruby(chosen, chosen.settings(), "schedules")
+        rows = schedules.list() if left is None else left.seen(schedules.list())
         if chosen.json:
             now = schedules.store.now()
-            write(json_lines(schedule_object(row, schedules.state(row, now)) for row in schedules.list()))
+            write(json_lines(schedule_object(row, schedules.state(row, now)) for row in rows))
         elif layout == "perfectsched":
-            write_table(_ORIGINALS, schedules.list(), _original_cells, _ORIGINAL_WIDTHS, _UNCUT)
+            write_table(_ORIGINALS, rows, _original_cells, _ORIGINAL_WIDTHS, _UNCUT)
         else:
             now = schedules.store.now()
             write_table(
                 _COLUMNS,
-                schedules.list(),
+                rows,
                 lambda row, shown: _cells(row, schedules.state(row, now), shown),
                 _WIDTHS,
                 _UNCUT,
             )
         note_unrouted_types(schedules.store)
+        note_left_to_ruby(left)
 
 
 def _cells(row: ScheduleRow, state: ScheduleState, shown: Shown) -> tuple[str, ...]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 
 from psched.config import load
@@ -100,3 +103,43 @@ def test_list_and_doctor_name_types_that_no_live_worker_routes(both: Commands) -
     announce(both, "schedules", "known", "other")
     both.ok("list")
     assert "host/1 routes known, other" in both.ok("doctor").out
+
+
+@pytest.fixture
+def shared(psched: Commands) -> Commands:
+    """A command line on tables that Ruby workers may share, with an application that routes one type."""
+    (psched.folder / "myapp.py").write_text(APPLICATION)
+    table = "type: rdb_compat, url: 'sqlite:///../psched.db'"
+    config = psched.folder / "etc" / "psched.yml"
+    config.write_text(
+        f"development:\n  app: myapp:app\n  include: {psched.folder}\n"
+        f"  schedules: {{{table}, table: schedules}}\n  queue: {{{table}, table: tasks}}\n"
+    )
+    psched.ok("init")
+    psched.ok("add", "ours", "known", "@daily", "{}")
+    psched.ok("queue", "submit", "ours", "known", "{}")
+    return psched
+
+
+def test_on_rdb_compat_list_and_doctor_tell_how_many_schedules_are_left_to_ruby_and_why(shared: Commands) -> None:
+    shared.ok("list")
+    for key, type_ in (("zone", "known"), ("type1", "theirs"), ("type2", "theirs")):
+        warned(shared, "add", key, type_, "@daily", "{}")
+    with closing(sqlite3.connect(shared.folder / "psched.db")) as connection, connection:
+        connection.execute("UPDATE schedules SET timezone = 'Tokyo' WHERE id = 'zone'")
+    for told in (warned(shared, "list"), warned(shared, "list", "--json"), shared("doctor").out):
+        assert "psched leaves 3 of 4 rows to Ruby workers, since it cannot run them ('zone': " in told
+        assert "Tokyo" in told
+        assert "2 of types that the configured application does not route: theirs" in told
+
+
+def test_on_rdb_compat_list_and_doctor_tell_how_many_tasks_are_left_to_ruby_and_why(shared: Commands) -> None:
+    shared.ok("queue", "list")
+    assert "psched leaves none to Ruby workers: it can run all" in shared("doctor").out
+    warned(shared, "queue", "submit", "type", "theirs", "{}")
+    warned(shared, "queue", "submit", "done", "theirs", "{}")
+    shared.ok("queue", "force-finish", "done")
+    why = "(1 of types that the configured application does not route: theirs)"
+    sentence = f"psched leaves 1 of 2 rows to Ruby workers, since it cannot run them {why}"
+    assert warned(shared, "queue", "list") == f"{sentence}\n"
+    assert sentence in shared("doctor").out
