@@ -41,6 +41,7 @@ def busy(pschedd: Pschedd) -> Pschedd:
     pschedd.add("l1", "long")
     pschedd.start()
     pschedd.wait_for("long-began")
+    pschedd.wait_until(lambda: "running l1" in pschedd("status").stdout)  # a worker says so at its next beat
     return pschedd
 
 

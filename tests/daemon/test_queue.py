@@ -36,7 +36,8 @@ def serve(make_daemon: Make) -> Make:
 
     def prepare(processors: int = 1, app: str = "app:app", **section: Any) -> Daemon:
         queue = {"app": "queue_application:app", "task_heartbeat_interval": 0.1, **section}
-        daemon = make_daemon(processors=processors, app=None, schedules={"app": app}, queue=queue)
+        keys = {"processors": processors, "child_kill_interval": 2, "app": None, "schedules": {"app": app}}
+        daemon = make_daemon(**keys, queue=queue)
         shutil.copy(APPLICATION, daemon.folder)
         with queue_of(daemon) as tasks:
             tasks.store.create_tables()

@@ -12,6 +12,7 @@ import pytest
 from psched.daemon.pidfile import read_running
 from psched.daemon.signals import REPLACE_NOW
 from tests.daemon.harness import Daemon, is_alive
+from tests.daemon.test_signals import HEEDED
 
 Make = Callable[..., Daemon]
 
@@ -138,8 +139,9 @@ def test_a_restart_is_refused_while_a_new_master_starts(detached: Daemon) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
-def test_a_stop_reaches_the_old_master_that_still_runs_a_task(detached: Daemon, number: int) -> None:
+def test_a_stop_reaches_the_old_master_that_still_runs_a_task(make_daemon: Make, number: int) -> None:
     """A service manager signals the new master alone, and kills what is left when that has ended."""
+    detached = make_daemon(pid_file="psched.pid", child_kill_interval=HEEDED).start(start_new_session=True)
     detached.add("s1", "heed")
     detached.wait_for_trace("began")
     old = detached.master

@@ -13,6 +13,7 @@ from contextlib import suppress
 import pytest
 
 from tests.daemon.harness import Daemon
+from tests.daemon.test_signals import HEEDED
 
 Make = Callable[..., Daemon]
 
@@ -43,7 +44,7 @@ class Terminal:
 
 @pytest.fixture
 def prepared(make_daemon: Make) -> Daemon:
-    return make_daemon()
+    return make_daemon(child_kill_interval=HEEDED)
 
 
 @pytest.fixture

@@ -28,7 +28,8 @@ SOON = 8.0
 def rarely_polling(make_daemon: Make, url: str, processors: int = 1) -> Iterator[tuple[Daemon, Queue]]:
     """Prepare a daemon whose workers poll rarely, not started yet; a stop at the end is to end the worker's rest."""
     sections = {"schedules": {"app": "app:app"}, "queue": {"app": "queue_application:app", "table": "tasks"}}
-    daemon = make_daemon(url=url, app=None, poll_interval=INTERVAL, processors=processors, **sections)
+    keys = {"poll_interval": INTERVAL, "processors": processors, "child_kill_interval": 2}
+    daemon = make_daemon(url=url, app=None, **keys, **sections)
     shutil.copy(APPLICATION, daemon.folder)
     section = daemon.settings().queue
     assert section is not None

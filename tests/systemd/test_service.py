@@ -6,10 +6,12 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.daemon.harness import wait_for
+from tests.systemd.machine import Machine
 from tests.systemd.service import Service, follow_documents
 
 
@@ -44,7 +46,8 @@ def test_reload_of_a_broken_configuration_fails_and_keeps_everything_running(run
     with pytest.raises(AssertionError, match="Job for pschedd.service failed"):
         running.systemctl("reload")
     assert "processors" in log.read_text()
-    assert "processors: expected a whole number" in running.machine.run("journalctl", "-u", "pschedd", check=False)
+    told = "processors: expected a whole number"
+    wait_for(lambda: told in running.machine.run("journalctl", "-u", "pschedd", check=False), running.explain)
     running.wait_until_active()
     running.forget_traces()
     running.wait_for_trace("short")
@@ -224,12 +227,18 @@ def test_a_pid_file_of_the_service_s_user_makes_logrotate_signal_nobody(service:
             f"umask 027; echo {content} > /run/psched/pschedd.pid; flock --no-fork /run/psched/pschedd.pid sleep 1000"
         )
         machine.run("runuser", "-u", "psched", "--", "sh", "-c", f"({pretend}) >/dev/null 2>&1 &")
-        wait_for(lambda: str(pid_file.stat().st_ino) in machine.run("cat", "/proc/locks"))
+        wait_for(lambda content=content: _is_locked(machine, pid_file) and pid_file.read_text().strip() == content)
         machine.run("sh", "-c", "date > /var/log/psched/psched.log")
         with pytest.raises(AssertionError, match="names no process|does not hold|runs as root"):
             machine.run("logrotate", "--force", "/etc/logrotate.d/psched")
         machine.run("kill", "-0", str(bystander))
         machine.run("runuser", "-u", "psched", "--", "pkill", "-u", "psched", "sleep")
+        wait_for(lambda: not _is_locked(machine, pid_file))
+
+
+def _is_locked(machine: Machine, file: Path) -> bool:
+    """Tell whether a process on the machine holds a lock of this file."""
+    return file.exists() and f":{file.stat().st_ino} " in machine.run("cat", "/proc/locks")
 
 
 def test_pschedd_started_by_root_gives_its_privileges_up_before_it_loads_anything(service: Service) -> None:
