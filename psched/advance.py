@@ -126,7 +126,7 @@ class Advance:
         acquired again as it is now.
         """
         row = cast("ScheduleRow", claim.row)
-        if row.paused and (row.extra_waits or not row.is_asked_for):
+        if self.is_paused(row):
             self._store.park(claim.lease, NEVER, until)
             return True
         entry = passed_over(row, now, self._dialect)
@@ -140,6 +140,11 @@ class Advance:
         number = "many" if entry.count is None else str(entry.count)
         log.info("key=%s skipped %s from %s on: %s", row.key, number, row.next_time, entry.detail)
         return True
+
+    def is_paused(self, row: Row) -> bool:
+        """Tell whether the row waits for the end of a pause, as all do but those that `run_now` asked for since."""
+        schedule = cast("ScheduleRow", row)
+        return schedule.paused and (schedule.extra_waits or not schedule.is_asked_for)
 
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
         """Return what the schedule says, else its type, else the configuration; None while it cannot be run at all.

@@ -59,6 +59,10 @@ class Completion(Protocol):
         """
         ...
 
+    def is_paused(self, row: Row) -> bool:
+        """Tell whether the row waits for the end of a pause: it is neither run nor given up until then."""
+        ...
+
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
         """Return after how many attempts the row has failed, `max_attempts` being its type's; None: never."""
         ...

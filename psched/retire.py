@@ -91,6 +91,10 @@ class Retire:
         """A task is run however late."""
         return False
 
+    def is_paused(self, row: Row) -> bool:
+        """A task is never paused."""
+        return False
+
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
         """Return what the task says, else its type, else the configuration."""
         own = cast("TaskRow", row).max_attempts

@@ -71,7 +71,8 @@ class Sieve:
         together: list[_Unfit] = []
         alone: list[_Unfit] = []
         for one in unfit:
-            (together if self._is_only_retried(one.claim) else alone).append(one)
+            is_one_of_many = _has_usable_lease(one.claim) and self._is_only_retried(one.claim)
+            (together if is_one_of_many else alone).append(one)
         if not self._put_off_together(together):
             alone += together
         for one in alone:
@@ -86,7 +87,9 @@ class Sieve:
         if claim.lease.cancel_requested:
             return _Unfit(claim, None)
         allowed = self._completion.attempts_allowed(row, None) if row.attempts > 1 else None
-        return _Unfit(claim, LOST_ATTEMPTS) if allowed is not None and row.attempts > allowed else None
+        if allowed is None or row.attempts <= allowed or self._completion.is_paused(row):
+            return None
+        return _Unfit(claim, LOST_ATTEMPTS)
 
     def _report(self, key: str, problem: str) -> None:
         if self._reported.get(key) != problem:
@@ -96,9 +99,7 @@ class Sieve:
             log.error("key=%s cannot be run: %s; it is left alone until then", key, problem)
 
     def _is_only_retried(self, claim: Claim) -> bool:
-        """Tell whether nothing but a retry comes of it, so that it can be one of many."""
-        if not _has_usable_lease(claim):
-            return False
+        """Tell whether nothing but a retry comes of it."""
         allowed = self._completion.attempts_allowed(claim.row, None)
         return not claim.lease.cancel_requested and (allowed is None or claim.row.attempts < allowed)
 
@@ -129,9 +130,14 @@ class Sieve:
 
     def _put_off(self, unfit: _Unfit) -> None:
         """Settle a row that is not to be run now: it is tried again later, or ended."""
-        claim = unfit.claim
+        claim, error = unfit
+        outcome = "retried"
         try:
-            outcome = self._retry(claim, None, unfit.error, self._clock())
+            if self._is_only_retried(claim):
+                one = self._retry_of(claim, error)
+                self._store.retry(one.lease, one.wait, one.error, self._clock(), one.counted, one.version)
+            else:
+                outcome = self._retry(claim, None, error, self._clock())
         except RUN_IS_OVER as lost:
             _say_lost(claim, lost)
         except Exception as failure:  # noqa: BLE001 – what was acquired with it can be run all the same

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from psched.advance import Advance
+from psched.backoff import Backoff
 from psched.ledger import RUN_NOW
 from psched.model import Claim, Retry
 from psched.pauses import run_now
@@ -102,6 +104,36 @@ def test_what_could_not_run_waits_unless_it_was_changed_since(
     found = other.acquire(4, 100)
     assert sorted(claim.row.key for claim in found) == ["alone", "one", "two"]
     assert {claim.row.last_error for claim in found} == {"broken"}
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_broken_row_is_put_off_alike_by_itself_and_with_others(
+    store: ScheduleStore,
+    schedules: ScheduleCollection,
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    together: bool,
+    changed: bool,
+) -> None:
+    schedules.add("key", "t", cron="0 * * * *", next_time=LONG_AGO, max_attempts=1)
+    bench.write("key", cron="61 * * * *")
+    retry_many = store.retry_many
+
+    def refused_after_a_change(retries: Sequence[Retry], until: float) -> Any:
+        if changed:
+            schedules["key"].modify(cron="30 * * * *")
+        if together:
+            return retry_many(retries, until)
+        raise TypeError("these cannot be retried together")
+
+    monkeypatch.setattr(store, "retry_many", refused_after_a_change)
+    worker = ScheduleCollection(store, LeaseTimes(300, Backoff(1, 2, 200, 0), 300), Defaults("UTC"))
+    assert [task.attempts for task in worker.source.poll_multi(1, ahead=True)] == [1] * changed
+    row = schedules["key"].metadata()
+    if not changed:
+        assert (row.status, row.attempts) == ("waiting", 0)
+        assert 190 < row.next_run_time - store.now() <= 200
 
 
 def test_a_change_whose_answer_was_lost_is_known_again_whatever_came_of_it_since(

@@ -96,6 +96,41 @@ def test_workers_that_died_have_used_attempts_up(schedules: ScheduleCollection, 
     assert entry.error is not None
 
 
+@pytest.mark.parametrize("ended_by", ["give_back", "itself"])
+def test_while_it_is_paused_no_occurrence_is_given_up(
+    bench: Bench, schedules: ScheduleCollection, store: ScheduleStore, ended_by: str
+) -> None:
+    schedules.add("key", "t", cron="0 * * * *", next_time=LONG_AGO, max_attempts=1)
+    task = polled(schedules)
+    schedules["key"].pause()
+    if ended_by == "give_back":
+        assert store.give_back(str(task.row.node), ["key"], 0) == 1
+    else:
+        bench.make_due("key")
+    assert schedules.poll() is None
+    row = schedules["key"].metadata()
+    assert (row.next_time, row.attempts, row.status) == (FIRST, 1, "waiting")
+    assert row.next_run_time > FAR_OFF
+    assert outcomes(schedules) == []
+    schedules["key"].resume()
+    assert polled(schedules).scheduled_time == FIRST + 3600
+    assert outcomes(schedules) == [("failed", FIRST, 1)]
+    [verdict] = schedules.audit(FIRST, FIRST)
+    assert [violation.kind for violation in verdict.violations] == ["failed"]
+
+
+def test_a_run_that_run_now_asks_for_in_a_pause_is_given_up(
+    schedules: ScheduleCollection, store: ScheduleStore
+) -> None:
+    schedules.add("key", "t", cron="0 * * * *", next_time=FAR_OFF, max_attempts=1)
+    schedules["key"].pause()
+    schedules["key"].run_now()
+    task = polled(schedules)
+    assert store.give_back(str(task.row.node), ["key"], 0) == 1
+    assert schedules.poll() is None
+    assert [entry.outcome for entry in schedules.history("key")] == ["failed"]
+
+
 @pytest.mark.parametrize(("change", "outcome"), [({"max_attempts": 9}, "retried"), ({"data": {"n": 2}}, "failed")])
 def test_a_bound_that_was_changed_during_the_last_attempt_counts(
     schedules: ScheduleCollection, change: dict[str, Any], outcome: str
