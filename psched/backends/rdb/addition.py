@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, Table, bindparam, func, literal_column
@@ -12,7 +13,7 @@ from psched.backends.rdb.nonces import Nonces
 from psched.backends.rdb.records import Records
 from psched.backends.rdb.schedule_rows import alert_at, policy_columns, rule_columns
 from psched.backends.rdb.tables import milliseconds
-from psched.dialects.base import Dialect
+from psched.dialects.base import Dialect, larger_of
 from psched.dialects.database import Database
 from psched.dialects.insertion import Insertion
 from psched.dialects.once import once
@@ -42,7 +43,8 @@ class Addition:
     @once
     def _write_statements(self, dialect: type[Dialect], table: Table, records: Records) -> None:
         told = [table.c[name] for name in _TOLD]
-        self._insertion = Insertion(dialect, table, told, _values, records.adding if dialect.nested_writes else None)
+        values = partial(_values, records.last_version)
+        self._insertion = Insertion(dialect, table, told, values, records.adding if dialect.nested_writes else None)
         self._nonces = Nonces(table)
 
     def add(self, schedules: Sequence[ScheduleRow]) -> list[str]:
@@ -97,8 +99,13 @@ def columns(row: ScheduleRow, max_data_size: int) -> dict[str, Any]:
     return told
 
 
-def _values(told: Mapping[str, ColumnElement[Any]], now: ColumnElement[int]) -> dict[str, ColumnElement[Any]]:
-    """Return the columns of a new row."""
-    times = dict.fromkeys(("fence", "version", "created", "updated"), now)
+def _values(
+    last_version: Callable[[ColumnElement[Any]], ColumnElement[int]],
+    told: Mapping[str, ColumnElement[Any]],
+    now: ColumnElement[int],
+) -> dict[str, ColumnElement[Any]]:
+    """Return the columns of a new row: its version and its fence are later than any that its key has had."""
+    first = larger_of(now, last_version(told["key"]) + 1)
+    times = {"fence": first, "version": first, "created": now, "updated": now}
     catch_up = func.coalesce(told["catch_up"], literal_column("'all'"))
     return {**told, **times, "catch_up": catch_up, "nonce": bindparam("nonce", type_=BigInteger)}

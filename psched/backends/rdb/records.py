@@ -25,7 +25,7 @@ from sqlalchemy import (
 
 from psched.backends.rdb.schedule_rows import entry_columns, optional_milliseconds
 from psched.backends.rdb.tables import milliseconds
-from psched.dialects.base import Dialect, now_ms, now_once
+from psched.dialects.base import Dialect, larger_of, now_ms, now_once
 from psched.dialects.given import Compiled, Told
 from psched.dialects.insertion import as_parameter, rows_in
 from psched.dialects.pairs import Pair
@@ -89,7 +89,9 @@ class Records:
         new = rows_in("new_rows", [column("new_key", schedules.c.key.type)])
         ours = (schedules.c.key == new.c.new_key, schedules.c.nonce == bindparam("nonce", type_=schedules.c.nonce.type))
         self._additions = self._changing(schedules.c.version, given, *ours)
-        self._removal = self._changing(schedules.c.version + 1, given, self._this)
+        # No smaller than a fence that the row has had, so that the next row of its key begins with a larger one.
+        last = larger_of(schedules.c.version, schedules.c.fence)
+        self._removal = self._changing(last + 1, given, self._this)
         c = ledger.c
         self._of_lease = select(c.key).where(
             c.key == bindparam("of_key"),
@@ -125,6 +127,11 @@ class Records:
     def passing(self, connection: Connection, row: ScheduleRow, entry: Entry) -> None:
         """Enter what became of the occurrence in `row`, passed over by a change that has just been written."""
         connection.execute(self._passed, {"lease_key": row.key, **self._parameters(row, entry)})
+
+    def last_version(self, key: ColumnElement[Any]) -> ColumnElement[int]:
+        """Return the last version on record of a schedule with that key, 0 when there is none."""
+        c = self._changes.c
+        return func.coalesce(select(func.max(c.version)).where(c.key == key).scalar_subquery(), 0)
 
     def change(
         self,

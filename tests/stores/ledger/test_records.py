@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from psched.backends.redis.handover import Handover
 from psched.errors import PreemptedError
 from psched.ledger import Entry, Ledger, LedgerFilter, LedgerRow
-from psched.model import Policy, Rule
+from psched.model import Policy, Rule, ScheduleRow
 from psched.store import ScheduleStore
-from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, soon
+from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, new_row, soon
 
 
 def rows(ledger: Ledger, **wanted: Any) -> list[LedgerRow]:
@@ -249,3 +249,39 @@ def test_changes_stay_as_long_as_anything_on_record_was_run_by_them(
         ledger.trim(-1000, 10, 100, None)
     assert [change.type for change in ledger.changes("key")] == ["type2"]
     assert ledger.changes("gone") == []
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_key_that_comes_again_after_the_clock_was_set_back_has_later_versions_and_fences(
+    bench: Bench, store: ScheduleStore, ledger: Ledger, many: bool
+) -> None:
+    bench.add(store, "key")
+    ahead = int(store.now() * 1000) + 60_000
+    bench.write("key", fence=ahead, version=ahead + 3)
+    first = bench.take(store, "key")
+    assert store.advance(first, FAR_OFF, FAR_OFF, soon()) is None
+    store.delete("key")
+    if many:
+        assert store.add_many([new_row("key", {}), new_row("other", {})]) == []
+        store.delete("other")
+    else:
+        bench.add(store, "key")
+    second = bench.take(store, "key")
+    assert second.lease.fence > first.lease.fence
+    assert store.advance(second, FAR_OFF, FAR_OFF, soon()) is None
+    entries = list(ledger.rows(LedgerFilter("key")))
+    assert [(row.scheduled_time, row.fence) for row in entries] == [
+        (LONG_AGO, first.lease.fence),
+        (LONG_AGO, second.lease.fence),
+    ]
+    assert len(list(ledger.rows(LedgerFilter()))) == 2
+    assert [change.action for change in ledger.changes("key")] == ["add", "delete", "add"]
+    row = store.get("key")
+    assert isinstance(row, ScheduleRow)
+    assert row.version == ledger.changes("key")[-1].version > ahead + 3
+
+
+def test_a_key_may_be_added_and_deleted_as_fast_as_one_can(store: ScheduleStore, bench: Bench) -> None:
+    for _ in range(30):
+        bench.add(store, "key")
+        store.delete("key")
