@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from pathlib import Path
 
@@ -60,6 +61,47 @@ def test_listing_tasks_reads_16_mb_at_once(
         answers.clear()
         assert keys_in(store, user="one", status="waiting") == KEYS
         see_that_little_was_read_at_once(answers, most)
+
+
+@pytest.mark.parametrize("due", ["NULL", "'soon'", "CAST(x'ff41' AS TEXT)", "CAST(x'ff41' AS BLOB)", "1e30", "1.5"])
+@pytest.mark.parametrize("type_", STORES)
+def test_schedules_behind_due_times_that_are_none_are_listed(
+    type_: str, due: str, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psched.backends.sql.pages._PAGE", 2)
+    bench = places.bench(type_, "sqlite", tmp_path)
+    bench.make()
+    store = bench.open()
+    keys = [f"key{number}" for number in range(9)]
+    for key in keys:
+        bench.add(store, key)
+    store.close()
+    names = ("timeout", "id") if type_ == "rdb_compat" else ("due", "key")
+    with sqlite3.connect(bench.url.removeprefix("sqlite:///")) as connection:
+        spoil_due_times(connection, bench.table, *names, due)
+    connection.close()
+    store = bench.open()
+    found = list(store.list())
+    assert Counter(row.key for row in found) == Counter(keys)
+    assert sorted(row.key for row in found if row.problem is not None) == ["key3", "key4", "key5"]
+    assert all(f"column {names[0]} should hold an integer" in str(row.problem) for row in found if row.problem)
+    bench.close()
+
+
+def spoil_due_times(connection: sqlite3.Connection, table: str, column: str, key: str, due: str) -> None:
+    """Write `due` into three rows of a table, whose column then takes NULL."""
+    connection.execute("PRAGMA ignore_check_constraints = ON")
+    [sql] = connection.execute("SELECT sql FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    [definition] = [line for line in sql.splitlines() if line.strip().startswith(f"{column} ")]
+    if due == "NULL":
+        connection.execute("PRAGMA writable_schema = ON")
+        lifted = sql.replace(definition, definition.replace("NOT NULL", ""))
+        connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = ?", (lifted, table))
+        connection.commit()
+        [version] = connection.execute("PRAGMA schema_version").fetchone()
+        connection.execute(f"PRAGMA schema_version = {version + 1}")
+    connection.execute(f"UPDATE {table} SET {column} = {due} WHERE {key} IN ('key3', 'key4', 'key5')")
+    connection.commit()
 
 
 @pytest.mark.parametrize("same_time", [True, False])

@@ -99,27 +99,38 @@ class _Keys:
     def __init__(self, first: Select[Any], key: Column[Any], due: Column[Any] | None = None) -> None:
         """`first`: the SELECT of the first page, which names the key `key` and the due time, if there is one, `due`."""
         self._first = first.limit(_PAGE)
-        after_key: ColumnElement[Any] = bindparam("after_key")
-        # The driver of SQLite would take it for a BLOB, which comes behind any text.
-        after_text = cast(bindparam("after_key", type_=LargeBinary), Text)
-        self._next, self._next_of_text = (
-            self._first.where(*_behind(key, due, after)) for after in (after_key, after_text)
-        )
+        self._key = key
+        self._due = due
+        self._next = self._first.where(*_behind(key, due, {}))
 
     def pages(self, database: Database) -> Iterator[list[Any]]:
         """Yield the keys of each page."""
         statement, after = self._first, dict[str, Any]()
         while page := _page(database, statement, after):
             yield [row["key"] for row in page]
-            after = {f"after_{name}": value for name, value in page[-1].items()}
-            statement = self._next_of_text if isinstance(page[-1]["key"], UndecodableText) else self._next
+            last = page[-1]
+            after = {f"after_{name}": value for name, value in last.items() if value is not None}
+            # Only SQLite stores values that are no text in UTF-8, and none in a column that must have one.
+            is_strange = any(value is None or isinstance(value, UndecodableText) for value in last.values())
+            statement = self._first.where(*_behind(self._key, self._due, last)) if is_strange else self._next
 
 
-def _behind(key: Column[Any], due: Column[Any] | None, after: ColumnElement[Any]) -> Sequence[ColumnElement[bool]]:
+def _behind(key: Column[Any], due: Column[Any] | None, last: Mapping[Any, Any]) -> Sequence[ColumnElement[bool]]:
+    """Return what the rows behind `last` meet; empty: behind a row whose values are as they should be."""
+    after_key = _after("key", last.get("key"))
     if due is None:
-        return [key > after]
+        return [key > after_key]
+    if "due" in last and last["due"] is None:  # NULL comes before any value
+        return [or_(due.is_not(None), key > after_key)]
+    after_due = _after("due", last.get("due"))
     # The range stands by itself, since MariaDB uses an index for it, but not for (due, key) > (…, …).
-    return [due >= bindparam("after_due"), or_(due > bindparam("after_due"), key > after)]
+    return [due >= after_due, or_(due > after_due, key > after_key)]
+
+
+def _after(name: str, value: object) -> ColumnElement[Any]:
+    if isinstance(value, UndecodableText):  # the driver of SQLite would take it for a BLOB, which comes behind any text
+        return cast(bindparam(f"after_{name}", type_=LargeBinary), Text)
+    return bindparam(f"after_{name}")
 
 
 class Pages:
