@@ -284,7 +284,7 @@ class Task:
             self._refuse_if_settled("renewed")
             if self._source.extend([self]):
                 self._lost = True
-                raise PreemptedError(f"{self.key!r}: the lease of this run is lost; somebody else may be running it")
+                raise PreemptedError(f"{self.key!r}: the lease of this run is lost; another worker may be running it")
 
     def save(self, until: float) -> None:
         """Write the data if `update_data` changed it, trying until `until`. The caller holds `lock`."""

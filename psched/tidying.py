@@ -44,6 +44,6 @@ class Tidying:
             self._fails = False
         except Exception as error:  # noqa: BLE001 – a poll must not fail for what it does besides
             if not self._fails and not self._store.is_unavailable(error):
-                log.warning("tidying up fails: %s", error)
+                log.warning("deleting old rows failed: %s; retrying", error)
             self._fails = True
         return False

@@ -96,7 +96,7 @@ class Sieve:
             self._reported[key] = problem
             if len(self._reported) > _REMEMBERED:
                 self._reported.popitem(last=False)
-            log.error("key=%s cannot be run: %s; it is left alone until then", key, problem)
+            log.error("key=%s cannot be run: %s; the row is put off", key, problem)
 
     def _is_only_retried(self, claim: Claim) -> bool:
         """Tell whether nothing but a retry comes of it."""
@@ -144,7 +144,7 @@ class Sieve:
             log.warning("key=%s was not put off: %s; it comes back when its lease ends", claim.row.key, failure)
         else:
             if outcome != "retried":
-                log.info("key=%s is %s, and was not run", claim.row.key, outcome)
+                log.info("key=%s was not run; the task is %s now", claim.row.key, outcome)
 
 
 def _has_usable_lease(claim: Claim) -> bool:

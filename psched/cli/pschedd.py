@@ -71,7 +71,7 @@ _ACTIONS: dict[str, Callable[[Invocation], int]] = {
 @click.argument("action", type=click.Choice(list(_ACTIONS)), metavar="ACTION")
 @click.argument("app", nargs=-1)
 def pschedd(action: str, **options: Any) -> int:
-    """Control the psched daemon, or be it.
+    """Control the psched daemon, or run it in the foreground.
 
     \b
     start        go into the background; returns when the workers are up

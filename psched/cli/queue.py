@@ -167,7 +167,7 @@ def cancel_request(chosen: Chosen, key: str) -> None:
 @click.argument("key")
 @common_options()
 def force_finish(chosen: Chosen, key: str) -> None:
-    """Retire a task as finished. Whoever runs it is told that it was preempted."""
+    """Retire a task as finished. A run in progress is told that it was preempted."""
     with opened_queue(chosen) as tasks:
         tasks[key].force_finish()
 
@@ -185,7 +185,7 @@ def retry(chosen: Chosen, key: str) -> None:
 @click.argument("key")
 @common_options()
 def delete(chosen: Chosen, key: str) -> None:
-    """Delete a task, finished or not. Whoever runs it is told that it was preempted."""
+    """Delete a task, finished or not. A run in progress is told that it was preempted."""
     with opened_queue(chosen) as tasks:
         tasks[key].delete()
 

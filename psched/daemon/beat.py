@@ -149,5 +149,5 @@ class Beat(threading.Thread):
         try:
             return act()
         except Exception:
-            log.exception("the beat goes on after an error")
+            log.exception("an error in the heartbeat thread; it goes on")
             return None

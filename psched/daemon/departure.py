@@ -129,4 +129,4 @@ def kill_descendants() -> None:
         except psutil.NoSuchProcess:
             continue
         except psutil.AccessDenied:
-            log.warning("pid %d runs as another user and cannot be killed; it is left behind", process.pid)
+            log.warning("pid %d runs as another user and cannot be killed; the process keeps running", process.pid)

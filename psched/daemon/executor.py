@@ -68,18 +68,18 @@ class Executor:
         self._dead = self._estate.claim()
         job = partial(heir.inherit, settings, self._dead, self._log_file)
         try:
-            self._heir = self._nursery.fork("heir", job)
+            self._heir = self._nursery.fork("lease recovery", job)
         except OSError as error:
             self._failed(f"cannot fork: {error.strerror}", now, last)
         else:
             self._due = now + _LIMIT
-            log.info("%s gives back what %d dead workers held", self._heir, len(self._dead))
+            log.info("%s gives back the leases of %d dead workers", self._heir, len(self._dead))
 
     def _tend(self, child: Forked, now: float, last: bool) -> None:
         if child.gone:
             self._heir = None
             if not child.gave_back:
-                self._failed(child.why or f"the heir {child.end}", now, last)
+                self._failed(child.why or f"the process for it {child.end}", now, last)
         elif now >= self._due:
             child.kill()
             self._due = now + _PAUSE

@@ -35,7 +35,7 @@ class Heir:
 
     def prepare(self) -> None:
         """Open the sections' sources. Raises ConfigError."""
-        self._sites = open_sites(self.settings, holder_name("heir"))
+        self._sites = open_sites(self.settings, holder_name("lease-recovery"))
 
     def run(self) -> None:
         """Give back what each of the dead held in each section. Where one fails the others would, too."""
@@ -72,7 +72,7 @@ class Heir:
 
 def inherit(settings: Settings, dead: Sequence[DeadChild], log_file: Log, ends: ChildEnds) -> int:
     """Be the heir of `dead`; returns the exit code."""
-    child = ChildProcess("heir", settings, ends, log_file)
+    child = ChildProcess("lease recovery", settings, ends, log_file)
     child.begin()
     heir = child.boot(lambda: Heir(settings, dead, ends))
     if heir is None:

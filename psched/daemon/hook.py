@@ -44,7 +44,7 @@ class Hook:
         except (OSError, ValueError) as error:
             failure = one_line(error)
         if failure is not None:
-            log.error("key=%s %s failed: %s; it is run again", key, self._name, failure)
+            log.error("key=%s %s failed: %s; the hook will be run again", key, self._name, failure)
         else:
             log.info("key=%s %s was run for its occurrence %d", key, self._name, time)
         return failure is None

@@ -211,7 +211,7 @@ class Lane:
         self._ear.cover()
         self._vigil.stand_by(seconds)
         if self._failures and self._clock() > self._failed_at + _RECOVERY:
-            self._recovered("a sibling keeps watch")
+            self._recovered("another worker of this host polls")
         if not self._failures:
             self.trouble = None
         return True
@@ -305,5 +305,5 @@ class Lane:
     def _unheard(self, error: Exception) -> None:
         """Say that the database cannot call; of one that does not answer the polls tell more."""
         level = logging.INFO if self.source.store.is_unavailable(error) else logging.WARNING
-        words = "section=%s the database cannot call when there is work: %s; polling every poll_interval instead"
+        words = "section=%s the database cannot notify workers of due rows: %s; polling every poll_interval instead"
         log.log(level, words, self.name, one_line(error))

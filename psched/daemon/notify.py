@@ -93,7 +93,7 @@ class Notifier:
 
     def _warn_once(self, error: OSError) -> None:
         if not self._failed:
-            _log.warning("systemd does not hear us at %s: %s; the daemon goes on", self.address, error)
+            _log.warning("systemd cannot be notified at %s: %s; the daemon goes on", self.address, error)
         self._failed = True
 
 

@@ -196,7 +196,7 @@ def _check_trust(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise PidFileError(f"pid file {path} is not a regular file; name another one (pid_file)")
     if found.st_mode & stat.S_IWOTH:
-        raise PidFileError(f"pid file {path} may be written by anybody; remove it, or chmod o-w")
+        raise PidFileError(f"pid file {path} is writable by every user; remove it, or chmod o-w")
     if os.geteuid() == 0 and found.st_nlink > 1:
         raise PidFileError(f"pid file {path} has {found.st_nlink} hard links; remove it")
 

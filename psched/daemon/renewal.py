@@ -89,7 +89,9 @@ class Renewal:
         for runner in self._runners:
             run = runner.current()
             if run is not None and run.task is task:
-                reason = PreemptedError(f"{task.key!r}: the lease of this run is lost; somebody else may be running it")
+                reason = PreemptedError(
+                    f"{task.key!r}: the lease of this run is lost; another worker may be running it"
+                )
                 run.tell(reason, self._clock())
 
     def _failed(self, source: Source, error: Exception) -> None:

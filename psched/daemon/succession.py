@@ -114,7 +114,7 @@ class Succession:
             return True
         failure = replacement.failure(now)
         if failure is not None:
-            log.error("not replaced: %s; its own words are in the log; this master goes on", failure)
+            log.error("not replaced: %s; the messages of the new master are in the log; this master goes on", failure)
             self.refusal = failure
             self._forget(replacement)
             self._sign()

@@ -78,7 +78,7 @@ class Warden:
         if lane.task_timeout is not None and now >= run.started + lane.task_timeout:
             return TimeoutError(f"{task.key!r} ran longer than task_timeout ({lane.task_timeout:g} s)")
         if task.lease.cancel_requested:
-            return CancelRequestedError(f"{task.key!r}: somebody asked for it to be cancelled")
+            return CancelRequestedError(f"{task.key!r}: its cancellation was requested")
         return None
 
     def _end(self, run: Run, told: float) -> float:

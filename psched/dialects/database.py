@@ -232,7 +232,7 @@ class Database:
         except DBAPIError as error:
             if self.fault(error) is not None:
                 raise
-            log.warning("%s calls no idle worker when rows are due, so they poll: %s", table.name, error.orig)
+            log.warning("%s cannot notify idle workers of due rows, so workers poll: %s", table.name, error.orig)
 
     def open_bell(self, table: str, accepts: Accepts | None = None) -> Bell | None:
         """Return what rings when rows of `table` become due; None where the database calls nobody."""

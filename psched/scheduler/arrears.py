@@ -100,5 +100,5 @@ class Arrears:
                 else:
                     task.release()
             except (IdempotentError, OutcomeUnknownError, PreemptedError) as error:
-                log.info("key=%s somebody else was faster: %s", name, error)
+                log.info("key=%s another instance changed the registration first: %s", name, error)
         return False

@@ -142,7 +142,7 @@ class Engine:
     def _goes_on(self, why: str) -> None:
         """Say once that a handler goes on although its lease is over; nobody can end a thread."""
         if why != self._said:
-            log.warning("%s; it goes on, and somebody else may run it again", why)
+            log.warning("%s; the handler goes on, and another instance may run the task again", why)
         self._said = why
 
     def _prepare(self) -> None:

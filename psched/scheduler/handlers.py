@@ -54,7 +54,7 @@ class Tick(Base):
         try:
             occurrence.finish_by_submitting(wanted)
         except ScheduleError as error:
-            log.info("key=%s somebody else makes it a task: %s", key, error)
+            log.info("key=%s another instance submits this occurrence: %s", key, error)
             occurrence.stop_reason = error
         except Exception as error:
             if not self._is_unavailable(error):

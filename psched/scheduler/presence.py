@@ -80,7 +80,7 @@ class Presence:
         except Exception as error:  # noqa: BLE001 – the next tick tries again, whatever a driver raises
             self._steady = 0
             if not self._failing:
-                log.warning("no sign of this instance can be given: %s; trying again", one_line(error))
+                log.warning("recording that this instance is alive failed: %s; retrying", one_line(error))
             self._failing = True
         else:
             self._failing = False
@@ -98,14 +98,14 @@ class Presence:
             try:
                 self._queue.delete(key)
             except NotFoundError:
-                log.debug("key=%s was removed by somebody else", key)
+                log.debug("key=%s was removed by another client", key)
 
     def leave(self) -> None:
         """Take back the sign. Raises nothing: without it, others wait a moment for what gives no sign any more."""
         try:
             self.sweep([self.key])
         except Exception as error:  # noqa: BLE001 – the instance is on its way out
-            log.info("the sign of this instance stays: %s", one_line(error))
+            log.info("removing the record of this instance failed: %s", one_line(error))
 
     def _renew_or_mend(self) -> None:
         try:

@@ -127,7 +127,7 @@ def test_it_is_not_until_what_the_dead_held_is_given_back(master: Master) -> Non
     master.supervisor._estate.leave([DeadChild("host/1/w9")])
     assert not master.calm
     master.tick()
-    assert master.newest.name == "heir"
+    assert master.newest.name == "lease recovery"
     assert not master.calm
     master.newest.voice.say(pipes.GAVE_BACK)
     master.newest.leave(DONE)

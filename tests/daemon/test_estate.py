@@ -80,7 +80,7 @@ def test_a_stop_does_not_wait_for_a_database_that_does_not_answer(daemon: Daemon
         daemon.signal(signal.SIGTERM)
         daemon.wait_for_log("stopping when the running tasks are done")
         psutil.Process(pid).kill()
-        daemon.wait_for(lambda: "psched: heir idle" in daemon.titles())
+        daemon.wait_for(lambda: "psched: lease recovery idle" in daemon.titles())
         daemon.signal(signal.SIGQUIT)
         assert daemon.end() == 0
         assert "they end by themselves" in daemon.log
@@ -92,7 +92,7 @@ def test_a_worker_that_leaves_by_force_and_holds_nothing_needs_no_heir(daemon: D
     daemon.wait_for_trace("began")
     daemon.stop()
     assert "leaving by force" in daemon.log
-    assert "heir" not in daemon.log
+    assert "lease recovery" not in daemon.log
     assert _is_given_back(daemon)
 
 

@@ -41,4 +41,7 @@ def test_a_stop_waits_for_one_heir_whose_database_does_not_answer_however_many_h
         executor.tick(now, SETTINGS, last=True)
     assert executor.done
     assert len(nursery.heirs) == 1
-    assert "leases of 2 dead workers are not given back: the heir was killed; they end by themselves" in caplog.text
+    assert (
+        "leases of 2 dead workers are not given back: the process for it was killed; they end by themselves"
+        in caplog.text
+    )

@@ -105,5 +105,5 @@ def test_a_manager_that_is_gone_is_logged_once_and_harms_nothing(
     notifier.ready()
     notifier.watchdog()
     assert [record.getMessage() for record in caplog.records] == [
-        f"systemd does not hear us at {tmp_path / 'nobody'}: [Errno 2] No such file or directory; the daemon goes on"
+        f"systemd cannot be notified at {tmp_path / 'nobody'}: [Errno 2] No such file or directory; the daemon goes on"
     ]

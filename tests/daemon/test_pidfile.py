@@ -245,7 +245,7 @@ def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
 def test_a_file_that_anybody_may_write_is_refused(path: Path) -> None:
     path.write_text("1\n")
     path.chmod(0o666)
-    with pytest.raises(PidFileError, match="may be written by anybody"):
+    with pytest.raises(PidFileError, match="is writable by every user"):
         PidFile.acquire(path)
 
 

@@ -95,7 +95,7 @@ def test_what_the_row_does_not_know_any_more_is_told_to_be_unknown(
     bench: Bench, verb: str, meanwhile: Callable[[Stage], None]
 ) -> None:
     stage = Stage(bench, verb)
-    with pytest.raises(OutcomeUnknownError, match="'key'.*has it"):
+    with pytest.raises(OutcomeUnknownError, match="'key'.* holds it now"):
         stage.lose(lambda: meanwhile(stage))
     assert stage.other.acquire(1, 100) == [], "the other one has the row still"
 
@@ -122,7 +122,7 @@ def test_a_lease_that_was_lost_before_is_told_as_lost_although_the_answer_was_to
     bench.make_due("key")
     stage.take_over()
     before = bench.raw("key")
-    with pytest.raises(PreemptedError, match="'key'.*has it"):
+    with pytest.raises(PreemptedError, match="'key'.* holds it now"):
         stage.lose(lambda: None)
     assert bench.raw("key") == before
 

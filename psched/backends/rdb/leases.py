@@ -324,7 +324,7 @@ def _lost(row: RowMapping | None) -> LostRow | None:
     """Return what became of a row that is not ours."""
     if row is None:
         return None
-    owner = f"{row['node']} has it" if row["status"] == RUNNING else "nobody has it now"
+    owner = f"{row['node']} holds it now" if row["status"] == RUNNING else "no worker holds it now"
     return LostRow(str(row["endings"]), row["nonce"], owner)
 
 

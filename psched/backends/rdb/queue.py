@@ -142,7 +142,7 @@ class RdbTaskStore(RdbLeaseStore):
         self._act(key, [self._statements.preempt], values, lambda _, row: row["claim"] == number)
         row = self._database.run(lambda connection, _: self._row(connection, key))
         if row is None or row["claim"] != number or row["due"] is None:
-            raise NotFoundError(f"{key!r} was taken, retired or deleted by somebody else at the same moment")
+            raise NotFoundError(f"{key!r} was taken, retired or deleted by another process at the same moment")
         return Claim(self._read(row), lease_of(row))
 
     def retry_failed(self, key: str) -> None:

@@ -82,7 +82,7 @@ def refusal(lease: Lease, row: RowMapping | None, uncertain: bool) -> ScheduleEr
             f"{lease.key!r}: the connection was lost while this run was being settled, and somebody else has had the "
             "row since; whether it was settled cannot be found out"
         )
-    return PreemptedError(f"{lease.key!r}: the lease of this run is lost; somebody else has had the row since")
+    return PreemptedError(f"{lease.key!r}: the lease of this run is lost; another worker has acquired the row since")
 
 
 def shows(row: RowMapping, outcome: Mapping[str, Any] | None) -> bool:

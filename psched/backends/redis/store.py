@@ -334,7 +334,7 @@ def judged(lease: Lease, answer: Answer, outcome: str | None, uncertain: bool) -
     if word == b"entered":
         return None if uncertain else finished_before(lease)
     status, node, endings, nonce = (part.decode(errors="replace") for part in answer[1:])
-    owner = f"{node} has it" if status == "running" else "nobody has it now"
+    owner = f"{node} holds it now" if status == "running" else "no worker holds it now"
     return refusal(lease, LostRow(endings, int(nonce) if nonce.isdecimal() else None, owner), outcome, uncertain)
 
 

@@ -60,7 +60,7 @@ def test_it_was_done_also_when_the_task_was_tried_again_since(ours: QueueBench, 
 @pytest.mark.parametrize("verb", FAILING)
 def test_what_the_row_does_not_know_any_more_is_told_to_be_unknown(ours: QueueBench, verb: str) -> None:
     store, other = ours.queue(), ours.queue()
-    with pytest.raises(OutcomeUnknownError, match="'key'.*has it"):
+    with pytest.raises(OutcomeUnknownError, match="'key'.* holds it now"):
         fail(ours, store, verb, lambda: begin_again(ours, other, 9))
     assert row_of(store, "key").status == "running"
 
@@ -75,7 +75,7 @@ def test_of_a_task_that_was_created_anew_it_is_unknown_and_of_a_deleted_one_no_m
         other.delete("key")
         ours.submit(other, ["key"])
 
-    with pytest.raises(OutcomeUnknownError, match="'key'.*nobody has it now"):
+    with pytest.raises(OutcomeUnknownError, match="'key'.*no worker holds it now"):
         fail(ours, store, verb, create_anew)
     assert row_of(store, "key").status == "waiting"
     store.delete("key")
