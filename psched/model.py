@@ -65,7 +65,8 @@ class Lease(NamedTuple):
     call that created the row; 0 in `rdb_compat`. Every write under the lease compares fence, holder and `claim`: a
     fence alone may come again, after a failover that lost data or for a key deleted and created anew within a
     millisecond. `expires_at` is unix seconds on the database's clock. `cancel_requested` is what the row said when the
-    lease was last written. `unanswered`: an earlier call that was to settle under it had no answer.
+    lease was last written. `unanswered`: an earlier call that was to settle under it had no answer. `paused`: whether
+    the schedule was paused when the lease was last renewed.
     """
 
     key: str
@@ -75,6 +76,7 @@ class Lease(NamedTuple):
     claim: int = 0
     nonce: int = 0
     unanswered: bool = False
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,8 @@ def version_of(row: Row) -> int | None:
 Row = ScheduleRow | TaskRow
 """What a schedule and a queue task have in common: `key` to `problem`, `scheduled_time`, `attempted`.
 
-`attempts` counts acquires since the last finish, the present one included; `node` is who holds or last held it.
+`attempts` counts acquires since the last finish, the present one included, but none that was given back, and none whose
+lease ended by itself before its run was recorded as begun. `node` is who holds or last held it.
 `problem` says why a row that somebody wrote past us cannot be run; such a row is never handed to a handler.
 """
 
@@ -252,12 +255,14 @@ def worker_died(end: str) -> str:
 class Claim(NamedTuple):
     """A row that was acquired, with the lease that was written for it.
 
-    `started`: when its run began, in unix seconds on the database's clock; None when it has not.
+    `started`: when its run began, in unix seconds on the database's clock; None when it has not. `records_begin`: the
+    row's last lease ended by itself, so that this run, acquired ahead, is recorded as begun before it begins.
     """
 
     row: Row
     lease: Lease
     started: float | None = None
+    records_begin: bool = False
 
 
 class Retry(NamedTuple):

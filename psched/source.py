@@ -105,7 +105,7 @@ class Source:
         seen: set[str] = set()
         for _ in range(_ROUNDS):
             asked = self._clock()
-            claims = self.store.acquire(max_acquire, lease_time, types, accepts)
+            claims = self.store.acquire(max_acquire, lease_time, types, accepts, ahead=not started)
             able = self._sieve.able(claims)
             left = [claim for claim in able if not self._is_passed_over(claim, claim.lease.expires_at - lease_time)]
             tasks = self._adopt(left, asked + lease_time, started)
@@ -127,9 +127,9 @@ class Source:
         The caller holds each task's lock.
         """
         lost = []
-        for lease_time in {self.lease_time(task) for task in tasks}:
-            group = [task for task in tasks if self.lease_time(task) == lease_time]
-            lost += self._extend(group, lease_time)
+        for lease_time, begun in {(self.lease_time(task), task.started) for task in tasks}:
+            group = [task for task in tasks if (self.lease_time(task), task.started) == (lease_time, begun)]
+            lost += self._extend(group, lease_time, begun)
         return lost
 
     def lease_time(self, task: Task) -> float:
@@ -247,9 +247,9 @@ class Source:
         self._held.add(tasks)
         return tasks
 
-    def _extend(self, tasks: list[Task], lease_time: float) -> list[Task]:
+    def _extend(self, tasks: list[Task], lease_time: float, begun: bool) -> list[Task]:
         asked = self._clock()
-        leases = self.store.extend([task.lease for task in tasks], lease_time)
+        leases = self.store.extend([task.lease for task in tasks], lease_time, begun)
         lost = []
         for task, lease in zip(tasks, leases, strict=True):
             if lease is None:

@@ -133,6 +133,7 @@ class LeaseStore(Protocol):
         alive_time: float,
         types: Collection[str] | None = None,
         accepts: Accepts | None = None,
+        ahead: bool = False,
     ) -> list[Claim]:
         """Lease up to `limit` due rows for `alive_time` seconds, earliest first, and return those that are ours alone.
 
@@ -141,6 +142,10 @@ class LeaseStore(Protocol):
         any other row, and rows of other types that have been due longer keep nothing back. The leases are committed on
         return and last `alive_time` from this call at the least. When the answer was lost they end with the holder's
         next acquire (in `rdb_compat`, which knows none, by themselves).
+
+        An acquire counts as an attempt of the row. `ahead`: the runs begin later, and `extend` records that; a lease
+        that ends by itself before that is no attempt. Of a row whose last lease ended by itself the claim then says
+        `records_begin`.
         """
         ...
 
@@ -166,8 +171,11 @@ class LeaseStore(Protocol):
         """Return one thread's new bell for rows of the types that `accepts` accepts; None where nobody is called."""
         ...
 
-    def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
-        """Make each lease end `alive_time` seconds from now. Returns a lease for each of `leases`, None where lost."""
+    def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
+        """Make each lease end `alive_time` seconds from now. Returns a lease for each of `leases`, None where lost.
+
+        `begun`: record that their runs have begun, so that these attempts count however the leases end.
+        """
         ...
 
     def release(self, lease: Lease, until: float) -> None:

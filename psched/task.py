@@ -56,6 +56,8 @@ class Task:
         """
         self._row = claim.row
         self._lease = claim.lease
+        self._records_begin = claim.records_begin
+        self._begin_recorded = started
         self._source = source
         self._deadline = deadline
         self._clock = clock
@@ -129,6 +131,15 @@ class Task:
         return self._lease.cancel_requested
 
     @property
+    def is_to_begin(self) -> bool:
+        """Whether nothing was found since it was taken ahead because of which its run is not to begin.
+
+        That its cancellation was asked for, or its schedule paused, is found when its lease is renewed.
+        """
+        is_asked_for = isinstance(self._row, ScheduleRow) and self._row.is_asked_for
+        return not self._lease.cancel_requested and (is_asked_for or not self._lease.paused)
+
+    @property
     def fence(self) -> int | None:
         """A number that grows with every acquire of this key, to fence side effects by; None on `rdb_compat`."""
         return self._lease.fence if self._source.shows_fence else None
@@ -197,6 +208,17 @@ class Task:
                 return False
             self._started, self.begun_at = True, now
             return True
+
+    def record_begin(self) -> None:
+        """Record that the run has begun, where that cannot wait for the next renewal.
+
+        It cannot for the last attempt, which is not to begin twice; nor when the row's last lease ended by itself:
+        else a run that ends its host within moments would never count as an attempt. Raises PreemptedError when the
+        lease is lost.
+        """
+        with self.lock:
+            if not self._begin_recorded and (self._records_begin or self.last_attempt):
+                self.heartbeat()
 
     def finish(self) -> None:
         """Settle the run as done: a schedule moves on to its next occurrence.
@@ -301,6 +323,7 @@ class Task:
         """Take over a lease that was written anew. Called by the source, which holds `lock`."""
         self._lease = lease._replace(unanswered=True) if self._lease.unanswered else lease
         self._deadline = deadline
+        self._begin_recorded = self._started
 
     def settled_as(self, outcome: str) -> None:
         """Know how the run was settled. Called like `renewed`."""

@@ -143,6 +143,9 @@ class Runner:
 
     def _take(self, lane: Lane, task: Task) -> float:
         """Run a task and return when it ended. Few steps: handlers may take a millionth of a second."""
+        if not task.is_to_begin:
+            give_back(task)
+            return self._clock()
         if not task.begin(lane.margin):
             return self._clock()
         run = Run(task, lane, started=task.begun_at)
@@ -184,7 +187,7 @@ class Runner:
             handler = run.lane.application.handler(run.task)
             known = handler is not None
             run.task.max_attempts = getattr(handler, "max_attempts", None)
-            if handler is not None and not self._is_worn_out(run.task) and run.take(handler):
+            if handler is not None and self._may_run(run.task) and run.take(handler):
                 handler.run()
         except BaseException as error:  # noqa: BLE001 – an application's error, even SystemExit, is its task's alone
             self._leave_if_forked()
@@ -193,12 +196,29 @@ class Runner:
         if not known:
             self._unknown(run.task)
 
+    def _may_run(self, task: Task) -> bool:
+        return not self._is_worn_out(task) and self._is_recorded(task)
+
     def _is_worn_out(self, task: Task) -> bool:
         """Let a task fail that has ended its workers as often as its type may be tried."""
         if not task.worn_out:
             return False
         log.error("key=%s type=%s failed for good: %s", task.key, task.type, LOST_ATTEMPTS)
         task.retry(error=LOST_ATTEMPTS)
+        return True
+
+    def _is_recorded(self, task: Task) -> bool:
+        """Record that the run has begun if that cannot wait; give the task back when that fails."""
+        try:
+            task.record_begin()
+        except PreemptedError as lost:
+            task.stop_reason = lost
+            return False
+        except Exception as error:  # noqa: BLE001 – whatever a driver raises: the handler has not begun
+            log.warning("key=%s type=%s not run: its begin was not recorded: %s", task.key, task.type, one_line(error))
+            if not give_back(task):
+                task.stop_reason = error
+            return False
         return True
 
     def _unknown(self, task: Task) -> None:

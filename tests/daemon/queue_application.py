@@ -59,6 +59,13 @@ def stubborn(task: Task) -> None:
         time.sleep(0.01)
 
 
+@app.task("freeze")
+def freezes(task: Task) -> None:
+    """Stop the worker with all its threads, as a host does that loses its power."""
+    trace("began", task)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 @app.task("raise", max_attempts=2, retry_wait={"first": 0.01, "jitter": 0})
 def raises(task: Task) -> None:
     """Fail each time."""

@@ -90,7 +90,9 @@ def delete(store: ScheduleStore) -> None:
 
 
 def extend(store: ScheduleStore) -> None:
-    assert None not in store.extend([claim.lease for claim in store.acquire(20, 100)], 100)
+    leases = [claim.lease for claim in store.acquire(20, 100, ahead=True)]
+    for begun in (False, True):
+        assert None not in store.extend(leases, 100, begun)
 
 
 def settle(store: ScheduleStore) -> None:

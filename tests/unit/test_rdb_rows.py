@@ -25,6 +25,7 @@ _LEASED: Values = {
     "data": ['{"a": 1}', '{"a": "' + "x" * 1000 + '"}', "[1]", '{"a": NaN}', "", b"{}", None],
     "attempts": [1, 7, "1"],
     "last_error": [None, "it fails", b"it fails"],
+    "taken_ahead": [0, 1, 2, None],
 }
 _SCHEDULE: Values = {
     **_LEASED,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from psched.advance import Advance
 from psched.backends import open_stores
-from psched.errors import OutcomeUnknownError
-from psched.model import Rule
+from psched.errors import OutcomeUnknownError, PreemptedError
+from psched.model import Policy, Rule
 from psched.source import LeaseTimes, Source
 from psched.store import ScheduleStore, StoreSettings
 
@@ -88,3 +89,60 @@ def test_a_release_that_was_never_answered_is_not_said_to_have_changed_nothing(
 
 def unanswered(*_: object) -> None:
     raise TimeoutError
+
+
+@pytest.mark.parametrize(
+    ("number", "max_attempts", "expired", "recorded"),
+    [
+        (10, None, False, 0),
+        (10, None, True, 1),
+        (10, 2, False, 0),
+        (10, 1, False, 1),
+        (1, 1, True, 0),
+    ],
+)
+def test_only_a_run_that_may_have_begun_before_or_is_the_last_is_recorded_as_begun_beforehand(
+    store: ScheduleStore,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    max_attempts: int | None,
+    expired: bool,
+    recorded: int,
+) -> None:
+    policy = Policy(max_attempts=max_attempts)
+    store.add("key", "t", Rule("0 * * * *", "UTC"), NOON - 3600, NOON - 3600, {}, policy)
+    polled = source(store, retry_wait=300)
+    if expired:
+        store.acquire(1, 0, ahead=True)
+    task = {task.key: task for task in polled.poll_multi(number, ahead=True)}["key"]
+    extended: list[bool] = []
+    extend = store.extend
+    monkeypatch.setattr(store, "extend", lambda *given: extended.append(given[-1]) or extend(*given))
+    assert task.begin()
+    for _ in range(2):
+        task.record_begin()
+    assert extended == [True] * recorded
+    assert task.attempts == 1
+
+
+def test_a_run_whose_lease_is_lost_when_its_begin_is_recorded_does_not_begin(store: ScheduleStore) -> None:
+    store.add("key", "t", Rule("0 * * * *", "UTC"), NOON - 3600, NOON - 3600, {}, Policy(max_attempts=1))
+    task = {task.key: task for task in source(store, retry_wait=300).poll_multi(10, ahead=True)}["key"]
+    assert task.begin()
+    store.delete("key")
+    with pytest.raises(PreemptedError):
+        task.record_begin()
+    assert task.lease_lost
+
+
+def test_a_task_taken_ahead_is_not_to_begin_once_its_schedule_is_found_paused(store: ScheduleStore) -> None:
+    polled = source(store, retry_wait=300)
+    for key in ("goes on", "is paused"):
+        store.add(key, "t", Rule("0 * * * *", "UTC"), NOON, NOON, {})
+    tasks = polled.poll_multi(10, ahead=True)
+    seen = store.get("is paused")
+    assert seen is not None
+    assert store.modify(seen, replace(seen, paused_from=NOON))
+    assert all(task.is_to_begin for task in tasks), "nobody has looked"
+    polled.extend(tasks)
+    assert [task.key for task in tasks if task.is_to_begin] == ["goes on"]

@@ -17,9 +17,9 @@ from psched.model import Claim
 _MOST = 500
 """Rows that are asked for at once for all, unless one alone wants more."""
 
-Acquire = Callable[[int, float, Collection[str] | None, int], list[Claim]]
-"""Leases up to so many rows for so many seconds, of some types, for a number of threads."""
-_Kind = tuple[float, tuple[str, ...] | None]
+Acquire = Callable[[int, float, Collection[str] | None, bool, int], list[Claim]]
+"""Leases up to so many rows for so many seconds, of some types, ahead of their runs or not, for a number of threads."""
+_Kind = tuple[float, tuple[str, ...] | None, bool]
 
 
 @dataclass(eq=False)
@@ -46,12 +46,12 @@ class JointAcquire:
         self._wishes: dict[_Kind, list[Wish]] = {}
         self._busy: set[_Kind] = set()
 
-    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None) -> list[Claim]:
+    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None, ahead: bool = False) -> list[Claim]:
         """Lease up to `limit` rows; an error of the database is told to all who asked together."""
         if limit < 1:
             return []
         mine = Wish(limit)
-        kind = (alive_time, None if types is None else tuple(sorted(set(types))))
+        kind = (alive_time, None if types is None else tuple(sorted(set(types))), ahead)
         with self._changed:
             self._wishes.setdefault(kind, []).append(mine)
             self._wait(kind, mine)

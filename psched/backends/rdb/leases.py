@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Insert, RowMapping, Table, Update
 from psched.backends.lease_endings import RELEASED, RETRIED, LostRow, finished_before, refusal
 from psched.backends.rdb.claiming import Claiming, WantedTypes, claiming_by
 from psched.backends.rdb.statements import LeaseStatements
-from psched.backends.rdb.tables import RUNNING
+from psched.backends.rdb.tables import AHEAD, RUNNING
 from psched.clock import boottime
 from psched.dialects import forks
 from psched.dialects.database import Database
@@ -63,13 +63,19 @@ class Leases:
         self._unanswered: dict[int, float] = {}
 
     def acquire(
-        self, limit: int, alive_time: float, types: Collection[str] | None, apart: bool = True, askers: int = 1
+        self,
+        limit: int,
+        alive_time: float,
+        types: Collection[str] | None,
+        apart: bool = True,
+        askers: int = 1,
+        ahead: bool = False,
     ) -> Sequence[Sequence[Any]]:
         """Lease up to `limit` due rows, in the order in which they are to be run, for `alive_time` seconds.
 
         They have the columns of `LeaseStatements.claimed`. `apart`: rows of other types may be due in any number.
-        `askers`: for how many threads the rows are; for each that is one row, and more while the data of all has
-        `MAX_BATCH_SIZE` bytes for each at the most.
+        `ahead`: as for `LeaseStore.acquire`. `askers`: for how many threads the rows are; for each that is one row, and
+        more while the data of all has `MAX_BATCH_SIZE` bytes for each at the most.
 
         Each acquire writes a number of its own into its rows. When its answer is lost, the next one undoes by this
         number what it did, so that the rows are due again as they were.
@@ -80,6 +86,7 @@ class Leases:
         self._undo(self._still_leased(asked))
         number = new_number()
         claim = {"claim_number": number, "claimer": self._holder, "alive": math.ceil(alive_time * 1000)}
+        claim["ahead"] = AHEAD if ahead else 0
         values = {**claim, "limit": limit, "budget": MAX_BATCH_SIZE * askers, "least": askers}
         wanted = None if types is None else WantedTypes(tuple(sorted(set(types))), apart)
         begun = False
@@ -103,11 +110,11 @@ class Leases:
         if types is None or types:
             self._claiming.prepare(connection, None if types is None else WantedTypes(tuple(set(types)), apart=False))
 
-    def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
-        """Make each lease end `alive_time` seconds from now; None for those that are lost."""
+    def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
+        """Make each lease end `alive_time` seconds from now, the runs recorded as `begun`; None where it is lost."""
         renewed: dict[tuple[str, int, int], Lease] = {}
         for start in range(0, len(leases), _BATCH):
-            rows = self._extend(leases[start : start + _BATCH], math.ceil(alive_time * 1000))
+            rows = self._extend(leases[start : start + _BATCH], math.ceil(alive_time * 1000), begun)
             renewed.update(((row["key"], row["fence"], row["claim"]), lease_of(row)) for row in rows)
         return [renewed.get((lease.key, lease.fence, lease.claim)) for lease in leases]
 
@@ -268,13 +275,14 @@ class Leases:
         rows = whole(connection).execute(self.statements.seen, {"keys": keys}).mappings()
         return {row["key"]: row for row in rows}, uncertain
 
-    def _extend(self, leases: Sequence[Lease], alive: int) -> Sequence[RowMapping]:
+    def _extend(self, leases: Sequence[Lease], alive: int, begun: bool) -> Sequence[RowMapping]:
+        extend = self.statements.extend_begun if begun else self.statements.extend
         keys = [lease.key for lease in leases]
         given = [(lease.key, lease.fence, lease.claim) for lease in leases]
         values = {"alive": alive, "keys": keys, "leases": given, "lease_holder": self._holder}
 
         def work(connection: Connection, uncertain: bool) -> Sequence[RowMapping]:
-            changed = connection.execute(self.statements.extend, values)
+            changed = connection.execute(extend, values)
             if not self._database.dialect.returning:
                 changed = connection.execute(self.statements.held, values)
             return changed.mappings().all()
@@ -317,7 +325,8 @@ def new_number() -> int:
 def lease_of(row: RowMapping) -> Lease:
     """Return the lease that stands in a row."""
     cancelled = bool(row.get("cancel_requested", False))
-    return Lease(row["key"], row["fence"], row["due"] / 1000, cancelled, row["claim"], row["nonce"])
+    paused = row.get("paused_from") is not None and row.get("paused_until") is None
+    return Lease(row["key"], row["fence"], row["due"] / 1000, cancelled, row["claim"], row["nonce"], paused=paused)
 
 
 def _lost(row: RowMapping | None) -> LostRow | None:

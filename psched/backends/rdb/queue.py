@@ -73,16 +73,17 @@ class RdbTaskStore(RdbLeaseStore):
         alive_time: float,
         types: Collection[str] | None = None,
         accepts: Accepts | None = None,
+        ahead: bool = False,
     ) -> builtins.list[Claim]:
         """Lease up to `limit` due rows, by turns between users; threads that ask at once are served together."""
-        return self._joint.acquire(limit, alive_time, types)
+        return self._joint.acquire(limit, alive_time, types, ahead)
 
     def _acquire(
-        self, limit: int, alive_time: float, types: Collection[str] | None, askers: int
+        self, limit: int, alive_time: float, types: Collection[str] | None, ahead: bool, askers: int
     ) -> builtins.list[Claim]:
         return [
             self._claimed(row)
-            for row in self._leases.acquire(limit, alive_time, types, self._is_crowded(types), askers)
+            for row in self._leases.acquire(limit, alive_time, types, self._is_crowded(types), askers, ahead)
         ]
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:

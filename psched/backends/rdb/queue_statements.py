@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Table, Update, bindparam, case, delete, func, null, select, update
 
-from psched.backends.rdb.statements import LeaseStatements, after, next_fence, one_more
+from psched.backends.rdb.statements import LeaseStatements, after, begun_attempts, next_fence
 from psched.backends.rdb.tables import CANCELLED, FAILED, FINISHED, RUNNING, USER_BAND, WAITING
 from psched.dialects.base import now_ms
 from psched.dialects.given import Compiled
@@ -70,12 +70,13 @@ class QueueStatements:
         return self._of_one(WAITING, RUNNING).ordered_values(
             (c.ready, now_ms()),
             (c.due, after("alive")),
+            (c.attempts, begun_attempts(self._table)),
+            (c.taken_ahead, 0),
             (c.status, RUNNING),
             (c.fence, next_fence(self._table)),
             (c.claim, bindparam("claim_number")),
             (c.holder, bindparam("claimer")),
             (c.node, bindparam("claimer")),
-            (c.attempts, one_more(c.attempts)),
             (c.updated, now_ms()),
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psched.backends.rdb.leases import storable
-from psched.backends.rdb.tables import CLAIMED_OF_SCHEDULE, RUNNING, WAITING, milliseconds
+from psched.backends.rdb.tables import AHEAD_AGAIN, CLAIMED_OF_SCHEDULE, RUNNING, WAITING, milliseconds
 from psched.backends.sql.fields import LAST_SECOND, Fields
 from psched.error_summary import shortened
 from psched.ledger import FAILED, PAUSED, SKIPPED, Entry
@@ -18,6 +18,7 @@ _LONGEST_ERROR = 2000
 
 _LAST_MS = LAST_SECOND * 1000
 _ERRORS = {str, type(None)}
+_AHEAD = CLAIMED_OF_SCHEDULE.index("taken_ahead")
 _NOT_APART = [None] * 7
 """What stands in the columns from `extra` to `extra_waits` of most rows."""
 DEFINITION = ("cron", "timezone", "delay_ms", "version")
@@ -35,13 +36,14 @@ def claimed_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> Cla
     if schedule is None:
         values = {"status": RUNNING, "node": holder}
         schedule = read_schedule({**dict(zip(CLAIMED_OF_SCHEDULE, row, strict=True)), **values}, max_data_size)
-    return Claim(schedule, Lease(row[0], row[2], row[3] / 1000, False, row[4], row[5]))
+    lease = Lease(row[0], row[2], row[3] / 1000, False, row[4], row[5])
+    return Claim(schedule, lease, records_begin=row[_AHEAD] == AHEAD_AGAIN)
 
 
 def _plain_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> ScheduleRow | None:
     """Return the schedule of a row that is as it should be, never paused nor run besides; None for any other."""
     key, _, fence, due, _, _, type_, data, attempts, error, cron, timezone, delay, time, last, *rest = row
-    *apart, catch_up, lateness, alert, most, version, _ = rest
+    *apart, catch_up, lateness, alert, most, version, _, _ = rest
     texts = key.__class__ is type_.__class__ is data.__class__ is cron.__class__ is timezone.__class__ is str
     numbers = attempts.__class__ is delay.__class__ is time.__class__ is version.__class__ is int
     if not (texts and numbers and type_ and apart == _NOT_APART and catch_up in CATCH_UP):

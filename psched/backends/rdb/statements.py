@@ -16,6 +16,7 @@ from sqlalchemy import (
     String,
     Table,
     Update,
+    and_,
     bindparam,
     case,
     cast,
@@ -32,7 +33,7 @@ from sqlalchemy import (
 )
 
 from psched.backends.lease_endings import MOST_CHARACTERS, RELEASED, RETRIED
-from psched.backends.rdb.tables import RUNNING, WAITING
+from psched.backends.rdb.tables import AHEAD, AHEAD_AGAIN, EXPIRED, RUNNING, WAITING
 from psched.dialects.base import Dialect, ExactText, LongText, larger_of, now_ms, now_once
 from psched.dialects.given import Given, Told
 from psched.dialects.insertion import rows_in
@@ -76,6 +77,31 @@ def next_fence(table: Table) -> ColumnElement[int]:
     After a failover that lost acquires the clock alone keeps it from being one that a lost acquire was given.
     """
     return larger_of(one_more(table.c.fence, 2**63 - 1), now_ms())
+
+
+def begun_attempts(table: Table) -> ColumnElement[int]:
+    """Return the attempts of a row that is acquired now: one more, unless its last lease ended before its run began."""
+    return case((_is_unbegun(table), table.c.attempts), else_=one_more(table.c.attempts))
+
+
+def expired(table: Table) -> dict[str, Any]:
+    """Return the columns of a row that was running and waits now, its lease having ended by itself."""
+    c = table.c
+    attempts = case((_is_unbegun(table), c.attempts - literal_column("1")), else_=c.attempts)
+    return {"attempts": attempts, "taken_ahead": EXPIRED}
+
+
+def _is_unbegun(table: Table) -> ColumnElement[bool]:
+    """Return the condition that a row has a lease, ended or not, under which no run is recorded as begun."""
+    c = table.c
+    return and_(c.status == RUNNING, c.taken_ahead.in_([literal_column(str(AHEAD)), literal_column(str(AHEAD_AGAIN))]))
+
+
+def _ahead(table: Table) -> ColumnElement[int]:
+    """Return `taken_ahead` of a row that is acquired now; :ahead is 1 when that is ahead of its run, else 0."""
+    ahead = bindparam("ahead", type_=Integer)
+    has_expired = or_(table.c.status == RUNNING, table.c.taken_ahead == literal_column(str(EXPIRED)))
+    return case((has_expired, ahead * literal_column(str(AHEAD_AGAIN))), else_=ahead)
 
 
 def held_by(table: Table, holder: ColumnElement[str]) -> ColumnElement[bool]:
@@ -127,7 +153,7 @@ class LeaseStatements:
     """The statements on one table with leases. Parameters stand in the statements as `:name`.
 
     MariaDB and MySQL assign from left to right and read what was assigned, hence the `ordered_values`: what is read
-    (`due`, `crashes`) comes before it is written.
+    (`due`, `crashes`, `status`) comes before it is written.
     """
 
     def __init__(self, dialect: type[Dialect], table: Table, *scope: ColumnElement[bool]) -> None:
@@ -135,8 +161,8 @@ class LeaseStatements:
         self._dialect = dialect
         self._table = table
         self._scope = scope
-        told = [table.c.cancel_requested] if "cancel_requested" in table.c else []
-        self._lease = [*(table.c[name] for name in ("key", "fence", "due", "claim", "nonce")), *told]
+        told = [name for name in ("cancel_requested", "paused_from", "paused_until") if name in table.c]
+        self._lease = [table.c[name] for name in ("key", "fence", "due", "claim", "nonce", *told)]
         self._ended = {"status": WAITING, "holder": null(), "updated": now_ms()}
         self._holder = bindparam("lease_holder", type_=table.c.holder.type)
         self.under_lease = (
@@ -154,6 +180,7 @@ class LeaseStatements:
         self.retry = self._retrying()
         self.retry_many = Given(_GIVEN_RETRY, self._retrying_given)
         self.extend = self._extending()
+        self.extend_begun = self._extending(taken_ahead=0)
         self.held = self._holding()
         self.undo = self._undoing()
         self.give_back = self._giving_back()
@@ -234,7 +261,10 @@ class LeaseStatements:
         return select(*heads.c).where(heads.c.head.is_not(None)).order_by(heads.c.head)
 
     def claim(self, *conditions: ColumnElement[bool]) -> Update:
-        """Return the UPDATE that leases the due rows that meet `conditions` for :alive to :holder, numbered :claim."""
+        """Return the UPDATE that leases the due rows that meet `conditions` for :alive to :claimer.
+
+        It is numbered :claim_number. :ahead is 1 when the runs begin later, and their leases are extended then.
+        """
         c = self._table.c
         return (
             update(self._table)
@@ -242,12 +272,13 @@ class LeaseStatements:
             .ordered_values(
                 (c.ready, c.due),
                 (c.due, after("alive")),
+                (c.attempts, begun_attempts(self._table)),
+                (c.taken_ahead, _ahead(self._table)),
                 (c.status, RUNNING),
                 (c.fence, next_fence(self._table)),
                 (c.claim, bindparam("claim_number")),
                 (c.holder, bindparam("claimer")),
                 (c.node, bindparam("claimer")),
-                (c.attempts, one_more(c.attempts)),
                 (c.updated, now_ms()),
             )
         )
@@ -283,8 +314,8 @@ class LeaseStatements:
         is_other = self._table.c.version != version  # NULL, and so no such case, when any will do
         return case((is_other, now), else_=due)
 
-    def _extending(self) -> Update:
-        """Renew the :leases of :lease_holder; :keys are their keys again, by which the rows are found."""
+    def _extending(self, **values: Any) -> Update:
+        """Renew the :leases of :lease_holder and write `values`; :keys are their keys again, which find the rows."""
         c = self._table.c
         ours = (
             c.key.in_(bindparam("keys", expanding=True)),
@@ -292,7 +323,7 @@ class LeaseStatements:
             held_by(self._table, self._holder),
             tuple_(c.key, c.fence, c.claim).in_(bindparam("leases", expanding=True)),
         )
-        extend = update(self._table).where(*ours).values(due=after("alive"), updated=now_ms())
+        extend = update(self._table).where(*ours).values(due=after("alive"), updated=now_ms(), **values)
         return extend.returning(*self._lease) if self._dialect.returning else extend
 
     def _holding(self) -> Select[Any]:

@@ -84,9 +84,13 @@ class RdbLeaseStore(SqlStore):
         alive_time: float,
         types: Collection[str] | None = None,
         accepts: Accepts | None = None,
+        ahead: bool = False,
     ) -> list[Claim]:
         """Lease up to `limit` due rows, earliest first."""
-        return [self._claimed(row) for row in self._leases.acquire(limit, alive_time, types, self._is_crowded(types))]
+        return [
+            self._claimed(row)
+            for row in self._leases.acquire(limit, alive_time, types, self._is_crowded(types), ahead=ahead)
+        ]
 
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
         """Return in how many seconds the earliest row is due; None when there is none."""
@@ -110,9 +114,9 @@ class RdbLeaseStore(SqlStore):
         due = self._due_types
         return types is not None and (due is None or not due <= frozenset(types))
 
-    def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
-        """Make each lease end `alive_time` seconds from now; None for those that are lost."""
-        return self._leases.extend(leases, alive_time)
+    def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
+        """Make each lease end `alive_time` seconds from now, the runs recorded as `begun`; None where it is lost."""
+        return self._leases.extend(leases, alive_time, begun)
 
     def release(self, lease: Lease, until: float) -> None:
         """Make the row due now, the attempt not counted."""

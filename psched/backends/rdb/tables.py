@@ -20,6 +20,7 @@ CLAIMED_OF_TASK = (
     *_LEASED,
     *_SHARED,
     *("cancel_requested", "run_at", "created", "user_name", "max_running", "priority", "max_attempts", "size"),
+    "taken_ahead",
 )
 CLAIMED_OF_SCHEDULE = (
     *_LEASED,
@@ -27,8 +28,16 @@ CLAIMED_OF_SCHEDULE = (
     *("cron", "timezone", "delay_ms", "next_time", "last_time", "extra", "regular_time", "regular_due"),
     *("paused_from", "paused_until", "earlier_pauses", "extra_waits"),
     *("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts", "version", "size"),
+    "taken_ahead",
 )
 """What is read of a row that was just leased, in this order."""
+
+AHEAD = 1
+"""`taken_ahead` of a lease whose run is not recorded as begun."""
+AHEAD_AGAIN = 2
+"""The same, when the row's last lease ended by itself: this run is recorded as begun before it begins."""
+EXPIRED = 3
+"""`taken_ahead` of a waiting row whose last lease ended by itself."""
 
 WAITING = "waiting"
 RUNNING = "running"
@@ -265,7 +274,8 @@ def _leased_table(
     `size` is how many bytes the data has as JSON, compressed or not. Among `columns` is `due`: when the row is due or
     its lease ends, NULL once it is finished for good. `ready` is what `due` was before the last acquire, `claim` which
     acquire that was, `nonce` which `add` made the row, `endings` how its last leases ended; `holder` is NULL unless it
-    is leased.
+    is leased. `attempts` counts the present lease, and earlier ones that were not given back; but not one that ended by
+    itself while `taken_ahead` was `AHEAD` or `AHEAD_AGAIN`: no run was recorded as begun under it. It is 0 once one is.
     """
     return Table(
         checked_name(name),
@@ -284,6 +294,7 @@ def _leased_table(
         Column("holder", ExactText(255)),
         Column("node", ExactText(255)),
         Column("attempts", Integer, nullable=False, server_default="0"),
+        Column("taken_ahead", Integer, nullable=False, server_default="0"),
         Column("crashes", Integer, nullable=False, server_default="0"),
         Column("last_error", LongText),
         Column("created", BigInteger, nullable=False, server_default="0"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from psched.backends.rdb.tables import CLAIMED_OF_TASK, RUNNING
+from psched.backends.rdb.tables import AHEAD_AGAIN, CLAIMED_OF_TASK, RUNNING
 from psched.backends.sql.fields import LAST_SECOND, Fields
 from psched.model import Claim, Lease, TaskRow
 from psched.payload import MAX_DATA_SIZE, decode, is_compressed, type_from_key
 
 _CANCELLED = CLAIMED_OF_TASK.index("cancel_requested")
+_AHEAD = CLAIMED_OF_TASK.index("taken_ahead")
 _LAST_MS = LAST_SECOND * 1000
 _LIMITS = {int, type(None)}
 _ERRORS = {str, type(None)}
@@ -27,13 +28,13 @@ def claimed_task(holder: str, max_data_size: int, row: Sequence[Any]) -> Claim:
     if task is None:
         values = {"status": RUNNING, "node": holder, "finished_at": None}
         task = read_task({**dict(zip(CLAIMED_OF_TASK, row, strict=True)), **values}, max_data_size)
-    return Claim(task, lease)
+    return Claim(task, lease, records_begin=row[_AHEAD] == AHEAD_AGAIN)
 
 
 def _plain_task(holder: str, max_data_size: int, row: Sequence[Any]) -> TaskRow | None:
     """Return the task of a row that is as it should be, and not compressed; None for any other."""
     key, _, fence, due, _, _, type_, data, attempts, error, *rest = row
-    cancelled, run_at, created, user, most_running, priority, most, _ = rest
+    cancelled, run_at, created, user, most_running, priority, most, _, _ = rest
     texts = key.__class__ is type_.__class__ is data.__class__ is user.__class__ is str
     numbers = attempts.__class__ is run_at.__class__ is created.__class__ is priority.__class__ is int
     if not (texts and numbers and type_ and data[:1] == "{" and -_LAST_MS <= run_at <= _LAST_MS):

@@ -31,7 +31,7 @@ from sqlalchemy import (
 from psched.backends.rdb.candidates import least_of, limit_of
 from psched.backends.rdb.claiming import ClaimedRow, Parameters, WantedTypes
 from psched.backends.rdb.indexes import has_user, has_user_and_type, of_users
-from psched.backends.rdb.statements import LeaseStatements, TypesShape, among_types, next_fence, sized_of
+from psched.backends.rdb.statements import LeaseStatements, TypesShape, among_types, expired, next_fence, sized_of
 from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.dialects.base import Dialect, now_ms
 from psched.dialects.database import Database
@@ -184,8 +184,12 @@ class UserClaims:
         is_over = func.sum(case((c.due <= now_ms(), 1), else_=0))
         counted = (func.count().label("running"), func.min(limit_of(table)).label("most"), is_over.label("ended"))
         self._held = select(c.user_name, *counted).where(*held).group_by(c.user_name)
-        ended = {"status": WAITING, "holder": None, "fence": next_fence(table), "updated": now_ms()}
-        self._end = update(table).where(*held, c.due <= now_ms()).values(ended)
+        ended = {"holder": None, "fence": next_fence(table), "updated": now_ms()}
+        # MariaDB assigns from left to right, and reads what was assigned: `status` is read before it is written.
+        ending = {**expired(table), "status": WAITING, **ended}
+        self._end = (
+            update(table).where(*held, c.due <= now_ms()).ordered_values(*((c[n], v) for n, v in ending.items()))
+        )
         statements = shared(LeaseStatements, dialect, table)
         claim = statements.claim(of_keys)
         self._claim: Any = claim.returning(*statements.claimed) if dialect.returning else claim

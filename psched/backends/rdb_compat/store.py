@@ -35,8 +35,11 @@ class CompatLeaseStore(SqlStore):
         alive_time: float,
         types: Collection[str] | None = None,
         accepts: Accepts | None = None,
+        ahead: bool = False,
     ) -> list[Claim]:
         """Lease up to `limit` due rows that can be run here; write to no other, which may be a Ruby worker's.
+
+        `ahead` does not matter, as no attempts are counted.
 
         Raises NotSupportedError for `types`: they are no column.
         """
@@ -52,7 +55,7 @@ class CompatLeaseStore(SqlStore):
         """Raise NotSupportedError: types are no column."""
         raise NotSupportedError("rdb_compat cannot look for rows of some types only; type: rdb can")
 
-    def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
+    def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now; None for those that are lost."""
         return self._leases.extend(leases, alive_time)
 

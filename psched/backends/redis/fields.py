@@ -21,6 +21,7 @@ _NUMBERS = frozenset(
             "claim",
             "nonce",
             "attempts",
+            "taken_ahead",
             "crashes",
             "created",
             "updated",

@@ -103,6 +103,7 @@ class RedisLeaseStore:
         alive_time: float,
         types: Collection[str] | None = None,
         accepts: Accepts | None = None,
+        ahead: bool = False,
     ) -> list[Claim]:
         """Lease up to `limit` due rows, in the order in which they are to be run.
 
@@ -118,7 +119,7 @@ class RedisLeaseStore:
             asked = boottime()
             undone = self._numbers.to_be_undone(asked)
             number = self._numbers.next()
-            given = [limit, alive, self._holder, number, *counted(undone), *counted(kinds)]
+            given = [limit, alive, int(ahead), self._holder, number, *counted(undone), *counted(kinds)]
             try:
                 rows: Answer = self._call("acquire", *given)
             except BaseException:
@@ -148,13 +149,13 @@ class RedisLeaseStore:
         """Return a bell on the table's wake list."""
         return WakeList(self._server, self._table, accepts)
 
-    def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
-        """Make each lease end `alive_time` seconds from now; None for those that are lost."""
+    def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
+        """Make each lease end `alive_time` seconds from now, the runs recorded as `begun`; None where it is lost."""
         renewed: list[Lease | None] = []
         for start in range(0, len(leases), _BATCH):
             part = leases[start : start + _BATCH]
             pairs = [word for lease in part for word in self._lease_words(lease)]
-            ends = self._run("extend", math.ceil(alive_time * 1000), *pairs)
+            ends = self._run("extend", math.ceil(alive_time * 1000), int(begun), *pairs)
             renewed += [_renewed(lease, end) for lease, end in zip(part, ends, strict=True)]
         return renewed
 
@@ -318,7 +319,9 @@ def _kinds(types: Collection[str] | None) -> list[str] | None:
 def _renewed(lease: Lease, answer: Answer | None) -> Lease | None:
     if answer is None:
         return None
-    return lease._replace(expires_at=int(answer[0]) / 1000, cancel_requested=answer[1] == b"1")
+    return lease._replace(
+        expires_at=int(answer[0]) / 1000, cancel_requested=answer[1] == b"1", paused=answer[2] == b"1"
+    )
 
 
 def judged(lease: Lease, answer: Answer, outcome: str | None, uncertain: bool) -> ScheduleError | None:

@@ -12,9 +12,11 @@ from psched.payload import MAX_DATA_SIZE, decode, is_compressed, type_from_key
 
 _CLAIMED = (
     *(b"type", b"data", b"attempts", b"last_error", b"cancel_requested", b"run_at", b"created", b"user"),
-    *(b"max_running", b"priority", b"max_attempts", b"fence", b"due", b"claim", b"nonce"),
+    *(b"max_running", b"priority", b"max_attempts", b"fence", b"due", b"claim", b"nonce", b"taken_ahead"),
 )
 """What acquire.lua tells of a row, in this order."""
+AHEAD_AGAIN = b"2"
+"""`taken_ahead` of a row whose last lease ended by itself; see rows.lua."""
 
 _RUNNING = "running"
 _LAST_MS = LAST_SECOND * 1000
@@ -34,13 +36,13 @@ def claimed_task(holder: str, max_data_size: int, key: bytes, values: Sequence[A
     told = [word for word in zip(_CLAIMED, values, strict=True) if word[1] is not None]
     more = [(b"status", _RUNNING.encode()), (b"node", holder.encode())]
     row = stored(key, [word for pair in (*told, *more) for word in pair])
-    return Claim(read_task(row, max_data_size), lease_of(row))
+    return Claim(read_task(row, max_data_size), lease_of(row), records_begin=values[-1] == AHEAD_AGAIN)
 
 
 def _plain_claim(holder: str, max_data_size: int, key: str, values: Sequence[Any]) -> Claim | None:
     """Return the claim on a row that is as it should be, and not compressed. Raises or returns None for any other."""
     type_, data, attempts, error, cancelled, run_at, created, user, limit, priority, most, *lease = values
-    fence, due, number, nonce = lease
+    fence, due, number, nonce, ahead = lease
     text, start, made, end = data.decode(), int(run_at), int(created), int(due)
     if not (type_ and text[:1] == "{" and max(abs(start), abs(made)) <= _LAST_MS):
         return None
@@ -62,7 +64,8 @@ def _plain_claim(holder: str, max_data_size: int, key: str, values: Sequence[Any
         max_attempts=None if most is None else int(most),
         cancel_requested=cancel_requested,
     )
-    return Claim(row, Lease(key, int(fence), end / 1000, cancel_requested, int(number), int(nonce)))
+    leased = Lease(key, int(fence), end / 1000, cancel_requested, int(number), int(nonce))
+    return Claim(row, leased, records_begin=ahead == AHEAD_AGAIN)
 
 
 def read_task(row: Mapping[str, Any], max_data_size: int = MAX_DATA_SIZE) -> TaskRow:

@@ -28,7 +28,7 @@ class Slow:
         self.go_on = threading.Semaphore(0)
         self.error: BaseException | None = None
 
-    def __call__(self, limit: int, alive_time: float, types: object, askers: int) -> list[Claim]:
+    def __call__(self, limit: int, alive_time: float, types: object, ahead: bool, askers: int) -> list[Claim]:
         self.asked.append(limit)
         self.entered.release()
         assert self.go_on.acquire(timeout=PATIENCE)
@@ -110,15 +110,16 @@ def test_for_one_who_is_interrupted_while_he_waits_nothing_is_acquired(slow: Slo
 
 
 def test_other_types_and_other_leases_are_asked_for_apart(slow: Slow) -> None:
-    for _ in range(3):
+    for _ in range(4):
         slow.go_on.release()
     joint = JointAcquire(slow)
     calls: list[Callable[[], list[Claim]]] = [
         lambda: joint.acquire(2, 10, None),
         lambda: joint.acquire(3, 20, None),
         lambda: joint.acquire(4, 10, ["a"]),
+        lambda: joint.acquire(5, 10, ["a"], ahead=True),
     ]
-    assert [len(call()) for call in calls] == [2, 3, 4]
+    assert [len(call()) for call in calls] == [2, 3, 4, 5]
     assert joint.acquire(0, 10, None) == []
 
 

@@ -109,7 +109,8 @@ def settle(store: TaskStore) -> None:
     retired, written, renewed = store.acquire(3, 100)
     store.retire(retired, "finished", None, 100, soon())
     store.update_data(written, {}, soon())
-    assert None not in store.extend([renewed.lease], 100)
+    for begun in (False, True):
+        assert None not in store.extend([renewed.lease], 100, begun)
 
 
 def steer(store: TaskStore) -> None:

@@ -131,14 +131,21 @@ local function limit_of(text)
   return found and found >= 1 and found < 2 ^ 31 and found or nil
 end
 
--- Writes the lease of a row that waits nowhere any more.
-local function begin(key, ends, holder, number)
+-- Counts the attempt of a running row no longer if its run was never begun: its lease has ended, or is taken from its holder.
+local function forget_unbegun(row)
+  if is_ahead(call('HGET', row, 'taken_ahead')) then
+    grow(row, 'attempts', -1)
+  end
+end
+
+-- Writes the lease of a row that waits nowhere any more, ahead of its run or not.
+local function begin(key, ends, ahead, holder, number)
   local row = row_of(key)
-  local is = call('HMGET', row, 'type', 'user', 'due', 'max_running', 'fence')
+  local is = call('HMGET', row, 'type', 'user', 'due', 'max_running', 'fence', 'taken_ahead')
   local type, user = is[1] or '', is[2] or ''
   grow(row, 'attempts', 1)
   call('HSET', row, 'fence', next_fence(is[5]), 'status', 'running', 'ready', whole(tonumber(is[3]) or now), 'due', whole(ends), 'claim', number,
-    'holder', holder, 'node', holder, 'updated', whole(now))
+    'holder', holder, 'node', holder, 'taken_ahead', ahead_of(ahead, is[6] == '3'), 'updated', whole(now))
   note('leases', key, type, whole(ends))
   call('ZADD', T .. 'run:' .. user, limit_of(is[4]) or '+inf', key)
   mark('SADD', T .. 'held:' .. holder, key)
@@ -165,10 +172,10 @@ local function settle(key, due, ended)
   end
 end
 
--- Makes the lease of a row end then.
-local function renew(key, ends)
+-- Makes the lease of a row end then. `begun`: its run is recorded as begun.
+local function renew(key, ends, begun)
   local type, _, _, due = facts(key)
-  call('HSET', row_of(key), 'due', whole(ends), 'updated', whole(now))
+  call('HSET', row_of(key), 'due', whole(ends), 'updated', whole(now), unpack(begun and {'taken_ahead', '0'} or {}))
   note('leases', key, type, whole(ends))
   if ends < due then
     ring(T, 1, {type})

@@ -37,6 +37,17 @@ local function size_of(text)
   return found and found >= 0 and found <= BATCH and found or BATCH
 end
 
+-- A lease that was taken ahead of its run says so in `taken_ahead`: '1', and '2' when the row's last lease ended by itself,
+-- so that this run is recorded as begun before it begins. Then it is '0', as it is of a run that begins at once. '3' is that
+-- of a waiting row whose last lease ended by itself.
+local function is_ahead(text)
+  return text == '1' or text == '2'
+end
+
+local function ahead_of(is_ahead_now, has_expired)
+  return is_ahead_now and (has_expired and '2' or '1') or '0'
+end
+
 local function prefix_of(meta)
   return meta:sub(1, -5)
 end

@@ -74,7 +74,8 @@ end
 -- What is told of a row that was just leased, in this order.
 local CLAIMED = {'ready', 'fence', 'due', 'claim', 'nonce', 'type', 'data', 'attempts', 'last_error', 'cron', 'timezone',
   'delay_ms', 'next_time', 'last_time', 'extra', 'regular_time', 'regular_due', 'paused_from', 'paused_until',
-  'earlier_pauses', 'extra_waits', 'catch_up', 'max_lateness_ms', 'alert_after_ms', 'max_attempts', 'version', 'size'}
+  'earlier_pauses', 'extra_waits', 'catch_up', 'max_lateness_ms', 'alert_after_ms', 'max_attempts', 'version', 'size',
+  'taken_ahead'}
 
 -- Returns the number after one in a row; what somebody has spoilt begins anew with 0.
 local function next_of(number)
@@ -84,9 +85,9 @@ local function next_of(number)
   return '0'
 end
 
--- Leases a row, found in the set of `kind`, until `ends`; returns CLAIMED of it, nothing when it is no hash, nil when there
+-- Leases a row, found in the set of `kind`, until `ends`, ahead of its run or not; returns CLAIMED of it, nothing when it is no hash, nil when there
 -- is none, or when that set did not know its type or due time, which is mended.
-local function take(key, kind, ends, holder, number)
+local function take(key, kind, ends, ahead, holder, number)
   local row = row_of(key)
   local is = redis.pcall('HMGET', row, 'holder', unpack(CLAIMED))
   if is.err or (not is[4] and call('EXISTS', row) == 0) then
@@ -105,22 +106,25 @@ local function take(key, kind, ends, holder, number)
     mark('SREM', T .. 'held:' .. held, key)
   end
   is[1], is[2], is[3], is[4] = whole(due), next_fence(is[2]), whole(ends), number
-  is[8] = next_of(is[8])
+  if not (held and is_ahead(is[#CLAIMED])) then  -- else that run was never begun
+    is[8] = next_of(is[8])
+  end
+  is[#CLAIMED] = ahead_of(ahead, held)
   if tonumber(is[8]) > 1 then  -- its last lease may have ended by itself
     fail(key, is[13], is[12])
   end
   call('HSET', row, 'ready', is[1], 'fence', is[2], 'due', is[3], 'attempts', is[8], 'status', 'running', 'claim', number,
-    'holder', holder, 'node', holder, 'updated', whole(now))
+    'holder', holder, 'node', holder, 'taken_ahead', is[#CLAIMED], 'updated', whole(now))
   mark('SADD', T .. 'held:' .. holder, key)
   call('ZADD', T .. 'due:', is[3], key)
   call('ZADD', T .. 'due:' .. (type or ''), is[3], key)
   return is
 end
 
--- Makes the lease of a row end then.
-local function renew(key, ends)
+-- Makes the lease of a row end then. `begun`: its run is recorded as begun.
+local function renew(key, ends, begun)
   local was = call('HMGET', row_of(key), 'type', 'due')
-  call('HSET', row_of(key), 'updated', whole(now))
+  call('HSET', row_of(key), 'updated', whole(now), unpack(begun and {'taken_ahead', '0'} or {}))
   move(key, was[1], ends, was[2])
 end
 

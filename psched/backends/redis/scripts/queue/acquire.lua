@@ -1,19 +1,19 @@
 -- Leases rows, the users taking turns: one row after another goes to the user of the greatest weight, at equal weights to
 -- who has waited longest. A user's weight is his max_running (or 1) divided by how many of his would then run. Half of
 -- the room that a user has is left to other workers, lest one takes all ahead and runs one after another.
--- ARGV: the most rows, the lease in milliseconds, holder, number of this acquire, spans of earlier ones to be undone
--- (counted), types (counted; -1 for any). Returns rows: key and fields, of what is no row any more none, but
+-- ARGV: the most rows, the lease in milliseconds, 1 when the runs begin later (else 0), holder, number of this acquire,
+-- spans of earlier ones to be undone (counted), types (counted; -1 for any). Returns rows: key and fields, of what is no row any more none, but
 -- `run` if it was running.
 local WINDOW = 64  -- users who are compared, those who have waited longest
 local ROUNDS = 4   -- how many windows are looked at when their users turn out to have no room
 local AHEAD = 200  -- rows moved at once from where they wait to where they stand in line
 
 local CLAIMED = {'type', 'data', 'attempts', 'last_error', 'cancel_requested', 'run_at', 'created', 'user', 'max_running',
-  'priority', 'max_attempts', 'fence', 'due', 'claim', 'nonce'}
+  'priority', 'max_attempts', 'fence', 'due', 'claim', 'nonce', 'taken_ahead'}
 
-local limit, holder, number = tonumber(ARGV[1]), ARGV[3], ARGV[4]
+local limit, ahead, holder, number = tonumber(ARGV[1]), ARGV[3] == '1', ARGV[4], ARGV[5]
 local ends = now + tonumber(ARGV[2])
-local undone, place = counted(5)
+local undone, place = counted(6)
 local types = counted(place)
 if ARGV[place] == '-1' then
   types = {''}
@@ -49,6 +49,8 @@ local function end_leases(type)
   for _, key in ipairs(ripe(T .. 'leases:' .. type, 'running')) do
     local _, _, _, due = facts(key)
     grow(row_of(key), 'fence', 1)
+    forget_unbegun(row_of(key))
+    call('HSET', row_of(key), 'taken_ahead', '3')
     quit(key)
     wait(key, due)
   end
@@ -183,7 +185,7 @@ local function share_out(users)
       limit = #rows  -- the next one is too large for this acquire
       return
     end
-    begin(user.key, ends, holder, number)
+    begin(user.key, ends, ahead, holder, number)
     rows[#rows + 1] = {user.key, call('HMGET', row_of(user.key), unpack(CLAIMED))}
     pass(user, user.type)
     user.running = user.running + 1

@@ -9,8 +9,11 @@ end
 if status ~= 'waiting' and status ~= 'running' then
   return {status}
 end
+if status == 'running' then
+  forget_unbegun(row)
+end
 withdraw(key)
 call('HSET', row, 'due', whole(now))
 know((facts(key)))
-begin(key, now + tonumber(ARGV[3]), ARGV[4], ARGV[5])
+begin(key, now + tonumber(ARGV[3]), false, ARGV[4], ARGV[5])
 return {'done', call('HGETALL', row)}

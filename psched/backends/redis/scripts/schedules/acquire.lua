@@ -1,12 +1,12 @@
--- Leases the rows that have been due longest. ARGV: the most rows, the lease in milliseconds, holder, number of this
--- acquire, spans of earlier ones to be undone (counted), types (counted; -1 for any). Returns rows: key and CLAIMED, of
+-- Leases the rows that have been due longest. ARGV: the most rows, the lease in milliseconds, 1 when the runs begin later
+-- (else 0), holder, number of this acquire, spans of earlier ones to be undone (counted), types (counted; -1 for any). Returns rows: key and CLAIMED, of
 -- what is no hash none.
 local AHEAD = 200  -- rows looked at once behind some that turned out to be none
 local ROUNDS = 6   -- how often that is done
 
-local limit, holder, number = tonumber(ARGV[1]), ARGV[3], ARGV[4]
+local limit, ahead, holder, number = tonumber(ARGV[1]), ARGV[3] == '1', ARGV[4], ARGV[5]
 local ends = now + tonumber(ARGV[2])
-local undone, place = counted(5)
+local undone, place = counted(6)
 local types = counted(place)
 undo(holder, undone)
 
@@ -44,7 +44,7 @@ for _ = 1, ROUNDS do
       limit = #rows  -- it is too large for this acquire
       break
     end
-    local found = not seen[row.key] and take(row.key, row.type, ends, holder, number)
+    local found = not seen[row.key] and take(row.key, row.type, ends, ahead, holder, number)
     seen[row.key] = true
     if found and #found == 0 then
       strange[#strange + 1] = {row.key, found}
