@@ -100,17 +100,18 @@ def list_(chosen: Chosen, layout: str) -> None:
     """List the schedules, those due first.
 
     Times are in this host's time zone. The state of a schedule is waiting, due (a worker is to take it), running,
-    failing (with the last error; retrying without one), overdue (no worker has begun it), paused or broken, with its
-    attempts and how late it is. On rdb_compat, whose table does not tell a run from the wait for a retry, either is
-    leased.
+    failing (with the last error; retrying without one), overdue (no worker has begun it), paused or broken, with which
+    attempt runs, or is next, and how late it is. On rdb_compat, whose table does not tell a run from the wait for a
+    retry, either is leased.
 
     --json prints one array of objects with key, type, cron, delay, timezone, next_time (unix seconds of the
     occurrence), next_run_time (when it is due, or when the lease of its run ends), both again as *_local in ISO 8601,
     data, status (waiting or running; rdb_compat knows only waiting and leased), state (as above), lateness (for how
     many seconds the occurrence has been due and not finished), overdue (whether that is more than 60 s and twice the
-    longest retry_wait, and no first attempt is running), attempts, last_error, node, problem (why such a row cannot be
-    run), catch_up, max_lateness, alert_after, max_attempts (null: as its type or the configuration says), paused and
-    regular_time (while next_time is that of an extra run: the regular occurrence that comes after it).
+    longest retry_wait, and no first attempt is running), attempts (how many so far, with the one that runs),
+    last_error, node, problem (why such a row cannot be run), catch_up, max_lateness, alert_after, max_attempts (null:
+    as its type or the configuration says), paused and regular_time (while next_time is that of an extra run: the
+    regular occurrence that comes after it).
     """
     with opened(chosen) as schedules:
         left = left_to_ruby(chosen, chosen.settings(), "schedules")
@@ -139,14 +140,23 @@ def _cells(row: ScheduleRow, state: ScheduleState, shown: Shown) -> tuple[str, .
 
 
 def _state_text(row: ScheduleRow, state: ScheduleState) -> str:
-    """Return a state in a few words: `failing (attempt 3, 2 h late): ValueError: it broke`."""
-    facts = [f"attempt {row.attempts}"] if row.attempts > 1 or (row.attempts and state.word != RUNNING) else []
+    """Return a state in a few words: `failing (next: attempt 3, 2 h late): ValueError: it broke`."""
+    facts = _attempt_text(row, state)
     if state.is_overdue:
         facts.append(f"{span(state.lateness)} late")
     text = f"{state.word} ({', '.join(facts)})" if facts else state.word
     if row.problem is not None:
         return f"{text}: {row.problem}"
     return text if row.last_error is None else f"{text}: {error_summary(row.last_error)}"
+
+
+def _attempt_text(row: ScheduleRow, state: ScheduleState) -> list[str]:
+    """Return which attempt runs, or is next: the number that the log says with it. Nothing of a first one."""
+    if state.word == RUNNING:
+        return [f"attempt {row.attempts}"] if row.attempts > 1 else []
+    if row.status == RUNNING:
+        return [f"attempt {row.attempts} lost its lease"]
+    return [f"next: attempt {row.attempts + 1}"] if row.attempts else []
 
 
 def _original_cells(row: ScheduleRow, shown: Shown) -> tuple[str, ...]:
@@ -283,7 +293,7 @@ def _fields(row: ScheduleRow, state: ScheduleState) -> Iterable[tuple[str, str |
         "status": row.status,
         "state": state.word,
         "lateness": span(state.lateness) if state.lateness >= 1 else None,
-        "attempts": str(row.attempts),
+        "attempts": f"{row.attempts} so far" if row.attempts else "0",
         "node": row.node,
         "last_error": row.last_error,
         "problem": row.problem,

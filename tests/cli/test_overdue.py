@@ -121,10 +121,10 @@ def test_a_failing_schedule_shows_its_attempts_and_its_error(table: Commands) ->
     assert found["lateness"] >= 48 * 3600
     assert shown(table, "fresh")["state"] == "waiting"
     listed = table.ok("list").out
-    assert "failing (attempt 3, 2 d" in listed
+    assert "failing (next: attempt 4, 2 d" in listed
     assert "late): ValueError: it broke" in listed
     lines = dict(line.split(maxsplit=1) for line in table.ok("show", "fails").out.splitlines() if " " in line)
-    assert lines["state"] == "failing"
+    assert (lines["state"], lines["attempts"]) == ("failing", "3 so far")
     assert lines["lateness"].startswith("2 d")
     [(ok, message)] = findings(doctor)
     assert (doctor.code, ok) == (1, False)
