@@ -79,8 +79,8 @@ def refusal(lease: Lease, row: RowMapping | None, uncertain: bool) -> ScheduleEr
         return IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
     if uncertain:
         return OutcomeUnknownError(
-            f"{lease.key!r}: the connection was lost while this run was being settled, and somebody else has had the "
-            "row since; whether it was settled cannot be found out"
+            f"{lease.key!r}: the connection was lost while this run was being settled, and another worker has "
+            "acquired the row since; whether it was settled cannot be found out"
         )
     return PreemptedError(f"{lease.key!r}: the lease of this run is lost; another worker has acquired the row since")
 
