@@ -46,7 +46,9 @@ def check_key(key: object) -> str:
     if not isinstance(key, str) or not key:
         raise ValueError(f"key must be non-empty text, got {shown(key)}")
     if len(key) > MAX_KEY_LENGTH:
-        raise ValueError(f"key has {len(key)} characters, at most {MAX_KEY_LENGTH} can be stored: {key[:40]!r}…")
+        raise ValueError(
+            f"key has {len(key)} characters, at most {MAX_KEY_LENGTH} can be stored; shorten it: {key[:40]!r}…"
+        )
     check_characters("key", key)
     return key
 
@@ -87,7 +89,7 @@ def pack(data: object, compressed: bool = False, max_size: int = MAX_DATA_SIZE) 
 def check_stored(size: int, compressed: bool = False) -> None:
     """Raise ValueError when data has too many bytes, as it is to be stored, for one statement."""
     if size > MAX_STORED_BYTES:
-        what, hint = ("compressed", "") if compressed else ("as JSON", "; compress it (compression=gzip)")
+        what, hint = ("compressed", "; store less") if compressed else ("as JSON", "; compress it (compression=gzip)")
         raise ValueError(f"data has {size} bytes {what}, at most {MAX_STORED_BYTES} can be stored{hint}")
 
 
@@ -228,7 +230,9 @@ class DataTooLargeError(ValueError):
 
 
 def _too_large(size: object, max_size: int) -> DataTooLargeError:
-    return DataTooLargeError(f"data has {size} bytes as JSON, at most {max_size} are allowed (max_data_size)")
+    return DataTooLargeError(
+        f"data has {size} bytes as JSON, at most {max_size} are allowed; store less, or raise max_data_size"
+    )
 
 
 def decode(text: str | bytes, max_size: int = MAX_DATA_SIZE) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class Schedule:
             wanted, entry = change(seen)
             if self._store.modify(seen, wanted, action, entry):
                 return seen
-        raise ScheduleError(f"{self.key!r}: it changes faster than it can be modified")
+        raise ScheduleError(f"{self.key!r}: it changes faster than it can be modified; try again")
 
     def _ruled(self, rule: Rule, cron: str | None, timezone: str | None, delay: float | None) -> Rule:
         """Return `rule` with what is given of another one. Raises as `modify` does."""

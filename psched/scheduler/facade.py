@@ -213,7 +213,9 @@ class Scheduler:
             self._refuse_running("start")
             unbound = self._registrations.keys() - self._bindings.keys()
             if unbound:
-                raise ScheduleError(f"registered, but not bound to a handler: {names_of(unbound)}")
+                raise ScheduleError(
+                    f"registered, but not bound to a handler: {names_of(unbound)}; bind each before the start"
+                )
             work = Work(dict(self._bindings), dict(self._registrations), self._poll_interval, self._concurrency)
             engine = Engine(self._place.open(self._concurrency), work)
             self._engine = engine

@@ -194,7 +194,7 @@ def test_nothing_is_bound_registered_or_started_while_it_runs_and_everything_aft
 def test_what_is_registered_must_be_bound(site: Site) -> None:
     scheduler = site.scheduler()
     scheduler.register("nobody's", cron=EVERY_SECOND)
-    with pytest.raises(ScheduleError, match='not bound to a handler: "nobody\'s"'):
+    with pytest.raises(ScheduleError, match='not bound to a handler: "nobody\'s"; bind each before the start'):
         scheduler.start()
 
 

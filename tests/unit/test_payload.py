@@ -14,6 +14,7 @@ from psched.payload import (
     MAX_DATA_SIZE,
     MAX_KEY_LENGTH,
     check_key,
+    check_stored,
     compress,
     compress_to_text,
     decode,
@@ -126,7 +127,7 @@ def test_any_text_up_to_255_characters_is_a_key(key: str) -> None:
         (None, "key must be non-empty text, got None"),
         (7, "key must be non-empty text, got 7"),
         (b"key", "key must be non-empty text, got b'key'"),
-        ("x" * 256, "key has 256 characters, at most 255 can be stored: 'xxxx"),
+        ("x" * 256, "key has 256 characters, at most 255 can be stored; shorten it: 'xxxx"),
         ("a\0b", "holds a character that cannot be stored"),
         ("a\ud800b", "holds a character that cannot be stored"),
     ],
@@ -181,3 +182,16 @@ def test_data_is_packed_with_its_size() -> None:
     assert pack({"a": 1}) == ('{"a":1}', 7)
     with pytest.raises(ValueError, match="at most 8000000 can be stored"):
         pack({"a": "x" * 8_000_000})
+
+
+def test_what_is_too_long_or_too_large_is_told_with_the_limit_and_the_remedy() -> None:
+    with pytest.raises(ValueError, match="key has 256 characters, at most 255 can be stored; shorten it"):
+        check_key("k" * 256)
+    with pytest.raises(
+        ValueError, match="data has 11 bytes as JSON, at most 10 are allowed; store less, or raise max_da"
+    ):
+        encode({"x": "abc"}, 10)
+    with pytest.raises(
+        ValueError, match="data has 8000001 bytes compressed, at most 8000000 can be stored; store less"
+    ):
+        check_stored(8_000_001, compressed=True)
