@@ -41,7 +41,7 @@ _STROLL = 4
 _HAS_ROW = -1
 """Stands for a count where it is told that a user has a row."""
 
-Heads = Mapping[str, RowMapping]
+Heads = Mapping[str, Mapping[Any, Any]]
 """The first due row of each user."""
 
 
@@ -54,13 +54,19 @@ class Candidates:
         self._write_statements(dialect, table, users)
 
     def waiting(
-        self, connection: Connection, bands: Sequence[int], types: WantedTypes | None, enough: int
+        self,
+        connection: Connection,
+        bands: Sequence[int],
+        types: WantedTypes | None,
+        enough: int,
+        seen: Iterable[Candidate] = (),
     ) -> list[Candidate]:
         """Return users who have something due in `bands` and room for it; all of them, unless a lot is due.
 
         `enough`: how many tasks are wanted; when these have room for so many, few others are looked for.
+        `seen`: users who had something due a moment ago, and need not be found again.
         """
-        heads: dict[str, RowMapping] = {}
+        heads: dict[str, Mapping[Any, Any]] = {}
         full = False
         for band in bands:
             for kind in _kinds(types):
@@ -71,6 +77,8 @@ class Candidates:
                     known = heads.get(row["user_name"])
                     if known is None or (len(_kinds(types)) > 1 and row["due"] < known["due"]):
                         heads[row["user_name"]] = row
+        if full:
+            heads = {each.user: {"due": each.due, "max_running": each.max_running} for each in seen} | heads
         found = self._with_room(connection, heads)
         if full:
             found += self._further(connection, bands, types, heads, enough - _room(found, enough))
@@ -80,7 +88,7 @@ class Candidates:
         """Return those without user as a candidate; something of theirs has been due since `due`."""
         return Candidate(NOBODY, due, connection.execute(self._running_open).scalar_one(), None)
 
-    def _with_room(self, connection: Connection, heads: Mapping[str, RowMapping]) -> list[Candidate]:
+    def _with_room(self, connection: Connection, heads: Heads) -> list[Candidate]:
         if not heads:
             return []
         waiting = [(user, head["due"], head["max_running"]) for user, head in heads.items()]

@@ -9,7 +9,8 @@ one.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, Integer, Select, Table, bindparam, func, select
@@ -25,8 +26,8 @@ from psched.backends.rdb.claiming import (
     takes_more,
     types_parameter,
 )
-from psched.backends.rdb.shares import NOBODY, Candidate, shares
-from psched.backends.rdb.statements import LeaseStatements
+from psched.backends.rdb.shares import NOBODY, Candidate, turns
+from psched.backends.rdb.statements import LeaseStatements, sized_of
 from psched.backends.rdb.tables import CLAIMED_OF_TASK, USER_BAND, has_users
 from psched.backends.rdb.user_claims import UserClaims
 from psched.clock import Clock, monotonic
@@ -46,6 +47,8 @@ _USER = CLAIMED_OF_TASK.index("user_name")
 _SIZE = CLAIMED_OF_TASK.index("size")
 _MOST_USERS = 20
 """Users claimed for by one transaction, divided by the bands, and by types that are read apart: each costs a look."""
+_MOST_CUT_OFF = 100
+"""Users who are remembered as cut off."""
 _ROUNDS = 6
 """How often one acquire shares out anew what is still to be had."""
 
@@ -62,6 +65,8 @@ class FairClaiming:
         self._clock = clock
         self._bands: tuple[int, ...] = ()
         self._look_at = clock()
+        self.cut_off: dict[str, Candidate] = {}
+        """Users who got nothing since others had all the bytes of an acquire: they come first at the next."""
 
     def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows."""
@@ -85,7 +90,7 @@ class FairClaiming:
         self._heads = Compiled(self._in_band.heads())
         self._band = c.band
         self._below: dict[int, Compiled] = {}
-        self._head = select(c.due).where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(1)
+        self._head = select(c.due, sized_of(table)).where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(1)
 
     def _look(self, connection: Executing) -> tuple[int, ...]:
         """Find out which bands there are, the highest first: by one statement unless there are new ones."""
@@ -153,34 +158,52 @@ class _Turns:
         self._parameters = parameters
         self._types = types
         self._some_types = types
+        self._cut_off = claiming.cut_off
         self._candidates: dict[str, Candidate] = {}
         self._busy: list[Candidate] = []
         self._rows: list[ClaimedRow] = []
+        self._unserved: dict[str, Candidate] = {}
+        self._done: set[str] = set()
+        self._is_cut = False
+        self._open_size = 0
 
     def take(self) -> list[ClaimedRow]:
         """Lease rows round by round: whoever has less than his share leaves it to the others.
 
-        Users for whom somebody else is claiming are waited for only when there is nothing else to be had.
+        Users for whom somebody else is claiming are waited for only when there is nothing else to be had. A user who
+        gets nothing, since the data of others has the bytes of this acquire, is the first one of the next.
         """
         limit = self._parameters["limit"]
         self._some_types = self._types_of_users()
         self._candidates = {candidate.user: candidate for candidate in self._waiting()}
         for _ in range(_ROUNDS):
-            given = shares(self._candidates.values(), limit - len(self._rows))
-            if not given or not takes_more(self._left()):
+            first = [user for user in self._cut_off if user not in self._done]
+            order = turns(self._candidates.values(), limit - len(self._rows), first)
+            if not order or not takes_more(self._left()):
                 break
-            self._claim(given)
+            self._claim(order)
         if not self._rows and self._busy:
-            first = self._busy[0]
-            self._claim_for({first.user: limit if first.room is None else min(first.room, limit)}, patient=True)
+            only = self._busy[0]
+            count = limit if only.room is None else min(only.room, limit)
+            self._claim_for([only.user] * count, patient=True)
+        self._claiming.cut_off = self._still_cut_off()
         return self._rows
+
+    def _still_cut_off(self) -> dict[str, Candidate]:
+        """Return the users who are to come first at the next acquire, those who have waited for that longest first."""
+        is_cut = self._is_cut or self._left()["budget"] <= 0
+        found = {**self._cut_off, **(self._unserved if is_cut else {})}
+        return {user: found[user] for user in list(found)[:_MOST_CUT_OFF] if user not in self._done}
 
     def _waiting(self) -> list[Candidate]:
         candidates = self._claiming._candidates
         limit = self._parameters["limit"]
-        found = candidates.waiting(self._connection, self._user_bands, self._some_types, limit)
-        due = self._open_due() if found else None
-        if due is not None:
+        is_whole = self._some_types is self._types  # else the users who were cut off may have rows of other types only
+        seen = [candidate for user, candidate in self._cut_off.items() if user != NOBODY] if is_whole else []
+        found = candidates.waiting(self._connection, self._user_bands, self._some_types, limit, seen)
+        head = self._open_head() if found else None
+        if head is not None:
+            due, self._open_size = head
             found.append(candidates.open_candidate(self._connection, due))
         return found or [Candidate(NOBODY, 0, 0, None)]
 
@@ -203,40 +226,68 @@ class _Turns:
         drawn = random.sample(others, min(TOGETHER // 2, len(others)))
         return WantedTypes(tuple(sorted([*first[: TOGETHER // 2], *drawn])), apart=True)
 
-    def _open_due(self) -> int | None:
+    def _open_head(self) -> tuple[int, int] | None:
+        """Return since when the first row without user is due, and how many bytes it has; None when there is none."""
         for band in self._open_bands:
-            due: int | None = self._connection.execute(self._claiming._head, {"of_band": band}).scalar()
-            if due is not None:
-                return due
+            row = self._connection.execute(self._claiming._head, {"of_band": band}).first()
+            if row is not None:
+                return row.due, row.size
         return None
 
-    def _claim(self, given: dict[str, int]) -> None:
-        """Lease what was given; the rows come in the order of their users' turns."""
+    def _claim(self, order: Sequence[str]) -> None:
+        """Lease a row for each turn in `order`; the rows come in the order of their users' first turns.
+
+        Rows without user are taken behind those of users, by a statement that finds them itself: as many bytes are left
+        for each as the first has. When that was too little before, one is taken ahead.
+        """
         before = len(self._rows)
-        open_share = given.get(NOBODY, 0)
-        if open_share:
-            values = {**self._left(), "limit": open_share}
-            rows = self._claiming._take_open(self._direct, self._open_bands, values, self._types)
-            self._note(NOBODY, open_share, rows)
+        shares = Counter(order)
+        self._unserved |= {user: self._candidates[user] for user in shares if user not in self._done}
+        if order[0] == NOBODY and NOBODY in self._cut_off and NOBODY not in self._done:
+            self._claim_open(1)
+            shares[NOBODY] -= 1
+            order = order[1:]
         types = len(self._some_types.types) if self._some_types is not None and self._some_types.apart else 1
         most = max(1, _MOST_USERS // max(1, len(self._user_bands) * types))
-        some = [user for user in given if user != NOBODY][:most]
+        some = [user for user in shares if user != NOBODY][:most]
+        cut: Mapping[str, int] = {}
         if some:
-            self._claim_for({user: given[user] for user in some}, patient=False)
-        turn = {user: number for number, user in enumerate(given)}
+            mine = {*some, NOBODY} & self._candidates.keys()
+            cut = self._claim_for([user for user in order if user in mine])
+        if shares[NOBODY] > 0 and NOBODY in self._candidates:
+            self._claim_open(shares[NOBODY])
+        left = self._left()["budget"]
+        for user, size in cut.items():
+            if size > left:  # else rows without user have not had the bytes that were left for them
+                self._is_cut = True
+                self._candidates.pop(user, None)
+        turn = {user: number for number, user in enumerate(shares)}
         of_nobody = turn.get(NOBODY, 0)  # the band of a row decides, not what else its user says
         self._rows[before:] = sorted(self._rows[before:], key=lambda row: turn.get(row[_USER], of_nobody))
 
-    def _claim_for(self, given: dict[str, int], patient: bool) -> None:
+    def _claim_open(self, share: int) -> None:
+        left = self._left()
+        rows = self._claiming._take_open(self._direct, self._open_bands, {**left, "limit": share}, self._types)
+        if rows or left["least"] > 0:
+            self._note(NOBODY, share, rows)
+        else:  # the first row of the wanted types has too many bytes, or there is none
+            self._is_cut = True
+            self._candidates.pop(NOBODY, None)
+
+    def _claim_for(self, order: Sequence[str], patient: bool = False) -> Mapping[str, int]:
+        """Lease rows of users; return those whose next row has too many bytes, with these."""
         claimed = self._claiming._users.claim(
-            self._connection, given, self._user_bands, self._some_types, self._left(), patient
+            self._connection, order, self._user_bands, self._some_types, self._left(), patient, self._open_size
         )
-        for user, share in given.items():
+        for user, share in Counter(order).items():
+            rows = [row for row in claimed.rows if row[_USER] == user]
             if user in claimed.busy:
                 candidate = self._candidates.pop(user, None)
+                self._done.add(user)
                 self._busy += [] if candidate is None else [candidate]
-            else:
-                self._note(user, share, [row for row in claimed.rows if row[_USER] == user])
+            elif user != NOBODY and (rows or user not in claimed.cut):
+                self._note(user, len(rows) if user in claimed.cut else share, rows)
+        return claimed.cut
 
     def _left(self) -> Parameters:
         """Return the parameters for what may still be taken."""
@@ -245,6 +296,7 @@ class _Turns:
     def _note(self, user: str, share: int, rows: Sequence[ClaimedRow]) -> None:
         """Count what a user got; one who had less than his share has no more."""
         self._rows += rows
+        self._done.add(user)
         candidate = self._candidates.pop(user, None)
         if candidate is not None and len(rows) >= share:
             self._candidates[user] = candidate.took(len(rows))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 NOBODY = ""
@@ -43,21 +44,26 @@ class Candidate:
         return (1 if self.max_running is None else self.max_running) / (self.running + more + 1)
 
 
-def shares(candidates: Iterable[Candidate], limit: int) -> dict[str, int]:
-    """Return how many tasks each user may start of the next `limit`, in the order of their first one.
+def turns(candidates: Iterable[Candidate], limit: int, first: Sequence[str] = ()) -> list[str]:
+    """Return the users of the next `limit` tasks, a name for each task, in the order in which they are to be taken.
 
-    One task after another goes to the user of the greatest weight, at equal weights to whoever has waited longest.
+    One task after another goes to the user of the greatest weight, at equal weights to the one who has waited longest.
+    The users in `first` have their first task before all others, in that order.
     """
     by_user = {candidate.user: candidate for candidate in candidates if candidate.room != 0}
-    waiting = [(-candidate.weight(), candidate.due, candidate.user) for candidate in by_user.values()]
+    order = [user for user in first if user in by_user][:limit]
+    given = Counter(order)
+    waiting = [
+        (-candidate.weight(given[user]), candidate.due, user)
+        for user, candidate in by_user.items()
+        if candidate.room is None or given[user] < candidate.room
+    ]
     heapq.heapify(waiting)
-    given: dict[str, int] = {}
-    for _ in range(limit):
-        if not waiting:
-            break
+    while waiting and len(order) < limit:
         _, due, user = heapq.heappop(waiting)
-        given[user] = given.get(user, 0) + 1
+        given[user] += 1
+        order.append(user)
         candidate = by_user[user]
         if candidate.room is None or given[user] < candidate.room:
             heapq.heappush(waiting, (-candidate.weight(given[user]), due, user))
-    return given
+    return order

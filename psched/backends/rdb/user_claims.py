@@ -8,8 +8,9 @@ comes to life again beside those that are counted and claimed next.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -31,6 +32,7 @@ from sqlalchemy import (
 from psched.backends.rdb.candidates import least_of, limit_of
 from psched.backends.rdb.claiming import ClaimedRow, Parameters, WantedTypes
 from psched.backends.rdb.indexes import has_user, has_user_and_type, of_users
+from psched.backends.rdb.shares import NOBODY
 from psched.backends.rdb.statements import LeaseStatements, TypesShape, among_types, expired, next_fence, sized_of
 from psched.backends.rdb.tables import RUNNING, WAITING
 from psched.dialects.base import Dialect, now_ms
@@ -39,10 +41,15 @@ from psched.dialects.once import once, shared
 
 
 class Claimed(NamedTuple):
-    """What was leased, and for which users nobody looked since somebody else was claiming for them."""
+    """What one claim for some users came to.
+
+    `busy`: users who were not looked at since another worker was claiming for them. `cut`: users whose next row has too
+    many bytes for what was left of :budget, with these bytes.
+    """
 
     rows: list[ClaimedRow]
     busy: Collection[str]
+    cut: Mapping[str, int]
 
 
 class UserClaims:
@@ -56,54 +63,70 @@ class UserClaims:
     def claim(
         self,
         connection: Connection,
-        shares: Mapping[str, int],
+        turns: Sequence[str],
         bands: Sequence[int],
         types: WantedTypes | None,
         parameters: Parameters,
         patient: bool = False,
+        open_size: int = 0,
     ) -> Claimed:
-        """Lease due rows of users, at most as many as `shares` says and as may run; the highest band first.
+        """Lease due rows of users, one for each name in `turns` and no more than may run; the highest band first.
 
+        Turns of `NOBODY` among them are left free: `open_size` bytes each, for rows without user that the caller takes.
         `patient`: wait for whoever is claiming for these users. Ask for one user then, lest two wait for each other.
         """
+        shares = Counter(user for user in turns if user != NOBODY)
         with self._database.transaction(connection):
             locking = self._lock if patient else self._lock_free
             free = set(connection.execute(locking, {"users": list(shares)}).scalars())
             locked = [user for user in shares if user in free]
-            given = {user: shares[user] for user in locked}
-            keys = self._choose(connection, given, bands, types, parameters) if locked else []
+            mine = [user for user in turns if user in free or user == NOBODY]
+            keys, cut = self._choose(connection, mine, bands, types, parameters, open_size)
             rows = self._take(connection, keys, parameters) if keys else []
             if keys:
                 connection.execute(self._change, {"users": locked})
         if keys and not self._database.dialect.returning:
             rows = connection.execute(self._taken, {**parameters, "keys": keys}).all()
         by_key = {row[0]: row for row in rows}
-        return Claimed([by_key[key] for key in keys if key in by_key], shares.keys() - set(locked))
+        return Claimed([by_key[key] for key in keys if key in by_key], shares.keys() - set(locked), cut)
 
     def _choose(
         self,
         connection: Connection,
-        shares: Mapping[str, int],
+        turns: Sequence[str],
         bands: Sequence[int],
         types: WantedTypes | None,
         parameters: Parameters,
-    ) -> list[str]:
-        """Return the keys to take: of each user in order, up to the first that must wait for others or is too large."""
-        held = self._count(connection, list(shares))
-        rows = self._due(connection, shares, bands, types)
-        keys: list[str] = []
+        open_size: int,
+    ) -> tuple[list[str], dict[str, int]]:
+        """Return the keys to take, and the users whose next row is too large for what is left, with its bytes.
+
+        A user gets a row at each of his turns, up to the first that must wait for others or is too large.
+        """
+        shares = Counter(user for user in turns if user != NOBODY)
+        held = self._count(connection, list(shares)) if shares else {}
+        rows = self._due(connection, shares, bands, types) if shares else {}
+        waiting: dict[str, Iterator[Mapping[Any, Any]]] = {user: iter(due) for user, due in rows.items()}
+        waiting[NOBODY] = repeat({"key": None, "size": open_size, "max_running": None})
+        chosen: list[str | None] = []
+        cut: dict[str, int] = {}
         budget, least = parameters["budget"], parameters["least"]
-        for user, share in shares.items():
+        for user in turns:
+            row = next(waiting[user], None) if user in waiting else None
+            if row is None:
+                continue
             running, most = held.get(user, (0, None))
-            for chosen, row in enumerate(rows[user][:share]):
-                most = least_of(most, row["max_running"])
-                if most is not None and running + chosen >= most:
-                    break
-                if row["size"] > budget and len(keys) >= least:
-                    break
+            most = least_of(most, row["max_running"])
+            if most is not None and running >= most:
+                del waiting[user]
+            elif row["size"] > budget and len(chosen) >= least:
+                del waiting[user]
+                cut[user] = row["size"]
+            else:
+                held[user] = (running + 1, most)
                 budget -= row["size"]
-                keys.append(row["key"])
-        return keys
+                chosen.append(row["key"])
+        return [key for key in chosen if key is not None], cut
 
     def _count(self, connection: Connection, users: list[str]) -> dict[str, tuple[int, int | None]]:
         """Return how many tasks of each user are held, and their least limit; what has ended is ended before."""

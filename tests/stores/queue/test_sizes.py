@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from psched.model import Claim, NewTask, TaskFilter
 from psched.retire import Retire
 from psched.source import LeaseTimes, Source
 from psched.store import StoreSettings, TaskStore
-from tests.stores.bench import soon
+from tests.stores.bench import LONG_AGO, soon
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
 from tests.stores.traffic import before_each
 
@@ -47,6 +48,79 @@ def test_in_one_order_it_takes_what_fits(ours: QueueBench) -> None:
     for key, size in zip(TASKS, [17 * MB, 6 * MB, 6 * MB, 4 * MB, 1], strict=True):
         ours.write(key, size=size)
     assert [taken(store), taken(store), taken(store), taken(store)] == [["a"], ["b", "c", "d"], ["e"], []]
+
+
+@pytest.mark.parametrize("many", ["a", None])
+@pytest.mark.parametrize("few", ["b", None])
+def test_users_share_the_16_mb_by_turns(ours: QueueBench, many: str | None, few: str | None) -> None:
+    """Be those before them finished or not; and whatever has been due longest."""
+    if many == few:
+        return
+    store = ours.queue()
+    submit_large(ours, store, many, 20)
+    submit_large(ours, store, few, 3, run_at=LONG_AGO + 999)
+    assert [set(users) for users in rounds_of(store)[:3]] == [{many, few}] * 3
+
+
+@pytest.mark.parametrize(("size", "within"), [(15 * MB, 5), (7_900_000, 4)])
+def test_a_user_who_got_nothing_for_the_data_of_others_comes_first_next_time(
+    ours: QueueBench, size: int, within: int
+) -> None:
+    store = ours.queue()
+    users = ["a", "b", None, "c", "d"]
+    for number, user in enumerate(users):
+        submit_large(ours, store, user, 5, size=size, run_at=LONG_AGO + 100 * number)
+    rounds = rounds_of(store)
+    assert [user for users_of_round in rounds for user in users_of_round][:5] == users
+    for start in range(4):
+        found = {user for users_of_round in rounds[start : start + within] for user in users_of_round}
+        assert found == set(users), rounds
+
+
+def test_one_who_may_run_many_at_once_does_not_take_all_the_bytes(ours: QueueBench) -> None:
+    store = ours.queue()
+    submit_large(ours, store, "a", 20, max_running=20)
+    submit_large(ours, store, "b", 3, max_running=1, run_at=LONG_AGO + 999)
+    assert [set(users) for users in rounds_of(store)[:4]] == [{"a"}, {"a", "b"}] * 2
+
+
+def test_who_was_cut_off_comes_first_also_behind_a_long_backlog(ours: QueueBench) -> None:
+    store = ours.queue()
+    for user in ("a", "b"):
+        submit_large(ours, store, user, 60)
+    submit_large(ours, store, "late", 1, run_at=LONG_AGO + 999)
+    assert [users[0] for users in rounds_of(store)[:2]] == ["a", "late"]
+
+
+@pytest.mark.parametrize("small", ["a", None])
+@pytest.mark.parametrize("large", ["b", None])
+def test_a_task_of_16_mb_is_not_left_behind_small_ones(ours: QueueBench, small: str | None, large: str | None) -> None:
+    if small == large:
+        return
+    store = ours.queue()
+    ours.submit(store, [f"small{n}" for n in range(40)], user=small)
+    submit_large(ours, store, large, 2, size=16 * MB, run_at=LONG_AGO + 999)
+    rounds = rounds_of(store, limit=8)
+    assert [users for users in rounds[:4] if large in users] == [[large], [large]]
+
+
+def submit_large(bench: QueueBench, store: TaskStore, user: str | None, count: int, **fields: Any) -> None:
+    """Submit tasks of a user, each of 7.9 MB unless another `size` is given."""
+    size = fields.pop("size", 7_900_000)
+    keys = [f"{user}{n:03}" for n in range(count)]
+    bench.submit(store, keys, user=user, **fields)
+    for key in keys:
+        bench.write(key, size=size)
+
+
+def rounds_of(store: TaskStore, limit: int = 50) -> list[list[object]]:
+    """Return the users of the tasks of each acquire until nothing is due; each task is finished before the next."""
+    rounds = []
+    while claims := store.acquire(limit, 100):
+        rounds.append([getattr(claim.row, "user") for claim in claims])  # noqa: B009 – of a TaskRow
+        for claim in claims:
+            store.retire(claim, "finished", None, 100, soon())
+    return rounds
 
 
 def test_of_some_types_it_takes_as_much(ours: QueueBench) -> None:

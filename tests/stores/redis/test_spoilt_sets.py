@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psched.model import NewTask
 from psched.store import ScheduleStore, TaskStore
-from tests.stores.bench import FAR_OFF, Bench, keys_of, soon
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
 from tests.stores.queue.bench import QueueBench
 from tests.stores.redis.test_tables import rows_of
 
@@ -36,3 +36,17 @@ def test_what_stands_in_the_place_of_a_holders_set_stops_no_run(
     assert [keys_of(opened.acquire(1, 100)) for opened in mine] == [["next"], ["next"]]
     spoil()
     assert [opened.give_back("me", (), 100) for opened in mine] == [0, 0]
+
+
+def test_what_stands_in_the_place_of_those_who_were_cut_off_stops_no_acquire(
+    tasks: QueueBench, queue: TaskStore
+) -> None:
+    queue.submit([NewTask(key, "t", run_at=LONG_AGO + n, user=key) for n, key in enumerate("abc", 1)])
+    for key in "abc":
+        tasks.write(key, size=15_000_000)
+    client, name = rows_of(tasks).client, f"{rows_of(tasks).prefix}cut"
+    client.set(name, "spoilt")
+    assert keys_of(queue.acquire(5, 100)) == ["a"]
+    assert client.zrange(name, 0, -1) == ["b", "c"]
+    assert [keys_of(queue.acquire(5, 100)) for _ in range(2)] == [["b"], ["c"]]
+    assert not client.exists(name)

@@ -1,11 +1,14 @@
 -- Leases rows, the users taking turns: one row after another goes to the user of the greatest weight, at equal weights to
 -- who has waited longest. A user's weight is his max_running (or 1) divided by how many of his would then run. Half of
--- the room that a user has is left to other workers, lest one takes all ahead and runs one after another.
+-- the room that a user has is left to other workers, lest one takes all ahead and runs one after another. A user who gets
+-- nothing, since the rows of others have the bytes of this acquire, comes first at the next one.
 -- ARGV: the most rows, the lease in milliseconds, 1 when the runs begin later (else 0), holder, number of this acquire,
 -- spans of earlier ones to be undone (counted), types (counted; -1 for any). Returns rows: key and fields, of what is no row any more none, but
 -- `run` if it was running.
 local WINDOW = 64  -- users who are compared, those who have waited longest
 local ROUNDS = 4   -- how many windows are looked at when their users turn out to have no room
+local CUT_OFF = 64 -- users who come first since they were cut off, at the most
+local LASTS = 60000 -- milliseconds after which it is forgotten that a user was cut off
 local AHEAD = 200  -- rows moved at once from where they wait to where they stand in line
 
 local CLAIMED = {'type', 'data', 'attempts', 'last_error', 'cancel_requested', 'run_at', 'created', 'user', 'max_running',
@@ -130,24 +133,51 @@ local function look(user)
   end
 end
 
+local came_first = {}  -- users who were cut off by an earlier acquire
+
+-- Returns the users who were cut off by the bytes of an acquire and got nothing since, in the order in which that happened.
+local function cut_off_before()
+  local found = redis.pcall('ZRANGE', T .. 'cut', 0, CUT_OFF - 1)
+  if found.err then  -- somebody has put something else in its place
+    call('DEL', T .. 'cut')
+    return {}
+  end
+  return found
+end
+
 -- Returns the users of a window of each type, and whether there may be more.
 local function candidates()
   local users, by_name = {}, {}
   local some, full = earliest(types, 'turn:')
+  local function meet(type, name, due)
+    local user = by_name[name]
+    if not user then
+      user = {name = name, due = due, place = #users, lines = {}, running = call('ZCARD', T .. 'run:' .. name)}
+      local most = tonumber(call('ZRANGE', T .. 'run:' .. name, 0, 0, 'WITHSCORES')[2])
+      user.most = most and most < math.huge and most or nil
+      by_name[name], users[#users + 1] = user, user
+    end
+    user.due = math.min(user.due, due)
+    user.lines[#user.lines + 1] = open_line(type, name)
+  end
   for _, type in ipairs(some) do
     local found = call('ZRANGE', T .. 'turn:' .. type, 0, WINDOW - 1, 'WITHSCORES')
     full = full or #found == WINDOW * 2
     for at = 1, #found, 2 do
-      local name, due = found[at], tonumber(found[at + 1])
-      local user = by_name[name]
-      if not user then
-        user = {name = name, due = due, place = #users, lines = {}, running = call('ZCARD', T .. 'run:' .. name)}
-        local most = tonumber(call('ZRANGE', T .. 'run:' .. name, 0, 0, 'WITHSCORES')[2])
-        user.most = most and most < math.huge and most or nil
-        by_name[name], users[#users + 1] = user, user
+      meet(type, found[at], tonumber(found[at + 1]))
+    end
+  end
+  for place, name in ipairs(#users > 1 and cut_off_before() or {}) do
+    if full and not by_name[name] then
+      for _, type in ipairs(some) do
+        local due = call('ZSCORE', T .. 'turn:' .. type, name)
+        if due then
+          meet(type, name, tonumber(due))
+        end
       end
-      user.due = math.min(user.due, due)
-      user.lines[#user.lines + 1] = open_line(type, name)
+    end
+    if by_name[name] and not had[name] then
+      by_name[name].first, came_first[name] = place, true
     end
   end
   if #some > 1 then
@@ -161,10 +191,17 @@ local function candidates()
   return users, full
 end
 
+local function goes_before(one, other)
+  if one.first or other.first then
+    return one.first ~= nil and (other.first == nil or one.first < other.first)
+  end
+  return one.weight > other.weight
+end
+
 local function next_turn(users)
   local best
   for _, user in ipairs(users) do
-    if user.weight and (not best or user.weight > best.weight) then
+    if user.weight and (not best or goes_before(user, best)) then
       best = user
     end
   end
@@ -172,28 +209,48 @@ local function next_turn(users)
 end
 
 local bytes = 0  -- of the data of what was leased
+local cut, is_cut = {}, false  -- users who got nothing, and whether the bytes were too few for somebody
 
--- Leases one row after another until there are enough, or nobody has anything left.
+-- Leases one row after another until there are enough, or nobody has anything left that may be taken.
 local function share_out(users)
   while #rows < limit do
     local user = next_turn(users)
     if not user then
       return
     end
-    bytes = bytes + user.size
-    if #rows > 0 and bytes > BATCH then
-      limit = #rows  -- the next one is too large for this acquire
-      return
+    if #rows > 0 and bytes + user.size > BATCH then
+      user.weight, is_cut = nil, true
+      if not had[user.name] then
+        cut[#cut + 1] = user.name
+      end
+    else
+      begin(user.key, ends, ahead, holder, number)
+      rows[#rows + 1] = {user.key, call('HMGET', row_of(user.key), unpack(CLAIMED))}
+      pass(user, user.type)
+      bytes = bytes + user.size
+      user.running = user.running + 1
+      had[user.name] = (had[user.name] or 0) + 1
+      user.most, user.first = least(user.most, user.limit), nil
+      if #rows < limit then
+        look(user)
+      end
     end
-    begin(user.key, ends, ahead, holder, number)
-    rows[#rows + 1] = {user.key, call('HMGET', row_of(user.key), unpack(CLAIMED))}
-    pass(user, user.type)
-    user.running = user.running + 1
-    had[user.name] = (had[user.name] or 0) + 1
-    user.most = least(user.most, user.limit)
-    if #rows < limit then
-      look(user)
+  end
+end
+
+-- Keeps who was cut off, for the next acquire, and forgets who has got something.
+local function note_cut_off()
+  for name in pairs(came_first) do
+    if had[name] then
+      call('ZREM', T .. 'cut', name)
     end
+  end
+  if #cut > 0 then
+    call('ZREMRANGEBYSCORE', T .. 'cut', '-inf', whole((now - LASTS) * 1000))
+    for place, name in ipairs(cut) do
+      call('ZADD', T .. 'cut', 'NX', whole(now * 1000 + place), name)
+    end
+    call('PEXPIRE', T .. 'cut', LASTS)
   end
 end
 
@@ -228,10 +285,11 @@ for _ = 1, ROUNDS do
   local users, full = candidates()
   share_out(users)
   tidy()
-  if #rows >= limit or not full then
+  if #rows >= limit or is_cut or not full then
     break
   end
 end
+note_cut_off()
 for _, row in ipairs(strange) do
   rows[#rows + 1] = row
 end
