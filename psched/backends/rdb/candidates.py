@@ -41,6 +41,9 @@ _STROLL = 4
 _HAS_ROW = -1
 """Stands for a count where it is told that a user has a row."""
 
+_Way = tuple[int, WantedTypes | None]
+"""A band, and a type that is read apart, in which users are looked at one after another by their names."""
+
 Heads = Mapping[str, Mapping[Any, Any]]
 """The first due row of each user."""
 
@@ -49,7 +52,7 @@ class Candidates:
     """The users of one queue who wait. Safe to use from several threads."""
 
     def __init__(self, dialect: type[Dialect], table: Table, users: Table) -> None:
-        self._place = NOBODY
+        self._places: dict[_Way, str] = {}
         self._strolls = False
         self._write_statements(dialect, table, users)
 
@@ -118,41 +121,44 @@ class Candidates:
         """Return users beyond `known`, until they have room for `missing` tasks more."""
         self._strolls = not self._strolls
         if missing <= 0:
-            return (
-                self._with_room(connection, self._walk(connection, bands, types, known, _STROLL))
-                if self._strolls
-                else []
-            )
+            if not self._strolls:
+                return []
+            return self._with_room(connection, self._walk(connection, _ways(bands, types), known, _STROLL)[0])
         found: list[Candidate] = []
+        ways: Sequence[_Way] = _ways(bands, types)
         for _ in range(_WALK // _STRIDE):
-            heads = self._walk(connection, bands, types, known, _STRIDE)
+            heads, ways = self._walk(connection, ways, known, _STRIDE)
             found += self._with_room(connection, heads)
             known = {**known, **heads}
-            if self._place == NOBODY or _room(found, missing) >= missing:
+            if not ways or _room(found, missing) >= missing:
                 break
         return found
 
     def _walk(
-        self, connection: Connection, bands: Sequence[int], types: WantedTypes | None, known: Heads, steps: int
-    ) -> Heads:
-        """Return the first due rows of users who are not `known`, each walk going on where the last one ended."""
+        self, connection: Connection, ways: Sequence[_Way], known: Heads, steps: int
+    ) -> tuple[Heads, Sequence[_Way]]:
+        """Return the first due rows of users who are not `known`, and the ways that have not ended.
+
+        The steps, each a statement, are divided among the ways. Each walk goes on where the last one on that way ended.
+        """
         found: dict[str, RowMapping] = {}
-        place = start = self._place
-        apart = types is not None and types.apart
-        for band, kind in ((band, kind) for band in bands for kind in (_kinds(types) if apart else [None])):
-            place = start
+        further: list[_Way] = []
+        for way in ways:
+            band, kind = way
+            place = self._places.pop(way, NOBODY)
             next_user = self._next[kind is not None]
-            for _ in range(steps):
+            for _ in range(max(1, steps // len(ways))):
                 values = {"of_band": band, "user": place, **_told(kind)}
                 row = connection.execute(next_user, values).mappings().first()
                 if row is None:
-                    place = NOBODY
                     break
                 place = row["user_name"]
                 if row["due"] <= row["now"] and place not in known:
                     found.setdefault(place, row)
-        self._place = place
-        return found
+            else:
+                self._places[way] = place
+                further.append(way)
+        return found, further
 
     def _window(self, shape: TypesShape | None) -> Select[Any]:
         """Return the SELECT of the rows that have been due longest, of one type that is read apart or of several."""
@@ -194,6 +200,12 @@ def _kinds(types: WantedTypes | None) -> Sequence[WantedTypes | None]:
     if types is None or not types.apart:
         return [types]
     return [WantedTypes((type_,), apart=True) for type_ in types.types]
+
+
+def _ways(bands: Sequence[int], types: WantedTypes | None) -> list[_Way]:
+    """Return what is walked through: all users of a band, or those with rows of a type that is read apart."""
+    apart = types is not None and types.apart
+    return [(band, kind) for band in bands for kind in (_kinds(types) if apart else [None])]
 
 
 def _shape(types: WantedTypes | None) -> TypesShape | None:

@@ -8,7 +8,7 @@ one.
 
 from __future__ import annotations
 
-import random
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -65,6 +65,7 @@ class FairClaiming:
         self._clock = clock
         self._bands: tuple[int, ...] = ()
         self._look_at = clock()
+        self._last_type = ""
         self.cut_off: dict[str, Candidate] = {}
         """Users who got nothing since others had all the bytes of an acquire: they come first at the next."""
 
@@ -91,6 +92,26 @@ class FairClaiming:
         self._band = c.band
         self._below: dict[int, Compiled] = {}
         self._head = select(c.due, sized_of(table)).where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(1)
+
+    def types_of_users(
+        self, connection: Executing, bands: Sequence[int], types: WantedTypes | None
+    ) -> WantedTypes | None:
+        """Return the types whose users are looked at by this acquire: of many that are read apart, some.
+
+        These are the next ones, in the order of their names, that have something due: all users of those before may be
+        at their limits.
+        """
+        if types is None or not types.apart or len(types.types) <= TOGETHER:
+            return types
+        due: set[str] = set()
+        for band in bands:
+            told = {"of_band": band, "known_above": band, "types": types_parameter(types.types)}
+            due.update(type_ for type_, _ in self._heads.rows(connection, told))
+        names = sorted(due)
+        place = bisect_right(names, self._last_type)
+        some = [*names[place:], *names[:place]][:TOGETHER]
+        self._last_type = some[-1] if some else ""
+        return WantedTypes(tuple(sorted(some)), apart=True)
 
     def _look(self, connection: Executing) -> tuple[int, ...]:
         """Find out which bands there are, the highest first: by one statement unless there are new ones."""
@@ -174,7 +195,7 @@ class _Turns:
         gets nothing, since the data of others has the bytes of this acquire, is the first one of the next.
         """
         limit = self._parameters["limit"]
-        self._some_types = self._types_of_users()
+        self._some_types = self._claiming.types_of_users(self._direct, self._user_bands, self._types)
         self._candidates = {candidate.user: candidate for candidate in self._waiting()}
         for _ in range(_ROUNDS):
             first = [user for user in self._cut_off if user not in self._done]
@@ -206,25 +227,6 @@ class _Turns:
             due, self._open_size = head
             found.append(candidates.open_candidate(self._connection, due))
         return found or [Candidate(NOBODY, 0, 0, None)]
-
-    def _types_of_users(self) -> WantedTypes | None:
-        """Return the types whose users are looked at: of many that are read apart, some.
-
-        Half of them are those that have been due longest; all of their users may be at their limits, so the others
-        are drawn.
-        """
-        types = self._types
-        if types is None or not types.apart or len(types.types) <= TOGETHER:
-            return types
-        heads: dict[str, int] = {}
-        for band in self._user_bands:
-            told = {"of_band": band, "known_above": band, "types": types_parameter(types.types)}
-            for type_, due in self._claiming._heads.rows(self._direct, told):
-                heads[type_] = min(due, heads.get(type_, due))
-        first = sorted(heads, key=lambda type_: heads[type_])
-        others = first[TOGETHER // 2 :]
-        drawn = random.sample(others, min(TOGETHER // 2, len(others)))
-        return WantedTypes(tuple(sorted([*first[: TOGETHER // 2], *drawn])), apart=True)
 
     def _open_head(self) -> tuple[int, int] | None:
         """Return since when the first row without user is due, and how many bytes it has; None when there is none."""

@@ -128,6 +128,37 @@ def test_a_user_behind_users_at_their_limits_is_found_although_other_types_are_d
     assert len(found) == 4
 
 
+def test_of_many_types_each_is_looked_at_after_few_acquires(ours: QueueBench) -> None:
+    """All users of most types are at their limits; the user who has room was drawn by chance once."""
+    store, types = ours.queue(), types_of(40)
+    for user in ("foreign", "u", "v", "w"):
+        ours.submit(store, [f"{user} runs"], type=types[0], user=user, max_running=1)
+    assert len(store.acquire(4, 100)) == 4
+    for number, type_ in enumerate(types):
+        ours.submit(store, [f"waits {type_}"], type=type_, user="uvw"[number % 3], run_at=LONG_AGO + number)
+    ours.submit(store, ["waits"], type="foreign", user="foreign")
+    for place in (0, 13, 39):
+        ours.submit(store, [f"wanted {place}"], type=types[place], user=f"has room {place}", run_at=LONG_AGO + 1000)
+    found = [key for _ in range(5) for key in keys_of(store.acquire(10, 100, types))]
+    assert sorted(found) == ["wanted 0", "wanted 13", "wanted 39"]
+
+
+@pytest.mark.parametrize("types", [["a"], ["a", "b"], ["b", "a"]], ids=" ".join)
+def test_a_user_behind_many_at_their_limits_is_found_whatever_else_is_looked_at(
+    ours: QueueBench, types: list[str]
+) -> None:
+    store = ours.queue()
+    users = [f"user{n:03}" for n in range(150)]
+    for task in ("runs", "waits"):
+        store.submit([NewTask(f"{user} {task}", "a", run_at=LONG_AGO, user=user, max_running=1) for user in users])
+        while task == "runs" and store.acquire(500, 100, ["a"]):
+            pass
+    ours.submit(store, ["b"], type="b", user=users[0], max_running=1)
+    ours.submit(store, ["wanted"], type="a", user="zoe", run_at=LONG_AGO + 1000)
+    found = [key for _ in range(8) for key in keys_of(store.acquire(10, 100, types))]
+    assert found == ["wanted"]
+
+
 @pytest.mark.parametrize("ours", ["redis"], indirect=True)
 def test_on_redis_types_are_forgotten_an_hour_after_their_last_row(ours: QueueBench) -> None:
     store = ours.queue()
