@@ -33,6 +33,7 @@ from sqlalchemy import (
 )
 
 from psched.backends.lease_endings import MOST_CHARACTERS, RELEASED, RETRIED
+from psched.backends.rdb.indexes import by_type
 from psched.backends.rdb.tables import AHEAD, AHEAD_AGAIN, EXPIRED, RUNNING, WAITING
 from psched.dialects.base import Dialect, ExactText, LongText, larger_of, now_ms, now_once
 from psched.dialects.given import Given, Told
@@ -228,7 +229,8 @@ class LeaseStatements:
         c = self._table.c
         if not types.apart:
             return self._due(locked, more, among_types(self._dialect, c.type, types))
-        parts = [self._due(locked, more, c.type == type_) for type_ in type_parameters(c.type, types)]
+        each = type_parameters(c.type, types)
+        parts = [by_type(self._due(locked, more, c.type == type_), self._table) for type_ in each]
         if types.count == 1:
             return parts[0]
         together = union_all(*(select(part.subquery()) for part in parts)).subquery()
@@ -255,7 +257,7 @@ class LeaseStatements:
         """Return those of :types (an `as_parameter`) that have a row due, with the earliest due time of each."""
         c = self._table.c
         given = _given_types(c.type)
-        first = select(c.due).where(*self._scope, c.type == given.c.given_type, c.due <= now_ms())
+        first = by_type(select(c.due), self._table).where(*self._scope, c.type == given.c.given_type, c.due <= now_ms())
         head = first.order_by(c.due, c.key).limit(1).correlate(given).scalar_subquery().label("head")
         heads = select(given.c.given_type, head).subquery()
         return select(*heads.c).where(heads.c.head.is_not(None)).order_by(heads.c.head)

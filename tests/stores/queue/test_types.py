@@ -284,6 +284,23 @@ def test_rows_of_other_types_that_are_due_are_not_read(ours: QueueBench, count: 
 
 @pytest.mark.new_table
 @pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
+@pytest.mark.parametrize("ours", DATABASES, indirect=True)
+def test_nor_where_most_rows_are_of_the_wanted_types(ours: QueueBench, analysed: bool) -> None:
+    """A database may think that the index of all types will do then; the first rows in it are of the other ones."""
+    store = ours.queue()
+    fill(store)
+    submit(store, 10 * AHEAD, types_of(1))
+    if analysed:
+        analyse(ours)
+    store.due_by_type()
+    store.acquire(1, 100, types_of(1))
+    with watched(ours) as watch:
+        assert len(store.acquire(10, 100, types_of(1))) == 10
+    see_that_few_rows_were_read(watch, FEW)
+
+
+@pytest.mark.new_table
+@pytest.mark.parametrize("analysed", [False, True], ids=["never analysed", "analysed"])
 @pytest.mark.parametrize("count", [1, 50])
 @pytest.mark.parametrize("ours", DATABASES, indirect=True)
 def test_nor_are_those_of_users(ours: QueueBench, count: int, analysed: bool) -> None:
