@@ -167,7 +167,8 @@ local function candidates()
       meet(type, found[at], tonumber(found[at + 1]))
     end
   end
-  for place, name in ipairs(#users > 1 and cut_off_before() or {}) do
+  local has_users = #users > 1 or (users[1] and users[1].name ~= '')  -- else nobody can have been cut off by others
+  for place, name in ipairs(has_users and cut_off_before() or {}) do
     if full and not by_name[name] then
       for _, type in ipairs(some) do
         local due = call('ZSCORE', T .. 'turn:' .. type, name)
