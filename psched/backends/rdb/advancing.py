@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
-from sqlalchemy import BigInteger, Table, Update, case
+from sqlalchemy import BigInteger, Table, Update, case, null
 
 from psched.backends.lease_endings import FINISHED
 from psched.backends.rdb.leases import Leases
 from psched.backends.rdb.records import Records
 from psched.backends.rdb.schedule_rows import DEFINITION, definition_columns, settled_time
-from psched.backends.rdb.statements import GIVEN_LEASE, LeaseStatements
+from psched.backends.rdb.statements import GIVEN_LEASE, LeaseStatements, constant
 from psched.backends.rdb.tables import milliseconds
 from psched.dialects.base import ExactText, LongText
 from psched.dialects.database import Database
@@ -101,9 +101,9 @@ def _advancing(table: Table, statements: LeaseStatements, given: Told) -> Update
         due=given["following_due"],
         last_time=given["settled"],
         alert_at=case((paused, None), else_=given["following"] + c.delay_ms + c.alert_after_ms),
-        regular_time=None,
-        regular_due=None,
-        attempts=0,
-        crashes=0,
-        last_error=None,
+        regular_time=null(),
+        regular_due=null(),
+        attempts=constant(0),
+        crashes=constant(0),
+        last_error=null(),
     )

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Table, bindparam, select
 
-from psched.backends.rdb.statements import LeaseStatements, TypesShape
+from psched.backends.rdb.statements import LeaseStatements, TypesShape, constant
 from psched.backends.rdb.tables import RUNNING
 from psched.dialects.base import Dialect
 from psched.dialects.given import Compiled, OfKeys
@@ -197,7 +197,7 @@ class ThreeSteps:
         self._statements = statements
         self._take = OfKeys(statements.claim(c.key.in_(bindparam("keys", expanding=True))))
         by_index = (c.holder == bindparam("claimer"), *([c.purge_at.is_(None)] if "purge_at" in c else []))
-        ours = (*by_index, c.claim == bindparam("claim_number"), c.status == RUNNING)
+        ours = (*by_index, c.claim == bindparam("claim_number"), c.status == constant(RUNNING))
         self._taken = Compiled(select(*statements.claimed).where(*ours))
         self._by_types: dict[tuple[TypesShape | None, bool], Compiled] = {}
 

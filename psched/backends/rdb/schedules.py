@@ -18,6 +18,7 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    null,
     select,
     update,
 )
@@ -40,7 +41,7 @@ from psched.backends.rdb.schedule_rows import (
     regular_time,
     settled_time,
 )
-from psched.backends.rdb.statements import LeaseStatements
+from psched.backends.rdb.statements import LeaseStatements, constant
 from psched.backends.rdb.store import RdbLeaseStore
 from psched.backends.rdb.tables import (
     RUNNING,
@@ -254,9 +255,9 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
             due=bindparam("then_due"),
             last_time=bindparam("settled"),
             alert_at=case((paused, None), else_=then + c.delay_ms + c.alert_after_ms),
-            regular_time=None,
-            regular_due=None,
-            attempts=0,
-            crashes=0,
-            last_error=None,
+            regular_time=null(),
+            regular_due=null(),
+            attempts=constant(0),
+            crashes=constant(0),
+            last_error=null(),
         )

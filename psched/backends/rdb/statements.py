@@ -55,6 +55,11 @@ _GIVEN_RETRY = {
 }
 
 
+def constant(value: str | int) -> ColumnElement[Any]:
+    """Return a word or a number that stands in the statement itself: no parameter that is sent again at each call."""
+    return literal_column(f"'{value}'", String) if isinstance(value, str) else literal_column(str(value), BigInteger)
+
+
 def one_more(column: ColumnElement[int], most: int = 2**31 - 1) -> ColumnElement[int]:
     """Return `column` + 1, but never more than `most`: a row at its end must not fail the statement of all others."""
     return case((column < literal_column(str(most)), column + literal_column("1")), else_=column)
@@ -164,14 +169,15 @@ class LeaseStatements:
         self._scope = scope
         told = [name for name in ("cancel_requested", "paused_from", "paused_until") if name in table.c]
         self._lease = [table.c[name] for name in ("key", "fence", "due", "claim", "nonce", *told)]
-        self._ended = {"status": WAITING, "holder": null(), "updated": now_ms()}
+        self._ended = {"status": constant(WAITING), "holder": null(), "updated": now_ms()}
+        self._is_running = table.c.status == constant(RUNNING)
         self._holder = bindparam("lease_holder", type_=table.c.holder.type)
         self.under_lease = (
             table.c.key == bindparam("lease_key"),
             table.c.fence == bindparam("lease_fence"),
             table.c.claim == bindparam("lease_claim"),
             held_by(table, self._holder),
-            table.c.status == RUNNING,
+            self._is_running,
         )
         self.claimed = [table.c[name] for name in table.info["claimed"]]
         self.read = select(*table.c).where(table.c.key == bindparam("lease_key"))
@@ -202,17 +208,17 @@ class LeaseStatements:
         """Return the UPDATE that ends the given leases of :lease_holder and writes `values`, on `conditions`."""
         c = self._table.c
         lease = (c.key == given["key"], c.fence == given["fence"], c.claim == given["claim"])
-        ours = (*lease, held_by(self._table, self._holder), c.status == RUNNING)
+        ours = (*lease, held_by(self._table, self._holder), self._is_running)
         ending = {**self._ended, "updated": now_once(), "endings": self._endings(outcome)}
         return update(self._table).where(*ours, *conditions).values({**ending, **values})
 
     def _endings(self, outcome: Outcome) -> ColumnElement[str]:
         """Return what a row is to keep of its last leases when its present one ends; see `backends.lease_endings`."""
         c = self._table.c
-        between, end = literal_column("':'", String), literal_column("';'", String)
-        named = literal_column(f"'{outcome}'", String) if isinstance(outcome, str) else outcome
+        between, end = constant(":"), constant(";")
+        named = constant(outcome) if isinstance(outcome, str) else outcome
         lease = cast(c.fence, String) + between + cast(c.claim, String) + between + named + end
-        return func.substr(lease + c.endings, 1, literal_column(str(MOST_CHARACTERS)))
+        return func.substr(lease + c.endings, constant(1), constant(MOST_CHARACTERS))
 
     def due(self, types: TypesShape | None, locked: bool) -> Select[Any]:
         """Return the keys that are due, earliest first, at most :limit; of the types :type_0, :type_1, … if limited.
@@ -276,7 +282,7 @@ class LeaseStatements:
                 (c.due, after("alive")),
                 (c.attempts, begun_attempts(self._table)),
                 (c.taken_ahead, _ahead(self._table)),
-                (c.status, RUNNING),
+                (c.status, constant(RUNNING)),
                 (c.fence, next_fence(self._table)),
                 (c.claim, bindparam("claim_number")),
                 (c.holder, bindparam("claimer")),
@@ -299,13 +305,13 @@ class LeaseStatements:
         kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
         counted = c.attempts - bindparam("uncounted", type_=c.attempts.type)
         due = self._unless_changed(bindparam("seen_version", type_=BigInteger), after("wait"), now_ms())
-        return self.settling(RETRIED, due=due, last_error=kept, attempts=counted, crashes=0)
+        return self.settling(RETRIED, due=due, last_error=kept, attempts=counted, crashes=constant(0))
 
     def _retrying_given(self, given: Told) -> Update:
         kept = func.coalesce(given["error"], self._table.c.last_error)
         due = self._unless_changed(given["version"], now_once() + given["wait"], now_once())
         counted = self._table.c.attempts - given["uncounted"]
-        return self.settling_given(given, RETRIED, due=due, last_error=kept, attempts=counted, crashes=0)
+        return self.settling_given(given, RETRIED, due=due, last_error=kept, attempts=counted, crashes=constant(0))
 
     def _unless_changed(
         self, version: ColumnElement[int], due: ColumnElement[int], now: ColumnElement[int]
@@ -321,7 +327,7 @@ class LeaseStatements:
         c = self._table.c
         ours = (
             c.key.in_(bindparam("keys", expanding=True)),
-            c.status == RUNNING,
+            self._is_running,
             held_by(self._table, self._holder),
             tuple_(c.key, c.fence, c.claim).in_(bindparam("leases", expanding=True)),
         )
@@ -331,7 +337,7 @@ class LeaseStatements:
     def _holding(self) -> Select[Any]:
         c = self._table.c
         of_keys = c.key.in_(bindparam("keys", expanding=True))
-        return select(*self._lease).where(of_keys, held_by(self._table, self._holder), c.status == RUNNING)
+        return select(*self._lease).where(of_keys, held_by(self._table, self._holder), self._is_running)
 
     def _undoing(self) -> Update:
         """Make rows as they were before the acquires numbered :claims of :claimer, whose answers were lost."""
@@ -339,7 +345,7 @@ class LeaseStatements:
         lost = (
             c.holder == bindparam("claimer"),
             c.claim.in_(bindparam("claims", expanding=True)),
-            c.status == RUNNING,
+            self._is_running,
         )
         return update(self._table).where(*lost).values(due=c.ready, attempts=c.attempts - 1, **self._ended)
 
@@ -353,14 +359,14 @@ class LeaseStatements:
         wait = case((backoff < longest, backoff), else_=longest)
         return (
             update(self._table)
-            .where(c.holder == bindparam("dead"), c.status == RUNNING)
+            .where(c.holder == bindparam("dead"), self._is_running)
             .ordered_values(
                 (c.due, now_ms() + case((suspect, wait), else_=0)),
                 (c.attempts, c.attempts - case((suspect, 0), else_=1)),
                 (c.crashes, case((suspect, one_more(c.crashes)), else_=c.crashes)),
                 (c.last_error, case((suspect, bindparam("error", type_=c.last_error.type)), else_=c.last_error)),
                 (c.fence, next_fence(self._table)),
-                (c.status, WAITING),
+                (c.status, constant(WAITING)),
                 (c.holder, None),
                 (c.updated, now_ms()),
             )
