@@ -215,7 +215,7 @@ def queue_table(metadata: MetaData, name: str, partial_indexes: bool) -> Table:
         Column("cancel_requested", Integer, nullable=False, server_default="0"),
         Column("finished_at", BigInteger),
         Column("purge_at", BigInteger),
-        CheckConstraint("(due IS NULL) = (status IN ('finished', 'failed', 'cancelled'))", name=f"{name}_has_due"),
+        CheckConstraint("(due IS NULL) = (status <> 'waiting' AND status <> 'running')", name=f"{name}_has_due"),
         CheckConstraint("(due IS NULL) = (band IS NULL)", name=f"{name}_has_band"),
         CheckConstraint(
             f"band = priority + CASE WHEN user_name > '' THEN {USER_BAND} ELSE 0 END", name=f"{name}_right_band"
