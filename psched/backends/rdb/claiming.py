@@ -12,7 +12,7 @@ from sqlalchemy import Table, bindparam, select
 
 from psched.backends.rdb.statements import LeaseStatements, TypesShape, constant
 from psched.backends.rdb.tables import RUNNING
-from psched.dialects.base import Dialect
+from psched.dialects.base import Dialect, now_ms, now_once
 from psched.dialects.given import Compiled, OfKeys
 from psched.dialects.insertion import as_parameter
 from psched.dialects.once import once, shared
@@ -132,7 +132,8 @@ class OneStatement:
             choose = self._statements.due if whatever_size else self._statements.due_within
             due = choose(shape[0], locked=True).subquery()
             keys = self._dialect.among(self._table.c.key, select(due.c.key))
-            claim = self._statements.claim(keys).returning(*self._statements.claimed)
+            now = now_ms() if whatever_size else now_once()
+            claim = self._statements.claim(keys, now=now).returning(*self._statements.claimed)
             self._by_types[shape] = Compiled(claim)
         return self._by_types[shape]
 

@@ -8,8 +8,11 @@ from sqlalchemy import BigInteger, ColumnElement, Table, Update, bindparam, case
 
 from psched.backends.rdb.statements import LeaseStatements, after, begun_attempts, next_fence
 from psched.backends.rdb.tables import CANCELLED, FAILED, FINISHED, RUNNING, USER_BAND, WAITING
-from psched.dialects.base import now_ms
+from psched.dialects.base import now_ms, now_once
 from psched.dialects.given import Compiled
+
+_NOW = now_ms()
+"""The clock of a statement on one row; those on many take `now_once`."""
 
 
 class QueueStatements:
@@ -28,7 +31,7 @@ class QueueStatements:
         self.retire = Compiled(
             leases.settling(outcome, status=outcome, last_error=kept, attempts=made, **self._retired())
         )
-        self.retire_many = leases.settling_many(outcome, status=outcome, **self._retired())
+        self.retire_many = leases.settling_many(outcome, status=outcome, **self._retired(now_once()))
         self.update_data = (
             update(table)
             .where(*leases.under_lease)
@@ -54,14 +57,14 @@ class QueueStatements:
         """Return the conditions of the row :task_key that the call with the number :task_nonce has created."""
         return self._c.key == bindparam("task_key"), self._c.nonce == bindparam("task_nonce")
 
-    def _retired(self) -> dict[str, Any]:
+    def _retired(self, now: ColumnElement[int] = _NOW) -> dict[str, Any]:
         """Return the columns of a row that is retired now; its key goes after :retention, if that is not NULL."""
         return {
             "due": null(),
             "band": null(),
-            "finished_at": now_ms(),
-            "purge_at": now_ms() + bindparam("retention", type_=BigInteger),
-            "updated": now_ms(),
+            "finished_at": now,
+            "purge_at": now + bindparam("retention", type_=BigInteger),
+            "updated": now,
         }
 
     def _preempting(self) -> Update:

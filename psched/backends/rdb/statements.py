@@ -72,17 +72,21 @@ def sized_of(table: Table) -> ColumnElement[int]:
     return case((is_usual, size), else_=literal_column(str(MAX_BATCH_SIZE))).label("size")
 
 
-def after(name: str) -> ColumnElement[int]:
+_NOW = now_ms()
+"""The clock of a statement on one row; those on many take `now_once`."""
+
+
+def after(name: str, now: ColumnElement[int] = _NOW) -> ColumnElement[int]:
     """Return the time `name` (a parameter, in milliseconds) from now."""
-    return now_ms() + bindparam(name, type_=BigInteger)
+    return now + bindparam(name, type_=BigInteger)
 
 
-def next_fence(table: Table) -> ColumnElement[int]:
+def next_fence(table: Table, now: ColumnElement[int] = _NOW) -> ColumnElement[int]:
     """Return the fence of the next lease: larger than the one before, and no smaller than the clock in milliseconds.
 
     After a failover that lost acquires the clock alone keeps it from being one that a lost acquire was given.
     """
-    return larger_of(one_more(table.c.fence, 2**63 - 1), now_ms())
+    return larger_of(one_more(table.c.fence, 2**63 - 1), now)
 
 
 def begun_attempts(table: Table) -> ColumnElement[int]:
@@ -100,13 +104,13 @@ def expired(table: Table) -> dict[str, Any]:
 def _is_unbegun(table: Table) -> ColumnElement[bool]:
     """Return the condition that a row has a lease, ended or not, under which no run is recorded as begun."""
     c = table.c
-    return and_(c.status == RUNNING, c.taken_ahead.in_([literal_column(str(AHEAD)), literal_column(str(AHEAD_AGAIN))]))
+    return and_(c.status == constant(RUNNING), c.taken_ahead.in_([literal_column(str(AHEAD)), literal_column(str(AHEAD_AGAIN))]))
 
 
 def _ahead(table: Table) -> ColumnElement[int]:
     """Return `taken_ahead` of a row that is acquired now; :ahead is 1 when that is ahead of its run, else 0."""
     ahead = bindparam("ahead", type_=Integer)
-    has_expired = or_(table.c.status == RUNNING, table.c.taken_ahead == literal_column(str(EXPIRED)))
+    has_expired = or_(table.c.status == constant(RUNNING), table.c.taken_ahead == literal_column(str(EXPIRED)))
     return case((has_expired, ahead * literal_column(str(AHEAD_AGAIN))), else_=ahead)
 
 
@@ -268,7 +272,7 @@ class LeaseStatements:
         heads = select(given.c.given_type, head).subquery()
         return select(*heads.c).where(heads.c.head.is_not(None)).order_by(heads.c.head)
 
-    def claim(self, *conditions: ColumnElement[bool]) -> Update:
+    def claim(self, *conditions: ColumnElement[bool], now: ColumnElement[int] = _NOW) -> Update:
         """Return the UPDATE that leases the due rows that meet `conditions` for :alive to :claimer.
 
         It is numbered :claim_number. :ahead is 1 when the runs begin later, and their leases are extended then.
@@ -276,18 +280,18 @@ class LeaseStatements:
         c = self._table.c
         return (
             update(self._table)
-            .where(*conditions, c.due <= now_ms())
+            .where(*conditions, c.due <= now)
             .ordered_values(
                 (c.ready, c.due),
-                (c.due, after("alive")),
+                (c.due, after("alive", now)),
                 (c.attempts, begun_attempts(self._table)),
                 (c.taken_ahead, _ahead(self._table)),
                 (c.status, constant(RUNNING)),
-                (c.fence, next_fence(self._table)),
+                (c.fence, next_fence(self._table, now)),
                 (c.claim, bindparam("claim_number")),
                 (c.holder, bindparam("claimer")),
                 (c.node, bindparam("claimer")),
-                (c.updated, now_ms()),
+                (c.updated, now),
             )
         )
 
