@@ -104,7 +104,9 @@ def expired(table: Table) -> dict[str, Any]:
 def _is_unbegun(table: Table) -> ColumnElement[bool]:
     """Return the condition that a row has a lease, ended or not, under which no run is recorded as begun."""
     c = table.c
-    return and_(c.status == constant(RUNNING), c.taken_ahead.in_([literal_column(str(AHEAD)), literal_column(str(AHEAD_AGAIN))]))
+    return and_(
+        c.status == constant(RUNNING), c.taken_ahead.in_([literal_column(str(AHEAD)), literal_column(str(AHEAD_AGAIN))])
+    )
 
 
 def _ahead(table: Table) -> ColumnElement[int]:
