@@ -160,7 +160,7 @@ def test_types_that_come_and_go_are_looked_at_by_few_statements(ours: QueueBench
             for type_ in chosen:
                 store.delete(type_)
         looks = {statement for statement in watch.statements if statement.count("band") > len(types)}
-    assert len(looks) <= 3
+    assert len(looks) <= 4, "one each for none, 1, 2 and up to 4 bands that had rows last time"
 
 
 def test_a_dead_run_of_a_type_that_nobody_serves_keeps_no_others_of_its_user(ours: QueueBench) -> None:
