@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from psched.application.functions import App
+from psched.application.app import App
 from psched.config import Settings, coerce
 from psched.errors import (
     AlreadyExistsError,
@@ -32,12 +32,12 @@ from psched.errors import (
     ScheduleError,
     TaskError,
 )
-from psched.holder import holder_name
 from psched.model import NewSchedule, NewTask, Policy, Rule, ScheduleRow, TaskRow
-from psched.queue import Queue, QueuedTask
-from psched.queue import open_queue as _open_queue
+from psched.queue.queue import Queue, QueuedTask
+from psched.queue.queue import open_queue as _open_queue
 from psched.scheduler import Scheduler, create_scheduler
-from psched.schedules import Schedule, ScheduleCollection, open_schedules
+from psched.schedules.collection import Schedule, ScheduleCollection, open_schedules
+from psched.store import holder_name
 from psched.task import Task
 
 __all__ = [

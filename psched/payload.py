@@ -285,3 +285,8 @@ _DECODER = _Decoder(parse_constant=_refuse)
 def type_from_key(key: str) -> str:
     """Return the type of a row that names none: its key up to the first dot (as in PerfectSched)."""
     return key.partition(".")[0]
+
+
+def enqueued_key(key: str, time: int, extra: bool) -> str:
+    """Return the key of the task that an occurrence becomes; that of an `extra` run differs from a regular one's."""
+    return f"{key}@{time}{'.extra' if extra else ''}"

@@ -7,10 +7,10 @@ from collections.abc import Collection
 from types import ModuleType
 from typing import ClassVar, cast
 
-from psched.application.modules import find, import_module
+from psched.application.imports import find, import_module
 from psched.application.routing import HandlerFactory, Routes, check_pattern
 from psched.errors import ConfigError
-from psched.type_filter import Pattern, matches
+from psched.store.type_filter import Pattern, matches
 
 
 class Dispatch:

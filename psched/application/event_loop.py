@@ -7,7 +7,7 @@ import contextvars
 import threading
 from collections.abc import Awaitable
 
-from psched.dialects import forks
+from psched import fork_safety as forks
 
 
 class EventLoops:

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
+from psched.application.app import App
 from psched.application.dispatch import Dispatch
-from psched.application.functions import App
-from psched.application.modules import find, import_file, import_module
+from psched.application.imports import find, import_file, import_module
 from psched.application.routing import Application, Router
 from psched.errors import ConfigError
 from psched.suggest import did_you_mean

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from psched.errors import ConfigError
+from psched.store.type_filter import Pattern, TypeFilter
 from psched.task import Task
-from psched.type_filter import Pattern, TypeFilter
 
 _MOST_TYPES = 1000
 """Types whose handlers are remembered."""

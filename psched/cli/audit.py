@@ -8,13 +8,12 @@ from typing import Any
 
 import click
 
-from psched.audit import Verdict, Violation, Why
+from psched.cli.formatting import json_lines, local_iso, local_time, printable, write
 from psched.cli.history import When
-from psched.cli.moments import Moment, Seconds
-from psched.cli.options import Chosen, common_options
-from psched.cli.rows import json_lines, local_iso, local_time, printable, write
+from psched.cli.options import Chosen, Moment, Seconds, common_options
 from psched.cli.session import opened
 from psched.errors import NotFoundError
+from psched.schedules.audit import Verdict, Violation, Why
 
 
 @click.command()

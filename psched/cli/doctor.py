@@ -10,24 +10,23 @@ from dataclasses import replace
 import click
 
 from psched import cron
-from psched.alarm import Alarms
 from psched.application import load
-from psched.cli.faults import DatabaseError, database_errors
+from psched.cli.errors import DatabaseError, database_errors
+from psched.cli.formatting import json_lines, local_time, printable, span, write
 from psched.cli.options import Chosen, common_options
-from psched.cli.routing import LeftToRuby, left_to_ruby, left_to_ruby_finding, routing_findings
-from psched.cli.rows import json_lines, local_time, printable, span, write
+from psched.cli.unrouted_types import LeftToRuby, left_to_ruby, left_to_ruby_finding, routing_findings
 from psched.config import Section, Settings
-from psched.daemon.plan import configured_application
 from psched.error_summary import error_summary
 from psched.errors import ConfigError, PoolerError
-from psched.holder import holder_name
 from psched.model import ScheduleRow
-from psched.nodes import Node
-from psched.queue import Queue, open_queue
-from psched.schedule_state import LEASED, RUNNING, WAITING, ScheduleState, failed_attempts
-from psched.schedules import ScheduleCollection, open_schedules
-from psched.store import Finding, LeaseStore
-from psched.type_filter import mismatch
+from psched.queue.queue import Queue, open_queue
+from psched.schedules.collection import ScheduleCollection, open_schedules
+from psched.schedules.schedule import LEASED, RUNNING, WAITING, ScheduleState, failed_attempts
+from psched.store import Finding, LeaseStore, holder_name
+from psched.store.alerts import OverdueAlerts
+from psched.store.node_registry import Node
+from psched.store.type_filter import mismatch
+from psched.supervisor.reload import configured_application
 
 _TOLERABLE_SKEW = 2.0
 """Seconds two clocks may differ without anybody noticing."""
@@ -161,7 +160,7 @@ def _late(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
 
     Each is read as a whole, for what may be wrong with its data, but its data is not kept.
     """
-    alarms: Alarms | None = schedules.store.alarms
+    alarms: OverdueAlerts | None = schedules.store.alarms
     times = {row.key: row.next_time for row in schedules.overdue(_LATE)}
     times |= {overdue.key: overdue.scheduled_time for overdue in ([] if alarms is None else alarms.overdue(_LATE))}
     for key in sorted(times, key=times.__getitem__)[:_LATE]:

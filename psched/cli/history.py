@@ -9,16 +9,15 @@ from typing import Any
 
 import click
 
-from psched.cli.moments import Moment
-from psched.cli.options import Chosen, common_options
-from psched.cli.rows import Shown, json_lines, local_iso, write, write_table
+from psched.cli.formatting import Shown, json_lines, local_iso, write, write_table
+from psched.cli.options import Chosen, Moment, common_options
 from psched.cli.session import opened
 from psched.error_summary import error_summary
 from psched.errors import NotFoundError
-from psched.ledger import LedgerFilter, LedgerRow
 from psched.model import ScheduleRow
-from psched.schedule_state import FAILING, RUNNING
-from psched.schedules import ScheduleCollection
+from psched.schedules.collection import ScheduleCollection
+from psched.schedules.schedule import FAILING, RUNNING
+from psched.store.ledger import LedgerFilter, LedgerRow
 
 _COLUMNS = ("key", "scheduled_time", "outcome", "attempts", "started", "ended", "node", "detail")
 _WIDTHS = (30, 28, 9, 8, 28, 28, 30)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import click
 
-from psched.cli import audit, doctor, history, queue, run, schedules, upcoming
-from psched.cli.faults import guarded
+from psched.cli import audit, doctor, history, queue, run, schedules
+from psched.cli import next as upcoming
+from psched.cli.errors import guarded
 from psched.cli.options import Chosen, common_options
 
 

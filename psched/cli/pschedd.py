@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from psched.cli.faults import guarded
-from psched.cli.lifecycle import (
+from psched.cli.daemon_commands import (
     DONE,
     FAILED,
     NOT_CONFIGURED,
@@ -26,9 +25,10 @@ from psched.cli.lifecycle import (
     stop,
     upgrade,
 )
+from psched.cli.errors import guarded
 from psched.cli.options import DEFAULT_CONFIG, TypeGlobs
-from psched.daemon.pidfile import PidFileError
 from psched.errors import ConfigError
+from psched.supervisor.pidfile import PidFileError
 
 _ACTIONS: dict[str, Callable[[Invocation], int]] = {
     "start": start,

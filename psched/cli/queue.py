@@ -8,10 +8,7 @@ from typing import Any
 import click
 from attrs import evolve
 
-from psched.cli.moments import Count, UnixTime
-from psched.cli.options import Chosen, common_options
-from psched.cli.routing import left_to_ruby, note_left_to_ruby, note_unrouted_types, warn_unless_routed
-from psched.cli.rows import (
+from psched.cli.formatting import (
     Shown,
     compact,
     exact_time,
@@ -22,11 +19,13 @@ from psched.cli.rows import (
     write_fields,
     write_table,
 )
+from psched.cli.options import Chosen, Count, UnixTime, common_options
 from psched.cli.run import serve
 from psched.cli.session import opened_queue, parse_data, queue_section
+from psched.cli.unrouted_types import left_to_ruby, note_left_to_ruby, note_unrouted_types, warn_unless_routed
 from psched.config import Settings
 from psched.model import TaskRow
-from psched.queue import PRIORITIES, STATUSES
+from psched.queue.queue import PRIORITIES, STATUSES
 
 _COLUMNS = ("key", "type", "user", "status", "created_at", "timeout", "data")
 _WIDTHS = (30, 15, 18, 18, 28, 28)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import click
 
-from psched import worker
 from psched.cli.options import DEFAULT_CONFIG, Chosen, common_options
 from psched.config import Settings
+from psched.supervisor import run as worker
 
 
 @click.command()

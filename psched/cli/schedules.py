@@ -7,10 +7,7 @@ from typing import Any, cast
 
 import click
 
-from psched.cli.moments import DELAY, NO_BOUND, Count, Seconds, UnixTime
-from psched.cli.options import Chosen, common_options
-from psched.cli.routing import left_to_ruby, note_left_to_ruby, note_unrouted_types, warn_unless_routed
-from psched.cli.rows import (
+from psched.cli.formatting import (
     Shown,
     compact,
     exact_time,
@@ -24,12 +21,14 @@ from psched.cli.rows import (
     write_fields,
     write_table,
 )
+from psched.cli.options import DELAY, NO_BOUND, Chosen, Count, Seconds, UnixTime, common_options
 from psched.cli.session import opened, opened_queue, parse_data
+from psched.cli.unrouted_types import left_to_ruby, note_left_to_ruby, note_unrouted_types, warn_unless_routed
 from psched.error_summary import error_summary
 from psched.model import CATCH_UP, ScheduleRow
-from psched.rules import Terms
-from psched.schedule_state import RUNNING, ScheduleState
-from psched.schedules import ScheduleCollection
+from psched.schedules.collection import ScheduleCollection
+from psched.schedules.rules import Terms
+from psched.schedules.schedule import RUNNING, ScheduleState
 
 
 def policy_options(function: Callable[..., Any]) -> Callable[..., Any]:

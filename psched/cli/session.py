@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from psched.cli.faults import database_errors
+from psched.cli.errors import database_errors
 from psched.cli.options import Chosen
 from psched.config import Section, Settings
 from psched.errors import ConfigError
-from psched.holder import holder_name
 from psched.payload import long_number
-from psched.queue import Queue, open_queue
-from psched.schedules import ScheduleCollection, open_schedules
+from psched.queue.queue import Queue, open_queue
+from psched.schedules.collection import ScheduleCollection, open_schedules
+from psched.store import holder_name
 
 Opened = TypeVar("Opened", ScheduleCollection, Queue)
 

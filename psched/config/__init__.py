@@ -4,7 +4,7 @@
 its defaults, `build` puts it together and says what is wrong, one line per fault. Passwords are never shown.
 """
 
-from psched.config.build import Reader, coerce, default_environment, from_mapping, load
+from psched.config.loader import Reader, coerce, default_environment, from_mapping, load
 from psched.config.settings import Section, Settings
 from psched.config.urls import masked_url
 

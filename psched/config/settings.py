@@ -12,11 +12,11 @@ from typing import Annotated, Literal, TypeVar
 from attrs import Factory, evolve, field, frozen
 
 from psched.backoff import Backoff
-from psched.config import checks
+from psched.config import validators as checks
+from psched.config.structuring import Check
 from psched.config.urls import absolute_path, masked_url
 from psched.cron import DIALECTS
 from psched.payload import MAX_DATA_SIZE
-from psched.structuring import Check
 
 Names = Annotated[tuple[str, ...], Check(checks.names)]
 Folders = Annotated[tuple[str, ...], Check(checks.folders, located=True)]

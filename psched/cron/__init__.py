@@ -5,8 +5,8 @@ resolved to instants with the time zone (`resolve`). Times are unix seconds.
 """
 
 from psched.cron.expression import DIALECTS, MAX_LENGTH, check_dialect
+from psched.cron.occurrences import count, first_time, last_time, next_time, validate
 from psched.cron.preview import Occurrence, occurrences
-from psched.cron.resolve import count, first_time, last_time, next_time, validate
 from psched.cron.zones import check_timezone, tz_database
 
 __all__ = [

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from psched.cron.expression import parse
 from psched.cron.matching import DAY, Expression
-from psched.cron.resolve import EARLIEST, gap_at, next_time
+from psched.cron.occurrences import EARLIEST, gap_at, next_time
 from psched.cron.zones import load_zone, offset_at, offset_of_wall
 
 

@@ -30,10 +30,10 @@ from attrs import Factory, frozen
 
 from psched.application import Base, Dispatch
 from psched.application.routing import Routes
+from psched.config.structuring import Check
 from psched.error_summary import exception_line
-from psched.handlers.instructions import flag, listed, named, number, read, seconds, text
-from psched.handlers.program import Ending, Program
-from psched.structuring import Check
+from psched.handlers.options import flag, listed, named, number, read, seconds, text
+from psched.handlers.subprocess import Ending, Program
 from psched.task import Task
 
 log = logging.getLogger(__name__)

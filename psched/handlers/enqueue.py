@@ -21,11 +21,11 @@ from attrs import Factory, asdict, frozen
 
 from psched.application import Base, Dispatch
 from psched.application.routing import Routes
-from psched.handlers.instructions import mapping, number, read, text
+from psched.config.structuring import Check
+from psched.handlers.options import mapping, number, read, text
 from psched.model import NewTask
-from psched.queue import checked_task
-from psched.rules import ENQUEUED
-from psched.structuring import Check
+from psched.queue.queue import checked_task
+from psched.schedules.rules import ENQUEUED
 from psched.task import Task
 
 log = logging.getLogger(__name__)

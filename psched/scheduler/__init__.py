@@ -6,6 +6,6 @@ A registration is a schedule; each of its occurrences becomes a task of its own 
 transaction with the step to the next occurrence. Whichever instance takes a task that it has bound runs it.
 """
 
-from psched.scheduler.facade import Scheduler, create_scheduler
+from psched.scheduler.scheduler import Scheduler, create_scheduler
 
 __all__ = ["Scheduler", "create_scheduler"]

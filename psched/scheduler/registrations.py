@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from psched.errors import AlreadyExistsError, NotFoundError
 from psched.model import Rule, ScheduleRow
-from psched.scheduler.order import Order
-from psched.schedules import ScheduleCollection
+from psched.scheduler.job_data import JobData
+from psched.schedules.collection import ScheduleCollection
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class Registration:
 
     name: str
     rule: Rule
-    order: Order
+    order: JobData
 
     def is_in(self, row: ScheduleRow) -> bool:
         """Tell whether the row says the same."""

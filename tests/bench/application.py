@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from psched.application import App
-from psched.source import Source
+from psched.source.source import Source
 from psched.task import Task
 from tests.bench.tally import ACQUIRES, STATEMENTS, tally_of_environment
 

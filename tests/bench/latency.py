@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from psched.model import NewSchedule
-from psched.queue import Queue
-from psched.schedules import ScheduleCollection
+from psched.queue.queue import Queue
+from psched.schedules.collection import ScheduleCollection
 from tests.bench.floors.calls import called_after
 from tests.bench.pauses import pauses
 from tests.bench.places import Place

@@ -9,7 +9,7 @@ from typing import Any
 
 import psched
 from psched.model import NewSchedule, NewTask
-from psched.queue import Queue
+from psched.queue.queue import Queue
 from tests.bench.floors import FLOORS
 from tests.bench.loops import Floor, Loop, adding_many, inserting, inserting_many, rate
 from tests.bench.places import Place

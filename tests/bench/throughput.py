@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from psched.model import NewTask
-from psched.queue import Queue
+from psched.queue.queue import Queue
 from tests.bench.floors import FLOORS
 from tests.bench.loops import PROCESSES, claiming, inserting_many, names, rate
 from tests.bench.places import Place

@@ -17,8 +17,8 @@ from typing import Any, Self
 import psutil
 
 import psched
-from psched.queue import Queue
-from psched.schedules import ScheduleCollection
+from psched.queue.queue import Queue
+from psched.schedules.collection import ScheduleCollection
 from tests.bench.places import Place
 from tests.bench.tally import VARIABLE, Counted, count_working, read_samples, read_tally
 from tests.bench.trees import processor_time, tree_of

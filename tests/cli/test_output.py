@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from rich.cells import cell_len
 
-from psched.cli.rows import (
+from psched.cli.formatting import (
     compact,
     cut,
     fitted,

@@ -12,8 +12,8 @@ import pytest
 from psched import Task
 from psched import open as open_psched
 from psched.application.decider import account_of
-from psched.schedules import ScheduleCollection
-from psched.type_filter import TypeFilter
+from psched.schedules.collection import ScheduleCollection
+from psched.store.type_filter import TypeFilter
 from tests.cli.commands import Commands, Outcome
 from tests.lab.servers import Server
 

@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 from psched.config import load
-from psched.queue import open_queue
+from psched.queue.queue import open_queue
 from tests.cli.commands import Commands
 
 AT = 4_000_000_000

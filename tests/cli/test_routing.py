@@ -8,11 +8,11 @@ from contextlib import closing
 import pytest
 
 from psched.config import load
-from psched.holder import holder_name
-from psched.nodes import Nodes
-from psched.queue import open_queue
-from psched.schedules import open_schedules
-from psched.type_filter import TypeFilter
+from psched.queue.queue import open_queue
+from psched.schedules.collection import open_schedules
+from psched.store import holder_name
+from psched.store.node_registry import Nodes
+from psched.store.type_filter import TypeFilter
 from tests.cli.commands import Commands
 
 APPLICATION = """\

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from psched.advance import rule_problem
 from psched.backends import open_stores
-from psched.backends.rdb_compat.foreign import ForeignRows
+from psched.backends.rdb_compat.ruby_only_rows import RubyOnlyRows
 from psched.config import from_mapping
 from psched.model import NewTask
-from psched.schedules import open_schedules
+from psched.schedules.advance import rule_problem
+from psched.schedules.collection import open_schedules
 from psched.store import ScheduleStore, StoreSettings, TaskStore
 from tests.compat.original import Original
 from tests.compat.original_queue import OriginalQueue
@@ -163,7 +163,7 @@ def test_many_rows_of_others_cost_a_poll_a_few_statements_and_keep_nothing_waiti
 
 def test_a_row_is_read_again_after_a_while() -> None:
     now = 100.0
-    rows = ForeignRows(lambda: now)
+    rows = RubyOnlyRows(lambda: now)
     rows.add("key", 5, None)
     assert rows.are_known(None)
     assert rows.has("key", 5)
@@ -175,8 +175,8 @@ def test_a_row_is_read_again_after_a_while() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psched.backends.rdb_compat.foreign._REMEMBERED", 3)
-    rows = ForeignRows()
+    monkeypatch.setattr("psched.backends.rdb_compat.ruby_only_rows._REMEMBERED", 3)
+    rows = RubyOnlyRows()
     for n in range(5):
         rows.add(f"key{n}", n, "a problem")
     assert len(rows) == 3

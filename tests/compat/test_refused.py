@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from psched import cron
-from psched.backends.rdb_compat.ruby_cron import ruby_problem
+from psched.backends.rdb_compat.ruby_cron_check import ruby_problem
 from psched.config import from_mapping
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import NewSchedule, NewTask, Rule
-from psched.schedules import ScheduleCollection, open_schedules
+from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.store import ScheduleStore
 from tests.compat.original import Original
 from tests.stores.bench import FAR_OFF, HOURLY, Bench

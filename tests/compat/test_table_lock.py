@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from psched.backends import open_stores
 from psched.config import from_mapping
 from psched.errors import ConfigError, ScheduleError
-from psched.queue import open_queue
+from psched.queue.queue import open_queue
 from psched.store import StoreSettings, TaskStore
 from tests.compat.original_queue import OriginalQueue
 from tests.stores.bench import eventually, keys_of

@@ -18,8 +18,8 @@ import psutil
 import yaml
 
 from psched.config import Settings, load
-from psched.holder import holder_name
-from psched.schedules import ScheduleCollection, open_schedules
+from psched.schedules.collection import ScheduleCollection, open_schedules
+from psched.store import holder_name
 from tests.daemon.prepared import DECIDING, empty_database
 from tests.lab import forked
 

@@ -9,20 +9,20 @@ from selectors import DefaultSelector
 
 from psched.application import ApplicationSpec
 from psched.config import from_mapping
-from psched.daemon.forked import Forked
-from psched.daemon.nursery import Job, Nursery
-from psched.daemon.pipes import ChildEnds, open_pipes
-from psched.daemon.plan import Plan
-from psched.daemon.signals import SignalQueue
+from psched.process.channel import ChildPipe, open_pipes
+from psched.process.signals import SignalQueue
+from psched.supervisor.child import ChildProcess
+from psched.supervisor.forking import Job, ProcessTable
+from psched.supervisor.reload import LoadedConfig
 
 _NOBODY = 0
 _KILLED = -9
 
 
-class PaperChild(Forked):
+class PaperChild(ChildProcess):
     """A child that does what the test says. `voice`: its ends of the pipes."""
 
-    voice: ChildEnds
+    voice: ChildPipe
 
     def leave(self, code: int) -> None:
         """Let it end."""
@@ -33,7 +33,7 @@ class PaperChild(Forked):
         self.code = _KILLED
 
 
-class PaperNursery(Nursery):
+class PaperNursery(ProcessTable):
     """Has children, at the time that the test sets as `now` (monotonic seconds)."""
 
     def __init__(self) -> None:
@@ -41,11 +41,11 @@ class PaperNursery(Nursery):
         self.now = 100.0
         self.born: list[PaperChild] = []
 
-    def fork(self, name: str, job: Job) -> Forked:
+    def fork(self, name: str, job: Job) -> ChildProcess:
         """Write a child down."""
         ends, theirs = open_pipes()
         child = PaperChild(name, _NOBODY, ends, born=self.now, heard=self.now)
-        child.voice = ChildEnds(*theirs)
+        child.voice = ChildPipe(*theirs)
         self.born.append(child)
         return child
 
@@ -73,6 +73,8 @@ def paper_nursery() -> Iterator[PaperNursery]:
         nursery.close()
 
 
-def plan_of(folder: Path, **config: object) -> Plan:
+def plan_of(folder: Path, **config: object) -> LoadedConfig:
     """Return a plan of a section on SQLite; nothing opens it."""
-    return Plan(from_mapping({"type": "rdb", "url": f"sqlite:///{folder}/psched.db", **config}), ApplicationSpec())
+    return LoadedConfig(
+        from_mapping({"type": "rdb", "url": f"sqlite:///{folder}/psched.db", **config}), ApplicationSpec()
+    )

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from psched.config import from_mapping
-from psched.schedules import open_schedules
+from psched.schedules.collection import open_schedules
 
 DECIDING = {"type", "url", "table", "schedules", "queue", "ledger"}
 """The keys of a configuration that decide which tables there are."""

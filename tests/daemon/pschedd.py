@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 
 from psched.config import load
-from psched.daemon.pidfile import read_running
-from psched.schedules import ScheduleCollection, open_schedules
+from psched.schedules.collection import ScheduleCollection, open_schedules
+from psched.supervisor.pidfile import read_running
 from tests.daemon.harness import wait_for
 from tests.lab import forked
 from tests.programs import install_programs

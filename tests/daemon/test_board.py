@@ -11,25 +11,25 @@ from typing import Any, cast
 
 import pytest
 
-from psched.daemon.board import Board
-from psched.daemon.processor import Processor
-from psched.daemon.runs import Run, Runs
+from psched.execution.active_runs import ActiveRun, ActiveRuns
+from psched.execution.worker import ChildWorker
+from psched.process.running_table import RunningTable
 
 LONGEST = "schedules:" + "𝄞" * 255
 
 
 @pytest.fixture
-def board() -> Iterator[Board]:
-    board = Board(3)
+def board() -> Iterator[RunningTable]:
+    board = RunningTable(3)
     yield board
     board.close()
 
 
-def test_an_empty_board_names_nothing(board: Board) -> None:
+def test_an_empty_board_names_nothing(board: RunningTable) -> None:
     assert board.names() == ()
 
 
-def test_names_come_by_cell_and_go(board: Board) -> None:
+def test_names_come_by_cell_and_go(board: RunningTable) -> None:
     board.running(2, LONGEST)
     board.running(0, "schedules:a")
     assert board.names() == ("schedules:a", LONGEST)
@@ -38,7 +38,7 @@ def test_names_come_by_cell_and_go(board: Board) -> None:
     assert board.names() == ("b",)
 
 
-def test_what_a_killed_process_ran_is_known(board: Board) -> None:
+def test_what_a_killed_process_ran_is_known(board: RunningTable) -> None:
     pid = os.fork()
     if pid == 0:
         board.running(1, "schedules:s1")
@@ -47,7 +47,7 @@ def test_what_a_killed_process_ran_is_known(board: Board) -> None:
     assert board.names() == ("schedules:s1",)
 
 
-def test_a_word_too_long_is_cut(board: Board) -> None:
+def test_a_word_too_long_is_cut(board: RunningTable) -> None:
     board.running(0, "x" * 10_000)
     board.running(1, "y")
     (long, short) = board.names()
@@ -55,9 +55,9 @@ def test_a_word_too_long_is_cut(board: Board) -> None:
     assert short == "y"
 
 
-def test_a_torn_word_is_no_word(board: Board) -> None:
+def test_a_torn_word_is_no_word(board: RunningTable) -> None:
     """Whatever part of a write has happened: the word before it, the new one, or none; never a mixture."""
-    fresh = Board(1)
+    fresh = RunningTable(1)
     fresh.running(0, LONGEST)
     new = fresh._memory[:2048]
     fresh.close()
@@ -67,7 +67,7 @@ def test_a_torn_word_is_no_word(board: Board) -> None:
         assert board.names() in {(), ("schedules:before",), (LONGEST,)}
 
 
-def test_rubbish_is_read_without_an_error(board: Board) -> None:
+def test_rubbish_is_read_without_an_error(board: RunningTable) -> None:
     rubbish = random.Random(1)
     for _ in range(300):
         board._memory[:64] = rubbish.randbytes(64)
@@ -75,7 +75,7 @@ def test_rubbish_is_read_without_an_error(board: Board) -> None:
 
 
 def test_what_is_sealed_is_said_for_good() -> None:
-    board = Board(2)
+    board = RunningTable(2)
     board.running(0, "queue:begun")
     board.seal({0: "queue:begun", 1: "queue:done"})
     board.idle(0)
@@ -84,12 +84,12 @@ def test_what_is_sealed_is_said_for_good() -> None:
 
 
 def test_who_owns_up_names_what_runs_and_the_last_that_has_run_however_it_goes_on() -> None:
-    board, runs = Board(2), Runs(2)
+    board, runs = RunningTable(2), ActiveRuns(2)
     task: Any = SimpleNamespace(key="at work", concluded=False)
-    runs.begin(0, Run(task, cast("Any", SimpleNamespace(name="queue"))))
+    runs.begin(0, ActiveRun(task, cast("Any", SimpleNamespace(name="queue"))))
     held = [SimpleNamespace(key="done", concluded=True), task, SimpleNamespace(key="done last", concluded=True)]
     site = SimpleNamespace(name="queue", source=SimpleNamespace(held=held))
     child: Any = SimpleNamespace(_sites=[site], _runs=runs, _boot=SimpleNamespace(board=board))
-    Processor.own_up(child)
+    ChildWorker.own_up(child)
     board.idle(0)
     assert board.names() == ("queue:at work", "queue:done last")

@@ -9,22 +9,20 @@ from selectors import DefaultSelector
 
 import pytest
 
-from psched.daemon import pipes
-from psched.daemon.boot import DeadChild
-from psched.daemon.exit_codes import BOOT_FAILED, DONE
-from psched.daemon.logs import Log
-from psched.daemon.notify import Notifier
-from psched.daemon.replacement import Command
-from psched.daemon.restart import Restart
-from psched.daemon.signals import REPLACE_NOW
-from psched.daemon.succession import Succession
-from psched.daemon.supervisor import Supervisor
-from psched.daemon.terminal import Terminal
-from psched.daemon.voice import Voice
+from psched.process import channel as pipes
+from psched.process.channel import BOOT_FAILED, DONE
+from psched.process.child_spec import DeadChild
+from psched.process.logs import Log
+from psched.process.signals import REPLACE_NOW
+from psched.supervisor.binary_upgrade import BinaryUpgrade, ExecCommand
+from psched.supervisor.daemonize import Terminal
+from psched.supervisor.reload import Reload
+from psched.supervisor.supervisor import Supervisor
+from psched.supervisor.systemd import Notifier, SystemdReporter
 from tests.daemon.paper import PaperChild, PaperNursery, paper_nursery, plan_of
 
 SILENCE = 10.0
-WAITS_FOR_EVER = Command(("-c", "import signal; signal.pause()"), Path("/"))
+WAITS_FOR_EVER = ExecCommand(("-c", "import signal; signal.pause()"), Path("/"))
 
 
 class Master:
@@ -37,9 +35,9 @@ class Master:
             plan,
             nursery,
             log_file,
-            Restart(lambda: plan, nursery, log_file, 60),
-            Succession(selector, WAITS_FOR_EVER, None, None, Notifier(), 60),
-            Voice(Notifier(), lambda: None),
+            Reload(lambda: plan, nursery, log_file, 60),
+            BinaryUpgrade(selector, WAITS_FOR_EVER, None, None, Notifier(), 60),
+            SystemdReporter(Notifier(), lambda: None),
             Terminal(),
             lambda: nursery.now,
         )

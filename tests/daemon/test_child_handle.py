@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from psched.daemon.child_handle import RELEASE, ChildHandle, Limits, Order
+from psched.process.escalation import RELEASE, Escalation, Limits, Order
 
 LIMITS = Limits(silence=10, kill_interval=2, graceful=None)
 BOUNDED = Limits(silence=1000, kill_interval=2, graceful=30)
 
 
-def orders(handle: ChildHandle, until: float, *, beating: bool = True) -> list[tuple[float, Order]]:
+def orders(handle: Escalation, until: float, *, beating: bool = True) -> list[tuple[float, Order]]:
     """Tick whenever the handle wants to be asked, and return what it ordered and when."""
     found = []
     now = 0.0
@@ -25,30 +25,30 @@ def orders(handle: ChildHandle, until: float, *, beating: bool = True) -> list[t
 
 
 def test_a_beating_child_is_left_alone() -> None:
-    assert orders(ChildHandle(LIMITS, 0), 100) == []
+    assert orders(Escalation(LIMITS, 0), 100) == []
 
 
 def test_a_graceful_stop_waits_for_ever() -> None:
-    handle = ChildHandle(LIMITS, 0)
+    handle = Escalation(LIMITS, 0)
     handle.stop(immediate=False, now=0)
     assert orders(handle, 1000) == [(0, Order.GRACEFUL)]
     assert handle.stopping
 
 
 def test_an_immediate_stop_ends_in_a_kill_once_the_child_had_the_time_to_release() -> None:
-    handle = ChildHandle(LIMITS, 0)
+    handle = Escalation(LIMITS, 0)
     handle.stop(immediate=True, now=0)
     assert orders(handle, 2 + RELEASE) == [(0, Order.IMMEDIATE), (2 + RELEASE, Order.KILL)]
 
 
 def test_a_graceful_stop_turns_immediate_after_its_limit() -> None:
-    handle = ChildHandle(BOUNDED, 0)
+    handle = Escalation(BOUNDED, 0)
     handle.stop(immediate=False, now=0)
     assert orders(handle, 33.5) == [(0, Order.GRACEFUL), (30, Order.IMMEDIATE), (32 + RELEASE, Order.KILL)]
 
 
 def test_asking_again_hastens_and_never_delays() -> None:
-    handle = ChildHandle(BOUNDED, 0)
+    handle = Escalation(BOUNDED, 0)
     handle.stop(immediate=False, now=0)
     handle.stop(immediate=False, now=20)
     handle.stop(immediate=True, now=25)
@@ -58,7 +58,7 @@ def test_asking_again_hastens_and_never_delays() -> None:
 
 
 def test_a_child_that_beats_is_looked_at_rarely_and_one_that_is_silent_often() -> None:
-    handle = ChildHandle(LIMITS, 0)
+    handle = Escalation(LIMITS, 0)
     handle.tick(0)
     assert handle.deadline == 5
     assert handle.calm
@@ -76,7 +76,7 @@ def test_a_child_that_beats_is_looked_at_rarely_and_one_that_is_silent_often() -
 
 def test_a_silent_child_is_killed_whether_it_stops_or_not() -> None:
     for stopping in (False, True):
-        handle = ChildHandle(LIMITS, 0)
+        handle = Escalation(LIMITS, 0)
         if stopping:
             handle.stop(immediate=False, now=0)
         assert orders(handle, 10, beating=False)[-1] == (10, Order.KILL)
@@ -84,7 +84,7 @@ def test_a_silent_child_is_killed_whether_it_stops_or_not() -> None:
 
 
 def test_a_killed_child_that_is_still_there_is_killed_again() -> None:
-    assert orders(ChildHandle(LIMITS, 0), 20, beating=False) == [
+    assert orders(Escalation(LIMITS, 0), 20, beating=False) == [
         (10, Order.KILL),
         (15, Order.KILL),
         (20, Order.KILL),
@@ -99,8 +99,8 @@ def test_nothing_is_due_before_the_deadline_and_every_order_comes_at_it(
 ) -> None:
     """Asking at the deadlines only gives the same orders as asking all the time."""
 
-    def made() -> ChildHandle:
-        handle = ChildHandle(limits, 0)
+    def made() -> Escalation:
+        handle = Escalation(limits, 0)
         if immediate is not None:
             handle.stop(immediate, 0)
         return handle

@@ -8,20 +8,20 @@ import sys
 
 import psutil
 
-from psched.daemon.exit_codes import FORCED
+from psched.process.channel import FORCED
 from tests.daemon.harness import is_alive, wait_for
 from tests.lab.absent import not_run
 
 _LEAVE = """
 import os, subprocess
-from psched.daemon.board import Board
-from psched.daemon.departure import Departure
-from psched.daemon.runs import Runs
+from psched.process.running_table import RunningTable
+from psched.execution.forced_exit import ForcedExit
+from psched.execution.active_runs import ActiveRuns
 roots = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 os.setresuid(65534, 65534, 65534)
 ours = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 print(roots.pid, ours.pid, flush=True)
-Departure([], Runs(1), Board(1), print).leave("as told")
+ForcedExit([], ActiveRuns(1), RunningTable(1), print).leave("as told")
 """
 
 

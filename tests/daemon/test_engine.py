@@ -10,8 +10,8 @@ from selectors import BaseSelector, DefaultSelector
 
 import pytest
 
-from psched.daemon.engine import run_loop
-from psched.daemon.signals import SignalQueue
+from psched.process.signals import SignalQueue
+from psched.supervisor.event_loop import run_loop
 
 
 class Master:

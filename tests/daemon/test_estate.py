@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from psched.daemon.signals import REPLACE_NOW
+from psched.process.signals import REPLACE_NOW
 from tests.daemon.harness import Daemon
 
 Make = Callable[..., Daemon]

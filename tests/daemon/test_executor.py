@@ -8,10 +8,9 @@ from typing import Any, cast
 import pytest
 
 from psched.config import coerce
-from psched.daemon.boot import DeadChild
-from psched.daemon.estate import Estate
-from psched.daemon.executor import Executor
-from psched.daemon.logs import Log
+from psched.process.child_spec import DeadChild
+from psched.process.logs import Log
+from psched.supervisor.lease_recovery import DeadChildren, LeaseRecovery
 
 SETTINGS = coerce({"app": "a:b", "schedules": {"type": "rdb", "url": "sqlite://"}})
 
@@ -32,8 +31,8 @@ class Nursery:
 def test_a_stop_waits_for_one_heir_whose_database_does_not_answer_however_many_have_died(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    nursery, estate = Nursery(), Estate()
-    executor = Executor(estate, cast("Any", nursery), Log(None))
+    nursery, estate = Nursery(), DeadChildren()
+    executor = LeaseRecovery(estate, cast("Any", nursery), Log(None))
     estate.leave([DeadChild("first", ())])
     executor.tick(0.0, SETTINGS, last=False)
     estate.leave([DeadChild("second", ())])

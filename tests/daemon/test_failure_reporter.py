@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from psched.backends import open_stores
-from psched.daemon.failure_reporter import FailureReporter, facts
-from psched.failure import Failure, Failures
+from psched.execution.alerts import FailureReporter, failure_facts
 from psched.model import NewTask
 from psched.store import StoreSettings
+from psched.store.alerts import UnreportedFailure, UnreportedFailures
 from tests.daemon.harness import Daemon
 
 TELL = (
@@ -28,7 +28,7 @@ def hook(path: Path) -> list[str]:
 
 
 @pytest.fixture
-def failures() -> Iterator[Failures]:
+def failures() -> Iterator[UnreportedFailures]:
     """One failed task, `$(touch x)`."""
     settings = StoreSettings("sqlite://", "h/1/1", queue="q", keeps_failures=True)
     store = open_stores("rdb", settings).queue
@@ -42,7 +42,7 @@ def failures() -> Iterator[Failures]:
     store.close()
 
 
-def test_the_hook_is_run_once_and_no_shell(failures: Failures, tmp_path: Path) -> None:
+def test_the_hook_is_run_once_and_no_shell(failures: UnreportedFailures, tmp_path: Path) -> None:
     told = tmp_path / "told"
     nodes = [FailureReporter("queue", failures, tuple(hook(told)), 10) for _ in range(3)]
     assert [node.report() for node in nodes * 2] == [True, *[False] * 5]
@@ -50,9 +50,9 @@ def test_the_hook_is_run_once_and_no_shell(failures: Failures, tmp_path: Path) -
 
 
 def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
-    failures: Failures, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    failures: UnreportedFailures, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.daemon.failure_reporter._CLAIM", 0.0)
+    monkeypatch.setattr("psched.execution.alerts._CLAIM", 0.0)
     broken = (sys.executable, "-c", "print('no pager'); raise SystemExit(3)")
     with caplog.at_level(logging.ERROR):
         assert FailureReporter("queue", failures, broken, 10).report()
@@ -63,10 +63,10 @@ def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
 
 
 def test_the_message_has_a_date_and_the_summary_of_the_error() -> None:
-    failure = Failure(
+    failure = UnreportedFailure(
         "k", "t", 1_600_000_000, 1, 3, "ValueError('x')\nTraceback\nValueError: x\nand more", "h/1/1", 1.0
     )
-    assert facts(failure, "schedules")["message"] == (
+    assert failure_facts(failure, "schedules")["message"] == (
         "'k': its run of 2020-09-13 12:26:40+00:00 failed for good after 3 attempts: ValueError: x"
     )
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from psched.model import NewTask
-from psched.queue import Queue
+from psched.queue.queue import Queue
 from tests.daemon.harness import Daemon
 from tests.daemon.test_taking_ahead import served, statuses
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from psched.daemon.logs import Log, LogHandler
 from psched.errors import ConfigError
+from psched.process.logs import Log, LogHandler
 
 
 @pytest.fixture

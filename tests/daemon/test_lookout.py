@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from psched.alarm import Alarms
 from psched.backends import open_stores
-from psched.daemon.lookout import Lookout
+from psched.execution.alerts import OverdueAlerter
 from psched.model import Policy, Rule
 from psched.store import StoreSettings
+from psched.store.alerts import OverdueAlerts
 from tests.daemon.harness import Daemon
 
 TELL = (
@@ -26,7 +26,7 @@ TELL = (
 
 
 @pytest.fixture
-def alarms() -> Iterator[Alarms]:
+def alarms() -> Iterator[OverdueAlerts]:
     """One schedule, `$(touch x)`, overdue since 2020."""
     store = open_stores("rdb", StoreSettings("sqlite://", "h/1/1", schedules="s")).schedules
     assert store is not None
@@ -42,10 +42,10 @@ def hook(path: Path) -> tuple[str, ...]:
 
 
 def test_the_hook_is_run_once_with_the_occurrence_and_no_shell(
-    alarms: Alarms, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    alarms: OverdueAlerts, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = tmp_path / "told"
-    nodes = [Lookout(alarms, hook(told), 10) for _ in range(3)]
+    nodes = [OverdueAlerter(alarms, hook(told), 10) for _ in range(3)]
     with caplog.at_level(logging.ERROR):
         for node in nodes * 2:
             node.look()
@@ -54,28 +54,30 @@ def test_the_hook_is_run_once_with_the_occurrence_and_no_shell(
 
 
 def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
-    alarms: Alarms, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    alarms: OverdueAlerts, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.daemon.lookout._CLAIM", 0.0)
+    monkeypatch.setattr("psched.execution.alerts._CLAIM", 0.0)
     with caplog.at_level(logging.ERROR):
-        Lookout(alarms, (sys.executable, "-c", "print('no pager'); raise SystemExit(3)"), 10).look()
-        Lookout(alarms, ("/no/such/program",), 10).look()
+        OverdueAlerter(alarms, (sys.executable, "-c", "print('no pager'); raise SystemExit(3)"), 10).look()
+        OverdueAlerter(alarms, ("/no/such/program",), 10).look()
     assert "on_late failed: exit status 3 no pager" in caplog.text
     assert "No such file" in caplog.text
     [untold] = alarms.untold(10)
     assert untold.key == "$(touch x)"
 
 
-def test_a_hook_that_hangs_is_ended(alarms: Alarms, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psched.daemon.hook._HOOK_SECONDS", 0.2)
+def test_a_hook_that_hangs_is_ended(alarms: OverdueAlerts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psched.execution.alerts._HOOK_SECONDS", 0.2)
     begun = time.monotonic()
-    Lookout(alarms, (sys.executable, "-c", "import time; time.sleep(60)"), 10).look()
+    OverdueAlerter(alarms, (sys.executable, "-c", "import time; time.sleep(60)"), 10).look()
     assert time.monotonic() - begun < 20
 
 
-def test_closing_ends_a_hook_that_runs(alarms: Alarms, tmp_path: Path) -> None:
+def test_closing_ends_a_hook_that_runs(alarms: OverdueAlerts, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
-    lookout = Lookout(alarms, (sys.executable, "-c", f"import time; open({str(begun)!r}, 'w'); time.sleep(60)"), 0.01)
+    lookout = OverdueAlerter(
+        alarms, (sys.executable, "-c", f"import time; open({str(begun)!r}, 'w'); time.sleep(60)"), 0.01
+    )
     lookout.start()
     deadline = time.monotonic() + 20
     while not begun.exists():
@@ -85,7 +87,7 @@ def test_closing_ends_a_hook_that_runs(alarms: Alarms, tmp_path: Path) -> None:
     assert not lookout.is_alive()
 
 
-def test_a_url_gets_json(alarms: Alarms) -> None:
+def test_a_url_gets_json(alarms: OverdueAlerts) -> None:
     got: list[bytes] = []
 
     class Pager(BaseHTTPRequestHandler):
@@ -100,7 +102,7 @@ def test_a_url_gets_json(alarms: Alarms) -> None:
     with HTTPServer(("127.0.0.1", 0), Pager) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        Lookout(alarms, (f"http://127.0.0.1:{server.server_port}/page",), 10).look()
+        OverdueAlerter(alarms, (f"http://127.0.0.1:{server.server_port}/page",), 10).look()
         thread.join(10)
     [body] = got
     facts = json.loads(body)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.daemon.notify import Notifier
+from psched.supervisor.systemd import Notifier
 
 
 @pytest.fixture(params=["path", "abstract"] if sys.platform == "linux" else ["path"])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from psched.daemon.oom import OomKills, find_counter
 from psched.model import OUT_OF_MEMORY, worker_died
+from psched.supervisor.oom_kills import OomKills, find_counter
 from tests.daemon.harness import Daemon, wait_for
 from tests.lab.absent import not_run
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from psched.daemon import pidfile
-from psched.daemon.pidfile import (
+from psched.supervisor import pidfile
+from psched.supervisor.pidfile import (
     AlreadyRunningError,
     PidFile,
     PidFileError,
@@ -38,7 +38,7 @@ _HOLDER = """
 import os, sys, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from psched.daemon.pidfile import PidFile
+from psched.supervisor.pidfile import PidFile
 pid_file = PidFile.acquire(Path(sys.argv[1]))
 pid_file.write(os.getpid())
 print("locked", flush=True)
@@ -211,7 +211,7 @@ _ADOPTER = """
 import os, sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from psched.daemon.pidfile import PidFile
+from psched.supervisor.pidfile import PidFile
 pid_file = PidFile.adopt(Path(sys.argv[1]), int(sys.argv[2]))
 pid_file.write(os.getpid())
 print("inheritable" if os.get_inheritable(pid_file.descriptor) else "not inheritable", flush=True)

@@ -11,13 +11,13 @@ import sys
 
 import pytest
 
-from psched.daemon.privileges import Identity
 from psched.errors import ConfigError
+from psched.supervisor.daemonize import Identity
 from tests.lab.absent import not_run
 
 _ASSUME = """
 import json, os, sys
-from psched.daemon.privileges import Identity
+from psched.supervisor.daemonize import Identity
 Identity.look_up(sys.argv[1] or None, sys.argv[2] or None).assume()
 try:
     os.setuid(0)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from psched.holder import holder_name
 from psched.model import NewTask, TaskRow
-from psched.queue import Queue, open_queue
+from psched.queue.queue import Queue, open_queue
+from psched.store import holder_name
 from tests.daemon.harness import Daemon
 
 Make = Callable[..., Daemon]

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from psched.daemon.pidfile import read_running
-from psched.daemon.signals import REPLACE_NOW
+from psched.process.signals import REPLACE_NOW
+from psched.supervisor.pidfile import read_running
 from tests.daemon.harness import Daemon, is_alive
 from tests.daemon.test_signals import HEEDED
 

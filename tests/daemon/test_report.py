@@ -6,31 +6,31 @@ import json
 
 import pytest
 
-from psched.daemon.report import PendingWorker, Report
+from psched.supervisor.master_status import MasterStatus, PendingWorker
 
 
 def test_what_was_reported_is_read() -> None:
     pending = (PendingWorker(1, 4711.5, "was killed by SIGSEGV"), PendingWorker(2, None, ""))
-    report = Report(troubles=("worker 1 cannot begin: no table",), pending=pending)
+    report = MasterStatus(troubles=("worker 1 cannot begin: no table",), pending=pending)
     report.reload.begin()
     report.reload.end("processors: expected\na number")
     report.upgrade.begin()
-    assert Report.parse(report.line()) == report
+    assert MasterStatus.parse(report.line()) == report
     assert "\n" not in report.line()
     assert report.upgrade.open
 
 
 def test_a_reason_without_end_is_cut_to_what_is_read_at_once() -> None:
-    report = Report(troubles=("x" * 10**6,) * 100, pending=(PendingWorker(1, 1e9 / 3, "x" * 10**6),) * 1000)
+    report = MasterStatus(troubles=("x" * 10**6,) * 100, pending=(PendingWorker(1, 1e9 / 3, "x" * 10**6),) * 1000)
     report.reload.begin()
     report.reload.end("\x00" * 10**6)
     report.upgrade.end("\x00" * 10**6)
     assert len(report.line()) < 65536
-    assert Report.parse(report.line()).reload.ended == 1
+    assert MasterStatus.parse(report.line()).reload.ended == 1
 
 
 def test_a_request_that_begins_during_another_takes_its_place() -> None:
-    report = Report()
+    report = MasterStatus()
     report.reload.begin()
     report.reload.begin()
     assert report.reload.open
@@ -44,14 +44,14 @@ def test_a_request_that_begins_during_another_takes_its_place() -> None:
     "line", ["", "4711", "[]", "{}", "null", '{"reload": 1, "upgrade": 2, "troubles": 3}', "[" * 60000, '{"reload": {']
 )
 def test_what_cannot_be_read_is_no_report(line: str) -> None:
-    assert Report.parse(line) == Report()
+    assert MasterStatus.parse(line) == MasterStatus()
 
 
 def test_nothing_that_a_terminal_obeys_is_passed_on() -> None:
     requests = {"begun": 1, "ended": 1, "refusal": "\x1b]0;owned\x07\x9b31m"}
     pending = [{"number": 1, "fork_at": None, "last_end": "\x1b[2J"}]
     line = json.dumps({"reload": requests, "upgrade": requests, "troubles": ["\x1b[2J"], "pending": pending})
-    found = Report.parse(line)
+    found = MasterStatus.parse(line)
     shown = f"{found.reload.refusal}{found.troubles[0]}{found.pending[0].text(0)}"
     assert "the last one" in shown
     assert not {"\x1b", "\x07", "\x9b"} & {*shown}

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from psched.holder import holder_name
 from psched.model import TaskRow
-from psched.queue import Queue, open_queue
+from psched.queue.queue import Queue, open_queue
+from psched.store import holder_name
 from tests.daemon.harness import Daemon
 from tests.daemon.test_queue import APPLICATION
 from tests.lab.laboratory import Lab
@@ -195,8 +195,8 @@ def test_what_is_routed_may_be_restricted_by_the_configuration(host: Host) -> No
 def test_types_that_the_application_does_not_route_are_named_at_the_start(host: Host) -> None:
     daemon = host("one", "mail", types=["nomatch"], processors=2).start()
     words = "types: nomatch matches none of the types that the application routes (mail), so this worker runs no task"
-    assert daemon.log.count(f"WARNING [{daemon.worker().pid}] psched.daemon.processor: {words}") == 1
-    assert daemon.log.count("psched.daemon.processor: types") == 1, "one worker says so for all"
+    assert daemon.log.count(f"WARNING [{daemon.worker().pid}] psched.execution.worker: {words}") == 1
+    assert daemon.log.count("psched.execution.worker: types") == 1, "one worker says so for all"
     daemon.end(signal.SIGTERM)
 
 

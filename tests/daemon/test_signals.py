@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from psched.daemon.pidfile import read_running
-from psched.daemon.signals import REPLACE_NOW
+from psched.process.signals import REPLACE_NOW
+from psched.supervisor.pidfile import read_running
 from tests.daemon.harness import Daemon, is_alive
 
 HEEDED = 5.0
@@ -154,7 +154,7 @@ def test_usr2_reopens_the_log_of_master_and_children(daemon: Daemon) -> None:
     daemon.add("s2", "quick", cron="* * * * * *")
     daemon.wait_for_log("key=s2 type=quick finished")
     daemon.stop()
-    assert "psched.worker: ended" in daemon.log
+    assert "psched.supervisor.run: ended" in daemon.log
     assert "received SIGUSR2" in (daemon.folder / "psched.log.1").read_text()
 
 

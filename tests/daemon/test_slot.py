@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from psched.daemon import pipes
-from psched.daemon.estate import Estate
-from psched.daemon.exit_codes import BOOT_FAILED
-from psched.daemon.fork_processor import ForkProcessor
-from psched.daemon.logs import Log
+from psched.process import channel as pipes
+from psched.process.channel import BOOT_FAILED
+from psched.process.logs import Log
+from psched.supervisor.lease_recovery import DeadChildren
+from psched.supervisor.slot import Slot
 from tests.daemon.paper import PaperNursery, paper_nursery, plan_of
 
 SHORTEST, LONGEST, SPREAD = 0.5, 60.0, 1.25
 REASON = "no such table: psched_queue"
 
 
-class Slot:
+class TickedSlot:
     """A slot that is ticked whenever it wants to be."""
 
     def __init__(self, folder: Path, nursery: PaperNursery, limit: float = 0.1) -> None:
         plan = plan_of(folder, child_fork_frequency_limit=limit)
-        self.estate = Estate()
-        self.slot = ForkProcessor(2, plan, None, nursery, self.estate, Log(None), lambda _: False)
+        self.estate = DeadChildren()
+        self.slot = Slot(2, plan, None, nursery, self.estate, Log(None), lambda _: False)
         self.nursery = nursery
 
     def tick(self, later: float = 0.0) -> None:
@@ -70,16 +70,16 @@ class Slot:
 
 
 @pytest.fixture
-def slot(tmp_path: Path) -> Iterator[Slot]:
+def slot(tmp_path: Path) -> Iterator[TickedSlot]:
     with paper_nursery() as nursery:
-        yield Slot(tmp_path, nursery)
+        yield TickedSlot(tmp_path, nursery)
 
 
 @pytest.fixture
-def patient(tmp_path: Path) -> Iterator[Slot]:
+def patient(tmp_path: Path) -> Iterator[TickedSlot]:
     """A slot that forks no more often than each minute what dies before it has run anything."""
     with paper_nursery() as nursery:
-        yield Slot(tmp_path, nursery, LONGEST)
+        yield TickedSlot(tmp_path, nursery, LONGEST)
 
 
 def is_about(pause: float, expected: float) -> bool:
@@ -87,13 +87,13 @@ def is_about(pause: float, expected: float) -> bool:
 
 
 @pytest.mark.parametrize("ready", [False, True], ids=["at its boot", "when it was called"])
-def test_each_refusal_in_a_row_waits_longer_up_to_a_minute(slot: Slot, ready: bool) -> None:
+def test_each_refusal_in_a_row_waits_longer_up_to_a_minute(slot: TickedSlot, ready: bool) -> None:
     pauses = [slot.refuse(ready) for _ in range(10)]
     expected = [min(SHORTEST * 2**number, LONGEST) for number in range(10)]
     assert all(map(is_about, pauses, expected)), pauses
 
 
-def test_a_reserve_that_was_refused_is_trusted_again_when_the_next_one_has_stood_by_for_long(slot: Slot) -> None:
+def test_a_reserve_that_was_refused_is_trusted_again_when_the_next_one_has_stood_by_for_long(slot: TickedSlot) -> None:
     for _ in range(4):
         slot.refuse(ready=True)
     assert is_about(slot.refuse(ready=True, after=LONGEST - 1), SHORTEST * 16)
@@ -107,7 +107,7 @@ def test_a_reserve_that_was_refused_is_trusted_again_when_the_next_one_has_stood
 
 
 def test_one_that_begins_after_refusals_at_boot_is_trusted_at_once(
-    slot: Slot, caplog: pytest.LogCaptureFixture
+    slot: TickedSlot, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
         slot.refuse(ready=False)
@@ -115,7 +115,7 @@ def test_one_that_begins_after_refusals_at_boot_is_trusted_at_once(
     assert "is up after 3 failed attempts" in caplog.text
 
 
-def test_the_reason_of_refusals_is_told_once(slot: Slot, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_reason_of_refusals_is_told_once(slot: TickedSlot, caplog: pytest.LogCaptureFixture) -> None:
     for reason in (REASON, REASON, "access denied", "access denied", REASON):
         slot.refuse(ready=True, reason=reason)
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
@@ -124,17 +124,17 @@ def test_the_reason_of_refusals_is_told_once(slot: Slot, caplog: pytest.LogCaptu
     ]
 
 
-def test_who_has_given_back_all_that_it_held_leaves_no_estate(slot: Slot) -> None:
+def test_who_has_given_back_all_that_it_held_leaves_no_estate(slot: TickedSlot) -> None:
     slot.refuse(ready=True)
     assert slot.estate.empty
 
 
-def test_children_that_die_before_they_have_run_anything_are_replaced_at_once_but_once(patient: Slot) -> None:
+def test_children_that_die_before_they_have_run_anything_are_replaced_at_once_but_once(patient: TickedSlot) -> None:
     assert [patient.crash() for _ in range(3)] == [0.0, LONGEST, LONGEST]
 
 
 def test_children_that_die_of_their_tasks_are_replaced_at_once_but_no_faster_than_they_could_fork(
-    patient: Slot,
+    patient: TickedSlot,
 ) -> None:
     pauses = [patient.crash(running="schedules:a") for _ in range(5)]
     assert pauses == pytest.approx([0.2] * 5)
@@ -142,7 +142,7 @@ def test_children_that_die_of_their_tasks_are_replaced_at_once_but_no_faster_tha
     assert [patient.crash() for _ in range(2)] == [0.0, LONGEST]
 
 
-def test_a_slot_says_when_its_next_child_comes_and_how_the_last_one_ended(patient: Slot) -> None:
+def test_a_slot_says_when_its_next_child_comes_and_how_the_last_one_ended(patient: TickedSlot) -> None:
     first = patient.slot.pending
     assert first is not None
     assert first.text(patient.nursery.now) == "worker 2 is being started"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from psched.daemon.strays import Strays
+from psched.supervisor.orphans import OrphanReaper
 from tests.daemon.harness import wait_for
 from tests.lab.absent import not_run
 
@@ -29,13 +29,13 @@ def program() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def strays() -> Strays:
+def strays() -> OrphanReaper:
     if sys.platform != "linux":
         not_run("only Linux tells a process of its orphans")
-    return Strays()
+    return OrphanReaper()
 
 
-def test_what_a_run_sets_free_just_after_a_look_is_seen_within_a_second(strays: Strays) -> None:
+def test_what_a_run_sets_free_just_after_a_look_is_seen_within_a_second(strays: OrphanReaper) -> None:
     strays.look((), 10.0)
     with program() as free:
         strays.expect(10.1)
@@ -47,7 +47,7 @@ def test_what_a_run_sets_free_just_after_a_look_is_seen_within_a_second(strays: 
     assert strays.deadline == math.inf, "and then no more"
 
 
-def test_what_appears_with_a_death_is_killed(strays: Strays) -> None:
+def test_what_appears_with_a_death_is_killed(strays: OrphanReaper) -> None:
     strays.look((), 10.0)
     with program() as left:
         strays.kill_new(())
@@ -55,7 +55,7 @@ def test_what_appears_with_a_death_is_killed(strays: Strays) -> None:
 
 
 def test_what_has_ended_with_its_worker_is_buried_without_a_word(
-    strays: Strays, caplog: pytest.LogCaptureFixture
+    strays: OrphanReaper, caplog: pytest.LogCaptureFixture
 ) -> None:
     with program() as left:
         left.kill()
@@ -65,7 +65,7 @@ def test_what_has_ended_with_its_worker_is_buried_without_a_word(
     assert not caplog.records
 
 
-def test_the_master_is_woken_for_no_look_that_is_not_taken(strays: Strays) -> None:
+def test_the_master_is_woken_for_no_look_that_is_not_taken(strays: OrphanReaper) -> None:
     strays.look((), 10.0)
     strays.expect(10.1)
     strays.look((), 11.05)

@@ -6,9 +6,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from psched.holder import holder_name
 from psched.model import NewTask
-from psched.queue import Queue, open_queue
+from psched.queue.queue import Queue, open_queue
+from psched.store import holder_name
 from tests.daemon.harness import Daemon
 from tests.daemon.test_queue import APPLICATION
 

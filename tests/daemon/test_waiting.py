@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from psched.holder import holder_name
-from psched.queue import Queue, open_queue
+from psched.queue.queue import Queue, open_queue
+from psched.store import holder_name
 from tests.daemon.harness import Daemon, wait_for
 from tests.daemon.test_queue import APPLICATION
 from tests.lab.servers import Server

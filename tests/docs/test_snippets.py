@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from psched.config import from_mapping, load
-from psched.schedules import open_schedules
+from psched.schedules.collection import open_schedules
 from tests.docs.snippets import Snippet, snippets
 from tests.lab.laboratory import Lab
 from tests.lab.mariadb import MariaDB

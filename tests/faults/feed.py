@@ -9,8 +9,8 @@ from typing import Any
 
 from psched.handlers.enqueue import Enqueue
 from psched.model import Rule, ScheduleRow
-from psched.schedules import Defaults, ScheduleCollection
-from psched.source import LeaseTimes
+from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.source.source import LeaseTimes
 from tests.stores.bench import Bench
 from tests.stores.queue.bench import QueueBench, keys_in
 

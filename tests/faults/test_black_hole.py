@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import sqlalchemy as sa
 
+from psched.backends.sql import open_database
 from psched.clock import boottime
-from psched.dialects import open_database
 from psched.model import Claim
 from psched.store import ScheduleStore
 from tests.lab.proxy import Proxy

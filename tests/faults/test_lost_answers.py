@@ -13,9 +13,9 @@ import pytest
 import sqlalchemy as sa
 
 from psched.errors import AlreadyExistsError, NotFoundError
-from psched.ledger import LedgerFilter, Step
 from psched.model import Claim
 from psched.store import ScheduleStore
+from psched.store.ledger import LedgerFilter, Step
 from tests.lab.proxy import Proxy, Trap
 from tests.lab.servers import Server
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, eventually, keys_of, new_row, soon, unless_away

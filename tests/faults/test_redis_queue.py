@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from psched.backends import open_stores
-from psched.backends.redis.handover import HAND_OVER
+from psched.backends.redis.rows import HAND_OVER
 from psched.backends.redis.scripts import Scripts
 from psched.model import NewTask
 from psched.store import StoreSettings, TaskStore

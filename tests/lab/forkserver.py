@@ -32,9 +32,9 @@ from tests.lab.forked import HEADER
 _LIFELINE = 0
 
 _LOADED = (
-    "psched.cli.main", "psched.cli.pschedd", "psched.worker", "psched.handlers.command", "psched.handlers.enqueue",
-    "psched.backends.rdb", "psched.backends.rdb_compat", "psched.backends.redis", "psched.dialects.sqlite",
-    "psched.dialects.mysql", "psched.dialects.postgresql", "sqlalchemy.dialects.sqlite.pysqlite",
+    "psched.cli.main", "psched.cli.pschedd", "psched.supervisor.run", "psched.handlers.command", "psched.handlers.enqueue",
+    "psched.backends.rdb", "psched.backends.rdb_compat", "psched.backends.redis", "psched.backends.sql.sqlite",
+    "psched.backends.sql.mysql", "psched.backends.sql.postgresql", "sqlalchemy.dialects.sqlite.pysqlite",
     "sqlalchemy.dialects.mysql.pymysql", "sqlalchemy.dialects.postgresql.psycopg",
 )  # fmt: skip
 """What programs need and would spend their time on."""

@@ -12,9 +12,9 @@ import psutil
 
 from psched import cron
 from psched.clock import boottime
-from psched.holder import holder_name
-from psched.queue import Queue, open_queue
-from psched.schedules import ScheduleCollection
+from psched.queue.queue import Queue, open_queue
+from psched.schedules.collection import ScheduleCollection
+from psched.store import holder_name
 from tests.compat.unchecked import rules_unchecked
 from tests.daemon.harness import PATIENCE, Daemon, is_alive, read_lines, wait_for
 from tests.promises.records import Run, judge, read_runs

@@ -13,7 +13,7 @@ import yaml
 from psched.config import load
 from psched.errors import PreemptedError
 from psched.model import NewTask
-from psched.queue import open_queue
+from psched.queue.queue import open_queue
 from tests.lab.sql import connect
 from tests.promises.cluster import Cluster
 from tests.promises.conftest import MakeCluster

@@ -15,8 +15,8 @@ import psutil
 
 from psched import Scheduler, create_scheduler
 from psched.model import TaskFilter, TaskRow
-from psched.scheduler.order import INSTANCE
-from psched.scheduler.place import Opened, place_of
+from psched.scheduler.job_data import INSTANCE
+from psched.scheduler.stores import OpenStores, place_of
 from tests.daemon.harness import PATIENCE, is_alive, read_lines, wait_for
 from tests.programs import ROOT
 
@@ -35,7 +35,7 @@ class Site:
         self.folder = folder
         self.records = folder / "records"
         self._stack = ExitStack()
-        self._opened: Opened | None = None
+        self._opened: OpenStores | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -51,7 +51,7 @@ class Site:
         self._stack.callback(scheduler.stop)
         return scheduler
 
-    def opened(self) -> Opened:
+    def opened(self) -> OpenStores:
         """Return the stores, their tables made."""
         if self._opened is None:
             self._opened = place_of(self.url, self.prefix, "UTC", {}, 300).open()

@@ -8,20 +8,20 @@ from collections.abc import Iterator
 import pytest
 
 from psched.backends import open_stores
-from psched.scheduler.chime import Chime
-from psched.store import Bell, StoreSettings
+from psched.scheduler.local_wakeup import LocalWakeup
+from psched.store import StoreSettings, Wakeup
 
 
 @pytest.fixture
-def chime() -> Chime:
+def chime() -> LocalWakeup:
     """That of a store which calls nobody."""
     store = open_stores("rdb", StoreSettings("sqlite://", "test", queue="queue")).queue
     assert store is not None
-    return Chime(store)
+    return LocalWakeup(store)
 
 
 @pytest.fixture
-def bells(chime: Chime) -> Iterator[list[Bell]]:
+def bells(chime: LocalWakeup) -> Iterator[list[Wakeup]]:
     """Two threads' bells."""
     found = [bell for bell in (chime.open_bell(), chime.open_bell()) if bell is not None]
     yield found
@@ -30,11 +30,11 @@ def bells(chime: Chime) -> Iterator[list[Bell]]:
         bell.close()
 
 
-def readable(bells: list[Bell]) -> list[Bell]:
+def readable(bells: list[Wakeup]) -> list[Wakeup]:
     return list(select.select(bells, [], [], 0)[0])
 
 
-def test_a_ring_wakes_one_that_listens_and_the_next_ring_another(chime: Chime, bells: list[Bell]) -> None:
+def test_a_ring_wakes_one_that_listens_and_the_next_ring_another(chime: LocalWakeup, bells: list[Wakeup]) -> None:
     chime.ring()
     assert readable(bells) == []
     for bell in bells:
@@ -47,7 +47,7 @@ def test_a_ring_wakes_one_that_listens_and_the_next_ring_another(chime: Chime, b
     assert readable(bells) == [bells[1]]
 
 
-def test_a_ring_that_came_to_a_busy_one_is_passed_on(chime: Chime, bells: list[Bell]) -> None:
+def test_a_ring_that_came_to_a_busy_one_is_passed_on(chime: LocalWakeup, bells: list[Wakeup]) -> None:
     for bell in bells:
         bell.arm(10)
     chime.ring()
@@ -57,5 +57,5 @@ def test_a_ring_that_came_to_a_busy_one_is_passed_on(chime: Chime, bells: list[B
     assert readable(bells) == []
 
 
-def test_it_is_not_taken_for_one_that_other_processes_ring(bells: list[Bell]) -> None:
+def test_it_is_not_taken_for_one_that_other_processes_ring(bells: list[Wakeup]) -> None:
     assert not any(bell.proven for bell in bells)

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 from psched import Scheduler
-from psched.daemon.stop_order import StopOrder
+from psched.execution.stop_event import StopEvent
 from psched.model import NewTask, ScheduleRow
-from psched.scheduler.arrears import Arrears
-from psched.scheduler.order import INSTANCE
-from psched.scheduler.place import Opened
-from psched.scheduler.presence import Presence
+from psched.scheduler.instances import InstanceRegistry
+from psched.scheduler.job_data import INSTANCE
+from psched.scheduler.missed import MissedOccurrences
+from psched.scheduler.stores import OpenStores
 from tests.scheduler.site import Site
 
 EVERY_SECOND = "* * * * * *"
 NAME = "task"
 
 
-def stored(opened: Opened) -> ScheduleRow:
+def stored(opened: OpenStores) -> ScheduleRow:
     row = opened.schedules.store.get(NAME)
     assert row is not None
     return row
@@ -39,23 +39,23 @@ def add_overdue(site: Site, seconds: float = 0) -> int:
 
 
 @contextmanager
-def instance(site: Site, lease: float = 60) -> Iterator[Presence]:
+def instance(site: Site, lease: float = 60) -> Iterator[InstanceRegistry]:
     """An instance that has bound the name; it gives no further sign by itself."""
-    presence = Presence(site.opened().queue, {NAME}, lease)
+    presence = InstanceRegistry(site.opened().queue, {NAME}, lease)
     presence.announce()
     yield presence
     presence.leave()
 
 
-def arrears(site: Site, presence: Presence, patience: float = 0.5) -> Arrears:
+def arrears(site: Site, presence: InstanceRegistry, patience: float = 0.5) -> MissedOccurrences:
     """What the instance of `presence` decides that starts now, and grants no grace."""
-    return Arrears(site.opened().schedules, presence, {NAME}, presence.announce(), patience=patience, grace=0)
+    return MissedOccurrences(site.opened().schedules, presence, {NAME}, presence.announce(), patience=patience, grace=0)
 
 
 @pytest.fixture
-def newcomer(site: Site) -> Presence:
+def newcomer(site: Site) -> InstanceRegistry:
     """The instance that starts."""
-    return Presence(site.opened().queue, {NAME})
+    return InstanceRegistry(site.opened().queue, {NAME})
 
 
 def test_nothing_that_came_in_a_downtime_is_run(file_and_server: Site, caplog: pytest.LogCaptureFixture) -> None:
@@ -79,32 +79,36 @@ def occurrence(scheduler: Scheduler) -> int:
     return scheduler.current.scheduled_time
 
 
-def test_what_came_while_an_instance_lived_is_left_to_be_run(site: Site, newcomer: Presence) -> None:
+def test_what_came_while_an_instance_lived_is_left_to_be_run(site: Site, newcomer: InstanceRegistry) -> None:
     with instance(site) as old:
         due = add_overdue(site, -2)
-        arrears(site, newcomer).settle(StopOrder())
+        arrears(site, newcomer).settle(StopEvent())
         assert stored(site.opened()).next_time == due
         old.leave()
         decision = arrears(site, newcomer)
-        decision.settle(StopOrder())
+        decision.settle(StopEvent())
         assert stored(site.opened()).next_time >= decision.since
 
 
-def test_an_instance_that_came_later_is_no_witness_but_its_own_time_is_kept(site: Site, newcomer: Presence) -> None:
+def test_an_instance_that_came_later_is_no_witness_but_its_own_time_is_kept(
+    site: Site, newcomer: InstanceRegistry
+) -> None:
     add_overdue(site, 100)
     with instance(site):
         since = site.now()
         site.wait_for(lambda: site.now() > since + 1.1)
-        arrears(site, newcomer).settle(StopOrder())
+        arrears(site, newcomer).settle(StopEvent())
         kept = stored(site.opened()).next_time
         assert since - 1 < kept < since + 1.1, "what came since the first of the two is not skipped"
 
 
-def test_an_instance_that_gives_no_sign_is_waited_for_and_then_forgotten(site: Site, newcomer: Presence) -> None:
+def test_an_instance_that_gives_no_sign_is_waited_for_and_then_forgotten(
+    site: Site, newcomer: InstanceRegistry
+) -> None:
     with instance(site, lease=0.01):
         due = add_overdue(site)
         decision = arrears(site, newcomer, patience=0.6)
-        thread = threading.Thread(target=decision.settle, args=(StopOrder(),))
+        thread = threading.Thread(target=decision.settle, args=(StopEvent(),))
         thread.start()
         thread.join(0.3)
         assert stored(site.opened()).next_time == due, "it was not waited for"
@@ -114,13 +118,13 @@ def test_an_instance_that_gives_no_sign_is_waited_for_and_then_forgotten(site: S
 
 
 def test_an_instance_that_had_only_lost_the_database_keeps_what_it_lived_through(
-    site: Site, newcomer: Presence
+    site: Site, newcomer: InstanceRegistry
 ) -> None:
     with instance(site, lease=1.0) as old:
         due = add_overdue(site)
         site.wait_for(lambda: not newcomer_sees_life(newcomer))
         decision = arrears(site, newcomer, patience=20)
-        thread = threading.Thread(target=decision.settle, args=(StopOrder(),))
+        thread = threading.Thread(target=decision.settle, args=(StopEvent(),))
         thread.start()
         thread.join(0.2)
         old.tick()
@@ -128,26 +132,26 @@ def test_an_instance_that_had_only_lost_the_database_keeps_what_it_lived_through
         assert stored(site.opened()).next_time == due
 
 
-def newcomer_sees_life(newcomer: Presence) -> bool:
+def newcomer_sees_life(newcomer: InstanceRegistry) -> bool:
     return any(sign.lives for sign in newcomer.signs())
 
 
 def test_an_occurrence_that_somebody_died_with_is_skipped_when_his_lease_is_over(
-    site: Site, newcomer: Presence
+    site: Site, newcomer: InstanceRegistry
 ) -> None:
     add_overdue(site, 100)
     assert site.opened().schedules.store.acquire(1, 1.0, [NAME])
     decision = arrears(site, newcomer)
-    decision.settle(StopOrder())
+    decision.settle(StopEvent())
     row = stored(site.opened())
     assert row.next_time >= decision.since
     assert row.settled
 
 
-def test_the_order_to_stop_ends_the_waiting(site: Site, newcomer: Presence) -> None:
+def test_the_order_to_stop_ends_the_waiting(site: Site, newcomer: InstanceRegistry) -> None:
     with instance(site, lease=0.01):
         due = add_overdue(site)
-        stopping = StopOrder()
+        stopping = StopEvent()
         thread = threading.Thread(target=arrears(site, newcomer, patience=3600).settle, args=(stopping,))
         thread.start()
         stopping.set()
@@ -156,7 +160,7 @@ def test_the_order_to_stop_ends_the_waiting(site: Site, newcomer: Presence) -> N
         assert stored(site.opened()).next_time == due
 
 
-def test_a_sign_that_was_removed_is_given_anew(site: Site, newcomer: Presence) -> None:
+def test_a_sign_that_was_removed_is_given_anew(site: Site, newcomer: InstanceRegistry) -> None:
     with instance(site) as old:
         newcomer.sweep([old.key])
         assert newcomer.signs() == []
@@ -164,7 +168,7 @@ def test_a_sign_that_was_removed_is_given_anew(site: Site, newcomer: Presence) -
         assert newcomer_sees_life(newcomer)
 
 
-def test_a_row_that_says_nothing_usable_is_no_instance(site: Site, newcomer: Presence) -> None:
+def test_a_row_that_says_nothing_usable_is_no_instance(site: Site, newcomer: InstanceRegistry) -> None:
     foreign: dict[str, Any] = {"names": None}
     site.opened().queue.submit([NewTask("foreign", INSTANCE, foreign)])
     assert [sign.names for sign in newcomer.signs()] == [frozenset()]

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from psched import ConfigError, ScheduleError, create_scheduler, retire
+from psched import ConfigError, ScheduleError, create_scheduler
+from psched.queue import retire
 from tests.scheduler.site import Site
 
 VALUES = [None, True, 0, 1.5, "im data", "", [1, [2, None]], {"a": {"b": "ü🙂"}}, {}]

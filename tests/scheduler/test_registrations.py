@@ -8,7 +8,7 @@ import pytest
 
 from psched import AlreadyExistsError, ScheduleError, Scheduler
 from psched.model import ScheduleRow
-from psched.scheduler.place import Opened, table_stem
+from psched.scheduler.stores import OpenStores, table_stem
 from tests.scheduler.site import Site
 
 YEARLY = "0 0 1 1 *"
@@ -22,7 +22,7 @@ def started_once(scheduler: Scheduler, **registration: Any) -> None:
     scheduler.stop()
 
 
-def stored(opened: Opened, name: str = "task") -> ScheduleRow:
+def stored(opened: OpenStores, name: str = "task") -> ScheduleRow:
     row = opened.schedules.store.get(name)
     assert row is not None
     return row
@@ -64,7 +64,7 @@ def test_one_that_is_unregistered_is_not_stored_again_at_the_next_start(site: Si
 def test_registering_at_once_in_several_instances_is_no_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = site.opened()
     add = opened.schedules.add
-    monkeypatch.setattr("psched.schedules.ScheduleCollection.add", overtaken(add))
+    monkeypatch.setattr("psched.schedules.collection.ScheduleCollection.add", overtaken(add))
     started_once(site.scheduler(), cron=YEARLY)
     assert stored(opened).rule.cron == YEARLY
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import MetaData
 
-from psched.backends.rdb.tables import queue_table, schedules_table
+from psched.backends.rdb.schema import queue_table, schedules_table
 from tests.stores.bench import Bench
 
 IN_SQL = [

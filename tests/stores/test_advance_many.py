@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from psched.errors import AlreadyFinishedError, NotFoundError, PreemptedError
-from psched.ledger import SKIPPED, Entry, LedgerFilter, Step
 from psched.model import Claim, Policy, Rule, ScheduleRow
 from psched.store import ScheduleStore
+from psched.store.ledger import SKIPPED, Entry, LedgerFilter, Step
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, soon
 
 KEYS = ["a", "b 'quoted' \\", "c ÄÖ 😀", "d"]

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from psycopg import OperationalError
 
 from psched.model import NewTask
-from psched.store import Bell, LeaseStore, TaskStore
+from psched.store import LeaseStore, TaskStore, Wakeup
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, eventually, soon
 from tests.stores.places import Places
 from tests.stores.queue.bench import QueueBench
@@ -35,7 +35,7 @@ def store(bench: QueueBench) -> TaskStore:
 
 
 @pytest.fixture
-def bell(store: TaskStore) -> Iterator[Bell]:
+def bell(store: TaskStore) -> Iterator[Wakeup]:
     """A bell of the queue, armed and proven."""
     with closing(open_bell(store)) as bell:
         bell.arm(60)
@@ -43,13 +43,13 @@ def bell(store: TaskStore) -> Iterator[Bell]:
         yield bell
 
 
-def open_bell(store: LeaseStore) -> Bell:
+def open_bell(store: LeaseStore) -> Wakeup:
     bell = store.open_bell()
     assert bell is not None
     return bell
 
 
-def rings(bell: Bell) -> bool:
+def rings(bell: Wakeup) -> bool:
     """Whether it rings within a moment."""
     end = time.monotonic() + SILENCE
     while time.monotonic() < end:
@@ -59,13 +59,13 @@ def rings(bell: Bell) -> bool:
     return False
 
 
-def test_a_task_that_is_submitted_rings(store: TaskStore, bell: Bell) -> None:
+def test_a_task_that_is_submitted_rings(store: TaskStore, bell: Wakeup) -> None:
     store.submit([NewTask("key", "t")])
     assert eventually(bell.rang)
     assert not bell.rang()
 
 
-def test_it_rings_for_the_types_that_are_accepted_only(bench: QueueBench, store: TaskStore, bell: Bell) -> None:
+def test_it_rings_for_the_types_that_are_accepted_only(bench: QueueBench, store: TaskStore, bell: Wakeup) -> None:
     choosy = store.open_bell(lambda type_: type_ == "a=b")
     assert choosy is not None
     with closing(choosy):
@@ -82,7 +82,7 @@ def test_it_rings_for_the_types_that_are_accepted_only(bench: QueueBench, store:
         assert eventually(choosy.rang)
 
 
-def test_what_is_due_within_seconds_rings_and_what_is_due_later_does_not(store: TaskStore, bell: Bell) -> None:
+def test_what_is_due_within_seconds_rings_and_what_is_due_later_does_not(store: TaskStore, bell: Wakeup) -> None:
     store.submit([NewTask("later", "t", run_at=FAR_OFF)])
     assert not rings(bell)
     store.submit([NewTask("soon", "t", run_at=store.now() + 5)])
@@ -90,7 +90,7 @@ def test_what_is_due_within_seconds_rings_and_what_is_due_later_does_not(store: 
 
 
 def test_a_caller_rings_when_he_commits_and_not_when_he_rolls_back(
-    bench: QueueBench, store: TaskStore, bell: Bell
+    bench: QueueBench, store: TaskStore, bell: Wakeup
 ) -> None:
     engine = sa.create_engine(bench.plain_url)
     try:
@@ -105,7 +105,7 @@ def test_a_caller_rings_when_he_commits_and_not_when_he_rolls_back(
         engine.dispose()
 
 
-def test_what_is_given_back_or_tried_again_soon_rings(bench: QueueBench, store: TaskStore, bell: Bell) -> None:
+def test_what_is_given_back_or_tried_again_soon_rings(bench: QueueBench, store: TaskStore, bell: Wakeup) -> None:
     bench.submit(store, ["key"])
     eventually(bell.rang)
     store.release(bench.claim(store, "key").lease, soon())
@@ -121,7 +121,7 @@ def test_what_is_given_back_or_tried_again_soon_rings(bench: QueueBench, store: 
     assert eventually(bell.rang)
 
 
-def test_taking_renewing_and_finishing_call_nobody(bench: QueueBench, store: TaskStore, bell: Bell) -> None:
+def test_taking_renewing_and_finishing_call_nobody(bench: QueueBench, store: TaskStore, bell: Wakeup) -> None:
     bench.submit(store, ["key", "other"])
     eventually(bell.rang)
     done, late = store.acquire(2, 1)
@@ -131,13 +131,13 @@ def test_taking_renewing_and_finishing_call_nobody(bench: QueueBench, store: Tas
     assert not rings(bell)
 
 
-def test_rows_that_others_write_ring_too(bench: QueueBench, store: TaskStore, bell: Bell) -> None:
+def test_rows_that_others_write_ring_too(bench: QueueBench, store: TaskStore, bell: Wakeup) -> None:
     bench.submit(store, ["key"], run_at=FAR_OFF)
     bench.make_due("key")
     assert eventually(bell.rang)
 
 
-def test_who_is_busy_is_not_called_and_hears_again_afterwards(store: TaskStore, bell: Bell) -> None:
+def test_who_is_busy_is_not_called_and_hears_again_afterwards(store: TaskStore, bell: Wakeup) -> None:
     bell.disarm()
     store.submit([NewTask("unheard", "t")])
     bell.arm(60)
@@ -147,7 +147,7 @@ def test_who_is_busy_is_not_called_and_hears_again_afterwards(store: TaskStore, 
     assert bell.proven
 
 
-def test_all_who_listen_are_called(store: TaskStore, bell: Bell) -> None:
+def test_all_who_listen_are_called(store: TaskStore, bell: Wakeup) -> None:
     with closing(open_bell(store)) as other:
         other.arm(60)
         store.submit([NewTask("key", "t")])
@@ -184,7 +184,7 @@ def test_a_table_without_triggers_is_told_and_its_bell_not_trusted(bench: QueueB
         assert not bell.proven
 
 
-def test_a_lost_connection_is_an_error_and_is_made_anew(bench: QueueBench, store: TaskStore, bell: Bell) -> None:
+def test_a_lost_connection_is_an_error_and_is_made_anew(bench: QueueBench, store: TaskStore, bell: Wakeup) -> None:
     listening = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%{table}\"'"
     assert bench.execute(listening) == 1
     with pytest.raises(OperationalError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from psched.dialects import open_database
+from psched.backends.sql import open_database
 from tests.lab.certificate import Certificate, make_certificate
 from tests.lab.mariadb import MariaDB
 from tests.lab.ports import HOST

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from psched.errors import ScheduleError
-from psched.ledger import Step
 from psched.model import Claim, Retry
 from psched.store import ScheduleStore
+from psched.store.ledger import Step
 from tests.stores.bench import FAR_OFF, LOST, Bench, soon
 from tests.stores.places import on_our_tables
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import psched
+from psched import fork_safety as forks
 from psched.config import from_mapping
-from psched.dialects import forks
-from psched.queue import open_queue
-from psched.schedules import open_schedules
+from psched.queue.queue import open_queue
+from psched.schedules.collection import open_schedules
 from psched.store import ScheduleStore
 from tests.stores.amid_poll import FORKS, keys_got
 from tests.stores.bench import LONG_AGO, Bench

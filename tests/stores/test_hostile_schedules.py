@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from psched.advance import Advance
 from psched.model import Rule
-from psched.source import LeaseTimes, Source
+from psched.schedules.advance import Advance
+from psched.source.source import LeaseTimes, Source
 from tests.stores.bench import LONG_AGO, Bench, soon
 from tests.stores.hostile import IN_SQL, SCHEDULE_COLUMNS, spoil
 from tests.stores.places import DATABASES

@@ -48,7 +48,7 @@ def test_a_removed_fence_is_found(bench: Bench) -> None:
 
 def test_a_removed_row_count_check_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sa.CursorResult, "rowcount", property(lambda result: 1))
-    monkeypatch.setattr("psched.dialects.mysql._THEN", "; SET done = 1; IF done = 1 THEN ")
+    monkeypatch.setattr("psched.backends.sql.mysql._THEN", "; SET done = 1; IF done = 1 THEN ")
     if bench.database == "mysql" or bench.compat:  # elsewhere one statement does it, and counts as it goes
         assert find_violation(bench)
 

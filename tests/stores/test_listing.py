@@ -27,7 +27,7 @@ MANY = 600
 @pytest.fixture
 def most(monkeypatch: pytest.MonkeyPatch) -> int:
     """A thousandth of the bytes that are read at once, so that the rows of the tests are small."""
-    monkeypatch.setattr("psched.backends.sql.pages.MAX_BATCH_SIZE", 16_000)
+    monkeypatch.setattr("psched.backends.sql.paging.MAX_BATCH_SIZE", 16_000)
     return 16_000
 
 
@@ -68,7 +68,7 @@ def test_listing_tasks_reads_16_mb_at_once(
 def test_schedules_behind_due_times_that_are_none_are_listed(
     type_: str, due: str, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.backends.sql.pages._PAGE", 2)
+    monkeypatch.setattr("psched.backends.sql.paging._PAGE", 2)
     bench = places.bench(type_, "sqlite", tmp_path)
     bench.make()
     store = bench.open()

@@ -14,9 +14,9 @@ from psched.errors import (
     PreemptedError,
     ScheduleError,
 )
-from psched.ledger import LedgerFilter, Step
 from psched.model import Claim, Retry
 from psched.store import ScheduleStore
+from psched.store.ledger import LedgerFilter, Step
 from tests.stores.bench import LONG_AGO, Bench, eventually, soon
 from tests.stores.losing import answer_lost, writes_of
 from tests.stores.places import on_our_tables

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from psched.nodes import ALIVE
 from psched.store import ScheduleStore
-from psched.type_filter import TypeFilter
+from psched.store.node_registry import ALIVE
+from psched.store.type_filter import TypeFilter
 from tests.stores.bench import Bench
 from tests.stores.places import DATABASES, on_our_tables
 from tests.stores.traffic import after_each

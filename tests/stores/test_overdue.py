@@ -109,7 +109,7 @@ def test_what_was_deleted_or_is_paused_is_not_found(bench: Bench, store: Schedul
 def test_the_data_of_what_is_overdue_is_left_out(
     bench: Bench, store: ScheduleStore, answers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.backends.sql.pages.MAX_BATCH_SIZE", 150_000)
+    monkeypatch.setattr("psched.backends.sql.paging.MAX_BATCH_SIZE", 150_000)
     watched_over = {} if bench.compat else {"policy": Policy(alert_after=1)}
     for number in range(5):
         bench.add(store, f"key{number}", data={"a": "x" * 100_000}, **watched_over)

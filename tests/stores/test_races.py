@@ -9,8 +9,8 @@ import pytest
 
 from psched import cron
 from psched.errors import NotFoundError, PreemptedError, ScheduleError
-from psched.schedules import Defaults, ScheduleCollection
-from psched.source import LeaseTimes
+from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore
 from psched.task import Task
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon

@@ -6,11 +6,11 @@ import logging
 
 import pytest
 
-from psched.advance import Advance
-from psched.dialects.database import Database
+from psched.backends.sql.database import Database
 from psched.errors import NotFoundError, PreemptedError
 from psched.model import Claim, Retry
-from psched.source import LeaseTimes, Source
+from psched.schedules.advance import Advance
+from psched.source.source import LeaseTimes, Source
 from psched.store import ScheduleStore
 from tests.stores.bench import LONG_AGO, Bench, soon
 from tests.stores.statements import watched

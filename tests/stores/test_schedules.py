@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from psched.errors import AlreadyExistsError, NotFoundError, ScheduleError
 from psched.model import Policy, Rule, ScheduleRow
-from psched.schedules import Defaults, ScheduleCollection
-from psched.source import LeaseTimes
+from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, new_row, soon
 from tests.stores.places import on_sql

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from psched.config import from_mapping
-from psched.schedules import open_schedules
+from psched.schedules.collection import open_schedules
 from tests.systemd.machine import Machine, boot, python_files, require_machine
 from tests.systemd.service import CHECKOUT, Service, follow_documents
 

@@ -9,7 +9,7 @@ import subprocess
 
 import psutil
 
-from psched.daemon.pidfile import PidFileError, read_running
+from psched.supervisor.pidfile import PidFileError, read_running
 from tests.daemon.harness import Daemon, wait_for
 from tests.lab.clock import WallClock
 from tests.lab.proxy import Proxy

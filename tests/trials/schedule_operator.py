@@ -13,7 +13,7 @@ from typing import Self
 
 from psched.clock import boottime
 from psched.errors import ScheduleError
-from psched.schedules import ScheduleCollection
+from psched.schedules.collection import ScheduleCollection
 from tests.trials.history import PAUSE, RESUME, RUN_NOW, Action
 
 BETWEEN = (0.1, 1.5)

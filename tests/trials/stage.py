@@ -13,9 +13,9 @@ import psutil
 import sqlalchemy as sa
 
 from psched import cron
-from psched.holder import holder_name
-from psched.ledger import FINISHED
-from psched.queue import Queue, open_queue
+from psched.queue.queue import Queue, open_queue
+from psched.store import holder_name
+from psched.store.ledger import FINISHED
 from tests.compat.unchecked import rules_unchecked
 from tests.daemon.harness import Daemon
 from tests.lab.galera import Galera

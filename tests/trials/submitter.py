@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from psched.clock import boottime
 from psched.errors import AlreadyExistsError
-from psched.queue import Queue
+from psched.queue.queue import Queue
 from tests.trials.history import ONLY
 
 PAUSE = 0.25

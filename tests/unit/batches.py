@@ -9,19 +9,18 @@ from sqlalchemy.exc import OperationalError
 
 from psched.application import App, Application
 from psched.backends import open_stores
-from psched.daemon.board import Board
-from psched.daemon.keeper import Keeper
-from psched.daemon.lane import Lane
-from psched.daemon.prefetch import FixedPrefetch
-from psched.daemon.runner import Runner
-from psched.daemon.runs import Runs
-from psched.daemon.steward import Steward
-from psched.daemon.stop_order import StopOrder
-from psched.daemon.vigil import Vigil
 from psched.errors import ScheduleError
+from psched.execution.active_runs import ActiveRuns
+from psched.execution.batch_size import FixedBatchSize
+from psched.execution.lease_renewal import PrefetchedLeaseRenewer, RunningLeaseRenewer
+from psched.execution.poll_timer import PollTimer
+from psched.execution.poller import SectionPoller
+from psched.execution.runner import Runner
+from psched.execution.stop_event import StopEvent
 from psched.model import Claim, NewTask
-from psched.retire import Retire
-from psched.source import LeaseTimes, Source
+from psched.process.running_table import RunningTable
+from psched.queue.retire import Retire
+from psched.source.source import LeaseTimes, Source
 from psched.store import StoreSettings, TaskStore
 from tests.stores.queue.bench import keys_in
 
@@ -65,14 +64,16 @@ class Child:
         self.ending = Counting(store)
         self.app = App()
         self.source = Source(store, self.ending, LeaseTimes(ALIVE, 300, SHORT), self.clock)
-        self.lane = Lane("queue", self.source, Application((self.app,)), FixedPrefetch(10), Vigil(1.0), None, 3.0)
+        self.lane = SectionPoller(
+            "queue", self.source, Application((self.app,)), FixedBatchSize(10), PollTimer(1.0), None, 3.0
+        )
         self.lane.finished._clock = self.clock
-        self.stopping = StopOrder()
-        self.board = Board(1)
-        runs = Runs(1)
+        self.stopping = StopEvent()
+        self.board = RunningTable(1)
+        runs = ActiveRuns(1)
         self.runner = Runner(0, [self.lane], runs, self.board, self.stopping, lambda: None, lambda: None, self.clock)
-        self.keeper = Keeper([self.source], [self.runner], interval=2.0, clock=self.clock)
-        self.steward = Steward([self.source], [self.runner], interval=2.0, clock=self.clock)
+        self.keeper = RunningLeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
+        self.steward = PrefetchedLeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
 
     def clock(self) -> float:
         return self.time

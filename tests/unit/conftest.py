@@ -9,7 +9,7 @@ import pytest
 
 from psched.application import App
 from psched.backends import open_stores
-from psched.queue import Queue
+from psched.queue.queue import Queue
 from psched.store import StoreSettings
 from tests.unit.ledger import Ledger
 from tests.unit.memory import TIMES

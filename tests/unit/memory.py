@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from psched.queue import Queue
-from psched.source import LeaseTimes
+from psched.queue.queue import Queue
+from psched.source.source import LeaseTimes
 from psched.task import Task
 
 TIMES = LeaseTimes(alive_time=60, retry_wait=0, prefetch_time=15)

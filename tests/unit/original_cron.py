@@ -11,7 +11,7 @@ from calendar import monthrange
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from psched.backends.rdb_compat.ruby_cron import _FIELDS, _split
+from psched.backends.rdb_compat.ruby_cron_check import _FIELDS, _split
 from psched.cron.zones import load_zone, offset_at
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 – of wall clocks, which have no zone

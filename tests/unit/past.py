@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from psched import cron
-from psched.audit import GRACE, History, Question, Verdict, audit, versions_at
-from psched.ledger import ADD, DELETE, MODIFY, RUN_NOW, Change, LedgerRow
 from psched.model import Policy, Rule, ScheduleRow
-from psched.rules import first_match, moved, with_regular
+from psched.schedules.audit import GRACE, History, Question, Verdict, audit, versions_at
+from psched.schedules.rules import first_match, moved, with_regular
+from psched.store.ledger import ADD, DELETE, MODIFY, RUN_NOW, Change, LedgerRow
 
 BEGIN = 1_600_000_000
 NOW_DIALECT = "vixie 2026f"

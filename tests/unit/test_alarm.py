@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psched.alarm import Overdue
+from psched.store.alerts import Overdue
 
 TIME = 1_600_000_000
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from psched.audit import Verdict, Why
 from psched.model import Policy, Rule
-from psched.rules import NEVER, with_regular
+from psched.schedules.audit import Verdict, Why
+from psched.schedules.rules import NEVER, with_regular
 from tests.unit.past import BEGIN, Past
 
 RULES = [

@@ -305,6 +305,6 @@ def test_what_goes_wrong_in_a_check_is_no_fault_of_the_value(monkeypatch: pytest
     def broken(name: str) -> object:
         raise RuntimeError(f"{name} needs a token")
 
-    monkeypatch.setattr("psched.config.checks.check_name", broken)
+    monkeypatch.setattr("psched.config.validators.check_name", broken)
     with pytest.raises(RuntimeError, match="needs a token"):
         from_mapping(SQLITE)

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from psched.backends.rdb_compat.ruby_cron import ruby_problem
+from psched.backends.rdb_compat.ruby_cron_check import ruby_problem
 from psched.cron import next_time
 from tests.unit.original_cron import EndlessError, original_next
 

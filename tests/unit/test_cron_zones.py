@@ -13,7 +13,7 @@ import tzdata
 
 from psched.cron import check_timezone, next_time, tz_database, validate
 from psched.cron.matching import DAY
-from psched.cron.resolve import EARLIEST, LATEST
+from psched.cron.occurrences import EARLIEST, LATEST
 from psched.cron.zones import load_zone
 from psched.errors import ConfigError
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from psched.backends import open_stores
-from psched.dialects import open_database
-from psched.dialects.base import Tls
+from psched.backends.common.connection_options import Tls
+from psched.backends.sql import open_database
 from psched.errors import ConfigError
 from psched.store import StoreSettings
 

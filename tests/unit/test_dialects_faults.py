@@ -10,11 +10,11 @@ import pymysql
 import pytest
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from psched.backends.common.errors import Fault
+from psched.backends.common.retries import Retries
+from psched.backends.sql import open_database
+from psched.backends.sql.database import Database
 from psched.clock import Clock
-from psched.dialects import open_database
-from psched.dialects.base import Fault
-from psched.dialects.database import Database
-from psched.dialects.retries import Retries
 from tests.lab.servers import Server
 
 CONFLICT, LOST = Fault.CONFLICT, Fault.LOST
@@ -126,7 +126,7 @@ def test_a_refusal_is_known_in_any_language(
     postgresql: Server, monkeypatch: pytest.MonkeyPatch, part: str, wrong: str, state: str
 ) -> None:
     for words in ("_REFUSED", "_TURNED_AWAY"):
-        monkeypatch.setattr(f"psched.dialects.postgresql.{words}", ())  # so the error's words say nothing
+        monkeypatch.setattr(f"psched.backends.sql.postgresql.{words}", ())  # so the error's words say nothing
     database = open_database(postgresql.url("postgres").replace(part, wrong), {})
     with pytest.raises(OperationalError) as caught:
         database.run(lambda connection, _: connection.exec_driver_sql("SELECT 1"))

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from psched.dialects import open_database
-from psched.dialects.database import Database
-from psched.dialects.direct import Direct, whole
-from psched.dialects.given import OfKeys
-from psched.dialects.pairs import Executing
+from psched.backends.sql import open_database
+from psched.backends.sql.bulk_statement import KeyedStatement
+from psched.backends.sql.connection import RawConnection, as_sqlalchemy
+from psched.backends.sql.database import Database
+from psched.backends.sql.statement import Executing
 from tests.stores.bench import eventually
 
 INSERT = "INSERT INTO secrets VALUES (?)"
@@ -51,7 +51,7 @@ def test_a_statement_on_keys_is_done_for_each_of_them_once(database: Database, c
         database.run_direct(insert(word))
     secrets = sa.table("secrets", sa.column("word", sa.String))
     marking = sa.update(secrets).where(secrets.c.word.in_(sa.bindparam("keys", expanding=True)))
-    mark = OfKeys(marking.values(word=secrets.c.word + sa.bindparam("mark")))
+    mark = KeyedStatement(marking.values(word=secrets.c.word + sa.bindparam("mark")))
     assert database.run_direct(lambda connection, _: mark.execute(connection, words, {"mark": "!"})) == count
     found = database.run(lambda connection, _: connection.execute(sa.select(secrets.c.word)).scalars().all())
     assert sorted(found) == ["another", *(f"{word}!" for word in words)]
@@ -63,9 +63,9 @@ def test_a_statement_of_sqlalchemys_is_done_in_the_same_transaction(database: Da
     def work(connection: Executing, uncertain: bool) -> list[int]:
         connection.exec_driver_sql("BEGIN")
         insert("a")(connection, uncertain)
-        counted = [whole(connection).execute(count).scalar_one()]
+        counted = [as_sqlalchemy(connection).execute(count).scalar_one()]
         connection.exec_driver_sql("ROLLBACK")
-        return [*counted, whole(connection).execute(count).scalar_one()]
+        return [*counted, as_sqlalchemy(connection).execute(count).scalar_one()]
 
     assert database.run_direct(work) == [1, 0]
     assert database.run_direct(insert("a")) == 1, "the connection is the pool's again"
@@ -83,7 +83,7 @@ def test_an_error_is_sqlalchemys_and_shows_no_parameter(database: Database) -> N
 @pytest.mark.parametrize("whole_from_the_start", [False, True])
 def test_all_connections_that_died_together_are_one_loss(database: Database, whole_from_the_start: bool) -> None:
     def work(connection: Executing, uncertain: bool) -> Any:
-        return insert("a")(whole(connection) if whole_from_the_start else connection, uncertain)
+        return insert("a")(as_sqlalchemy(connection) if whole_from_the_start else connection, uncertain)
 
     with open_connections(database, 2) as connections:
         for connection in connections:
@@ -184,13 +184,13 @@ def test_a_database_that_was_closed_amid_a_statement_closes_its_connection_then(
     assert not database._kept._idle
 
 
-class Interrupted(deque[Direct]):
+class Interrupted(deque[RawConnection]):
     """Where connections are put aside; something else happens in the moment before."""
 
     def __init__(self, meanwhile: Callable[[], object]) -> None:
         self._meanwhile = meanwhile
 
-    def append(self, direct: Direct) -> None:
+    def append(self, direct: RawConnection) -> None:
         self._meanwhile()
         super().append(direct)
 

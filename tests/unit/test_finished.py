@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from psched.daemon.finished import LONGEST
-from psched.daemon.runner import TURN, give_back
+from psched.execution.runner import TURN, give_back
+from psched.execution.settlement import LONGEST
 from psched.model import NewTask
 from psched.task import Task
 from tests.stores.queue.bench import keys_in

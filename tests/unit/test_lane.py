@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 
 from psched.application import Application
-from psched.daemon.lane import Lane
-from psched.daemon.prefetch import FixedPrefetch
-from psched.daemon.vigil import Vigil
-from psched.daemon.watch import Alone
 from psched.errors import PoolerError
-from psched.source import Source
+from psched.execution.batch_size import FixedBatchSize
+from psched.execution.poll_timer import PollTimer
+from psched.execution.poller import SectionPoller
+from psched.process.poll_election import SoleMember
+from psched.source.source import Source
 
 
 class Road:
@@ -31,8 +31,8 @@ class Road:
         self._taken = taken
         store = SimpleNamespace(next_due=self._next_due, is_refused=lambda _: False)
         source: Any = SimpleNamespace(open_bell=lambda _: None, poll_multi=self._take, tidy=self._tidy, store=store)
-        vigil = Vigil(1.0, lambda: self.time, lambda least, most: (least + most) / 2)
-        self.lane = Lane("queue", cast("Source", source), Application(()), FixedPrefetch(9), vigil, None, 3.0)
+        vigil = PollTimer(1.0, lambda: self.time, lambda least, most: (least + most) / 2)
+        self.lane = SectionPoller("queue", cast("Source", source), Application(()), FixedBatchSize(9), vigil, None, 3.0)
 
     def drive(self, seconds: float) -> None:
         """Let the lane poll for so long."""
@@ -81,7 +81,7 @@ def test_an_idle_lane_removes_old_rows_until_none_is_left() -> None:
     assert all(rest > 0.5 for rest in rests)
 
 
-class Refusing(Alone):
+class Refusing(SoleMember):
     """A lane whose database refuses until a time, beside a sibling who takes the watch for a moment now and then."""
 
     def __init__(self, until: float = math.inf) -> None:
@@ -94,8 +94,10 @@ class Refusing(Alone):
         source: Any = SimpleNamespace(
             open_bell=lambda _: None, poll_multi=self._refuse, tidy=lambda **_: None, store=store
         )
-        vigil = Vigil(1.0, lambda: self.time, lambda least, most: (least + most) / 2)
-        self.lane = Lane("queue", cast("Source", source), Application(()), FixedPrefetch(9), vigil, None, 3.0, self)
+        vigil = PollTimer(1.0, lambda: self.time, lambda least, most: (least + most) / 2)
+        self.lane = SectionPoller(
+            "queue", cast("Source", source), Application(()), FixedBatchSize(9), vigil, None, 3.0, self
+        )
 
     def stand_by(self, news: bool = False) -> float | None:
         return 1.0 if int(self.time) % 3 == 0 else None
@@ -159,7 +161,7 @@ def test_a_database_that_refuses_the_user_is_asked_less_and_less_often_by_one_ch
         asked.append(lone.time)
         raise PermissionError("wrong password")
 
-    class Kept(Alone):
+    class Kept(SoleMember):
         """A seat that is kept for as long as nobody leaves it."""
 
         left = False

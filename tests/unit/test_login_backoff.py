@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from psched.dialects.login_backoff import LoginBackoff
+from psched.backends.common.retries import LoginBackoff
 
 
 class RefusedError(Exception):

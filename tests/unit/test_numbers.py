@@ -13,9 +13,9 @@ from psched.application import App
 from psched.backends import open_stores
 from psched.errors import ConfigError
 from psched.model import Policy, Rule
-from psched.queue import Queue
-from psched.schedules import Defaults, ScheduleCollection
-from psched.source import LeaseTimes
+from psched.queue.queue import Queue
+from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.source.source import LeaseTimes
 from psched.store import StoreSettings
 from psched.suggest import shown
 

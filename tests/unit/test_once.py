@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from psched.backends.rdb import open_stores
-from psched.dialects.once import once
+from psched.backends.sql.once import cached_on_class
 from psched.store import Stores, StoreSettings
 
 
@@ -20,7 +20,7 @@ class Named:
         self.own = own
         self._write(name)
 
-    @once
+    @cached_on_class
     def _write(self, name: str) -> None:
         type(self).builds += 1
         self.text = [name]
@@ -33,7 +33,7 @@ class Careless:
         self._own = own
         self._write()
 
-    @once
+    @cached_on_class
     def _write(self) -> None:
         self.text = str(self._own)
 

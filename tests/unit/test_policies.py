@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from psched.audit import Verdict
 from psched.backends import open_stores
 from psched.errors import NotSupportedError, ScheduleError
-from psched.ledger import LedgerRow
 from psched.model import Policy, Rule, ScheduleRow
-from psched.rules import passed_over
-from psched.schedules import Defaults, ScheduleCollection
-from psched.source import LeaseTimes
+from psched.schedules.audit import Verdict
+from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.schedules.rules import passed_over
+from psched.source.source import LeaseTimes
 from psched.store import StoreSettings
+from psched.store.ledger import LedgerRow
 
 MINUTE = 60
 

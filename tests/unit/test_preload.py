@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from psched import fork_safety as forks
 from psched.config import from_mapping
-from psched.daemon.preload import preload
-from psched.dialects import forks
+from psched.supervisor.preload import preload
 
 
 def test_no_store_that_was_opened_to_preload_it_is_left_for_children(

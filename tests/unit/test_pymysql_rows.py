@@ -7,7 +7,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from psched.dialects.pymysql_rows import SwiftConnection
+from psched.backends.sql.pymysql_rows import SwiftConnection
 from tests.lab.mariadb import MariaDB
 from tests.lab.ports import HOST
 from tests.lab.servers import PASSWORD, USER, Server

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from psched.daemon.runner import settle_stopped
 from psched.errors import CancelRequestedError, ImmediateProcessStopError
-from psched.queue import Queue
+from psched.execution.runner import settle_stopped
+from psched.queue.queue import Queue
+from psched.source.unrunnable import LOST_ATTEMPTS
 from psched.task import Task
-from psched.unfit import LOST_ATTEMPTS
 from tests.unit.memory import TIMES, take
 
 # Attempts

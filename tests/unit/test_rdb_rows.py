@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
-from psched.backends.rdb.schedule_rows import claimed_schedule, read_schedule
-from psched.backends.rdb.tables import CLAIMED_OF_SCHEDULE, CLAIMED_OF_TASK, RUNNING
-from psched.backends.rdb.task_rows import claimed_task, read_task
+from psched.backends.common.rows import (
+    CLAIMED_OF_SCHEDULE,
+    CLAIMED_OF_TASK,
+    RUNNING,
+    claimed_schedule,
+    claimed_task,
+    read_schedule,
+    read_task,
+)
 
 Values = dict[str, list[Any]]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from redis import exceptions
 
-from psched.backends.redis.faults import passes
-from psched.backends.redis.location import located
+from psched.backends.redis.client import passes
+from psched.backends.redis.url import located
 from psched.errors import ConfigError
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from psched.backends.redis.numbers import Numbers
+from psched.backends.redis.store import AcquireNumbers
 
 
 def test_an_outage_is_one_span_however_often_it_was_tried() -> None:
-    numbers = Numbers()
+    numbers = AcquireNumbers()
     first = numbers.next()
     numbers.unanswered(first, end=10)
     for end in range(11, 1000):
@@ -17,7 +17,7 @@ def test_an_outage_is_one_span_however_often_it_was_tried() -> None:
 
 
 def test_what_was_answered_in_between_is_not_undone() -> None:
-    numbers = Numbers()
+    numbers = AcquireNumbers()
     lost, answered, lost_again = numbers.next(), numbers.next(), numbers.next()
     numbers.unanswered(lost, end=10)
     numbers.unanswered(lost_again, end=20)
@@ -26,14 +26,14 @@ def test_what_was_answered_in_between_is_not_undone() -> None:
 
 
 def test_what_holds_nothing_any_more_is_forgotten() -> None:
-    numbers = Numbers()
+    numbers = AcquireNumbers()
     numbers.unanswered(numbers.next(), end=10)
     assert numbers.to_be_undone(now=10) == []
     assert numbers.next() < 2**53, "Lua would not tell them apart"
 
 
 def test_a_process_that_was_forked_off_has_numbers_of_its_own_and_undoes_none_of_its_parents() -> None:
-    numbers = Numbers()
+    numbers = AcquireNumbers()
     numbers.unanswered(numbers.next(), end=10)
     reading, writing = os.pipe()
     child = os.fork()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from psched.backends.rdb.tables import CLAIMED_OF_SCHEDULE
-from psched.backends.redis.fields import stored
+from psched.backends.common.rows import CLAIMED_OF_SCHEDULE
+from psched.backends.redis.rows import stored
 from psched.backends.redis.schedules import claimed, read_row
 
 _VALUES: dict[str, list[bytes | None]] = {

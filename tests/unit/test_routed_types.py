@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from psched.routed_types import RoutedTypes
-from psched.source import Source
-from psched.type_filter import TypeFilter
+from psched.source.claimable_types import ClaimableTypes
+from psched.source.source import Source
+from psched.store.type_filter import TypeFilter
 
 
 class Table:
@@ -26,8 +26,8 @@ class Table:
         self.now = 0.0
         self.store = self
 
-    def of(self, wanted: TypeFilter) -> RoutedTypes:
-        return RoutedTypes(cast("Source", self), wanted, lambda: self.now)
+    def of(self, wanted: TypeFilter) -> ClaimableTypes:
+        return ClaimableTypes(cast("Source", self), wanted, lambda: self.now)
 
     def due_by_type(self) -> dict[str, float]:
         self.looks += 1

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from psched.backoff import Backoff
-from psched.cli.rows import span
+from psched.cli.formatting import span
 from psched.model import Rule, ScheduleRow
-from psched.schedule_state import overdue_after, state_of
+from psched.schedules.schedule import overdue_after, state_of
 
 NOW = 1_600_000_000.0
 ROW = ScheduleRow("key", "t", {}, "waiting", rule=Rule("0 * * * *", "UTC", 10), next_time=0, next_run_time=0)

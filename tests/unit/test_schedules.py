@@ -19,8 +19,8 @@ from psched.errors import (
     ScheduleError,
 )
 from psched.model import NewSchedule, Rule, ScheduleRow
-from psched.schedules import Defaults, ScheduleCollection, moved
-from psched.source import LeaseTimes
+from psched.schedules.collection import Defaults, ScheduleCollection, moved
+from psched.source.source import LeaseTimes
 from psched.store import StoreSettings
 
 HOUR = 3600

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from psched.backends import open_stores
-from psched.dialects.pairs import Prepared
+from psched.backends.sql.statement import Prepared
 from psched.store import StoreSettings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from psched.backends.rdb.shares import Candidate, turns
+from psched.backends.rdb.user_candidates import Candidate, turns
 
 
 def test_each_task_goes_to_the_greatest_weight() -> None:

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from psched.advance import Advance
 from psched.backends import open_stores
 from psched.errors import OutcomeUnknownError, PreemptedError
 from psched.model import Policy, Rule
-from psched.source import LeaseTimes, Source
+from psched.schedules.advance import Advance
+from psched.source.source import LeaseTimes, Source
 from psched.store import ScheduleStore, StoreSettings
 
 NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())

@@ -11,15 +11,15 @@ from contextlib import closing
 
 import pytest
 
-from psched.daemon.stop_order import StopOrder
+from psched.execution.stop_event import StopEvent
 
 LONG = 20.0
 """Seconds that no wait here may take."""
 
 
 @pytest.fixture
-def order() -> Iterator[StopOrder]:
-    with closing(StopOrder()) as order:
+def order() -> Iterator[StopEvent]:
+    with closing(StopEvent()) as order:
         yield order
 
 
@@ -38,7 +38,7 @@ def time_of(wait: Callable[[], object]) -> float:
     return time.monotonic() - begun
 
 
-def test_it_ends_waits_that_have_begun(order: StopOrder, ends: tuple[int, int]) -> None:
+def test_it_ends_waits_that_have_begun(order: StopEvent, ends: tuple[int, int]) -> None:
     threads = [threading.Thread(target=order.wait_for, args=([ends[0]], LONG)) for _ in range(3)]
     threads.append(threading.Thread(target=order.wait_for, args=([], LONG)))
     for thread in threads:
@@ -49,7 +49,7 @@ def test_it_ends_waits_that_have_begun(order: StopOrder, ends: tuple[int, int]) 
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_it_ends_waits_that_begin_later(order: StopOrder, ends: tuple[int, int]) -> None:
+def test_it_ends_waits_that_begin_later(order: StopEvent, ends: tuple[int, int]) -> None:
     order.set()
     assert order.is_set()
     for _ in range(3):
@@ -57,14 +57,14 @@ def test_it_ends_waits_that_begin_later(order: StopOrder, ends: tuple[int, int])
         assert time_of(lambda: order.wait_for([], LONG)) < LONG / 2
 
 
-def test_what_becomes_readable_is_named(order: StopOrder, ends: tuple[int, int]) -> None:
+def test_what_becomes_readable_is_named(order: StopEvent, ends: tuple[int, int]) -> None:
     reader, writer = ends
     assert list(order.wait_for([reader], 0.01)) == []
     os.write(writer, b".")
     assert list(order.wait_for([reader], LONG)) == [reader]
 
 
-def test_it_works_when_a_handler_has_closed_everything(order: StopOrder, ends: tuple[int, int]) -> None:
+def test_it_works_when_a_handler_has_closed_everything(order: StopEvent, ends: tuple[int, int]) -> None:
     order.wait_for([ends[0]], 0)
     os.close(order._descriptor())
     thread = threading.Thread(target=order.wait_for, args=([ends[0]], LONG))
@@ -74,7 +74,7 @@ def test_it_works_when_a_handler_has_closed_everything(order: StopOrder, ends: t
     assert not thread.is_alive()
 
 
-def test_what_was_closed_meanwhile_ends_the_wait(order: StopOrder, ends: tuple[int, int]) -> None:
+def test_what_was_closed_meanwhile_ends_the_wait(order: StopEvent, ends: tuple[int, int]) -> None:
     order.wait_for([ends[0]], 0)  # its own descriptors shall not have the numbers that are closed
     reader, writer = os.pipe()
     os.close(reader)
@@ -82,7 +82,7 @@ def test_what_was_closed_meanwhile_ends_the_wait(order: StopOrder, ends: tuple[i
     assert time_of(lambda: order.wait_for([reader], LONG)) < LONG / 2
 
 
-def test_a_wait_does_not_go_on_to_the_next_whole_millisecond(order: StopOrder, ends: tuple[int, int]) -> None:
+def test_a_wait_does_not_go_on_to_the_next_whole_millisecond(order: StopEvent, ends: tuple[int, int]) -> None:
     took = math.inf
     deadline = time.monotonic() + 10
     while took >= 0.0019 and time.monotonic() < deadline:  # what keeps one of them longer is a busy machine

@@ -8,15 +8,15 @@ import sys
 
 WORKER = """
 import os, signal
-from psched.daemon.pipes import ChildEnds, open_pipes
-from psched.daemon.signals import VERBS, SignalQueue
-from psched.daemon.strangers import Strangers
+from psched.process.channel import ChildPipe, open_pipes
+from psched.process.signals import VERBS, SignalQueue
+from psched.child.main import AtForkHooks
 
 _, ends = open_pipes()
 signals = SignalQueue()
 signals.install(VERBS)
 os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))  # before it can be told anything
-Strangers(signals, ChildEnds(*ends)).expect()
+AtForkHooks(signals, ChildPipe(*ends)).expect()
 pid = os.fork()
 if pid == 0:
     os._exit(0)

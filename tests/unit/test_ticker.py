@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from psched.daemon.ticker import Ticker
+from psched.execution.periodic_thread import PeriodicThread
 
 _PATIENCE = 10.0
 
 
 @contextmanager
-def ticking(tick: Callable[[], bool], interval: float) -> Iterator[Ticker]:
-    ticker = Ticker("test", tick, interval)
+def ticking(tick: Callable[[], bool], interval: float) -> Iterator[PeriodicThread]:
+    ticker = PeriodicThread("test", tick, interval)
     ticker.start()
     try:
         yield ticker

@@ -11,7 +11,7 @@ from psched.application import App, Base, Dispatch
 from psched.application.routing import Application, HandlerFactory
 from psched.handlers.command import Command
 from psched.handlers.enqueue import Enqueue
-from psched.type_filter import TypeFilter, mismatch
+from psched.store.type_filter import TypeFilter, mismatch
 
 
 class Known(Dispatch):

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from psched.model import Claim, Lease, Rule, ScheduleRow
-from psched.unfit import Sieve
+from psched.source.unrunnable import RunnableFilter
 
 
 class Refusing:
@@ -44,14 +44,14 @@ def claim(key: str) -> Claim:
 @pytest.mark.parametrize("away", [False, True])
 def test_a_database_that_is_away_is_not_asked_for_each_row(away: bool) -> None:
     store = Refusing(away)
-    sieve = Sieve(cast("Any", store), cast("Any", store), store.settle, lambda attempts: 5.0, lambda: 0.0)
+    sieve = RunnableFilter(cast("Any", store), cast("Any", store), store.settle, lambda attempts: 5.0, lambda: 0.0)
     assert sieve.able([claim("a"), claim("b")]) == []
     assert store.alone == ([] if away else ["a", "b"])
 
 
 def test_what_was_told_of_is_not_remembered_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     store = Refusing(away=True)
-    sieve = Sieve(cast("Any", store), cast("Any", store), store.settle, lambda attempts: 5.0, lambda: 0.0)
+    sieve = RunnableFilter(cast("Any", store), cast("Any", store), store.settle, lambda attempts: 5.0, lambda: 0.0)
     seen = [claim(str(number)) for number in range(12_000)]
     sieve.able(seen)
     sieve.able(seen[-1:])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psched.daemon.vigil import CALLED, Vigil
+from psched.execution.poll_timer import CALLED, PollTimer
 
 INTERVAL = 1.0
 SOON = 0.01
@@ -24,7 +24,7 @@ class Watchman:
 
     def __init__(self, interval: float = INTERVAL) -> None:
         self.clock = Hands()
-        self.vigil = Vigil(interval, self.clock, lambda low, high: high)
+        self.vigil = PollTimer(interval, self.clock, lambda low, high: high)
 
     def sleep(self) -> float:
         """Let time pass until the next look, and return how long that took."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.daemon.watch import Call, Seat, Watch, open_watch
+from psched.process.poll_election import ElectionMember, PollElection, WakeReason, open_election
 
 INTERVAL = 1.0
 
@@ -27,14 +27,14 @@ class Hands:
 class Siblings:
     """The seats of four children in one section, and their clock."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: PollElection) -> None:
         self.watch = watch
         self.clock = Hands()
         self.seats = [self.sit(slot) for slot in (1, 2, 3, 4)]
 
-    def sit(self, slot: int) -> Seat:
+    def sit(self, slot: int) -> ElectionMember:
         """Return the seat of a newborn child."""
-        return Seat(self.watch, slot, "queue", INTERVAL, self.clock)
+        return ElectionMember(self.watch, slot, "queue", INTERVAL, self.clock)
 
     def rest(self, *slots: int) -> list[float | None]:
         """Let these stand by, if there is somebody to rely on."""
@@ -43,7 +43,7 @@ class Siblings:
 
 @pytest.fixture
 def siblings() -> Iterator[Siblings]:
-    watch = open_watch(4, ("schedules", "queue"))
+    watch = open_election(4, ("schedules", "queue"))
     if watch is None:
         pytest.skip("this system has no eventfd")
     yield Siblings(watch)
@@ -92,7 +92,7 @@ def test_what_a_dead_keeper_has_kept_is_left_to_one_who_is_called_at_once(siblin
     siblings.seats[0].keep()
     siblings.rest(2, 3)
     siblings.watch.vacate(1)
-    assert [seat.heard() for seat in siblings.seats[1:]] == [Call(work=False), None, None]
+    assert [seat.heard() for seat in siblings.seats[1:]] == [WakeReason(work=False), None, None]
     assert siblings.rest(2) == [None]
     siblings.watch.vacate(3)
     siblings.watch.vacate(4)
@@ -105,14 +105,14 @@ def test_a_call_that_was_heard_and_not_answered_is_passed_on(siblings: Siblings)
         first.keep()
         siblings.rest(2, 3)
         first.leave()
-        assert second.heard() == Call(work=False)
+        assert second.heard() == WakeReason(work=False)
         if answer == second.stand_by:
             first.keep()
         answer()
         if answer != second.keep:
             second.leave()
             assert siblings.seats[2].heard() == (
-                None if answer in (second.answer, second.stand_by) else Call(work=False)
+                None if answer in (second.answer, second.stand_by) else WakeReason(work=False)
             )
 
 
@@ -128,7 +128,7 @@ def test_a_keeper_that_has_something_to_run_calls_one_to_the_watch(siblings: Sib
     siblings.seats[0].keep()
     siblings.rest(2, 3, 4)
     siblings.seats[0].leave()
-    assert [seat.heard() for seat in siblings.seats] == [None, Call(work=False), None, None]
+    assert [seat.heard() for seat in siblings.seats] == [None, WakeReason(work=False), None, None]
     assert siblings.rest(2) == [None]
 
 
@@ -137,7 +137,7 @@ def test_who_has_run_something_tells_the_keeper_to_look_again(siblings: Siblings
     siblings.seats[2].stand_by()
     assert siblings.seats[1].heard() is None
     siblings.seats[3].stand_by(news=True)
-    assert [seat.heard() for seat in siblings.seats] == [None, Call(work=False), None, None]
+    assert [seat.heard() for seat in siblings.seats] == [None, WakeReason(work=False), None, None]
 
 
 def test_who_is_about_to_rest_looks_himself_when_the_keeper_leaves_at_this_moment(siblings: Siblings) -> None:
@@ -176,9 +176,9 @@ def test_where_there_may_be_more_than_was_taken_others_are_called_for_it_the_kee
     siblings.seats[1].keep()
     siblings.rest(3, 4)
     siblings.seats[0].leave(taken=1)
-    assert [seat.heard() for seat in siblings.seats] == [None, Call(work=True), Call(work=True), None]
+    assert [seat.heard() for seat in siblings.seats] == [None, WakeReason(work=True), WakeReason(work=True), None]
     siblings.seats[0].leave(taken=500)
-    assert [seat.heard() for seat in siblings.seats] == [None, *[Call(work=True)] * 3]
+    assert [seat.heard() for seat in siblings.seats] == [None, *[WakeReason(work=True)] * 3]
 
 
 def test_before_something_is_due_one_is_called_to_be_ready_and_goes_on_resting(siblings: Siblings) -> None:
@@ -187,10 +187,10 @@ def test_before_something_is_due_one_is_called_to_be_ready_and_goes_on_resting(s
     siblings.rest(2, 3)
     first.alert()
     first.alert()
-    assert [seat.heard() for seat in siblings.seats] == [None, Call(work=False), None, None]
+    assert [seat.heard() for seat in siblings.seats] == [None, WakeReason(work=False), None, None]
     assert all(siblings.rest(2))
     first.leave()
-    assert siblings.seats[1].heard() == Call(work=False)
+    assert siblings.seats[1].heard() == WakeReason(work=False)
 
 
 def test_who_runs_something_is_not_called(siblings: Siblings) -> None:
@@ -198,7 +198,7 @@ def test_who_runs_something_is_not_called(siblings: Siblings) -> None:
     siblings.rest(2, 3)
     siblings.seats[1].leave()
     siblings.seats[0].leave()
-    assert [seat.heard() for seat in siblings.seats] == [None, None, Call(work=False), None]
+    assert [seat.heard() for seat in siblings.seats] == [None, None, WakeReason(work=False), None]
 
 
 def test_a_call_that_comes_too_late_is_passed_on(siblings: Siblings) -> None:
@@ -206,7 +206,7 @@ def test_a_call_that_comes_too_late_is_passed_on(siblings: Siblings) -> None:
     siblings.rest(2, 3)
     siblings.seats[0].leave()
     siblings.seats[1].leave()
-    assert siblings.seats[2].heard() == Call(work=False)
+    assert siblings.seats[2].heard() == WakeReason(work=False)
 
 
 def test_who_is_frozen_is_not_called(siblings: Siblings) -> None:
@@ -216,7 +216,7 @@ def test_who_is_frozen_is_not_called(siblings: Siblings) -> None:
     siblings.seats[0].keep()
     siblings.rest(3)
     siblings.seats[0].leave()
-    assert [seat.heard() for seat in siblings.seats] == [None, None, Call(work=False), None]
+    assert [seat.heard() for seat in siblings.seats] == [None, None, WakeReason(work=False), None]
 
 
 def test_a_newborn_child_does_not_speak_for_its_predecessor(siblings: Siblings) -> None:
@@ -234,20 +234,20 @@ def test_what_cannot_be_a_word_of_a_child_is_not_relied_on(siblings: Siblings) -
 
 
 def test_sections_are_watched_apart(siblings: Siblings) -> None:
-    Seat(siblings.watch, 1, "schedules", INTERVAL, siblings.clock).keep()
+    ElectionMember(siblings.watch, 1, "schedules", INTERVAL, siblings.clock).keep()
     assert siblings.rest(2) == [None]
 
 
 def test_one_child_has_nobody_to_share_a_watch_with() -> None:
-    assert open_watch(1, ("queue",)) is None
+    assert open_election(1, ("queue",)) is None
 
 
 def test_a_watch_leaves_the_children_their_descriptors(siblings: Siblings) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, most[1]))
-        assert open_watch(129, ("schedules", "queue")) is None
-        watch = open_watch(128, ("schedules", "queue"))
+        assert open_election(129, ("schedules", "queue")) is None
+        watch = open_election(128, ("schedules", "queue"))
         assert watch is not None
         watch.close()
     finally:

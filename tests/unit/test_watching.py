@@ -10,20 +10,19 @@ import pytest
 
 from psched.application import Application, Base
 from psched.backends import open_stores
-from psched.daemon.board import Board
-from psched.daemon.keeper import Keeper
-from psched.daemon.lane import Lane
-from psched.daemon.prefetch import FixedPrefetch
-from psched.daemon.runner import Runner, settle_stopped
-from psched.daemon.runs import Run, Runs
-from psched.daemon.steward import Steward
-from psched.daemon.stop_order import StopOrder
-from psched.daemon.vigil import Vigil
-from psched.daemon.warden import Warden
 from psched.errors import ImmediateProcessStopError, PreemptedError
+from psched.execution.active_runs import ActiveRun, ActiveRuns
+from psched.execution.batch_size import FixedBatchSize
+from psched.execution.lease_renewal import PrefetchedLeaseRenewer, RunningLeaseRenewer
+from psched.execution.poll_timer import PollTimer
+from psched.execution.poller import SectionPoller
+from psched.execution.run_watchdog import RunWatchdog
+from psched.execution.runner import Runner, settle_stopped
+from psched.execution.stop_event import StopEvent
 from psched.model import Rule
-from psched.schedules import Advance
-from psched.source import LeaseTimes, Source
+from psched.process.running_table import RunningTable
+from psched.schedules.collection import Advance
+from psched.source.source import LeaseTimes, Source
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import Task
 
@@ -69,17 +68,19 @@ class Child:
         self.store = store
         self.clock = Hands()
         self.source = Source(store, Advance(store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), self.clock)
-        self.runs = Runs(1)
-        self.lane = Lane("schedules", self.source, Application(()), FixedPrefetch(3), Vigil(1.0), task_timeout, MARGIN)
-        self.warden = Warden(self.runs, KILL_INTERVAL, self._leave, self.clock)
-        self.runner = Runner(0, [self.lane], self.runs, Board(1), StopOrder(), lambda: None, lambda: None)
-        self.keeper = Keeper([self.source], [self.runner], interval=2.0, clock=self.clock)
-        self.steward = Steward([self.source], [self.runner], interval=2.0, clock=self.clock)
+        self.runs = ActiveRuns(1)
+        self.lane = SectionPoller(
+            "schedules", self.source, Application(()), FixedBatchSize(3), PollTimer(1.0), task_timeout, MARGIN
+        )
+        self.warden = RunWatchdog(self.runs, KILL_INTERVAL, self._leave, self.clock)
+        self.runner = Runner(0, [self.lane], self.runs, RunningTable(1), StopEvent(), lambda: None, lambda: None)
+        self.keeper = RunningLeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
+        self.steward = PrefetchedLeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
 
-    def begin(self) -> Run:
+    def begin(self) -> ActiveRun:
         """Take one task and let its handler be at work."""
         (task,) = self.source.poll_multi(1)
-        run = Run(task, self.lane, Handler(task), started=self.clock())
+        run = ActiveRun(task, self.lane, Handler(task), started=self.clock())
         self.runs.begin(0, run)
         return run
 
@@ -107,7 +108,7 @@ def child(store: ScheduleStore) -> Child:
     return Child(store)
 
 
-def reason_of(run: Run) -> Exception:
+def reason_of(run: ActiveRun) -> Exception:
     handler = run.handler
     assert isinstance(handler, Handler)
     assert handler.told.wait(10)
@@ -133,7 +134,7 @@ def test_what_cannot_be_renewed_is_tried_again_soon_whatever_else_is_renewed_unt
     child: Child, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ended: bool
 ) -> None:
     away = Source(child.store, Advance(child.store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), child.clock)
-    keeper = Keeper([away, child.source], [child.runner], interval=2.0, clock=child.clock)
+    keeper = RunningLeaseRenewer([away, child.source], [child.runner], interval=2.0, clock=child.clock)
     tasks = [*away.poll_multi(1), *child.source.poll_multi(1)]
     assert all(task.begin() for task in tasks)
     with monkeypatch.context() as fault, caplog.at_level("WARNING"):
@@ -277,10 +278,10 @@ def test_what_waits_behind_a_long_run_is_given_back(child: Child) -> None:
     running, *waiting = child.source.poll_multi(3, ahead=True)
     assert running.begin()
     child.runner.queue([running, *waiting])
-    child.runs.begin(0, Run(running, child.lane, Handler(running)))
+    child.runs.begin(0, ActiveRun(running, child.lane, Handler(running)))
     child.steward.tick()
     assert not any(task.settled for task in waiting)
-    child.runs.begin(0, Run(running, child.lane, Handler(running), started=-10_000.0))
+    child.runs.begin(0, ActiveRun(running, child.lane, Handler(running), started=-10_000.0))
     child.steward.tick()
     assert [task.outcome for task in waiting] == ["released", "released"]
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from psched.daemon.runs import Run, Runs
-from psched.daemon.warden import Warden
+from psched.execution.active_runs import ActiveRun, ActiveRuns
+from psched.execution.run_watchdog import RunWatchdog
 
 
 class Left(BaseException):
@@ -21,11 +21,11 @@ class Winding:
 
     def __init__(self) -> None:
         self.time = 1000.0
-        self.runs = Runs(1)
-        self.warden = Warden(self.runs, 2.0, self._leave, lambda: self.time)
+        self.runs = ActiveRuns(1)
+        self.warden = RunWatchdog(self.runs, 2.0, self._leave, lambda: self.time)
         task: Any = SimpleNamespace(key="k", deadline=math.inf, lease=SimpleNamespace(cancel_requested=False))
         lane: Any = SimpleNamespace(name="queue", margin=3.0, task_timeout=None)
-        self.runs.begin(0, Run(task, cast("Any", lane), started=self.time))
+        self.runs.begin(0, ActiveRun(task, cast("Any", lane), started=self.time))
 
     def pass_(self, seconds: float) -> bool:
         """Let time pass, and tell whether the warden goes on watching."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psched.backends.rdb.queue import RdbTaskStore
 from psched.backends.rdb.schedules import RdbScheduleStore
-from psched.dialects import open_database
+from psched.backends.sql import open_database
 from psched.store import Stores, StoreSettings
 
 SCHEDULES_TABLE = "psched_schedules"

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Protocol
 
 from sqlalchemy import Table, bindparam, select
 
-from psched.backends.rdb.statements import LeaseStatements, TypesShape, constant
-from psched.backends.rdb.tables import RUNNING
-from psched.dialects.base import Dialect, now_ms, now_once
-from psched.dialects.given import Compiled, OfKeys
-from psched.dialects.insertion import as_parameter
-from psched.dialects.once import once, shared
-from psched.dialects.pairs import Executing
+from psched import fork_safety as forks
+from psched.backends.common.rows import RUNNING
+from psched.backends.rdb.lease_statements import LeaseStatements, TypesShape, constant
+from psched.backends.sql.base import Dialect, now_ms, now_once
+from psched.backends.sql.bulk_statement import CompiledBulkUpdate, KeyedStatement, as_parameter
+from psched.backends.sql.once import cached, cached_on_class
+from psched.backends.sql.statement import Executing
+from psched.model import Claim
 from psched.payload import MAX_BATCH_SIZE, count_within
 
 Parameters = dict[str, Any]
@@ -48,8 +51,12 @@ class Claiming(Protocol):
 
 def claiming_by(dialect: type[Dialect], table: Table, statements: LeaseStatements) -> Claiming:
     """Return the way of claiming that suits the database."""
-    plain = shared(OneStatement, dialect, table, statements) if dialect.returning else ThreeSteps(table, statements)
-    return ManyTypes(plain, statements)
+    plain = (
+        cached(ClaimInOneStatement, dialect, table, statements)
+        if dialect.returning
+        else ClaimInThreeSteps(table, statements)
+    )
+    return ClaimOfManyTypes(plain, statements)
 
 
 def type_parameters(types: Collection[str] | None) -> Parameters:
@@ -106,14 +113,14 @@ def earliest_first(rows: Sequence[ClaimedRow]) -> Sequence[ClaimedRow]:
         return sorted(rows, key=lambda row: (row[1], str(row[0])))
 
 
-class OneStatement:
+class ClaimInOneStatement:
     """UPDATE … RETURNING of keys that are selected, and locked where there are row locks, in the same statement."""
 
     def __init__(self, dialect: type[Dialect], table: Table, statements: LeaseStatements) -> None:
         self._dialect = dialect
         self._table = table
         self._statements = statements
-        self._by_types: dict[tuple[TypesShape | None, bool], Compiled] = {}
+        self._by_types: dict[tuple[TypesShape | None, bool], CompiledBulkUpdate] = {}
 
     def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows."""
@@ -126,7 +133,7 @@ class OneStatement:
         for whatever_size in (True, False):
             self._statement(types, whatever_size).prepare(connection)
 
-    def _statement(self, types: WantedTypes | None, whatever_size: bool) -> Compiled:
+    def _statement(self, types: WantedTypes | None, whatever_size: bool) -> CompiledBulkUpdate:
         shape = (None if types is None else types.shape, whatever_size)
         if shape not in self._by_types:
             choose = self._statements.due if whatever_size else self._statements.due_within
@@ -134,11 +141,11 @@ class OneStatement:
             keys = self._dialect.among(self._table.c.key, select(due.c.key))
             now = now_ms() if whatever_size else now_once()
             claim = self._statements.claim(keys, now=now).returning(*self._statements.claimed)
-            self._by_types[shape] = Compiled(claim)
+            self._by_types[shape] = CompiledBulkUpdate(claim)
         return self._by_types[shape]
 
 
-class ManyTypes:
+class ClaimOfManyTypes:
     """Claims rows of many types that are read apart some types at a time, those first that have been due longest.
 
     So the rows come in the order of their due times among some types, and of the rest by turns.
@@ -148,7 +155,7 @@ class ManyTypes:
         self._claiming = claiming
         self._statements = statements
         self._size = [column.name for column in statements.claimed].index("size")
-        self._heads: Compiled | None = None
+        self._heads: CompiledBulkUpdate | None = None
 
     def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows."""
@@ -171,12 +178,12 @@ class ManyTypes:
     def _due(self, connection: Executing, parameters: Parameters, types: Sequence[str]) -> tuple[str, ...]:
         """Return those of `types` that have a row due, the one that has been due longest first."""
         if self._heads is None:
-            self._heads = Compiled(self._statements.heads())
+            self._heads = CompiledBulkUpdate(self._statements.heads())
         told = {**parameters, "types": types_parameter(types)}
         return tuple([type_ for type_, _ in self._heads.rows(connection, told)])
 
 
-class ThreeSteps:
+class ClaimInThreeSteps:
     """Look at candidates, take those that are still due, read what was taken: the fastest, and free of deadlocks.
 
     For MariaDB and MySQL, which have no UPDATE … RETURNING. Claimers that look at once see the same candidates; all
@@ -192,15 +199,15 @@ class ThreeSteps:
         self._write_statements(table, statements)
         self._windows = 1
 
-    @once
+    @cached_on_class
     def _write_statements(self, table: Table, statements: LeaseStatements) -> None:
         c = table.c
         self._statements = statements
-        self._take = OfKeys(statements.claim(c.key.in_(bindparam("keys", expanding=True))))
+        self._take = KeyedStatement(statements.claim(c.key.in_(bindparam("keys", expanding=True))))
         by_index = (c.holder == bindparam("claimer"), *([c.purge_at.is_(None)] if "purge_at" in c else []))
         ours = (*by_index, c.claim == bindparam("claim_number"), c.status == constant(RUNNING))
-        self._taken = Compiled(select(*statements.claimed).where(*ours))
-        self._by_types: dict[tuple[TypesShape | None, bool], Compiled] = {}
+        self._taken = CompiledBulkUpdate(select(*statements.claimed).where(*ours))
+        self._by_types: dict[tuple[TypesShape | None, bool], CompiledBulkUpdate] = {}
 
     def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows; none only when none is due, or others were faster every time."""
@@ -234,10 +241,104 @@ class ThreeSteps:
             chosen = chosen[: count_within([size for _, _, size in chosen], parameters["budget"], least)]
         return [row[0] for row in chosen]
 
-    def _looking(self, types: WantedTypes | None, whatever_size: bool) -> Compiled:
+    def _looking(self, types: WantedTypes | None, whatever_size: bool) -> CompiledBulkUpdate:
         shape = (None if types is None else types.shape, whatever_size)
         if shape not in self._by_types:
             statements = self._statements
             looking = statements.due(shape[0], locked=False) if whatever_size else statements.due_sized(shape[0])
-            self._by_types[shape] = Compiled(looking)
+            self._by_types[shape] = CompiledBulkUpdate(looking)
         return self._by_types[shape]
+
+
+_MOST = 500
+"""Rows that are asked for at once for all, unless one alone wants more."""
+
+Acquire = Callable[[int, float, Collection[str] | None, bool, int], list[Claim]]
+"""Leases up to so many rows for so many seconds, of some types, ahead of their runs or not, for a number of threads."""
+_Kind = tuple[float, tuple[str, ...] | None, bool]
+
+
+@dataclass(eq=False)
+class AcquireRequest:
+    """What one thread wants, and what came of it."""
+
+    limit: int
+    claims: list[Claim] = field(default_factory=list)
+    error: Exception | None = None
+    settled: bool = False
+
+
+class CombinedAcquire:
+    """`LeaseStore.acquire` for several threads at once. Each call's statements begin after the call."""
+
+    def __init__(self, acquire: Acquire) -> None:
+        self._acquire = acquire
+        self.begin_anew()
+        forks.mind(self)
+
+    def begin_anew(self) -> None:
+        """Know of no thread that acquires, as at first; in a process that was forked off there is none."""
+        self._changed = threading.Condition()
+        self._wishes: dict[_Kind, list[AcquireRequest]] = {}
+        self._busy: set[_Kind] = set()
+
+    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None, ahead: bool = False) -> list[Claim]:
+        """Lease up to `limit` rows; an error of the database is told to all who asked together."""
+        if limit < 1:
+            return []
+        mine = AcquireRequest(limit)
+        kind = (alive_time, None if types is None else tuple(sorted(set(types))), ahead)
+        with self._changed:
+            self._wishes.setdefault(kind, []).append(mine)
+            self._wait(kind, mine)
+            if not mine.settled:
+                self._busy.add(kind)
+                wishes = self._wishes.pop(kind)
+        if not mine.settled:
+            self._fulfil(kind, wishes, mine)
+        if mine.error is not None:
+            raise mine.error
+        return mine.claims
+
+    def _wait(self, kind: _Kind, mine: AcquireRequest) -> None:
+        """Wait until nobody else acquires, or somebody has done so for us. Who is interrupted wants nothing more."""
+        try:
+            while kind in self._busy and not mine.settled:
+                self._changed.wait()
+        except BaseException:
+            if mine in self._wishes.get(kind, ()):
+                self._wishes[kind].remove(mine)
+            raise
+
+    def _fulfil(self, kind: _Kind, wishes: list[AcquireRequest], mine: AcquireRequest) -> None:
+        """Acquire for all of `wishes`. Whoever is interrupted at it leaves the others' to the next one."""
+        limits = [wish.limit for wish in wishes]
+        left = [wish for wish in wishes if wish is not mine]
+        try:
+            share_out(self._acquire(max(*limits, min(sum(limits), _MOST), 1), *kind, len(wishes)), wishes)
+            left = []
+        except Exception as error:  # noqa: BLE001 – each of them raises it in his own thread
+            for wish in wishes:
+                wish.error = error
+            left = []
+        finally:
+            with self._changed:
+                for wish in wishes:
+                    wish.settled = wish not in left
+                if left:
+                    self._wishes.setdefault(kind, []).extend(left)
+                self._busy.discard(kind)
+                self._changed.notify_all()
+
+
+def share_out(claims: Sequence[Claim], wishes: Sequence[AcquireRequest]) -> None:
+    """Give the claims out in turn, to nobody more than he wants."""
+    if len(wishes) == 1:
+        wishes[0].claims.extend(claims)
+        return
+    turns = deque(wishes)
+    for claim in claims:
+        wish = turns.popleft()
+        wish.claims.append(claim)
+        if len(wish.claims) < wish.limit:
+            turns.append(wish)

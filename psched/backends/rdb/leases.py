@@ -14,18 +14,17 @@ from typing import Any
 
 from sqlalchemy import Connection, Insert, RowMapping, Table, Update
 
-from psched.backends.lease_endings import RELEASED, RETRIED, LostRow, finished_before, refusal
+from psched import fork_safety as forks
+from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, finished_before, refusal
+from psched.backends.common.rows import AHEAD, RUNNING, storable
 from psched.backends.rdb.claiming import Claiming, WantedTypes, claiming_by
-from psched.backends.rdb.statements import LeaseStatements
-from psched.backends.rdb.tables import AHEAD, RUNNING
+from psched.backends.rdb.lease_statements import LeaseStatements
+from psched.backends.sql.bulk_statement import BulkUpdate, CompiledBulkUpdate
+from psched.backends.sql.connection import as_sqlalchemy
+from psched.backends.sql.database import Database
+from psched.backends.sql.once import cached
+from psched.backends.sql.statement import Executing, TwoStatements
 from psched.clock import boottime
-from psched.dialects import forks
-from psched.dialects.database import Database
-from psched.dialects.direct import whole
-from psched.dialects.given import Compiled, Given
-from psched.dialects.once import shared
-from psched.dialects.pairs import Executing, Pair
-from psched.error_summary import shortened
 from psched.errors import (
     IdempotentAlreadyFinishedError,
     NotFoundError,
@@ -40,9 +39,6 @@ from psched.store import Also
 _BATCH = 500
 """Leases renewed by one statement, to keep it short."""
 
-_LONGEST_ERROR = 8000
-"""Characters kept of an error."""
-
 
 class Leases:
     """The leases of one holder on one table. Safe to use from several threads."""
@@ -50,7 +46,7 @@ class Leases:
     def __init__(self, database: Database, table: Table, holder: str, claiming: Claiming | None = None) -> None:
         """`claiming`: how due rows are chosen and leased; by default the earliest."""
         dialect = type(database.dialect)
-        self.statements = shared(LeaseStatements, dialect, table)
+        self.statements = cached(LeaseStatements, dialect, table)
         self._database = database
         self._holder = holder
         self._claiming = claiming_by(dialect, table, self.statements) if claiming is None else claiming
@@ -94,7 +90,7 @@ class Leases:
         def work(connection: Executing, uncertain: bool) -> Sequence[Sequence[Any]]:
             nonlocal begun
             if begun:  # more than one statement takes rows, and some may have been done
-                whole(connection).execute(self.statements.undo, self._undoing([number]))
+                as_sqlalchemy(connection).execute(self.statements.undo, self._undoing([number]))
             begun = True
             return self._claiming.acquire(connection, values, wanted)
 
@@ -157,7 +153,7 @@ class Leases:
     def settle(
         self,
         lease: Lease,
-        statement: Update | Insert | Pair | Compiled,
+        statement: Update | Insert | TwoStatements | CompiledBulkUpdate,
         outcome: str | None,
         values: Mapping[str, Any],
         until: float,
@@ -183,7 +179,7 @@ class Leases:
         def work(connection: Executing, uncertain: bool) -> tuple[bool, RowMapping | None, bool]:
             if self._execute(connection, statement, {**parameters, **values}, also):
                 return True, None, uncertain
-            row = whole(connection).execute(self.statements.read, {"lease_key": lease.key}).mappings().first()
+            row = as_sqlalchemy(connection).execute(self.statements.read, {"lease_key": lease.key}).mappings().first()
             return False, row, uncertain
 
         done, row, uncertain = self._database.run_direct(work, until)
@@ -201,7 +197,7 @@ class Leases:
     def settle_many(
         self,
         leases: Sequence[Lease],
-        statement: Given,
+        statement: BulkUpdate,
         values: Mapping[str, Any],
         outcome: str,
         until: float,
@@ -239,31 +235,31 @@ class Leases:
     def _execute(
         self,
         connection: Executing,
-        statement: Update | Insert | Pair | Compiled,
+        statement: Update | Insert | TwoStatements | CompiledBulkUpdate,
         values: Mapping[str, Any],
         also: Also | None,
     ) -> bool:
-        if isinstance(statement, Compiled):
+        if isinstance(statement, CompiledBulkUpdate):
             return self._execute_compiled(connection, statement, values, also)
-        if isinstance(statement, Pair):
+        if isinstance(statement, TwoStatements):
             return self._database.execute_pair(connection, statement, values, also)
-        return self._database.execute_with(whole(connection), statement, values, also)
+        return self._database.execute_with(as_sqlalchemy(connection), statement, values, also)
 
     def _execute_compiled(
-        self, connection: Executing, statement: Compiled, values: Mapping[str, Any], also: Also | None
+        self, connection: Executing, statement: CompiledBulkUpdate, values: Mapping[str, Any], also: Also | None
     ) -> bool:
         if also is None:
             return statement.execute(connection, values) == 1
         with self._database.transaction(connection):
             done = statement.execute(connection, values) == 1
             if done:
-                also(whole(connection))
+                also(as_sqlalchemy(connection))
         return done
 
     def _settle_many(
         self,
         given: Sequence[Mapping[str, Any]],
-        statement: Given,
+        statement: BulkUpdate,
         values: Mapping[str, Any],
         connection: Executing,
         uncertain: bool,
@@ -272,7 +268,7 @@ class Leases:
         if statement.execute(connection, given, values) == len(given):
             return None, uncertain
         keys = [row["key"] for row in given]
-        rows = whole(connection).execute(self.statements.seen, {"keys": keys}).mappings()
+        rows = as_sqlalchemy(connection).execute(self.statements.seen, {"keys": keys}).mappings()
         return {row["key"]: row for row in rows}, uncertain
 
     def _extend(self, leases: Sequence[Lease], alive: int, begun: bool) -> Sequence[RowMapping]:
@@ -335,10 +331,3 @@ def _lost(row: RowMapping | None) -> LostRow | None:
         return None
     owner = f"{row['node']} holds it now" if row["status"] == RUNNING else "no worker holds it now"
     return LostRow(str(row["endings"]), row["nonce"], owner)
-
-
-def storable(error: str | None) -> str | None:
-    """Return `error` without what PostgreSQL's text cannot hold; of a long one the summary and the end."""
-    if error is None:
-        return None
-    return shortened(error, _LONGEST_ERROR).replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

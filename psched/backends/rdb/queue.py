@@ -8,36 +8,52 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from sqlalchemy import Connection, RowMapping, Update, select
-
-from psched.backends.rdb.failures import RdbFailures
-from psched.backends.rdb.fair_claiming import FairClaiming
-from psched.backends.rdb.joint import JointAcquire
-from psched.backends.rdb.leases import Leases, lease_of, new_number, storable
-from psched.backends.rdb.queue_statements import QueueStatements
-from psched.backends.rdb.store import RdbLeaseStore
-from psched.backends.rdb.submission import Submission
-from psched.backends.rdb.tables import (
-    CANCELLED,
-    FAILED,
-    FINISHED,
-    RUNNING,
-    WAITING,
-    failures_table,
-    queue_table,
-    users_table,
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Table,
+    Update,
+    bindparam,
+    case,
+    delete,
+    func,
+    null,
+    select,
+    update,
 )
-from psched.backends.rdb.task_rows import claimed_task, read_task
-from psched.backends.rdb.waiting import ManyBands
-from psched.backends.sql.pages import pages_by_key
-from psched.dialects.database import Database
-from psched.dialects.once import shared, table_named
-from psched.dialects.pairs import Executing
+
+from psched.backends.common.rows import (
+    RUNNING,
+    TASK_CANCELLED,
+    TASK_FAILED,
+    TASK_FINISHED,
+    WAITING,
+    claimed_task,
+    read_task,
+    storable,
+)
+from psched.backends.rdb.alerts import RdbFailures
+from psched.backends.rdb.claiming import CombinedAcquire
+from psched.backends.rdb.fair_claiming import FairClaiming
+from psched.backends.rdb.inserts import TaskInserts
+from psched.backends.rdb.lease_statements import LeaseStatements, after, begun_attempts, next_fence
+from psched.backends.rdb.leases import Leases, lease_of, new_number
+from psched.backends.rdb.next_due import ManyBands
+from psched.backends.rdb.schema import USER_BAND, failures_table, queue_table, users_table
+from psched.backends.rdb.store import RdbLeaseStore
+from psched.backends.sql.base import now_ms, now_once
+from psched.backends.sql.bulk_statement import CompiledBulkUpdate
+from psched.backends.sql.database import Database
+from psched.backends.sql.once import cached, table_named
+from psched.backends.sql.paging import pages_by_key
+from psched.backends.sql.statement import Executing
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, ScheduleError
-from psched.failure import Failures
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import pack
 from psched.store import Accepts, StoreSettings
+from psched.store.alerts import UnreportedFailures
 
 
 class RdbTaskStore(RdbLeaseStore):
@@ -51,16 +67,16 @@ class RdbTaskStore(RdbLeaseStore):
         users = table_named(users_table, table)
         failures = table_named(failures_table, table)
         self._failures = RdbFailures(database, failures, holder)
-        self.failures: Failures | None = self._failures
+        self.failures: UnreportedFailures | None = self._failures
         self._keeps_failures = settings.keeps_failures
         leases = Leases(database, self._table, holder, FairClaiming(database, self._table, users))
         due_times = ManyBands(database, self._table)
         claimed = partial(claimed_task, holder, settings.max_data_size)
         super().__init__(database, leases, due_times, claimed, self._table, users, failures)
-        self._joint = JointAcquire(self._acquire)
+        self._joint = CombinedAcquire(self._acquire)
         self._holder = holder
-        self._submission = Submission(database, self._table, settings.max_data_size)
-        self._statements = shared(QueueStatements, leases.statements, self._table, users)
+        self._submission = TaskInserts(database, self._table, settings.max_data_size)
+        self._statements = cached(QueueStatements, leases.statements, self._table, users)
 
     def _compile(self, connection: Executing, types: Collection[str] | None) -> None:
         super()._compile(connection, types)
@@ -106,7 +122,7 @@ class RdbTaskStore(RdbLeaseStore):
         """End the claimed run for good."""
         kept = {"error": storable(error), "attempts_made": claim.row.attempts}
         values = {"outcome": status, "retention": _milliseconds(retention), **kept}
-        also = self._failures.entering(claim, error) if status == FAILED and self._keeps_failures else None
+        also = self._failures.entering(claim, error) if status == TASK_FAILED and self._keeps_failures else None
         self._leases.settle(claim.lease, self._statements.retire, status, values, until, also)
 
     def retire_many(
@@ -129,12 +145,12 @@ class RdbTaskStore(RdbLeaseStore):
         """Retire a waiting task as cancelled; flag a running one."""
         verbs = self._statements
         tries = (verbs.cancel, verbs.flag, verbs.cancel)  # it may have come back in between
-        self._act(key, tries, {"retention": _milliseconds(retention)}, lambda _, row: row["status"] == CANCELLED)
+        self._act(key, tries, {"retention": _milliseconds(retention)}, lambda _, row: row["status"] == TASK_CANCELLED)
 
     def force_finish(self, key: str, retention: float) -> None:
         """Retire the task as finished, whoever holds it."""
         values = {"retention": _milliseconds(retention)}
-        self._act(key, [self._statements.force_finish], values, lambda _, row: row["status"] == FINISHED)
+        self._act(key, [self._statements.force_finish], values, lambda _, row: row["status"] == TASK_FINISHED)
 
     def preempt(self, key: str, alive_time: float) -> Claim:
         """Lease the task, whoever holds it."""
@@ -224,3 +240,92 @@ def _refusal(key: str, row: RowMapping | None) -> ScheduleError:
     if row["status"] in (WAITING, RUNNING):
         return ScheduleError(f"{key!r} is {row['status']}; only a failed or cancelled task can be tried again")
     return AlreadyFinishedError(f"{key!r} is {row['status']} already")
+
+
+_NOW = now_ms()
+"""The clock of a statement on one row; those on many take `now_once`."""
+
+
+class QueueStatements:
+    """The statements on one queue.
+
+    Parameters: :task_key, :task_nonce, :keys, :users, :retention and :alive (milliseconds), …
+    """
+
+    def __init__(self, leases: LeaseStatements, table: Table, users: Table) -> None:
+        c = self._c = table.c
+        self._table = table
+        of_keys = c.key.in_(bindparam("keys", expanding=True))
+        kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
+        made = bindparam("attempts_made", type_=c.attempts.type)
+        outcome = bindparam("outcome", type_=c.status.type)
+        self.retire = CompiledBulkUpdate(
+            leases.settling(outcome, status=outcome, last_error=kept, attempts=made, **self._retired())
+        )
+        self.retire_many = leases.settling_many(outcome, status=outcome, **self._retired(now_once()))
+        self.update_data = (
+            update(table)
+            .where(*leases.under_lease)
+            .values(data=bindparam("content"), size=bindparam("content_size"), updated=now_ms())
+        )
+        self.cancel = self._of_one(WAITING).values(status=TASK_CANCELLED, cancel_requested=1, **self._retired())
+        self.flag = self._of_one(RUNNING).values(cancel_requested=1, updated=now_ms())
+        self.force_finish = self._of_one(WAITING, RUNNING).values(
+            status=TASK_FINISHED, holder=None, fence=next_fence(table), **self._retired()
+        )
+        self.preempt = self._preempting()
+        self.revive = self._reviving()
+        self.delete = delete(table).where(*self._this())
+        kept_too_long = (c.holder.is_(None), c.purge_at <= now_ms())
+        self.over = select(c.key, c.user_name).where(*kept_too_long).order_by(c.purge_at).limit(bindparam("limit"))
+        self.purge = delete(table).where(of_keys, c.purge_at <= now_ms())
+        self.forget_users = delete(users).where(users.c.user_name.in_(bindparam("users", expanding=True)))
+
+    def _of_one(self, *statuses: str) -> Update:
+        return update(self._table).where(*self._this(), self._c.status.in_(statuses))
+
+    def _this(self) -> tuple[ColumnElement[bool], ...]:
+        """Return the conditions of the row :task_key that the call with the number :task_nonce has created."""
+        return self._c.key == bindparam("task_key"), self._c.nonce == bindparam("task_nonce")
+
+    def _retired(self, now: ColumnElement[int] = _NOW) -> dict[str, Any]:
+        """Return the columns of a row that is retired now; its key goes after :retention, if that is not NULL."""
+        return {
+            "due": null(),
+            "band": null(),
+            "finished_at": now,
+            "purge_at": now + bindparam("retention", type_=BigInteger),
+            "updated": now,
+        }
+
+    def _preempting(self) -> Update:
+        """Lease the row to :claimer. MariaDB reads what was assigned before, so that `ready` comes first."""
+        c = self._c
+        return self._of_one(WAITING, RUNNING).ordered_values(
+            (c.ready, now_ms()),
+            (c.due, after("alive")),
+            (c.attempts, begun_attempts(self._table)),
+            (c.taken_ahead, 0),
+            (c.status, RUNNING),
+            (c.fence, next_fence(self._table)),
+            (c.claim, bindparam("claim_number")),
+            (c.holder, bindparam("claimer")),
+            (c.node, bindparam("claimer")),
+            (c.updated, now_ms()),
+        )
+
+    def _reviving(self) -> Update:
+        c = self._c
+        with_user = case((c.user_name > "", USER_BAND), else_=0)
+        return self._of_one(TASK_FAILED, TASK_CANCELLED).values(
+            status=WAITING,
+            due=now_ms(),
+            band=c.priority + with_user,
+            attempts=0,
+            crashes=0,
+            cancel_requested=0,
+            fence=next_fence(self._table),
+            finished_at=None,
+            purge_at=None,
+            updated=now_ms(),
+        )

@@ -23,54 +23,45 @@ from sqlalchemy import (
     update,
 )
 
-from psched.alarm import Alarms
-from psched.backends.each import advanced
-from psched.backends.lease_endings import FINISHED, RELEASED
-from psched.backends.rdb.addition import Addition
-from psched.backends.rdb.advancing import Advancing
-from psched.backends.rdb.alarms import RdbAlarms
-from psched.backends.rdb.failures import RdbFailures
-from psched.backends.rdb.leases import Leases, new_number
-from psched.backends.rdb.records import Records
-from psched.backends.rdb.schedule_rows import (
+from psched.backends.common.lease_history import FINISHED, RELEASED
+from psched.backends.common.rows import (
     DEFINITION,
+    RUNNING,
     changed_columns,
     claimed_schedule,
     definition_columns,
+    milliseconds,
     read_schedule,
     regular_time,
     settled_time,
 )
-from psched.backends.rdb.statements import LeaseStatements, constant
+from psched.backends.common.store_base import SingleAdd, advanced
+from psched.backends.rdb.alerts import RdbFailures, RdbOverdueAlerts
+from psched.backends.rdb.inserts import ScheduleInserts
+from psched.backends.rdb.lease_statements import GIVEN_LEASE, LeaseStatements, constant
+from psched.backends.rdb.leases import Leases, new_number
+from psched.backends.rdb.ledger import LedgerWriter, TrimmedLedger
+from psched.backends.rdb.next_due import OneOrder
+from psched.backends.rdb.schema import changes_table, failures_table, ledger_table, schedules_table
 from psched.backends.rdb.store import RdbLeaseStore
-from psched.backends.rdb.tables import (
-    RUNNING,
-    changes_table,
-    failures_table,
-    ledger_table,
-    milliseconds,
-    schedules_table,
-)
-from psched.backends.rdb.trimming import TrimmedLedger
-from psched.backends.rdb.waiting import OneOrder
-from psched.backends.sql.adding import Adding
-from psched.backends.sql.pages import Pages
-from psched.dialects.base import now_ms
-from psched.dialects.database import Database
-from psched.dialects.once import once, shared, table_named
-from psched.dialects.pairs import Executing
+from psched.backends.sql.base import ExactText, LongText, now_ms
+from psched.backends.sql.bulk_statement import BulkUpdate, Told
+from psched.backends.sql.database import Database
+from psched.backends.sql.once import cached, cached_on_class, table_named
+from psched.backends.sql.paging import Pages
+from psched.backends.sql.statement import Executing
 from psched.errors import IdempotentNotFoundError, ScheduleError
-from psched.failure import Failures
-from psched.ledger import FAILED, MODIFY, Entry, Ledger, Step
 from psched.model import Claim, Lease, ScheduleRow
 from psched.store import Also, StoreSettings
+from psched.store.alerts import OverdueAlerts, UnreportedFailures
+from psched.store.ledger import FAILED, MODIFY, Entry, Ledger, Step
 
 _RUN = Entry()
 _BATCH = 500
 """Schedules advanced by one transaction, to keep it short."""
 
 
-class RdbScheduleStore(Adding, RdbLeaseStore):
+class RdbScheduleStore(SingleAdd, RdbLeaseStore):
     """`ScheduleStore` on a table of our own."""
 
     keeps_policies = True
@@ -81,12 +72,12 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
         self._holder = settings.holder
         self.max_data_size = settings.max_data_size
         others = table_named(ledger_table, table), table_named(changes_table, table)
-        self._records = shared(Records, type(database.dialect), self._table, *others, settings.reckoning)
+        self._records = cached(LedgerWriter, type(database.dialect), self._table, *others, settings.reckoning)
         self.ledger: Ledger | None = TrimmedLedger(database, *others)
-        self.alarms: Alarms | None = RdbAlarms(database, self._table)
+        self.alarms: OverdueAlerts | None = RdbOverdueAlerts(database, self._table)
         failures = table_named(failures_table, table)
         self._failures = RdbFailures(database, failures, settings.holder)
-        self.failures: Failures | None = self._failures
+        self.failures: UnreportedFailures | None = self._failures
         self._keeps_failures = settings.keeps_failures
         super().__init__(
             database,
@@ -95,10 +86,10 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
             partial(claimed_schedule, settings.holder, settings.max_data_size),
             *(self._table, *others, failures),
         )
-        self._addition = Addition(database, self._table, self._records, settings.holder, settings.max_data_size)
+        self._addition = ScheduleInserts(database, self._table, self._records, settings.holder, settings.max_data_size)
         self._pages = Pages(database, self._table, self._table.c.due, self._table.c.key)
         self._write_statements(self._table, self._leases.statements)
-        self._advancing = Advancing(database, self._table, self._leases, self._records, settings.holder)
+        self._advancing = BulkAdvance(database, self._table, self._leases, self._records, settings.holder)
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         """Create schedules and return the keys that existed before."""
@@ -232,7 +223,7 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
             same.append(c.due == milliseconds(seen.next_run_time))
         return update(self._table).where(c.key == seen.key, *same)
 
-    @once
+    @cached_on_class
     def _write_statements(self, table: Table, statements: LeaseStatements) -> None:
         c = table.c
         this = c.key == bindparam("lease_key")
@@ -261,3 +252,87 @@ class RdbScheduleStore(Adding, RdbLeaseStore):
             crashes=constant(0),
             last_error=null(),
         )
+
+
+_TEXT, _LONG, _NUMBER = ExactText(255), LongText(), BigInteger()
+
+
+_SEEN = {"cron": _TEXT, "timezone": _TEXT, "delay_ms": _NUMBER, "version": _NUMBER}
+_STEP = {**GIVEN_LEASE, **_SEEN, **dict.fromkeys(("following", "following_due", "settled"), _NUMBER)}
+"""What is told of a schedule's way on: of the definition it is computed from, that it must still be this one."""
+
+_ENTRY = {
+    "key": _TEXT,
+    **dict.fromkeys(("outcome", "reckoning"), _TEXT),
+    **dict.fromkeys(("detail", "error"), _LONG),
+    **dict.fromkeys(
+        ("scheduled_time", "last_time", "occurrences", "extra", "previous", "attempts", "trouble", "started"), _NUMBER
+    ),
+}
+"""What is known of an occurrence before it is settled."""
+
+
+class BulkAdvance:
+    """The two statements on one table and its ledger."""
+
+    def __init__(self, database: Database, table: Table, leases: Leases, records: LedgerWriter, holder: str) -> None:
+        self._database = database
+        self._holder = holder
+        self._records = records
+        self._write_statements(table, leases.statements, records)
+
+    @cached_on_class
+    def _write_statements(self, table: Table, statements: LeaseStatements, records: LedgerWriter) -> None:
+        self._advance = BulkUpdate(_STEP, partial(_advancing, table, statements))
+        self._enter = BulkUpdate(_ENTRY, records.entering_given)
+
+    def prepare(self, connection: Executing) -> None:
+        """Compile both statements."""
+        self._advance.prepare(connection)
+        self._enter.prepare(connection)
+
+    def advance(self, steps: Sequence[Step], until: float) -> tuple[bool, bool]:
+        """Advance all of them in one transaction, or change nothing when some are not as they were.
+
+        Returns whether they were advanced, and whether they may have been by an attempt whose answer was lost.
+        """
+        rows = [self._row(step) for step in steps]
+
+        def work(connection: Executing, uncertain: bool) -> tuple[bool, bool]:
+            advance = partial(self._advance.execute, connection, rows, {"lease_holder": self._holder})
+            enter = partial(self._enter.execute, connection, rows, {})
+            return self._database.execute_all(connection, len(steps), advance, enter), uncertain
+
+        return self._database.run_direct(work, until)
+
+    def _row(self, step: Step) -> dict[str, Any]:
+        row = cast("ScheduleRow", step.claim.row)
+        return {
+            **definition_columns(row),
+            **self._records.values(row, step.entry),
+            "key": row.key,
+            "fence": step.claim.lease.fence,
+            "claim": step.claim.lease.claim,
+            "following": milliseconds(step.next_time),
+            "following_due": milliseconds(step.next_run_time),
+            "settled": settled_time(row, step.entry),
+        }
+
+
+def _advancing(table: Table, statements: LeaseStatements, given: Told) -> Update:
+    c = table.c
+    paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
+    return statements.settling_given(
+        given,
+        FINISHED,
+        *(c[name] == given[name] for name in DEFINITION),
+        next_time=given["following"],
+        due=given["following_due"],
+        last_time=given["settled"],
+        alert_at=case((paused, None), else_=given["following"] + c.delay_ms + c.alert_after_ms),
+        regular_time=null(),
+        regular_due=null(),
+        attempts=constant(0),
+        crashes=constant(0),
+        last_error=null(),
+    )

@@ -22,9 +22,9 @@ from sqlalchemy import (
     select,
 )
 
-from psched.backends.sql.layout import Layout
-from psched.dialects.base import ExactText
-from psched.dialects.database import Database
+from psched.backends.sql.base import ExactText
+from psched.backends.sql.database import Database
+from psched.backends.sql.schema import Schema
 
 
 def meta_table(metadata: MetaData) -> Table:
@@ -74,7 +74,7 @@ def _index_line(index: Index) -> str:
     return f"index {index.name} {'UNIQUE ' if index.unique else ''}({', '.join(index.columns.keys())}){where}"
 
 
-class HashedLayout(Layout):
+class HashedSchema(Schema):
     """The tables of one store, whose schema hash is recorded in `meta` under the name of the first of them."""
 
     def __init__(self, database: Database, meta: Table, *tables: Table, common: Sequence[Table] = ()) -> None:

@@ -8,18 +8,18 @@ from typing import Any
 from sqlalchemy import MetaData, Table
 
 from psched.backends.rdb.leases import Leases
-from psched.backends.rdb.nodes import RdbNodes, shared_nodes_table
-from psched.backends.rdb.schema_version import HashedLayout, meta_table
-from psched.backends.rdb.waiting import DueTimes, TypeHeads
-from psched.backends.sql.layout import NAMED, unusable
+from psched.backends.rdb.next_due import DueTimes, TypeHeads
+from psched.backends.rdb.node_registry import RdbNodes, shared_nodes_table
+from psched.backends.rdb.schema_version import HashedSchema, meta_table
+from psched.backends.sql.database import Database
+from psched.backends.sql.once import cached
+from psched.backends.sql.schema import NAMED, unusable
+from psched.backends.sql.statement import Executing
 from psched.backends.sql.store import SqlStore
-from psched.dialects.database import Database
-from psched.dialects.once import shared
-from psched.dialects.pairs import Executing
 from psched.errors import ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, Retry
-from psched.nodes import Nodes
-from psched.store import Accepts, Bell, Finding
+from psched.store import Accepts, Finding, Wakeup
+from psched.store.node_registry import Nodes
 
 
 def _meta() -> Table:
@@ -42,7 +42,7 @@ class RdbLeaseStore(SqlStore):
         *tables: Table,
     ) -> None:
         """Connects to nothing yet. `tables`: the one of the rows, and what else belongs to it."""
-        super().__init__(database, HashedLayout(database, shared(_meta), *tables, common=(shared_nodes_table(),)))
+        super().__init__(database, HashedSchema(database, cached(_meta), *tables, common=(shared_nodes_table(),)))
         self._rows = tables[0]
         self._leases = leases
         self._due_times = due_times
@@ -74,7 +74,7 @@ class RdbLeaseStore(SqlStore):
             if problem is not None:
                 yield Finding("calls", False, problem)
 
-    def open_bell(self, accepts: Accepts | None = None) -> Bell | None:
+    def open_bell(self, accepts: Accepts | None = None) -> Wakeup | None:
         """Return what rings when rows become due; None where the database calls nobody."""
         return self._database.open_bell(self._rows.name, accepts)
 

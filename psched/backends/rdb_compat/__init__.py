@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psched.backends.rdb_compat.queue import CompatTaskStore
 from psched.backends.rdb_compat.schedules import CompatScheduleStore
-from psched.dialects import open_database
+from psched.backends.sql import open_database
 from psched.store import Stores, StoreSettings
 
 

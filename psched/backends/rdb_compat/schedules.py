@@ -10,15 +10,13 @@ from typing import Any, cast
 
 from sqlalchemy import BigInteger, Connection, MetaData, RowMapping, bindparam, delete, func, select, update
 
-from psched.alarm import Alarms
-from psched.backends.each import advanced
-from psched.backends.rdb.schema_version import HashedLayout, meta_table
-from psched.backends.rdb.tables import changes_table, ledger_table
-from psched.backends.rdb.trimming import TrimmedLedger
+from psched.backends.common.store_base import SingleAdd, advanced
+from psched.backends.rdb.ledger import TrimmedLedger
+from psched.backends.rdb.schema import changes_table, ledger_table
+from psched.backends.rdb.schema_version import HashedSchema, meta_table
 from psched.backends.rdb_compat.leases import CompatLeases, seconds
-from psched.backends.rdb_compat.records import CompatRecords
-from psched.backends.rdb_compat.store import CompatLeaseStore
-from psched.backends.rdb_compat.tables import (
+from psched.backends.rdb_compat.ledger_writer import CompatLedgerWriter
+from psched.backends.rdb_compat.schema import (
     check_rule,
     check_text,
     data_column,
@@ -27,15 +25,16 @@ from psched.backends.rdb_compat.tables import (
     schedules_table,
     whole_seconds,
 )
-from psched.backends.sql.adding import Adding
-from psched.backends.sql.layout import Layout
-from psched.backends.sql.pages import Pages
-from psched.dialects.base import now_ms
-from psched.dialects.database import Database
+from psched.backends.rdb_compat.store import CompatLeaseStore
+from psched.backends.sql.base import now_ms
+from psched.backends.sql.database import Database
+from psched.backends.sql.paging import Pages
+from psched.backends.sql.schema import Schema
 from psched.errors import IdempotentNotFoundError, NotSupportedError, ScheduleError
-from psched.ledger import MODIFY, Entry, Ledger, Step
 from psched.model import Claim, Lease, ScheduleRow
 from psched.store import Also, Finding, StoreSettings
+from psched.store.alerts import OverdueAlerts
+from psched.store.ledger import MODIFY, Entry, Ledger, Step
 
 _RUN = Entry()
 
@@ -43,26 +42,26 @@ _LASTING = ("cron", "delay", "timezone", "data")
 """What of a row no run of psched changes: by this a row is told from a later one of the same key."""
 
 
-class CompatScheduleStore(Adding, CompatLeaseStore):
+class CompatScheduleStore(SingleAdd, CompatLeaseStore):
     """`ScheduleStore` on a table that Ruby clients and workers may share."""
 
     keeps_policies = False
-    alarms: Alarms | None = None
+    alarms: OverdueAlerts | None = None
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self.ledger: Ledger | None = None
-        self._records: CompatRecords | None = None
-        self._others: HashedLayout | None = None
+        self._records: CompatLedgerWriter | None = None
+        self._others: HashedSchema | None = None
         if settings.ledger is not None:
             others = ledger_table(MetaData(), settings.ledger), changes_table(MetaData(), settings.ledger)
             self.ledger = TrimmedLedger(database, *others)
-            self._records = CompatRecords(*others, settings.holder, settings.reckoning)
-            self._others = HashedLayout(database, meta_table(MetaData()), *others)
+            self._records = CompatLedgerWriter(*others, settings.holder, settings.reckoning)
+            self._others = HashedSchema(database, meta_table(MetaData()), *others)
         self.max_data_size = settings.max_data_size
         self._table = schedules_table(MetaData(), table)
         leases = CompatLeases(database, self._table, self._table.c.next_time, self._read_row, settings.problem)
-        super().__init__(database, Layout(database, self._table, "id", "PerfectSched"), leases)
+        super().__init__(database, Schema(database, self._table, "id", "PerfectSched"), leases)
         self._pages = Pages(database, self._table, self._table.c.timeout, self._table.c.id)
         self._write_statements()
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from psched.backends.rdb_compat.leases import CompatLeases
-from psched.backends.sql.layout import Layout
+from psched.backends.sql.database import Database
+from psched.backends.sql.schema import Schema
 from psched.backends.sql.store import SqlStore
-from psched.dialects.database import Database
 from psched.errors import NotSupportedError, ScheduleError
-from psched.failure import Failures
 from psched.model import WORKER_DIED, Claim, Lease, Retry
-from psched.nodes import Nodes
 from psched.store import Accepts
+from psched.store.alerts import UnreportedFailures
+from psched.store.node_registry import Nodes
 
 
 class CompatLeaseStore(SqlStore):
     """Due rows with leases in a table of the originals."""
 
     shows_fence = False
-    failures: Failures | None = None
+    failures: UnreportedFailures | None = None
     knows_holders = False
     keeps_types = False
     nodes: Nodes | None = None
 
-    def __init__(self, database: Database, layout: Layout, leases: CompatLeases) -> None:
+    def __init__(self, database: Database, layout: Schema, leases: CompatLeases) -> None:
         """Connects to nothing yet."""
         super().__init__(database, layout)
         self._leases = leases

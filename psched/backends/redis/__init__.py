@@ -6,10 +6,10 @@ a schedule and the task it becomes. The layout is described in docs/redis.md.
 
 from __future__ import annotations
 
-from psched.backends.redis.location import located
+from psched.backends.redis.client import RedisServer
 from psched.backends.redis.queue import RedisTaskStore
 from psched.backends.redis.schedules import RedisScheduleStore
-from psched.backends.redis.server import RedisServer
+from psched.backends.redis.url import located
 from psched.store import Stores, StoreSettings
 
 

@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from psched.backends.rdb.ledger import read_change, read_row
-from psched.backends.redis.fields import milliseconds
-from psched.ledger import Change, LedgerFilter, LedgerRow
+from psched.backends.common.rows import read_change, read_row
+from psched.backends.redis.rows import milliseconds
+from psched.store.ledger import Change, LedgerFilter, LedgerRow
 
 _PAGE = 500
 """Entries read at once."""

@@ -9,14 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from psched.backends.rdb.tables import FAILED
-from psched.backends.redis.failures import NO_FAILURE, failure_words
-from psched.backends.redis.fields import lease_of, parts, stored
-from psched.backends.redis.handover import Handover
-from psched.backends.redis.layout import Table
-from psched.backends.redis.server import Argument, RedisServer
+from psched.backends.common.rows import TASK_FAILED
+from psched.backends.redis.alerts import NO_FAILURE, failure_words
+from psched.backends.redis.client import Argument, RedisServer
+from psched.backends.redis.rows import SubmitOnAdvance, claimed_task, lease_of, parts, read_task, stored
+from psched.backends.redis.schema import Table
 from psched.backends.redis.store import RedisLeaseStore, new_number, storable
-from psched.backends.redis.task_rows import claimed_task, read_task
 from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import pack
@@ -54,7 +52,7 @@ class RedisTaskStore(RedisLeaseStore):
         if connection is None:
             sizes = [len(data) for _, _, data, *_ in words]
             return [key for part in parts(words, sizes, _AT_ONCE) for key in self._submit(part)]
-        if not isinstance(connection, Handover) or not self._server.is_same(connection.server):
+        if not isinstance(connection, SubmitOnAdvance) or not self._server.is_same(connection.server):
             raise NotSupportedError("connection: a queue on Redis takes no part in transactions; submit without it")
         connection.submit(self._table.meta, [new_number(), _columns(words)])
         return []
@@ -81,7 +79,7 @@ class RedisTaskStore(RedisLeaseStore):
 
     def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
         """End the claimed run for good."""
-        failed = status == FAILED and self._keeps_failures
+        failed = status == TASK_FAILED and self._keeps_failures
         failure = failure_words(claim, error, self._holder) if failed else NO_FAILURE
         given = [status, _milliseconds(retention), claim.row.attempts, *failure, *storable(error)]
         self._settle(claim.lease, "retire", status, given, until)

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from psched.alarm import Alarms
-from psched.backends.lease_endings import FINISHED, RELEASED
-from psched.backends.rdb.schedule_rows import (
+from psched.backends.common.lease_history import FINISHED, RELEASED
+from psched.backends.common.rows import (
+    CLAIMED_OF_SCHEDULE,
     all_columns,
     changed_columns,
     claimed_schedule,
@@ -20,22 +20,19 @@ from psched.backends.rdb.schedule_rows import (
     regular_time,
     settled_time,
 )
-from psched.backends.rdb.tables import CLAIMED_OF_SCHEDULE
-from psched.backends.redis.alarms import RedisAlarms
-from psched.backends.redis.failures import NO_FAILURE, failure_words
-from psched.backends.redis.fields import as_text, milliseconds, parts, reader_of, stored
-from psched.backends.redis.handover import Handover
-from psched.backends.redis.layout import Table
+from psched.backends.common.store_base import SingleAdd
+from psched.backends.redis.alerts import NO_FAILURE, RedisOverdueAlerts, failure_words
+from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.ledger import RedisLedger
-from psched.backends.redis.records import entry_words
-from psched.backends.redis.server import Argument, RedisServer
+from psched.backends.redis.rows import SubmitOnAdvance, as_text, entry_words, milliseconds, parts, reader_of, stored
+from psched.backends.redis.schema import Table
 from psched.backends.redis.store import Answer, RedisLeaseStore, judged, new_number
-from psched.backends.sql.adding import Adding
 from psched.errors import IdempotentNotFoundError, ScheduleError
-from psched.ledger import FAILED, MODIFY, Entry, Ledger, Step
 from psched.model import Claim, Lease, ScheduleRow
 from psched.payload import MAX_DATA_SIZE, pack
 from psched.store import Also, StoreSettings
+from psched.store.alerts import OverdueAlerts
+from psched.store.ledger import FAILED, MODIFY, Entry, Ledger, Step
 
 _RUN = Entry()
 _PAGE = 500
@@ -50,7 +47,7 @@ _CATCH_UP = _CLAIMED.index("catch_up")
 _VERSION = _CLAIMED.index("version")
 
 
-class RedisScheduleStore(Adding, RedisLeaseStore):
+class RedisScheduleStore(SingleAdd, RedisLeaseStore):
     """`ScheduleStore` on a table of Redis."""
 
     _settling = ("advance", "together")
@@ -68,7 +65,7 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
         self._reckoning = settings.reckoning
         self._keeps_failures = settings.keeps_failures
         self.ledger: Ledger | None = RedisLedger(self._run)
-        self.alarms: Alarms | None = RedisAlarms(self._run)
+        self.alarms: OverdueAlerts | None = RedisOverdueAlerts(self._run)
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         """Create schedules, some hundreds by one script, and return the keys that existed before."""
@@ -152,7 +149,7 @@ class RedisScheduleStore(Adding, RedisLeaseStore):
     ) -> ScheduleRow | None:
         """Settle the claimed occurrence; return the stored row instead when it was changed since it was acquired."""
         given = self._step(Step(claim, next_time, next_run_time, entry))
-        handover = None if also is None else Handover(self._server)
+        handover = None if also is None else SubmitOnAdvance(self._server)
         if also is not None:
             also(handover)
         wanted = handover if handover is not None and handover.tables else None

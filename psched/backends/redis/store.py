@@ -5,28 +5,28 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from psched.backends.lease_endings import RELEASED, RETRIED, LostRow, finished_before, refusal
-from psched.backends.redis.bell import WakeList
-from psched.backends.redis.failures import LONGEST_ERROR, RedisFailures
-from psched.backends.redis.faults import is_refused, passes
-from psched.backends.redis.fields import stored
-from psched.backends.redis.handover import HAND_OVER, Handover
-from psched.backends.redis.layout import Table
-from psched.backends.redis.nodes import RedisNodes
-from psched.backends.redis.numbers import Numbers
+from psched import fork_safety as forks
+from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, finished_before, refusal
+from psched.backends.common.retries import sent_within
+from psched.backends.redis.alerts import LONGEST_ERROR, RedisFailures
+from psched.backends.redis.client import Argument, RedisServer, is_refused, passes
+from psched.backends.redis.node_registry import RedisNodes
+from psched.backends.redis.rows import HAND_OVER, SubmitOnAdvance, stored
+from psched.backends.redis.schema import Table
 from psched.backends.redis.scripts import Scripts
-from psched.backends.redis.server import Argument, RedisServer
+from psched.backends.redis.wakeup import WakeList
 from psched.clock import boottime
-from psched.dialects.retries import sent_within
 from psched.error_summary import shortened
 from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, ScheduleError
-from psched.failure import Failures
 from psched.model import WORKER_DIED, Claim, Lease, Retry
-from psched.nodes import Nodes
-from psched.store import Accepts, Bell, Finding
+from psched.store import Accepts, Finding, Wakeup
+from psched.store.alerts import UnreportedFailures
+from psched.store.node_registry import Nodes
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +59,8 @@ class RedisLeaseStore:
         self._claimed = claimed
         self._scripts = Scripts(table.kind)
         self.nodes: Nodes | None = RedisNodes(self._run)
-        self._numbers = Numbers()
-        self.failures: Failures | None = RedisFailures(self._run)
+        self._numbers = AcquireNumbers()
+        self.failures: UnreportedFailures | None = RedisFailures(self._run)
         self.sent_within = sent_within(server.location.timeouts)
 
     def create_tables(self) -> None:
@@ -145,7 +145,7 @@ class RedisLeaseStore:
         heads = zip(found[::2], found[1::2], strict=True)
         return {type_.decode(errors="replace"): int(wait) / 1000 for type_, wait in heads}
 
-    def open_bell(self, accepts: Accepts | None = None) -> Bell:
+    def open_bell(self, accepts: Accepts | None = None) -> Wakeup:
         """Return a bell on the table's wake list."""
         return WakeList(self._server, self._table, accepts)
 
@@ -234,7 +234,7 @@ class RedisLeaseStore:
         outcome: str | None,
         arguments: Sequence[Argument],
         until: float,
-        handover: Handover | None = None,
+        handover: SubmitOnAdvance | None = None,
     ) -> Answer | None:
         """Run a script that settles; None when it is done, its answer when the lease is ours but it was not done.
 
@@ -343,3 +343,50 @@ def judged(lease: Lease, answer: Answer, outcome: str | None, uncertain: bool) -
 
 def _unless_done_before(refused: ScheduleError | None) -> ScheduleError | None:
     return None if isinstance(refused, IdempotentAlreadyFinishedError) else refused
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Acquires in a row without an answer; what they have leased ends at `end` (boottime seconds) at the latest."""
+
+    first: int
+    last: int
+    end: float
+
+
+class AcquireNumbers:
+    """Gives each acquire a number, and remembers which may have taken rows that nobody knows of. Any thread.
+
+    Acquires that fail one after another are one span, so an outage costs one however often it was tried.
+    """
+
+    def __init__(self) -> None:
+        self.begin_anew()
+        forks.mind(self)
+
+    def begin_anew(self) -> None:
+        """Begin with a number of chance; in a process that was forked off, whose parent goes on with its own."""
+        self._lock = threading.Lock()
+        self._last = secrets.randbits(48)  # Lua compares numbers up to 2 to the 53rd
+        self._spans: list[_Span] = []
+
+    def next(self) -> int:
+        """Return a number that no other acquire of this holder has."""
+        with self._lock:
+            self._last += 1
+            return self._last
+
+    def unanswered(self, number: int, end: float) -> None:
+        """Remember that an acquire had no answer; what it leased, if it did, ends at `end`."""
+        with self._lock:
+            before = self._spans[-1] if self._spans else None
+            if before is not None and before.last == number - 1:
+                self._spans[-1] = replace(before, last=number, end=max(before.end, end))
+            else:
+                self._spans.append(_Span(number, number, end))
+
+    def to_be_undone(self, now: float) -> list[int]:
+        """Return the first and the last number of each span that may hold rows still, one after another."""
+        with self._lock:
+            self._spans = [span for span in self._spans if span.end > now]
+            return [number for span in self._spans for number in (span.first, span.last)]

@@ -6,21 +6,21 @@ from collections.abc import Collection, Iterator
 
 from sqlalchemy import select
 
-from psched.backends.sql.layout import Layout
-from psched.bell import Bell
-from psched.dialects.base import now_ms
-from psched.dialects.database import Database
-from psched.dialects.pairs import Executing, Texts
-from psched.dialects.retries import sent_within
+from psched.backends.common.retries import sent_within
+from psched.backends.sql.base import now_ms
+from psched.backends.sql.database import Database
+from psched.backends.sql.schema import Schema
+from psched.backends.sql.statement import CompiledStatement, Executing
 from psched.store import Accepts, Finding
+from psched.store.wakeup import Wakeup
 
-_NOW = Texts(select(now_ms()))
+_NOW = CompiledStatement(select(now_ms()))
 
 
 class SqlStore:
     """A store in one table of one database."""
 
-    def __init__(self, database: Database, layout: Layout) -> None:
+    def __init__(self, database: Database, layout: Schema) -> None:
         """Connects to nothing yet."""
         self._database = database
         self._layout = layout
@@ -53,7 +53,7 @@ class SqlStore:
         """Tell whether `error` means that the database refuses our user."""
         return self._database.is_refused(error)
 
-    def open_bell(self, accepts: Accepts | None = None) -> Bell | None:
+    def open_bell(self, accepts: Accepts | None = None) -> Wakeup | None:
         """Return None: what these databases can do to call somebody is a dialect's."""
         return None
 

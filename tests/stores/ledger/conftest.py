@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from psched.ledger import Ledger
 from psched.store import ScheduleStore
+from psched.store.ledger import Ledger
 from tests.stores.bench import Bench
 from tests.stores.places import KINDS, Places
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from psched.alarm import Alarms
 from psched.model import Policy, Rule
 from psched.store import ScheduleStore
+from psched.store.alerts import OverdueAlerts
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 from tests.stores.statements import watched
 from tests.stores.test_plans import see_that_few_rows_were_read, stop_analysing
@@ -17,16 +17,16 @@ WATCHED = Policy(alert_after=60)
 
 
 @pytest.fixture
-def alarms(store: ScheduleStore) -> Alarms:
+def alarms(store: ScheduleStore) -> OverdueAlerts:
     assert store.alarms is not None
     return store.alarms
 
 
-def keys(alarms: Alarms) -> list[str]:
+def keys(alarms: OverdueAlerts) -> list[str]:
     return [overdue.key for overdue in alarms.overdue(10)]
 
 
-def test_what_is_not_finished_in_time_is_overdue(bench: Bench, store: ScheduleStore, alarms: Alarms) -> None:
+def test_what_is_not_finished_in_time_is_overdue(bench: Bench, store: ScheduleStore, alarms: OverdueAlerts) -> None:
     now = int(store.now())
     bench.add(store, "fresh", due=now - 30, policy=WATCHED)
     bench.add(store, "other", due=now - 3000)
@@ -37,7 +37,9 @@ def test_what_is_not_finished_in_time_is_overdue(bench: Bench, store: ScheduleSt
     assert "never begun" in str(overdue)
 
 
-def test_a_run_in_progress_is_overdue_until_it_is_finished(bench: Bench, store: ScheduleStore, alarms: Alarms) -> None:
+def test_a_run_in_progress_is_overdue_until_it_is_finished(
+    bench: Bench, store: ScheduleStore, alarms: OverdueAlerts
+) -> None:
     bench.add(store, "key", policy=WATCHED)
     claim = bench.take(store, "key")
     [overdue] = alarms.overdue(10)
@@ -49,7 +51,7 @@ def test_a_run_in_progress_is_overdue_until_it_is_finished(bench: Bench, store: 
     assert keys(alarms) == ["key"]
 
 
-def test_a_change_moves_the_time_of_the_alarm(bench: Bench, store: ScheduleStore, alarms: Alarms) -> None:
+def test_a_change_moves_the_time_of_the_alarm(bench: Bench, store: ScheduleStore, alarms: OverdueAlerts) -> None:
     bench.add(store, "key")
     for policy, paused_from, expected in ((WATCHED, None, ["key"]), (WATCHED, 1, []), (Policy(), None, [])):
         seen = store.get("key")
@@ -63,7 +65,7 @@ def test_a_change_moves_the_time_of_the_alarm(bench: Bench, store: ScheduleStore
 
 
 def test_one_alone_tells_and_once_for_each_occurrence(
-    bench: Bench, store: ScheduleStore, other: ScheduleStore, alarms: Alarms
+    bench: Bench, store: ScheduleStore, other: ScheduleStore, alarms: OverdueAlerts
 ) -> None:
     bench.add(store, "key", policy=WATCHED)
     assert other.alarms is not None
@@ -80,7 +82,7 @@ def test_one_alone_tells_and_once_for_each_occurrence(
 
 
 def test_who_dies_while_telling_is_replaced(
-    bench: Bench, store: ScheduleStore, other: ScheduleStore, alarms: Alarms
+    bench: Bench, store: ScheduleStore, other: ScheduleStore, alarms: OverdueAlerts
 ) -> None:
     bench.add(store, "key", policy=WATCHED)
     [overdue] = alarms.untold(10)
@@ -90,7 +92,7 @@ def test_who_dies_while_telling_is_replaced(
 
 
 def test_an_occurrence_that_was_finished_meanwhile_is_not_told_of(
-    bench: Bench, store: ScheduleStore, alarms: Alarms
+    bench: Bench, store: ScheduleStore, alarms: OverdueAlerts
 ) -> None:
     bench.add(store, "key", policy=WATCHED)
     [overdue] = alarms.untold(10)
@@ -99,7 +101,9 @@ def test_an_occurrence_that_was_finished_meanwhile_is_not_told_of(
 
 
 @pytest.mark.new_table
-def test_looking_out_reads_no_more_than_what_is_overdue(bench: Bench, store: ScheduleStore, alarms: Alarms) -> None:
+def test_looking_out_reads_no_more_than_what_is_overdue(
+    bench: Bench, store: ScheduleStore, alarms: OverdueAlerts
+) -> None:
     stop_analysing(bench)
     bench.fill(store, [f"key{n:05}" for n in range(5000)], lambda n: LONG_AGO + n)
     for key in ("key00100", "key04000"):

@@ -8,13 +8,13 @@ from typing import cast
 
 import pytest
 
-from psched.audit import Verdict, Why
 from psched.backends import open_stores
-from psched.ledger import Entry
 from psched.model import ScheduleRow
-from psched.schedules import Defaults, ScheduleCollection
-from psched.source import LeaseTimes
+from psched.schedules.audit import Verdict, Why
+from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore, StoreSettings
+from psched.store.ledger import Entry
 from tests.stores.bench import Bench, soon
 from tests.stores.places import KINDS, Places
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from psched.advance import Advance
 from psched.backoff import Backoff
-from psched.ledger import RUN_NOW
 from psched.model import Claim, Retry
-from psched.pauses import run_now
-from psched.schedules import Defaults, ScheduleCollection
-from psched.source import LeaseTimes
+from psched.schedules.advance import Advance
+from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.schedules.rules import run_now
+from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore
+from psched.store.ledger import RUN_NOW
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 
 HOUR = 3600

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from psched.errors import ScheduleError
-from psched.ledger import Ledger
 from psched.model import ScheduleRow
-from psched.schedules import Defaults, ScheduleCollection
-from psched.source import LeaseTimes
+from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore
+from psched.store.ledger import Ledger
 from psched.task import Task
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench
 

@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from psched.backends import open_stores
-from psched.ledger import FAILED, Entry
 from psched.model import NewTask
 from psched.store import LeaseStore, ScheduleStore, StoreSettings, TaskStore
+from psched.store.ledger import FAILED, Entry
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, eventually, soon
 from tests.stores.rows import RedisRows
 from tests.stores.statements import watched

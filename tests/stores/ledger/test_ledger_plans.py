@@ -6,8 +6,8 @@ from itertools import islice
 
 import pytest
 
-from psched.ledger import Ledger, LedgerFilter
 from psched.store import ScheduleStore
+from psched.store.ledger import Ledger, LedgerFilter
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 from tests.stores.statements import watched
 from tests.stores.test_plans import see_that_few_rows_were_read, stop_analysing

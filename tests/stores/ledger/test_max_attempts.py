@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from psched.advance import Advance
 from psched.errors import IdempotentAlreadyFinishedError
 from psched.model import Policy, ScheduleRow
-from psched.schedules import Defaults, ScheduleCollection
-from psched.source import LeaseTimes
+from psched.schedules.advance import Advance
+from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore
 from psched.task import Task
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from psched.errors import ScheduleError
-from psched.ledger import LedgerRow
-from psched.pauses import MOST_PAUSES
-from psched.schedules import Defaults, ScheduleCollection
-from psched.source import LeaseTimes
+from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.schedules.rules import MOST_PAUSES
+from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore
+from psched.store.ledger import LedgerRow
 from tests.stores.bench import eventually
 
 Pause = tuple[float, float]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from psched.schedules import Defaults, ScheduleCollection
-from psched.source import LeaseTimes
+from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore
 from psched.task import Task
 

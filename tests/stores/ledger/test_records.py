@@ -9,11 +9,11 @@ import pytest
 import redis
 import sqlalchemy as sa
 
-from psched.backends.redis.handover import Handover
+from psched.backends.redis.rows import SubmitOnAdvance
 from psched.errors import PreemptedError
-from psched.ledger import Entry, Ledger, LedgerFilter, LedgerRow
 from psched.model import Policy, Rule, ScheduleRow
 from psched.store import ScheduleStore
+from psched.store.ledger import Entry, Ledger, LedgerFilter, LedgerRow
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, new_row, soon
 
 
@@ -114,7 +114,7 @@ def test_what_else_belongs_to_the_end_fails_with_the_entry(bench: Bench, store: 
     claim = bench.take(store, "key")
 
     def fail(connection: Any) -> None:
-        if isinstance(connection, Handover):
+        if isinstance(connection, SubmitOnAdvance):
             connection.submit("{psched}:nowhere:meta", [])
         else:
             connection.exec_driver_sql("SELECT nothing FROM nowhere")

@@ -12,9 +12,9 @@ import pytest
 from psched.errors import IdempotentAlreadyFinishedError, NotSupportedError, PreemptedError
 from psched.handlers.enqueue import Enqueue
 from psched.model import NewTask
-from psched.queue import Queue
-from psched.schedules import Defaults, ScheduleCollection
-from psched.source import LeaseTimes
+from psched.queue.queue import Queue
+from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.source.source import LeaseTimes
 from psched.task import Task
 from tests.stores.bench import LONG_AGO, Bench
 from tests.stores.places import PAIRS, Places

@@ -6,8 +6,8 @@ import pytest
 import sqlalchemy as sa
 
 from psched.model import TaskFilter
-from psched.retire import Retire
-from psched.source import LeaseTimes, Source
+from psched.queue.retire import Retire
+from psched.source.source import LeaseTimes, Source
 from tests.stores.bench import FAR_OFF, LONG_AGO, soon
 from tests.stores.hostile import IN_SQL, QUEUE_COLUMNS, spoil
 from tests.stores.places import DATABASES

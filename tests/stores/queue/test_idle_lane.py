@@ -10,11 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from psched.application import Application
-from psched.daemon.lane import Lane
-from psched.daemon.prefetch import FixedPrefetch
-from psched.daemon.vigil import Vigil
-from psched.retire import Retire
-from psched.source import LeaseTimes, Source
+from psched.execution.batch_size import FixedBatchSize
+from psched.execution.poll_timer import PollTimer
+from psched.execution.poller import SectionPoller
+from psched.queue.retire import Retire
+from psched.source.source import LeaseTimes, Source
 from psched.store import TaskStore
 from tests.stores.bench import FAR_OFF, soon
 from tests.stores.places import DATABASES
@@ -53,7 +53,7 @@ def test_an_idle_poll_is_one_statement_and_takes_nothing(bench: QueueBench, stor
     bench.submit(store, ["later"], run_at=FAR_OFF)
     clock = Hands()
     source = Source(store, Retire(store, 300, None), LeaseTimes(300, 300, 30), clock)
-    lane = Lane("queue", source, Application(()), FixedPrefetch(10), Vigil(1.0, clock), None, 3.0)
+    lane = SectionPoller("queue", source, Application(()), FixedBatchSize(10), PollTimer(1.0, clock), None, 3.0)
     assert list(lane.poll()) == []
     for _ in range(3):
         assert lane.pause() > 0
@@ -84,7 +84,7 @@ def test_an_idle_lane_removes_what_a_burst_has_left_until_nothing_is(ours: Queue
     assert ours.execute("UPDATE {table} SET purge_at = 1") == BURST
     clock = Ticking()
     source = Source(store, Retire(store, 300, None), LeaseTimes(300, 300, 30), clock)
-    lane = Lane("queue", source, Application(()), FixedPrefetch(10), Vigil(600.0, clock), None, 3.0)
+    lane = SectionPoller("queue", source, Application(()), FixedBatchSize(10), PollTimer(600.0, clock), None, 3.0)
     for _ in range(BURST):
         assert list(lane.poll()) == []
         if not keys_in(store):

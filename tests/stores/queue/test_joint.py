@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import sqlalchemy as sa
 
-from psched.backends.rdb.joint import JointAcquire
+from psched.backends.rdb.claiming import CombinedAcquire
 from psched.model import Claim, Lease, TaskRow
 from tests.lab.sql import connect
 from tests.stores.bench import keys_of
@@ -46,7 +46,7 @@ def slow() -> Slow:
     return Slow()
 
 
-def together(slow: Slow, joint: JointAcquire, limits: list[int]) -> list[list[Claim] | BaseException]:
+def together(slow: Slow, joint: CombinedAcquire, limits: list[int]) -> list[list[Claim] | BaseException]:
     """Acquire in one thread, and, while that one is at it, in as many more as there are `limits`; return the latter."""
     found: dict[int, list[Claim] | BaseException] = {}
 
@@ -73,7 +73,7 @@ def together(slow: Slow, joint: JointAcquire, limits: list[int]) -> list[list[Cl
 
 
 def test_those_who_ask_while_one_is_at_it_are_served_at_once_and_nobody_gets_more_than_he_wants(slow: Slow) -> None:
-    claims = together(slow, JointAcquire(slow), [1, 3, 2])
+    claims = together(slow, CombinedAcquire(slow), [1, 3, 2])
     assert slow.asked == [1, 6]
     assert [len(some) for some in claims if isinstance(some, list)] == [1, 3, 2]
     keys = [key for some in claims if isinstance(some, list) for key in keys_of(some)]
@@ -82,17 +82,17 @@ def test_those_who_ask_while_one_is_at_it_are_served_at_once_and_nobody_gets_mor
 
 def test_what_the_database_refuses_is_told_to_all_who_asked(slow: Slow) -> None:
     slow.error = sa.exc.OperationalError("SELECT", {}, Exception("gone"))
-    assert together(slow, JointAcquire(slow), [1, 1]) == [slow.error, slow.error]
+    assert together(slow, CombinedAcquire(slow), [1, 1]) == [slow.error, slow.error]
 
 
 def test_one_who_is_interrupted_leaves_the_others_to_acquire_themselves(slow: Slow) -> None:
     slow.error = KeyboardInterrupt()
-    together(slow, JointAcquire(slow), [1, 1])
+    together(slow, CombinedAcquire(slow), [1, 1])
     assert slow.asked == [1, 2, 1], "the second one's wish was lost"
 
 
 def test_for_one_who_is_interrupted_while_he_waits_nothing_is_acquired(slow: Slow) -> None:
-    joint = JointAcquire(slow)
+    joint = CombinedAcquire(slow)
     first = threading.Thread(target=joint.acquire, args=(1, 10, None))
     first.start()
     assert slow.entered.acquire(timeout=PATIENCE)
@@ -112,7 +112,7 @@ def test_for_one_who_is_interrupted_while_he_waits_nothing_is_acquired(slow: Slo
 def test_other_types_and_other_leases_are_asked_for_apart(slow: Slow) -> None:
     for _ in range(4):
         slow.go_on.release()
-    joint = JointAcquire(slow)
+    joint = CombinedAcquire(slow)
     calls: list[Callable[[], list[Claim]]] = [
         lambda: joint.acquire(2, 10, None),
         lambda: joint.acquire(3, 20, None),

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from psched.errors import NotFoundError
-from psched.queue import Queue
-from psched.source import LeaseTimes
+from psched.queue.queue import Queue
+from psched.source.source import LeaseTimes
 from psched.store import TaskStore
 from tests.stores.bench import soon
 from tests.stores.losing import answer_lost, conflict_before_delete, sent_again, writes_of

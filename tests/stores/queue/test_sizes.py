@@ -11,8 +11,8 @@ import pytest
 
 from psched.backends import open_stores
 from psched.model import Claim, NewTask, TaskFilter
-from psched.retire import Retire
-from psched.source import LeaseTimes, Source
+from psched.queue.retire import Retire
+from psched.source.source import LeaseTimes, Source
 from psched.store import StoreSettings, TaskStore
 from tests.stores.bench import LONG_AGO, soon
 from tests.stores.queue.bench import QueueBench, keys_in, row_of

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from psched.model import TaskFilter
-from psched.retire import Retire
-from psched.source import LeaseTimes, Source
+from psched.queue.retire import Retire
+from psched.source.source import LeaseTimes, Source
 from tests.stores.bench import soon
 from tests.stores.places import Places
 from tests.stores.queue.bench import QueueBench

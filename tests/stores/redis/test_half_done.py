@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from redis.exceptions import ResponseError
 
-from psched.ledger import LedgerFilter
 from psched.model import NewTask, Policy, TaskFilter
+from psched.store.ledger import LedgerFilter
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, soon
 from tests.stores.places import Places
 from tests.stores.queue.conftest import made_bench

@@ -10,9 +10,9 @@ from contextlib import ExitStack, closing
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from psched.backends.redis.bell import WakeList
+from psched.backends.redis.wakeup import WakeList
 from psched.model import NewTask
-from psched.store import Bell, LeaseStore, ScheduleStore, TaskStore
+from psched.store import LeaseStore, ScheduleStore, TaskStore, Wakeup
 from tests.lab.laboratory import Lab
 from tests.lab.redis import Redis
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, eventually, soon
@@ -23,7 +23,7 @@ SILENCE = 0.1
 """Seconds after which what has not rung does not ring. A ring takes a millisecond."""
 
 
-def armed(store: LeaseStore) -> Bell:
+def armed(store: LeaseStore) -> Wakeup:
     bell = store.open_bell()
     assert bell is not None
     bell.arm(60)
@@ -31,14 +31,14 @@ def armed(store: LeaseStore) -> Bell:
 
 
 @pytest.fixture
-def bell(queue: TaskStore) -> Iterator[Bell]:
+def bell(queue: TaskStore) -> Iterator[Wakeup]:
     """One that is proven."""
     with closing(armed(queue)) as bell:
         assert eventually(lambda: not bell.rang() and bell.proven)
         yield bell
 
 
-def rings(bell: Bell) -> bool:
+def rings(bell: Wakeup) -> bool:
     """Whether it rings within a moment; it is armed again then."""
     end = time.monotonic() + SILENCE
     while (left := end - time.monotonic()) > 0:
@@ -48,7 +48,7 @@ def rings(bell: Bell) -> bool:
     return False
 
 
-def test_what_makes_tasks_due_rings(tasks: QueueBench, queue: TaskStore, bell: Bell) -> None:
+def test_what_makes_tasks_due_rings(tasks: QueueBench, queue: TaskStore, bell: Wakeup) -> None:
     tasks.submit(queue, ["key"])
     assert rings(bell)
     queue.release(tasks.claim(queue, "key").lease, soon())
@@ -65,7 +65,7 @@ def test_what_makes_tasks_due_rings(tasks: QueueBench, queue: TaskStore, bell: B
     assert rings(bell), "whoever sleeps until something else is due must look again"
 
 
-def test_taking_renewing_and_finishing_call_nobody(tasks: QueueBench, queue: TaskStore, bell: Bell) -> None:
+def test_taking_renewing_and_finishing_call_nobody(tasks: QueueBench, queue: TaskStore, bell: Wakeup) -> None:
     tasks.submit(queue, ["key", "other"])
     while rings(bell):
         pass
@@ -76,7 +76,7 @@ def test_taking_renewing_and_finishing_call_nobody(tasks: QueueBench, queue: Tas
     assert not rings(bell)
 
 
-def test_a_run_that_ends_calls_for_those_who_waited_for_it(tasks: QueueBench, queue: TaskStore, bell: Bell) -> None:
+def test_a_run_that_ends_calls_for_those_who_waited_for_it(tasks: QueueBench, queue: TaskStore, bell: Wakeup) -> None:
     tasks.submit(queue, ["a", "b"], user="u", max_running=1)
     claim = tasks.claim(queue, "a")
     assert queue.acquire(1, 100) == []
@@ -98,7 +98,7 @@ def test_schedules_ring_when_they_are_due_earlier_than_was_known(bench: Bench, s
         assert not rings(bell)
 
 
-def test_each_row_calls_one(queue: TaskStore, bell: Bell) -> None:
+def test_each_row_calls_one(queue: TaskStore, bell: Wakeup) -> None:
     with closing(armed(queue)) as other:
         queue.submit([NewTask("one", "t")])
         assert sorted([rings(bell), rings(other)]) == [False, True]
@@ -107,7 +107,7 @@ def test_each_row_calls_one(queue: TaskStore, bell: Bell) -> None:
         assert rings(other)
 
 
-def test_workers_of_some_types_are_called_for_these_besides_and_for_no_others(queue: TaskStore, bell: Bell) -> None:
+def test_workers_of_some_types_are_called_for_these_besides_and_for_no_others(queue: TaskStore, bell: Wakeup) -> None:
     queue.submit([NewTask("known", "a"), NewTask("as well", "b")])
     while rings(bell):
         pass
@@ -125,7 +125,7 @@ def test_workers_of_some_types_are_called_for_these_besides_and_for_no_others(qu
             assert not rings(of_b if wanted is of_a else of_a)
 
 
-def test_workers_of_some_types_are_called_for_a_type_that_is_new_to_the_table(queue: TaskStore, bell: Bell) -> None:
+def test_workers_of_some_types_are_called_for_a_type_that_is_new_to_the_table(queue: TaskStore, bell: Wakeup) -> None:
     choosy = queue.open_bell(lambda type_: type_.startswith("video."))
     assert choosy is not None
     with closing(choosy):
@@ -225,7 +225,7 @@ def test_a_ring_for_a_new_type_that_was_passed_on_leaves_the_connection_in_order
             assert choosy.proven
 
 
-def test_a_ring_for_a_busy_worker_of_some_types_is_anothers(queue: TaskStore, bell: Bell) -> None:
+def test_a_ring_for_a_busy_worker_of_some_types_is_anothers(queue: TaskStore, bell: Wakeup) -> None:
     queue.submit([NewTask("known", "a")])
     choosy, other = (queue.open_bell(lambda type_: type_ == "a") for _ in range(2))
     assert choosy is not None and other is not None
@@ -240,7 +240,7 @@ def test_a_ring_for_a_busy_worker_of_some_types_is_anothers(queue: TaskStore, be
         assert rings(other)
 
 
-def test_a_bell_is_trusted_once_the_server_has_answered_a_wait(queue: TaskStore, bell: Bell) -> None:
+def test_a_bell_is_trusted_once_the_server_has_answered_a_wait(queue: TaskStore, bell: Wakeup) -> None:
     bell.disarm()
     assert not bell.proven
     bell.arm(60)
@@ -250,7 +250,7 @@ def test_a_bell_is_trusted_once_the_server_has_answered_a_wait(queue: TaskStore,
     assert bell.proven
 
 
-def test_a_ring_for_one_who_is_busy_is_anothers(queue: TaskStore, bell: Bell) -> None:
+def test_a_ring_for_one_who_is_busy_is_anothers(queue: TaskStore, bell: Wakeup) -> None:
     queue.submit([NewTask("one", "t")])
     select.select([bell.fileno()], [], [], 5)
     bell.disarm()
@@ -259,7 +259,7 @@ def test_a_ring_for_one_who_is_busy_is_anothers(queue: TaskStore, bell: Bell) ->
 
 
 def test_one_who_is_busy_is_not_called_and_hears_again_afterwards(
-    tasks: QueueBench, queue: TaskStore, bell: Bell
+    tasks: QueueBench, queue: TaskStore, bell: Wakeup
 ) -> None:
     bell.disarm()
     bell.disarm()
@@ -288,7 +288,7 @@ def test_nobody_listens_for_ever(queue: TaskStore, tasks: QueueBench) -> None:
     bell.close()
 
 
-def test_who_listens_on_keeps_his_connection_and_his_place(tasks: QueueBench, queue: TaskStore, bell: Bell) -> None:
+def test_who_listens_on_keeps_his_connection_and_his_place(tasks: QueueBench, queue: TaskStore, bell: Wakeup) -> None:
     rows = tasks.rows
     assert isinstance(rows, RedisRows)
     bell.arm(0.05)
@@ -340,7 +340,7 @@ def test_a_lost_connection_is_an_error_and_is_made_anew(lab: Lab) -> None:
         bench.close()
 
 
-def test_a_connection_on_which_no_answer_comes_is_trusted_for_a_moment_only(queue: TaskStore, bell: Bell) -> None:
+def test_a_connection_on_which_no_answer_comes_is_trusted_for_a_moment_only(queue: TaskStore, bell: Wakeup) -> None:
     assert isinstance(bell, WakeList)
     bell.arm(60)
     late = time.monotonic() + 70
@@ -352,7 +352,7 @@ def test_a_connection_on_which_no_answer_comes_is_trusted_for_a_moment_only(queu
     assert rings(bell)
 
 
-def test_a_connection_that_was_lost_amid_a_run_is_made_anew(queue: TaskStore, tasks: QueueBench, bell: Bell) -> None:
+def test_a_connection_that_was_lost_amid_a_run_is_made_anew(queue: TaskStore, tasks: QueueBench, bell: Wakeup) -> None:
     queue.submit([NewTask("key", "t")])
     select.select([bell.fileno()], [], [], 5)
     assert bell.rang()
@@ -365,7 +365,7 @@ def test_a_connection_that_was_lost_amid_a_run_is_made_anew(queue: TaskStore, ta
     assert rings(bell)
 
 
-def test_one_who_was_called_keeps_his_connection_and_takes_no_rings(queue: TaskStore, bell: Bell) -> None:
+def test_one_who_was_called_keeps_his_connection_and_takes_no_rings(queue: TaskStore, bell: Wakeup) -> None:
     queue.submit([NewTask("key", "t")])
     select.select([bell.fileno()], [], [], 5)
     assert bell.rang()

@@ -1,0 +1,161 @@
+"""A router made of functions: `@app.task("type")` turns a function of one task into a handler. In children."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from psched.application.event_loop import CancellableRun, EventLoops
+from psched.application.handler import Base
+from psched.application.routing import HandlerFactory, check_pattern
+from psched.backoff import Backoff, check_attempts, check_wait
+from psched.errors import ConfigError
+from psched.store.type_filter import Pattern, matches
+from psched.task import Task
+
+TaskFunction = Callable[[Task], Any]
+F = TypeVar("F", bound=TaskFunction)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How the runs of one function end: the wait after an error, how many attempts, whether returning finishes."""
+
+    retry_wait: float | Backoff | None
+    max_attempts: int | None
+    finish: bool
+
+
+class App:
+    """The tasks of an application, registered by decorating functions. Several may serve one daemon."""
+
+    def __init__(self) -> None:
+        self._routes: dict[Pattern, HandlerFactory] = {}
+        self._names: dict[Pattern, str] = {}
+        self._loops = EventLoops()
+
+    def task(
+        self,
+        type: Pattern,
+        *,
+        retry_wait: float | Mapping[str, Any] | Backoff | None = None,
+        max_attempts: int | None = None,
+        finish: bool = True,
+    ) -> Callable[[F], F]:
+        """Make the decorated function handle tasks of this type, or of all types in which the expression is found.
+
+        Returning finishes the task (unless `finish` is False, or the function settled it itself), in a daemon together
+        with others, moments later; who needs it finished before that calls `task.finish()`. An exception makes it
+        due again `retry_wait` seconds later (None: the configured wait; `{"first": 1, "factor": 2, "limit": 300,
+        "jitter": 0.2}`, or some of these: longer each time). A queue task, or an occurrence of a schedule, has failed
+        for good after `max_attempts` attempts, unless the task or the schedule says so itself (None: as configured).
+        An `async def` function runs on an event loop of its thread that is kept between tasks; `kill` cancels it.
+        Other functions look at `task.stop_reason`.
+
+        Raises:
+            ConfigError: the type has a handler, or what is decorated cannot be one.
+        """
+        if callable(type):
+            raise ConfigError(f"{_name(type)} is decorated with @app.task; write @app.task('type')")
+        pattern = check_pattern(type)
+        wait = _checked_wait(pattern, retry_wait)
+        if max_attempts is not None:
+            _check(check_attempts, f"max_attempts of {pattern!r}", max_attempts)
+        policy = Policy(wait, max_attempts, finish)
+
+        def register(function: F) -> F:
+            self._check(pattern, function)
+            self._names[pattern] = _name(function)
+            self._routes[pattern] = partial(FunctionHandler, function=function, loops=self._loops, policy=policy)
+            return function
+
+        return register
+
+    def route(self, type: str) -> HandlerFactory | None:
+        """Return what makes the handler of this type: the first match in the order of registration, or None."""
+        return next((factory for pattern, factory in self._routes.items() if matches(pattern, type)), None)
+
+    def routed_types(self) -> Collection[Pattern] | None:
+        """Return the types and expressions that are registered; None, for any type, where `route` is overridden."""
+        return tuple(self._routes) if type(self).route is App.route else None
+
+    def check(self) -> None:
+        """Raise ConfigError when nothing is registered."""
+        if not self._routes:
+            raise ConfigError("the App handles no task; decorate a function with @app.task('type')")
+
+    def close(self) -> None:
+        """Close the event loop of the calling thread."""
+        self._loops.close()
+
+    def _check(self, pattern: Pattern, function: TaskFunction) -> None:
+        if pattern in self._routes:
+            raise ConfigError(f"{pattern!r} is handled twice: by {self._names[pattern]} and by {_name(function)}")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigError(f"{_name(function)} is a generator, which would never run; use return, not yield")
+
+
+class FunctionHandler(Base):
+    """Runs one function on one task."""
+
+    def __init__(self, task: Task, function: TaskFunction, loops: EventLoops, policy: Policy) -> None:
+        super().__init__(task)
+        self.retry_wait = policy.retry_wait
+        self.max_attempts = policy.max_attempts
+        self._function = function
+        self._loops = loops
+        self._finish = policy.finish
+        self._running: CancellableRun | None = None
+        self._killed = False
+
+    def run(self) -> None:
+        """Perform; a function has nothing before or after it."""
+        try:
+            self.perform()
+        except Exception as error:  # noqa: BLE001 – what the function raises is for the decider to judge
+            self.decide("unexpected_error_raised", error=error)
+
+    def perform(self) -> None:
+        """Call the function, await what it returns if that can be awaited, and conclude."""
+        result = self._function(self.task)
+        if result is not None and inspect.isawaitable(result):
+            self._await(result)
+        if self._finish and not self.task.settled:
+            self.task.conclude()
+
+    def kill(self, reason: Exception) -> None:
+        """Cancel what is awaited; a plain function has to look at `task.stop_reason`."""
+        self._killed = True
+        if self._running is not None:
+            self._running.cancel()
+
+    def _await(self, result: Awaitable[object]) -> None:
+        self._running = CancellableRun()
+        if self._killed:  # whichever of the two threads comes second sees what the other has written
+            self._running.cancel()
+        self._running.run(result, self._loops.runner())
+
+
+def _checked_wait(pattern: Pattern, wait: float | Mapping[str, Any] | Backoff | None) -> float | Backoff | None:
+    if wait is None or isinstance(wait, int | float):
+        if wait is not None:
+            _check(check_wait, f"retry_wait of {pattern!r}", wait)
+        return wait
+    try:
+        return Backoff.of(wait)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"retry_wait of {pattern!r}: {error}") from error
+
+
+def _check(check: Callable[[str, object], None], name: str, value: object) -> None:
+    try:
+        check(name, value)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__qualname__", repr(function))

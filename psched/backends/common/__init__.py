@@ -1,0 +1,1 @@
+"""What all backends share: lease history, retries, reading of rows."""

@@ -1,0 +1,65 @@
+"""How to reach a database or Redis: timeouts and TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psched.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long one step may take, in seconds. `read` bounds every answer; the server gives up somewhat earlier.
+
+    A URL sets them by `?connect_timeout=…&read_timeout=…`.
+    """
+
+    connect: float
+    read: float
+
+    @property
+    def statement(self) -> float:
+        """When the server gives up a statement: before the client does, so that the connection can be kept."""
+        return self.read * 0.8
+
+    @property
+    def lock(self) -> float:
+        """How long a statement waits for a row that somebody else has locked."""
+        return self.read * 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files of the transport encryption. `verify` is full (certificate and host), ca (certificate only) or none."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    verify: str = "full"
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Tls | None:
+        """Return what the configuration's `tls` mapping says; None when it is empty. Raises ConfigError."""
+        if not settings:
+            return None
+        unknown = sorted(set(settings) - {"ca", "cert", "key", "verify"})
+        if unknown:
+            raise ConfigError(f"tls: unknown key {unknown[0]!r}; known are ca, cert, key and verify")
+        tls = cls(**settings)
+        if tls.verify not in ("full", "ca", "none"):
+            raise ConfigError(f"tls: verify must be full, ca or none, got {tls.verify!r}")
+        for name in ("ca", "cert", "key"):
+            _see_file(name, getattr(tls, name))
+        return tls
+
+
+def _see_file(name: str, path: str | None) -> None:
+    """Raise ConfigError unless the file can be read: each driver would say so in its own way, or at the first task."""
+    try:
+        if path is not None:
+            Path(path).open("rb").close()
+    except OSError as error:
+        raise ConfigError(f"tls: {name}: {path} cannot be read: {error.strerror}") from error

@@ -1,0 +1,117 @@
+"""When to log in again after a server refused a login. Used in children and clients.
+
+A password that is wrong now may be right soon: it was changed on the server or in the configuration first. But servers
+count logins that fail, and lock accounts and hosts. So a process waits longer after each of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from psched.backends.common.connection_options import Timeouts
+from psched.backends.common.errors import Fault
+from psched.clock import Clock, monotonic
+
+T = TypeVar("T")
+
+
+class LoginBackoff:
+    """The logins of one process to one server. Safe to use from several threads."""
+
+    LONGEST = 45.0
+    """Seconds between two logins at the most; workers poll a little more rarely, so that each poll may log in."""
+
+    def __init__(self, clock: Clock = monotonic, chance: Callable[[float, float], float] = random.uniform) -> None:
+        self._clock = clock
+        self._chance = chance
+        self._failures = 0
+        self._refused: tuple[Exception, float] | None = None
+
+    def pause(self) -> float:
+        """Return the seconds until the next login may be tried; 0 when it may."""
+        refused = self._refused
+        return 0.0 if refused is None else max(0.0, refused[1] - self._clock())
+
+    def log_in(self, connect: Callable[[], T], is_refused: Callable[[Exception], bool]) -> T:
+        """Return what `connect` returns, and raise what it raises.
+
+        After a login that was refused the same error is raised again, without asking the server, until `pause` is over.
+        """
+        refused = self._refused
+        if refused is not None and self._clock() < refused[1]:
+            raise copy.copy(refused[0]) from None
+        try:
+            connection = connect()
+        except Exception as error:
+            if is_refused(error):
+                self._note(error)
+            raise
+        self._failures, self._refused = 0, None
+        return connection
+
+    def _note(self, error: Exception) -> None:
+        seconds = min(2.0**self._failures, self.LONGEST / 0.75) * self._chance(0.5, 0.75)
+        self._failures = min(self._failures + 1, 10)
+        self._refused = copy.copy(error), self._clock() + seconds
+
+
+def sent_within(timeouts: Timeouts) -> float:
+    """Return for how many seconds a call without a deadline may still reach the database after it began.
+
+    Its last attempt begins when conflicts are not borne any longer. That attempt may lose its connection and be
+    repeated, and each of the two connects first.
+    """
+    return Retries.SPAN + 2 * (timeouts.connect + timeouts.read)
+
+
+class Retries:
+    """How often one call is tried again, and after how long."""
+
+    CONFLICTS = 10
+    SPAN = 10.0
+    """How many conflicts, over how many seconds, a call without a deadline bears."""
+    LONGEST = 0.5
+    """Seconds between two attempts under a deadline, which is the end of a lease: it may be near."""
+
+    def __init__(self, until: float | None, clock: Clock) -> None:
+        """`until`: a deadline on `clock`; None for calls that their caller repeats by himself."""
+        self._until = until
+        self._end = clock() + self.SPAN if until is None else until
+        self._clock = clock
+        self._conflicts = 0
+        self._losses = 0
+
+    def pause(self, fault: Fault | None) -> float | None:
+        """Return the seconds to wait before the next attempt; None when there shall be none."""
+        if fault is Fault.CONFLICT:
+            return self._after_conflict()
+        if fault is Fault.LOST:
+            return self._after_loss()
+        return None
+
+    def pause_of_login(self, seconds: float) -> float | None:
+        """Return the seconds to wait when a login was refused and may be tried again after `seconds`.
+
+        None without a deadline, or when that is too late.
+        """
+        return None if self._until is None else self._in_time(seconds)
+
+    def _after_conflict(self) -> float | None:
+        self._conflicts += 1
+        if self._until is None and self._conflicts > self.CONFLICTS:
+            return None
+        return self._in_time(random.uniform(0, min(1.0, 0.01 * 2 ** min(self._conflicts, 10))))
+
+    def _after_loss(self) -> float | None:
+        self._losses += 1
+        if self._losses == 1:
+            return 0  # the pooled connection may have been dead for hours: that is no outage
+        if self._until is None:
+            return None
+        return self._in_time(min(self.LONGEST, 0.05 * 2 ** min(self._losses, 10)) * random.uniform(0.5, 1))
+
+    def _in_time(self, pause: float) -> float | None:
+        return pause if self._clock() + pause < self._end else None

@@ -1,0 +1,442 @@
+"""Between a schedule and its row in `rdb`: reading the one, and what is to be written of the other. Any process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from psched.backends.common.row_reader import LAST_SECOND, RowReader
+from psched.error_summary import shortened
+from psched.model import CATCH_UP, Claim, Lease, Policy, Rule, ScheduleRow, TaskRow
+from psched.payload import MAX_DATA_SIZE, decode, is_compressed, pack, type_from_key
+from psched.store.alerts import Overdue, UnreportedFailure
+from psched.store.ledger import FAILED, PAUSED, SKIPPED, Change, Entry, LedgerRow
+
+LAST_ERROR_LENGTH = 8000
+"""Characters kept of an error."""
+
+_LEASED = ("key", "ready", "fence", "due", "claim", "nonce")
+_SHARED = ("type", "data", "attempts", "last_error")
+CLAIMED_OF_TASK = (
+    *_LEASED,
+    *_SHARED,
+    *("cancel_requested", "run_at", "created", "user_name", "max_running", "priority", "max_attempts", "size"),
+    "taken_ahead",
+)
+CLAIMED_OF_SCHEDULE = (
+    *_LEASED,
+    *_SHARED,
+    *("cron", "timezone", "delay_ms", "next_time", "last_time", "extra", "regular_time", "regular_due"),
+    *("paused_from", "paused_until", "earlier_pauses", "extra_waits"),
+    *("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts", "version", "size"),
+    "taken_ahead",
+)
+"""What is read of a row that was just leased, in this order."""
+AHEAD = 1
+"""`taken_ahead` of a lease whose run is not recorded as begun."""
+AHEAD_AGAIN = 2
+"""The same, when the row's last lease ended by itself: this run is recorded as begun before it begins."""
+EXPIRED = 3
+"""`taken_ahead` of a waiting row whose last lease ended by itself."""
+WAITING = "waiting"
+RUNNING = "running"
+TASK_FINISHED = "finished"
+TASK_FAILED = "failed"
+TASK_CANCELLED = "cancelled"
+
+_LONGEST_ERROR = 2000
+"""Characters kept of an error: the row of the schedule itself has more of it."""
+
+_LAST_MS = LAST_SECOND * 1000
+_ERRORS = {str, type(None)}
+_SCHEDULE_AHEAD = CLAIMED_OF_SCHEDULE.index("taken_ahead")
+_NOT_APART = [None] * 7
+"""What stands in the columns from `extra` to `extra_waits` of most rows."""
+DEFINITION = ("cron", "timezone", "delay_ms", "version")
+"""What tells one definition from another: the version, and the rule, which somebody may have changed by hand."""
+_POLICIES = {catch_up: Policy(catch_up) for catch_up in CATCH_UP}
+"""The policies without bounds."""
+
+
+def claimed_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> Claim:
+    """Return a schedule that `holder` has just leased, read with the columns `CLAIMED_OF_SCHEDULE`.
+
+    A row that is as psched writes most of them is read without looking at each column by itself.
+    """
+    schedule = _plain_schedule(holder, max_data_size, row)
+    if schedule is None:
+        values = {"status": RUNNING, "node": holder}
+        schedule = read_schedule({**dict(zip(CLAIMED_OF_SCHEDULE, row, strict=True)), **values}, max_data_size)
+    lease = Lease(row[0], row[2], row[3] / 1000, False, row[4], row[5])
+    return Claim(schedule, lease, records_begin=row[_SCHEDULE_AHEAD] == AHEAD_AGAIN)
+
+
+def _plain_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> ScheduleRow | None:
+    """Return the schedule of a row that is as it should be, never paused nor run besides; None for any other."""
+    key, _, fence, due, _, _, type_, data, attempts, error, cron, timezone, delay, time, last, *rest = row
+    *apart, catch_up, lateness, alert, most, version, _, _ = rest
+    texts = key.__class__ is type_.__class__ is data.__class__ is cron.__class__ is timezone.__class__ is str
+    numbers = attempts.__class__ is delay.__class__ is time.__class__ is version.__class__ is int
+    if not (texts and numbers and type_ and apart == _NOT_APART and catch_up in CATCH_UP):
+        return None
+    if "\0" in key or not key or fence.__class__ is not int:
+        return None
+    times = 0 <= time <= _LAST_MS and (last is None or (last.__class__ is int and 0 <= last <= _LAST_MS))
+    bounds = lateness is alert is most is None and 0 <= delay <= _LAST_MS
+    if not (times and bounds and error.__class__ in _ERRORS):
+        return None
+    try:
+        content = decode(data, max_data_size)
+    except (ValueError, RecursionError):
+        return None
+    return ScheduleRow(
+        key,
+        type_,
+        content,
+        RUNNING,
+        attempts,
+        error,
+        holder,
+        rule=Rule(cron, timezone, delay / 1000 if delay % 1000 else delay // 1000),
+        next_time=time // 1000,
+        next_run_time=due / 1000 if due % 1000 else due // 1000,
+        settled=False,
+        policy=_POLICIES[catch_up],
+        previous=None if last is None else last // 1000,
+        version=version,
+    )
+
+
+def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
+    """Return a stored schedule; what cannot be used of it is its `problem`."""
+    fields = RowReader(row, max_data_size)
+    key = fields.key("key")
+    fields.number("fence")
+    status = fields.text("status")
+    attempts = fields.number("attempts")
+    return ScheduleRow(
+        key=key,
+        type=fields.text("type") or type_from_key(key),
+        data=fields.json("data"),
+        status=status,
+        attempts=attempts,
+        last_error=fields.optional_text("last_error"),
+        node=fields.optional_text("node"),
+        rule=read_rule(fields),
+        next_time=int(fields.seconds("next_time", 1000)),
+        next_run_time=fields.seconds("due", 1000),
+        settled=status == WAITING and attempts == 0,
+        policy=read_policy(fields),
+        previous=optional_whole(fields, "last_time"),
+        extra=optional_whole(fields, "extra"),
+        regular_time=optional_whole(fields, "regular_time"),
+        regular_run_time=fields.optional_seconds("regular_due", 1000),
+        paused_from=fields.optional_seconds("paused_from", 1000),
+        paused_until=fields.optional_seconds("paused_until", 1000),
+        earlier_pauses=fields.spans("earlier_pauses", 1000),
+        extra_waits=bool(fields.optional_number("extra_waits")),
+        version=fields.number("version"),
+        problem=fields.problem,
+    )
+
+
+def read_rule(fields: RowReader) -> Rule:
+    """Return the rule in a row."""
+    return Rule(fields.text("cron"), fields.text("timezone"), fields.seconds("delay_ms", 1000))
+
+
+def read_policy(fields: RowReader) -> Policy:
+    """Return the policy in a row."""
+    return Policy(
+        fields.one_of("catch_up", CATCH_UP),
+        fields.optional_seconds("max_lateness_ms", 1000),
+        fields.optional_seconds("alert_after_ms", 1000),
+        fields.optional_number("max_attempts"),
+    )
+
+
+def optional_whole(fields: RowReader, name: str) -> int | None:
+    """Return an occurrence, in whole seconds, or None for NULL."""
+    seconds = fields.optional_seconds(name, 1000)
+    return None if seconds is None else int(seconds)
+
+
+def rule_columns(rule: Rule) -> dict[str, Any]:
+    """Return the columns of a rule."""
+    return {"cron": rule.cron, "timezone": rule.timezone, "delay_ms": milliseconds(rule.delay)}
+
+
+def definition_columns(row: ScheduleRow) -> dict[str, Any]:
+    """Return the columns `DEFINITION`: what must be as it was seen for that to hold which was computed from it."""
+    return {**rule_columns(row.rule), "version": row.version}
+
+
+def policy_columns(policy: Policy) -> dict[str, Any]:
+    """Return the columns of a policy."""
+    return {
+        "catch_up": policy.catch_up,
+        "max_lateness_ms": optional_milliseconds(policy.max_lateness),
+        "alert_after_ms": optional_milliseconds(policy.alert_after),
+        "max_attempts": policy.max_attempts,
+    }
+
+
+def alert_at(row: ScheduleRow) -> int | None:
+    """Return when the next regular occurrence is too late, in milliseconds; None for never."""
+    if row.policy.alert_after is None or row.paused:
+        return None
+    return milliseconds(regular_time(row) + row.rule.delay + row.policy.alert_after)
+
+
+def regular_time(row: ScheduleRow) -> int:
+    """Return the next regular occurrence, be there an extra run before it or not."""
+    return row.next_time if row.regular_time is None else row.regular_time
+
+
+def settled_time(row: ScheduleRow, entry: Entry) -> int | None:
+    """Return the regular occurrence that is the last one settled when `entry` is entered, in milliseconds."""
+    if entry.extra:
+        return optional_milliseconds(row.previous)
+    return milliseconds(row.next_time if entry.last is None else entry.last)
+
+
+def changed_columns(seen: ScheduleRow, wanted: ScheduleRow, max_data_size: int) -> dict[str, Any]:
+    """Return what differs between the two, by column."""
+    before, after = _columns(seen), _columns(wanted)
+    changes = {name: value for name, value in after.items() if value != before[name]}
+    if wanted.data != seen.data:
+        text, size = pack(wanted.data, max_size=max_data_size)
+        changes |= {"data": text, "size": size}
+    if wanted.rule != seen.rule:
+        changes |= rule_columns(wanted.rule)
+    return changes
+
+
+def entry_columns(row: ScheduleRow, entry: Entry) -> dict[str, Any]:
+    """Return the columns of an entry that are known before it is made."""
+    error = storable(row.last_error)
+    went_wrong = entry.outcome == FAILED or (entry.outcome == SKIPPED and entry.detail != PAUSED)
+    return {
+        "outcome": entry.outcome,
+        "detail": entry.detail,
+        "last_time": optional_milliseconds(entry.last),
+        "occurrences": entry.count,
+        "extra": int(entry.extra),
+        "previous": optional_milliseconds(row.previous),
+        "attempts": row.attempts,
+        "trouble": int(went_wrong or row.attempts > 1 or error is not None),
+        "error": None if error is None else shortened(error, _LONGEST_ERROR),
+    }
+
+
+def optional_milliseconds(seconds: float | None) -> int | None:
+    """Return seconds as the table keeps them."""
+    return None if seconds is None else milliseconds(seconds)
+
+
+def all_columns(row: ScheduleRow) -> dict[str, Any]:
+    """Return the columns of what stands in `row`, all but its key and its data."""
+    return _columns(row) | rule_columns(row.rule)
+
+
+def pause_columns(row: ScheduleRow) -> dict[str, Any]:
+    """Return the columns of its pauses."""
+    return {
+        "paused_from": optional_milliseconds(row.paused_from),
+        "paused_until": optional_milliseconds(row.paused_until),
+        "earlier_pauses": _spans(row.earlier_pauses),
+        "extra_waits": 1 if row.extra_waits else None,
+    }
+
+
+def _spans(pauses: Sequence[tuple[float, float]]) -> str | None:
+    return " ".join(f"{milliseconds(begin)}-{milliseconds(end)}" for begin, end in pauses) or None
+
+
+def _columns(row: ScheduleRow) -> dict[str, Any]:
+    return {
+        "type": row.type,
+        "next_time": milliseconds(row.next_time),
+        "due": milliseconds(row.next_run_time),
+        "last_time": optional_milliseconds(row.previous),
+        "extra": optional_milliseconds(row.extra),
+        "regular_time": optional_milliseconds(row.regular_time),
+        "regular_due": optional_milliseconds(row.regular_run_time),
+        "alert_at": alert_at(row),
+        **pause_columns(row),
+        **policy_columns(row.policy),
+    }
+
+
+_CANCELLED = CLAIMED_OF_TASK.index("cancel_requested")
+_TASK_AHEAD = CLAIMED_OF_TASK.index("taken_ahead")
+_LIMITS = {int, type(None)}
+"""What limits and errors are of."""
+
+
+def claimed_task(holder: str, max_data_size: int, row: Sequence[Any]) -> Claim:
+    """Return a task that `holder` has just leased, read with the columns `CLAIMED_OF_TASK`.
+
+    A row that is as psched writes it is read without looking at each column by itself: this is done for every task.
+    """
+    lease = Lease(row[0], row[2], row[3] / 1000, bool(row[_CANCELLED]), row[4], row[5])
+    task = _plain_task(holder, max_data_size, row)
+    if task is None:
+        values = {"status": RUNNING, "node": holder, "finished_at": None}
+        task = read_task({**dict(zip(CLAIMED_OF_TASK, row, strict=True)), **values}, max_data_size)
+    return Claim(task, lease, records_begin=row[_TASK_AHEAD] == AHEAD_AGAIN)
+
+
+def _plain_task(holder: str, max_data_size: int, row: Sequence[Any]) -> TaskRow | None:
+    """Return the task of a row that is as it should be, and not compressed; None for any other."""
+    key, _, fence, due, _, _, type_, data, attempts, error, *rest = row
+    cancelled, run_at, created, user, most_running, priority, most, _, _ = rest
+    texts = key.__class__ is type_.__class__ is data.__class__ is user.__class__ is str
+    numbers = attempts.__class__ is run_at.__class__ is created.__class__ is priority.__class__ is int
+    if not (texts and numbers and type_ and data[:1] == "{" and -_LAST_MS <= run_at <= _LAST_MS):
+        return None
+    if "\0" in key or not key or fence.__class__ is not int:
+        return None
+    optional = most.__class__ in _LIMITS and most_running.__class__ in _LIMITS and error.__class__ in _ERRORS
+    if not (optional and -_LAST_MS <= created <= _LAST_MS) or (most_running is not None and most_running < 1):
+        return None
+    try:
+        content = decode(data, max_data_size)
+    except (ValueError, RecursionError):
+        return None
+    return TaskRow(
+        key,
+        type_,
+        content,
+        RUNNING,
+        run_at / 1000 if run_at % 1000 else run_at // 1000,
+        due / 1000 if due % 1000 else due // 1000,
+        attempts,
+        error,
+        holder,
+        created_at=created / 1000 if created % 1000 else created // 1000,
+        user=user or None,
+        max_running=most_running,
+        priority=priority,
+        max_attempts=most,
+        cancel_requested=bool(cancelled),
+    )
+
+
+def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> TaskRow:
+    """Return a stored task; what cannot be used of it is its `problem`."""
+    fields = RowReader(row, max_data_size)
+    key = fields.key("key")
+    stored = row["data"]
+    fields.number("fence")
+    return TaskRow(
+        key=key,
+        type=fields.text("type") or type_from_key(key),
+        data=fields.json("data"),
+        status=fields.text("status"),
+        attempts=fields.number("attempts"),
+        last_error=fields.optional_text("last_error"),
+        node=fields.optional_text("node"),
+        run_at=fields.seconds("run_at", 1000),
+        due=fields.optional_seconds("due", 1000),
+        created_at=fields.optional_seconds("created", 1000),
+        finished_at=fields.optional_seconds("finished_at", 1000),
+        user=fields.text("user_name") or None,
+        max_running=fields.limit("max_running"),
+        priority=fields.number("priority"),
+        max_attempts=fields.optional_number("max_attempts"),
+        cancel_requested=bool(row["cancel_requested"]),
+        compression="gzip" if isinstance(stored, str | bytes) and is_compressed(stored) else None,
+        problem=fields.problem,
+    )
+
+
+def milliseconds(seconds: float) -> int:
+    """Return unix seconds as the tables keep them. Raises ValueError for what is no time of this calendar."""
+    if not abs(seconds) < 253_402_300_800:
+        raise ValueError(f"{seconds!r} is no time that can be stored: the last year is 9999")
+    return round(seconds * 1000)
+
+
+def storable(error: str | None) -> str | None:
+    """Return `error` without what PostgreSQL's text cannot hold; of a long one the summary and the end."""
+    if error is None:
+        return None
+    return (
+        shortened(error, LAST_ERROR_LENGTH).replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+    )
+
+
+def read_row(row: Mapping[Any, Any]) -> LedgerRow:
+    """Return a stored entry."""
+    fields = RowReader(row)
+    return LedgerRow(
+        key=fields.text("key"),
+        scheduled_time=int(fields.seconds("scheduled_time", 1000)),
+        fence=fields.number("fence"),
+        version=fields.number("version"),
+        outcome=fields.text("outcome"),
+        detail=fields.optional_text("detail"),
+        last=optional_whole(fields, "last_time"),
+        count=None if row["occurrences"] is None else fields.number("occurrences"),
+        extra=fields.number("extra") == 1,
+        previous=optional_whole(fields, "previous"),
+        attempts=fields.number("attempts"),
+        node=fields.optional_text("node"),
+        started=fields.optional_seconds("started", 1000),
+        ended=fields.seconds("ended", 1000),
+        error=fields.optional_text("error"),
+        reckoning=fields.text("reckoning"),
+    )
+
+
+def read_change(row: Mapping[Any, Any]) -> Change:
+    """Return a stored change."""
+    fields = RowReader(row)
+    return Change(
+        key=fields.text("key"),
+        version=fields.number("version"),
+        at=fields.seconds("changed", 1000),
+        action=fields.text("action"),
+        node=fields.optional_text("node"),
+        type=fields.text("type"),
+        rule=read_rule(fields),
+        policy=read_policy(fields),
+        pending=optional_whole(fields, "pending"),
+        first=int(fields.seconds("first_time", 1000)),
+        due=fields.seconds("due", 1000),
+        reckoning=fields.optional_text("reckoning"),
+        paused_from=fields.optional_seconds("paused_from", 1000),
+        paused_until=fields.optional_seconds("paused_until", 1000),
+    )
+
+
+def read_overdue(row: Mapping[Any, Any]) -> Overdue:
+    """Return what a schedule's row, read at its `now`, says of its occurrence."""
+    fields = RowReader(row)
+    time = fields.seconds("next_time", 1000)
+    return Overdue(
+        key=fields.text("key"),
+        type=fields.text("type"),
+        scheduled_time=int(time),
+        seconds=fields.seconds("now", 1000) - time - fields.seconds("delay_ms", 1000),
+        status=fields.text("status"),
+        attempts=fields.number("attempts"),
+        node=fields.optional_text("node"),
+        last_error=fields.optional_text("last_error"),
+    )
+
+
+def read_failure(row: Mapping[Any, Any]) -> UnreportedFailure:
+    """Return a stored failure."""
+    fields = RowReader(row)
+    return UnreportedFailure(
+        key=fields.text("key"),
+        type=fields.text("type"),
+        scheduled_time=int(fields.seconds("scheduled_time", 1000)),
+        fence=fields.number("fence"),
+        attempts=fields.number("attempts"),
+        error=fields.optional_text("error"),
+        node=fields.text("node"),
+        failed_at=fields.seconds("failed", 1000),
+    )

@@ -1,0 +1,146 @@
+"""The alarms of schedules in `rdb`: which occurrences are overdue, found by an index. Used in children and clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Select,
+    Table,
+    Update,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from psched.backends.common.rows import milliseconds, read_failure, read_overdue, storable
+from psched.backends.sql.base import now_ms
+from psched.backends.sql.database import Database
+from psched.backends.sql.once import cached_on_class
+from psched.model import Claim
+from psched.store import Also
+from psched.store.alerts import Overdue, UnreportedFailure
+
+
+class RdbOverdueAlerts:
+    """`Alarms` on a table of schedules."""
+
+    def __init__(self, database: Database, table: Table) -> None:
+        self._database = database
+        self._write_statements(table)
+
+    @cached_on_class
+    def _write_statements(self, table: Table) -> None:
+        c = table.c
+        is_late = c.alert_at <= now_ms()
+        occurrence = func.coalesce(c.regular_time, c.next_time)
+        is_untold = or_(c.alerted.is_(None), c.alerted != occurrence)
+        is_free = or_(c.ringing_until.is_(None), c.ringing_until <= now_ms())
+        this = (c.key == bindparam("of_key"), occurrence == bindparam("of_time"))
+        told = (c.key, c.type, occurrence.label("next_time"), c.delay_ms, c.status, c.attempts, c.node, c.last_error)
+        found = (
+            select(*told, now_ms().label("now")).where(is_late).order_by(c.alert_at, c.key).limit(bindparam("limit"))
+        )
+        self._overdue = found
+        self._untold = found.where(is_untold, is_free)
+        until = now_ms() + bindparam("span", type_=BigInteger)
+        self._claim = update(table).where(*this, is_late, is_untold, is_free).values(ringing_until=until)
+        self._told = update(table).where(*this).values(alerted=occurrence, ringing_until=None)
+
+    def overdue(self, limit: int) -> list[Overdue]:
+        """Return up to `limit` occurrences that are overdue, those longest overdue first."""
+        return self._read(self._overdue, limit)
+
+    def untold(self, limit: int) -> list[Overdue]:
+        """Return up to `limit` overdue occurrences that nobody has told of, and nobody is telling of."""
+        return self._read(self._untold, limit)
+
+    def claim(self, overdue: Overdue, seconds: float) -> bool:
+        """Take it upon oneself to tell of an occurrence; a claim without an answer runs out."""
+        return self._write(self._claim, overdue, span=round(seconds * 1000))
+
+    def told(self, overdue: Overdue) -> None:
+        """Enter that somebody was told of the occurrence."""
+        self._write(self._told, overdue)
+
+    def _read(self, statement: Select[Any], limit: int) -> list[Overdue]:
+        rows = self._database.run(
+            lambda connection, _: connection.execute(statement, {"limit": limit}).mappings().all()
+        )
+        return [read_overdue(row) for row in rows]
+
+    def _write(self, statement: Update, overdue: Overdue, **values: int) -> bool:
+        which = {"of_key": overdue.key, "of_time": milliseconds(overdue.scheduled_time)}
+        return self._database.run(
+            lambda connection, _: connection.execute(statement, {**which, **values}).rowcount == 1
+        )
+
+
+_RIVALS = 20
+"""How many failures are read, of which other callers may claim some first."""
+
+
+class RdbFailures:
+    """`Failures` in a table beside that of the rows, and what writes it."""
+
+    def __init__(self, database: Database, table: Table, holder: str) -> None:
+        self._database = database
+        self._holder = holder
+        self._write_statements(table)
+
+    @cached_on_class
+    def _write_statements(self, table: Table) -> None:
+        c = table.c
+        self._insert = insert(table).values(failed=now_ms())
+        this = c.key == bindparam("of_key"), c.scheduled_time == bindparam("of_time"), c.fence == bindparam("of_fence")
+        free = c.telling_until <= now_ms()
+        self._free = select(*c).where(free).order_by(c.telling_until, c.key).limit(_RIVALS)
+        until = now_ms() + bindparam("span", type_=BigInteger)
+        self._claim = update(table).where(*this, free).values(telling_until=until)
+        self._told = delete(table).where(*this)
+
+    def entering(self, claim: Claim, error: str | None, also: Also | None = None) -> Also:
+        """Return what enters the failure of a claimed run, in one with its end, after `also`."""
+        row = claim.row
+        values = {
+            "key": row.key,
+            "scheduled_time": milliseconds(row.scheduled_time),
+            "fence": claim.lease.fence,
+            "type": row.type,
+            "attempts": row.attempts,
+            "error": storable(error),
+            "node": self._holder,
+        }
+
+        def work(connection: Connection) -> None:
+            if also is not None:
+                also(connection)
+            connection.execute(self._insert, values)
+
+        return work
+
+    def claim(self, seconds: float) -> UnreportedFailure | None:
+        """Return a failure that no other caller gets for so many seconds, or None."""
+        found = self._database.run(lambda connection, _: connection.execute(self._free).mappings().all())
+        span = round(seconds * 1000)
+        return next((one for one in map(read_failure, found) if self._write(self._claim, one, span=span)), None)
+
+    def told(self, failure: UnreportedFailure) -> None:
+        """Forget a failure."""
+        self._write(self._told, failure)
+
+    def _write(self, statement: Any, failure: UnreportedFailure, **values: int) -> bool:
+        which = {
+            "of_key": failure.key,
+            "of_time": milliseconds(failure.scheduled_time),
+            "of_fence": failure.fence,
+        }
+        return self._database.run(
+            lambda connection, _: bool(connection.execute(statement, {**which, **values}).rowcount == 1)
+        )

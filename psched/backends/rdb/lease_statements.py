@@ -1,0 +1,378 @@
+"""The SQL of leases, built once per table; each statement reads the database's clock within itself. Any process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    ColumnElement,
+    FromClause,
+    Integer,
+    Select,
+    String,
+    Table,
+    Update,
+    and_,
+    bindparam,
+    case,
+    cast,
+    column,
+    func,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    tuple_,
+    union_all,
+    update,
+)
+
+from psched.backends.common.lease_history import MOST_CHARACTERS, RELEASED, RETRIED
+from psched.backends.common.rows import AHEAD, AHEAD_AGAIN, EXPIRED, RUNNING, WAITING
+from psched.backends.rdb.schema import by_type
+from psched.backends.sql.base import Dialect, ExactText, LongText, larger_of, now_ms, now_once
+from psched.backends.sql.bulk_statement import BulkUpdate, Told, rows_in
+from psched.payload import MAX_BATCH_SIZE
+
+_LONGEST_BACKOFF = 30
+"""Doublings of the wait after crashes: beyond that a shift would overflow, and any cap is reached."""
+
+GIVEN_LEASE = {"key": ExactText(255), "fence": BigInteger(), "claim": BigInteger()}
+"""What is given of a lease, where many are ended at once."""
+
+_GIVEN_RETRY = {
+    **GIVEN_LEASE,
+    "wait": BigInteger(),
+    "error": LongText(),
+    "version": BigInteger(),
+    "uncounted": Integer(),
+}
+
+
+def constant(value: str | int) -> ColumnElement[Any]:
+    """Return a word or a number that stands in the statement itself: no parameter that is sent again at each call."""
+    return literal_column(f"'{value}'", String) if isinstance(value, str) else literal_column(str(value), BigInteger)
+
+
+def one_more(column: ColumnElement[int], most: int = 2**31 - 1) -> ColumnElement[int]:
+    """Return `column` + 1, but never more than `most`: a row at its end must not fail the statement of all others."""
+    return case((column < literal_column(str(most)), column + literal_column("1")), else_=column)
+
+
+def sized_of(table: Table) -> ColumnElement[int]:
+    """Return how many bytes a row's data has, as `size`; a size that psched would not write counts as a whole batch."""
+    size = table.c.size
+    is_usual = size.between(literal_column("0"), literal_column(str(MAX_BATCH_SIZE)))
+    return case((is_usual, size), else_=literal_column(str(MAX_BATCH_SIZE))).label("size")
+
+
+_NOW = now_ms()
+"""The clock of a statement on one row; those on many take `now_once`."""
+
+
+def after(name: str, now: ColumnElement[int] = _NOW) -> ColumnElement[int]:
+    """Return the time `name` (a parameter, in milliseconds) from now."""
+    return now + bindparam(name, type_=BigInteger)
+
+
+def next_fence(table: Table, now: ColumnElement[int] = _NOW) -> ColumnElement[int]:
+    """Return the fence of the next lease: larger than the one before, and no smaller than the clock in milliseconds.
+
+    After a failover that lost acquires the clock alone keeps it from being one that a lost acquire was given.
+    """
+    return larger_of(one_more(table.c.fence, 2**63 - 1), now)
+
+
+def begun_attempts(table: Table) -> ColumnElement[int]:
+    """Return the attempts of a row that is acquired now: one more, unless its last lease ended before its run began."""
+    return case((_is_unbegun(table), table.c.attempts), else_=one_more(table.c.attempts))
+
+
+def expired(table: Table) -> dict[str, Any]:
+    """Return the columns of a row that was running and waits now, its lease having ended by itself."""
+    c = table.c
+    attempts = case((_is_unbegun(table), c.attempts - literal_column("1")), else_=c.attempts)
+    return {"attempts": attempts, "taken_ahead": EXPIRED}
+
+
+def _is_unbegun(table: Table) -> ColumnElement[bool]:
+    """Return the condition that a row has a lease, ended or not, under which no run is recorded as begun."""
+    c = table.c
+    return and_(
+        c.status == constant(RUNNING), c.taken_ahead.in_([literal_column(str(AHEAD)), literal_column(str(AHEAD_AGAIN))])
+    )
+
+
+def _ahead(table: Table) -> ColumnElement[int]:
+    """Return `taken_ahead` of a row that is acquired now; :ahead is 1 when that is ahead of its run, else 0."""
+    ahead = bindparam("ahead", type_=Integer)
+    has_expired = or_(table.c.status == constant(RUNNING), table.c.taken_ahead == literal_column(str(EXPIRED)))
+    return case((has_expired, ahead * literal_column(str(AHEAD_AGAIN))), else_=ahead)
+
+
+def held_by(table: Table, holder: ColumnElement[str]) -> ColumnElement[bool]:
+    """Return the condition that the row is held by `holder`, written so that no index of holders is used for it.
+
+    The key finds the row. A planner whose statistics are of an idle table would rather read all that `holder` holds.
+    """
+    return func.coalesce(table.c.holder, literal_column("''")) == holder
+
+
+@dataclass(frozen=True, slots=True)
+class TypesShape:
+    """What a statement depends on of the types that limit it: how many they are, and whether each is read `apart`."""
+
+    count: int
+    apart: bool
+
+
+def in_no_index(text: ColumnElement[str]) -> ColumnElement[str]:
+    """Return a text column written so that no index on it is used: the rows are to be read in another order."""
+    return text.concat(literal_column("''"))
+
+
+Outcome = str | ColumnElement[str]
+"""How a lease ends: a word, or what is told of it."""
+
+
+def type_parameters(type_: ColumnElement[str], types: TypesShape) -> list[BindParameter[str]]:
+    """Return :type_0, :type_1, and so on, for the types that are looked for."""
+    return [bindparam(f"type_{number}", type_=type_.type) for number in range(types.count)]
+
+
+def among_types(dialect: type[Dialect], type_: ColumnElement[str], types: TypesShape) -> ColumnElement[bool]:
+    """Return the condition that the column `type_` is one of the types looked for, by no index.
+
+    They are told in one parameter, but for MariaDB and MySQL, whose planners would join it: there in one for each.
+    """
+    if dialect.groups_by_index:
+        return in_no_index(type_).in_(type_parameters(type_, types))
+    return dialect.among(in_no_index(type_), select(_given_types(type_).c.given_type))
+
+
+def _given_types(type_: ColumnElement[str]) -> FromClause:
+    """Return :types, an `as_parameter`, as what a statement selects from."""
+    return rows_in("types", [column("given_type", type_.type)])
+
+
+class LeaseStatements:
+    """The statements on one table with leases. Parameters stand in the statements as `:name`.
+
+    MariaDB and MySQL assign from left to right and read what was assigned, hence the `ordered_values`: what is read
+    (`due`, `crashes`, `status`) comes before it is written.
+    """
+
+    def __init__(self, dialect: type[Dialect], table: Table, *scope: ColumnElement[bool]) -> None:
+        """`scope`: conditions that limit what is due, in the order of an index that goes on with due and key."""
+        self._dialect = dialect
+        self._table = table
+        self._scope = scope
+        told = [name for name in ("cancel_requested", "paused_from", "paused_until") if name in table.c]
+        self._lease = [table.c[name] for name in ("key", "fence", "due", "claim", "nonce", *told)]
+        self._ended = {"status": constant(WAITING), "holder": null(), "updated": now_ms()}
+        self._is_running = table.c.status == constant(RUNNING)
+        self._holder = bindparam("lease_holder", type_=table.c.holder.type)
+        self.under_lease = (
+            table.c.key == bindparam("lease_key"),
+            table.c.fence == bindparam("lease_fence"),
+            table.c.claim == bindparam("lease_claim"),
+            held_by(table, self._holder),
+            self._is_running,
+        )
+        self.claimed = [table.c[name] for name in table.info["claimed"]]
+        self.read = select(*table.c).where(table.c.key == bindparam("lease_key"))
+        seen = ("key", "fence", "claim", "nonce", "status", "holder", "node", "endings")
+        self.seen = select(*(table.c[name] for name in seen)).where(table.c.key.in_(bindparam("keys", expanding=True)))
+        self.release = self._releasing()
+        self.retry = self._retrying()
+        self.retry_many = BulkUpdate(_GIVEN_RETRY, self._retrying_given)
+        self.extend = self._extending()
+        self.extend_begun = self._extending(taken_ahead=0)
+        self.held = self._holding()
+        self.undo = self._undoing()
+        self.give_back = self._giving_back()
+
+    def settling(self, outcome: Outcome, *conditions: ColumnElement[bool], **values: Any) -> Update:
+        """Return the UPDATE that ends a lease with `outcome` and writes `values`, if `conditions` hold.
+
+        The lease is :lease_key, :lease_fence, :lease_claim and :lease_holder.
+        """
+        ending = {**self._ended, "endings": self._endings(outcome)}
+        return update(self._table).where(*self.under_lease, *conditions).values({**ending, **values})
+
+    def settling_many(self, outcome: Outcome, **values: Any) -> BulkUpdate:
+        """Return the UPDATE that ends all given leases of :lease_holder with `outcome` and writes `values`."""
+        return BulkUpdate(GIVEN_LEASE, lambda given: self.settling_given(given, outcome, **values))
+
+    def settling_given(self, given: Told, outcome: Outcome, *conditions: ColumnElement[bool], **values: Any) -> Update:
+        """Return the UPDATE that ends the given leases of :lease_holder and writes `values`, on `conditions`."""
+        c = self._table.c
+        lease = (c.key == given["key"], c.fence == given["fence"], c.claim == given["claim"])
+        ours = (*lease, held_by(self._table, self._holder), self._is_running)
+        ending = {**self._ended, "updated": now_once(), "endings": self._endings(outcome)}
+        return update(self._table).where(*ours, *conditions).values({**ending, **values})
+
+    def _endings(self, outcome: Outcome) -> ColumnElement[str]:
+        """Return what a row is to keep of its last leases when its present one ends; see `backends.lease_endings`."""
+        c = self._table.c
+        between, end = constant(":"), constant(";")
+        named = constant(outcome) if isinstance(outcome, str) else outcome
+        lease = cast(c.fence, String) + between + cast(c.claim, String) + between + named + end
+        return func.substr(lease + c.endings, constant(1), constant(MOST_CHARACTERS))
+
+    def due(self, types: TypesShape | None, locked: bool) -> Select[Any]:
+        """Return the keys that are due, earliest first, at most :limit; of the types :type_0, :type_1, … if limited.
+
+        `apart`: each type is read by its own index range, so that rows of other types that are due are not read.
+        Otherwise rows are read in the order of their due times whatever their types, and those of others left out:
+        that costs no more than without types where there are few others.
+        """
+        return self._due_of_types(types, locked)
+
+    def _due_of_types(self, types: TypesShape | None, locked: bool, *more: ColumnElement[Any]) -> Select[Any]:
+        if types is None:
+            return self._due(locked, more)
+        c = self._table.c
+        if not types.apart:
+            return self._due(locked, more, among_types(self._dialect, c.type, types))
+        each = type_parameters(c.type, types)
+        parts = [by_type(self._due(locked, more, c.type == type_), self._table) for type_ in each]
+        if types.count == 1:
+            return parts[0]
+        together = union_all(*(select(part.subquery()) for part in parts)).subquery()
+        return select(*together.c).order_by(together.c.due, together.c.key).limit(bindparam("limit"))
+
+    def due_within(self, types: TypesShape | None, locked: bool) -> Select[Any]:
+        """Return those of `due` whose data together has at most :budget bytes, and the first :least in any case.
+
+        The rows are added up in the order in which they are read, which is that of their due times: to sort them once
+        more for that would cost a temporary table, and no row is due later for it.
+        """
+        rows = self._due_of_types(types, locked, sized_of(self._table)).subquery()
+        total = func.sum(rows.c.size).over(rows=(None, 0)).label("total")
+        place = func.count().over(rows=(None, 0)).label("place")
+        summed = select(rows.c.key, rows.c.due, rows.c.size, total, place).subquery()
+        fits = or_(summed.c.total <= bindparam("budget", type_=BigInteger), summed.c.place <= bindparam("least"))
+        return select(summed.c.key, summed.c.due).where(fits)
+
+    def due_sized(self, types: TypesShape | None) -> Select[Any]:
+        """Return what `due` does, not locked, with the size of each row's data."""
+        return self._due_of_types(types, False, sized_of(self._table))
+
+    def heads(self) -> Select[Any]:
+        """Return those of :types (an `as_parameter`) that have a row due, with the earliest due time of each."""
+        c = self._table.c
+        given = _given_types(c.type)
+        first = by_type(select(c.due), self._table).where(*self._scope, c.type == given.c.given_type, c.due <= now_ms())
+        head = first.order_by(c.due, c.key).limit(1).correlate(given).scalar_subquery().label("head")
+        heads = select(given.c.given_type, head).subquery()
+        return select(*heads.c).where(heads.c.head.is_not(None)).order_by(heads.c.head)
+
+    def claim(self, *conditions: ColumnElement[bool], now: ColumnElement[int] = _NOW) -> Update:
+        """Return the UPDATE that leases the due rows that meet `conditions` for :alive to :claimer.
+
+        It is numbered :claim_number. :ahead is 1 when the runs begin later, and their leases are extended then.
+        """
+        c = self._table.c
+        return (
+            update(self._table)
+            .where(*conditions, c.due <= now)
+            .ordered_values(
+                (c.ready, c.due),
+                (c.due, after("alive", now)),
+                (c.attempts, begun_attempts(self._table)),
+                (c.taken_ahead, _ahead(self._table)),
+                (c.status, constant(RUNNING)),
+                (c.fence, next_fence(self._table, now)),
+                (c.claim, bindparam("claim_number")),
+                (c.holder, bindparam("claimer")),
+                (c.node, bindparam("claimer")),
+                (c.updated, now),
+            )
+        )
+
+    def _due(self, locked: bool, more: Sequence[ColumnElement[Any]], *conditions: ColumnElement[bool]) -> Select[Any]:
+        c = self._table.c
+        due = select(c.key, c.due, *more).where(*self._scope, *conditions, c.due <= now_ms()).order_by(c.due, c.key)
+        limited = due.limit(bindparam("limit"))
+        return limited.with_for_update(skip_locked=True) if locked else limited
+
+    def _releasing(self) -> Update:
+        return self.settling(RELEASED, due=now_ms(), attempts=self._table.c.attempts - 1)
+
+    def _retrying(self) -> Update:
+        c = self._table.c
+        kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
+        counted = c.attempts - bindparam("uncounted", type_=c.attempts.type)
+        due = self._unless_changed(bindparam("seen_version", type_=BigInteger), after("wait"), now_ms())
+        return self.settling(RETRIED, due=due, last_error=kept, attempts=counted, crashes=constant(0))
+
+    def _retrying_given(self, given: Told) -> Update:
+        kept = func.coalesce(given["error"], self._table.c.last_error)
+        due = self._unless_changed(given["version"], now_once() + given["wait"], now_once())
+        counted = self._table.c.attempts - given["uncounted"]
+        return self.settling_given(given, RETRIED, due=due, last_error=kept, attempts=counted, crashes=constant(0))
+
+    def _unless_changed(
+        self, version: ColumnElement[int], due: ColumnElement[int], now: ColumnElement[int]
+    ) -> ColumnElement[int]:
+        """Return `due`, but `now` for a row whose definition has another `version` (NULL: any)."""
+        if "version" not in self._table.c:
+            return due
+        is_other = self._table.c.version != version  # NULL, and so no such case, when any will do
+        return case((is_other, now), else_=due)
+
+    def _extending(self, **values: Any) -> Update:
+        """Renew the :leases of :lease_holder and write `values`; :keys are their keys again, which find the rows."""
+        c = self._table.c
+        ours = (
+            c.key.in_(bindparam("keys", expanding=True)),
+            self._is_running,
+            held_by(self._table, self._holder),
+            tuple_(c.key, c.fence, c.claim).in_(bindparam("leases", expanding=True)),
+        )
+        extend = update(self._table).where(*ours).values(due=after("alive"), updated=now_ms(), **values)
+        return extend.returning(*self._lease) if self._dialect.returning else extend
+
+    def _holding(self) -> Select[Any]:
+        c = self._table.c
+        of_keys = c.key.in_(bindparam("keys", expanding=True))
+        return select(*self._lease).where(of_keys, held_by(self._table, self._holder), self._is_running)
+
+    def _undoing(self) -> Update:
+        """Make rows as they were before the acquires numbered :claims of :claimer, whose answers were lost."""
+        c = self._table.c
+        lost = (
+            c.holder == bindparam("claimer"),
+            c.claim.in_(bindparam("claims", expanding=True)),
+            self._is_running,
+        )
+        return update(self._table).where(*lost).values(due=c.ready, attempts=c.attempts - 1, **self._ended)
+
+    def _giving_back(self) -> Update:
+        """Give back what :dead leases. The fence grows, so that whoever still has the lease finds it lost."""
+        c = self._table.c
+        suspect = c.key.in_(bindparam("suspects", expanding=True))
+        longest = bindparam("longest", type_=BigInteger)
+        doublings = case((c.crashes < _LONGEST_BACKOFF, c.crashes), else_=_LONGEST_BACKOFF)
+        backoff = literal(1000, BigInteger).bitwise_lshift(doublings)
+        wait = case((backoff < longest, backoff), else_=longest)
+        return (
+            update(self._table)
+            .where(c.holder == bindparam("dead"), self._is_running)
+            .ordered_values(
+                (c.due, now_ms() + case((suspect, wait), else_=0)),
+                (c.attempts, c.attempts - case((suspect, 0), else_=1)),
+                (c.crashes, case((suspect, one_more(c.crashes)), else_=c.crashes)),
+                (c.last_error, case((suspect, bindparam("error", type_=c.last_error.type)), else_=c.last_error)),
+                (c.fence, next_fence(self._table)),
+                (c.status, constant(WAITING)),
+                (c.holder, None),
+                (c.updated, now_ms()),
+            )
+        )

@@ -1,0 +1,88 @@
+"""The table `psched_nodes`: which workers are alive, and what they route. Used in children and clients."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, bindparam, delete, select, update
+
+from psched.backends.sql.base import ExactText, LongText, now_ms
+from psched.backends.sql.database import Database
+from psched.backends.sql.once import cached, cached_on_class
+from psched.store.node_registry import ALIVE, Node, read_node
+
+_FORGOTTEN = 86_400_000
+"""Milliseconds after its last sign when a node that did not withdraw is removed."""
+
+
+def nodes_table(metadata: MetaData) -> Table:
+    """Return the table of the nodes that work on any table of this database; `seen` is in unix milliseconds."""
+    return Table(
+        "psched_nodes",
+        metadata,
+        Column("node", ExactText(255), primary_key=True),
+        Column("table_name", ExactText(64), primary_key=True),
+        Column("section", ExactText(64), nullable=False),
+        Column("types", LongText, nullable=False),
+        Column("seen", BigInteger, nullable=False),
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+    )
+
+
+def shared_nodes_table() -> Table:
+    """Return this table, which all stores of a process have in common."""
+    return cached(_made)
+
+
+def _made() -> Table:
+    return nodes_table(MetaData())
+
+
+class RdbNodes:
+    """`Nodes` of one table of rows."""
+
+    def __init__(self, database: Database, table: str) -> None:
+        """`table`: the name of the table of the rows."""
+        self._database = database
+        self._table_name = table
+        self._write_statements(shared_nodes_table())
+
+    @cached_on_class
+    def _write_statements(self, nodes: Table) -> None:
+        c = nodes.c
+        self._nodes = nodes
+        own = (c.node == bindparam("own_node"), c.table_name == bindparam("of_table"))
+        told = {"section": bindparam("told_section"), "types": bindparam("told_types"), "seen": now_ms()}
+        self._renew = update(nodes).where(*own).values(told)
+        self._withdraw = delete(nodes).where(*own)
+        self._forget = delete(nodes).where(c.seen < now_ms() - _FORGOTTEN)
+        of_table = c.table_name == bindparam("of_table")
+        age = (now_ms() - c.seen).label("age")
+        alive = select(c.node, c.section, c.types, age).where(of_table, c.seen >= now_ms() - round(ALIVE * 1000))
+        self._alive = alive.order_by(c.node)
+
+    def announce(self, name: str, section: str, types: str) -> None:
+        """Record that a node is alive."""
+        values = {**self._own(name), "told_section": section, "told_types": types}
+
+        def work(connection: Connection, _: bool) -> None:
+            if connection.execute(self._renew, values).rowcount:
+                return
+            connection.execute(self._forget)
+            row = {"node": name, "table_name": self._table_name, "section": section, "types": types, "seen": now_ms()}
+            self._database.dialect.insert_one(connection, self._nodes, row)
+
+        self._database.run(work)
+
+    def withdraw(self, name: str) -> None:
+        """Remove a node."""
+        self._database.run(lambda connection, _: connection.execute(self._withdraw, self._own(name)).rowcount)
+
+    def alive(self) -> list[Node]:
+        """Return the nodes that are alive."""
+        values = {"of_table": self._table_name}
+        rows = self._database.run(lambda connection, _: connection.execute(self._alive, values).all())
+        found = (read_node(row.node, row.section, row.types, row.age / 1000) for row in rows)
+        return [node for node in found if node is not None]
+
+    def _own(self, name: str) -> dict[str, str]:
+        return {"own_node": name, "of_table": self._table_name}

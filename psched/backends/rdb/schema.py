@@ -1,0 +1,363 @@
+"""The indexes of who holds what and of a queue's users, where an index can leave rows out and where it cannot.
+
+Children and clients.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ColumnElement,
+    Computed,
+    Index,
+    Integer,
+    MetaData,
+    Select,
+    String,
+    Table,
+    literal_column,
+    text,
+)
+
+from psched.backends.common.lease_history import MOST_CHARACTERS
+from psched.backends.common.rows import (
+    CLAIMED_OF_SCHEDULE,
+    CLAIMED_OF_TASK,
+    WAITING,
+)
+from psched.backends.common.tables import checked_name
+from psched.backends.sql.base import ExactText, LongText
+
+
+class OfUsers(NamedTuple):
+    """What indexes have of tasks with a user; NULL for those without, unless an index can leave these out."""
+
+    band: ColumnElement[Any]
+    due: ColumnElement[Any]
+    holder: ColumnElement[Any]
+
+
+def of_users(queue: Table) -> OfUsers:
+    """Return the columns by which tasks with a user are found."""
+    c = queue.c
+    return OfUsers(c.user_band, c.user_due, c.user_holder) if "user_due" in c else OfUsers(c.band, c.due, c.holder)
+
+
+def has_user(queue: Table) -> ColumnElement[bool]:
+    """Return the condition that a row is in the indexes of users; a parameter would not show that it is."""
+    return queue.c.user_name > literal_column("''")
+
+
+def has_user_and_type(queue: Table) -> ColumnElement[bool]:
+    """Return the condition that a row is in the index of users by type.
+
+    It says the same as `has_user` in other words, so that the index of users is not taken for a query by type. Say
+    the user's name by a subquery then: PostgreSQL concludes from a name that is told that it is not empty.
+    """
+    return queue.c.user_name != literal_column("''")
+
+
+def by_type(rows: Select[Any], table: Table) -> Select[Any]:
+    """Return a SELECT of rows of one type that is read by the index on type.
+
+    MariaDB and MySQL take the index of all types where most rows are of this type, and so read what is due of others.
+    """
+    force = f"FORCE INDEX ({table.name}_type_due)"
+    return rows.with_hint(table, force, "mysql").with_hint(table, force, "mariadb")
+
+
+def index_some(queue: Table) -> None:
+    """Add the indexes that leave out what they are not asked for."""
+    c, name = queue.c, queue.name
+    retired = text("purge_at IS NOT NULL")
+    typed = text("band IS NOT NULL AND user_name <> ''")
+    waits, runs = text("band IS NOT NULL AND user_name > ''"), text("holder IS NOT NULL AND user_name > ''")
+    Index(f"{name}_user_due", c.band, c.user_name, c.due, c.key, postgresql_where=waits, sqlite_where=waits)
+    Index(
+        f"{name}_type_user_due", c.type, c.band, c.user_name, c.due, c.key, postgresql_where=typed, sqlite_where=typed
+    )
+    Index(f"{name}_user_run", c.user_name, c.holder, postgresql_where=runs, sqlite_where=runs)
+    Index(f"{name}_purge", c.purge_at, postgresql_where=retired, sqlite_where=retired)
+    index_holders(queue)
+
+
+def index_all(queue: Table) -> None:
+    """Add the columns of `OfUsers` and the indexes: those of users, and one of what is held or kept."""
+    name = queue.name
+    for column in (queue.c.band, queue.c.due, queue.c.holder):
+        made = Computed(f"CASE WHEN user_name > '' THEN {column.name} END", persisted=True)
+        queue.append_column(Column(f"user_{column.name}", column.type, made))
+    c, users = queue.c, of_users(queue)
+    Index(f"{name}_of_user_due", users.band, c.user_name, users.due, c.key)
+    Index(f"{name}_of_type_user_due", c.type, users.band, c.user_name, users.due, c.key)
+    Index(f"{name}_of_user_run", c.user_name, users.holder)
+    Index(f"{name}_held", c.holder, c.purge_at, c.claim)
+
+
+def index_holders(table: Table) -> None:
+    """Add the index of who holds what."""
+    held = text("holder IS NOT NULL")
+    Index(f"{table.name}_holder", table.c.holder, postgresql_where=held, sqlite_where=held)
+
+
+USER_BAND = 1000
+"""What sets the bands of tasks with a user apart; more than twice any priority."""
+
+
+def schedules_table(metadata: MetaData, name: str) -> Table:
+    """Return the table of schedules. Raises ConfigError for a name that is no plain identifier.
+
+    `version` counts the changes of the definition; `last_time` is the regular occurrence that was settled last, `extra`
+    the last one that `run_now` asked for. While `next_time` is that of an extra run, `regular_time` is the regular
+    occurrence that comes after it, due at `regular_due`. `paused_from` and `paused_until` (NULL: it lasts) are the last
+    pause, `earlier_pauses` those before it that may have occurrences still to be skipped, as `<from>-<until>` with
+    spaces between them; `extra_waits` is 1 when what `run_now` asked for waits for the end of the pause. Of the alarm:
+    `alert_at` is when the next regular occurrence is too late (NULL for never), `alerted` the last occurrence that was
+    told, `ringing_until` the end of the claim of the node that is telling.
+    `failing` is when `next_time` was to run, NULL unless an attempt of it has failed: an index that a schedule without
+    failures never writes to.
+    """
+    table = _leased_table(
+        metadata,
+        name,
+        CLAIMED_OF_SCHEDULE,
+        Column("cron", ExactText(255), nullable=False),
+        Column("timezone", ExactText(255), nullable=False),
+        Column("delay_ms", BigInteger, nullable=False),
+        Column("next_time", BigInteger, nullable=False),
+        Column("due", BigInteger, nullable=False),
+        Column("version", BigInteger, nullable=False, server_default="0"),
+        Column("last_time", BigInteger),
+        Column("extra", BigInteger),
+        Column("regular_time", BigInteger),
+        Column("regular_due", BigInteger),
+        Column("catch_up", String(8), nullable=False, server_default="all"),
+        Column("max_lateness_ms", BigInteger),
+        Column("alert_after_ms", BigInteger),
+        Column("max_attempts", Integer),
+        Column("alert_at", BigInteger),
+        Column("alerted", BigInteger),
+        Column("ringing_until", BigInteger),
+        Column("paused_from", BigInteger),
+        Column("paused_until", BigInteger),
+        Column("earlier_pauses", LongText),
+        Column("extra_waits", Integer),
+    )
+    failed = "attempts > CASE WHEN status = 'running' THEN 1 ELSE 0 END"
+    made = Computed(f"CASE WHEN {failed} THEN next_time + delay_ms END", persisted=True)
+    table.append_column(Column("failing", BigInteger, made))
+    c = table.c
+    watched, failing = text("alert_at IS NOT NULL"), text("failing IS NOT NULL")
+    Index(f"{name}_due", c.due, c.key)
+    Index(f"{name}_type_due", c.type, c.due, c.key)
+    index_holders(table)
+    Index(f"{name}_alert", c.alert_at, c.key, postgresql_where=watched, sqlite_where=watched)
+    Index(f"{name}_failing", c.failing, c.key, postgresql_where=failing, sqlite_where=failing)
+    return table
+
+
+def ledger_table(metadata: MetaData, schedules: str) -> Table:
+    """Return the table of what was settled.
+
+    Its primary key has the occurrences of a schedule together. `extra` is 1 for a run besides those. `trouble` is 1
+    when not all went well, so that failures are found by the index that finds what is old.
+    """
+    table = Table(
+        f"{checked_name(schedules)}_ledger",
+        metadata,
+        Column("key", ExactText(255), primary_key=True),
+        Column("scheduled_time", BigInteger, primary_key=True),
+        Column("fence", BigInteger, primary_key=True),
+        Column("version", BigInteger, nullable=False),
+        Column("outcome", String(16), nullable=False),
+        Column("detail", LongText),
+        Column("last_time", BigInteger),
+        Column("occurrences", Integer),
+        Column("extra", Integer, nullable=False, server_default="0"),
+        Column("previous", BigInteger),
+        Column("attempts", Integer, nullable=False),
+        Column("trouble", Integer, nullable=False),
+        Column("node", ExactText(255)),
+        Column("started", BigInteger),
+        Column("ended", BigInteger, nullable=False),
+        Column("error", LongText),
+        Column("reckoning", String(64), nullable=False),
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+    )
+    c = table.c
+    Index(f"{table.name}_ended", c.trouble, c.ended, c.key, c.scheduled_time, c.fence)
+    return table
+
+
+def changes_table(metadata: MetaData, schedules: str) -> Table:
+    """Return the table of the changes of definitions, one row for each version of a schedule.
+
+    `number` is that of the call that made the change, by which it is known again when its answer was lost.
+    `paused_from` and `paused_until` are the schedule's last pause then.
+    """
+    return Table(
+        f"{checked_name(schedules)}_changes",
+        metadata,
+        Column("key", ExactText(255), primary_key=True),
+        Column("version", BigInteger, primary_key=True),
+        Column("changed", BigInteger, nullable=False),
+        Column("action", String(16), nullable=False),
+        Column("node", ExactText(255)),
+        Column("type", ExactText(255), nullable=False),
+        Column("cron", ExactText(255), nullable=False),
+        Column("timezone", ExactText(255), nullable=False),
+        Column("delay_ms", BigInteger, nullable=False),
+        Column("catch_up", String(8), nullable=False),
+        Column("max_lateness_ms", BigInteger),
+        Column("alert_after_ms", BigInteger),
+        Column("max_attempts", Integer),
+        Column("pending", BigInteger),
+        Column("first_time", BigInteger, nullable=False),
+        Column("due", BigInteger, nullable=False),
+        Column("reckoning", String(64)),
+        Column("number", BigInteger),
+        Column("paused_from", BigInteger),
+        Column("paused_until", BigInteger),
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+    )
+
+
+def failures_table(metadata: MetaData, name: str) -> Table:
+    """Return the table of runs that have failed for good, and nobody was told of, beside a table of rows.
+
+    `telling_until` is the end of the claim of the node that is telling of it. The table is empty but for that.
+    """
+    table = Table(
+        f"{checked_name(name)}_failures",
+        metadata,
+        Column("key", ExactText(255), primary_key=True),
+        Column("scheduled_time", BigInteger, primary_key=True),
+        Column("fence", BigInteger, primary_key=True),
+        Column("type", ExactText(255), nullable=False),
+        Column("attempts", Integer, nullable=False),
+        Column("error", LongText),
+        Column("node", ExactText(255), nullable=False),
+        Column("failed", BigInteger, nullable=False),
+        Column("telling_until", BigInteger, nullable=False, server_default="0"),
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+    )
+    Index(f"{table.name}_telling", table.c.telling_until, table.c.key)
+    return table
+
+
+def queue_table(metadata: MetaData, name: str, partial_indexes: bool) -> Table:
+    """Return the table of queue tasks. Raises ConfigError for a name that is no plain identifier.
+
+    `band` (see `band_of`) is NULL once a task is retired, as is `due`; `purge_at` is NULL until then. `user_name` is
+    empty for a task without user. The indexes serve these questions: what is due in a band; what is due of one user in
+    a band, and of a type besides; how many tasks of a user are running; what is due of a type; whose retention is over;
+    who holds what.
+
+    Each index that has a task costs it several writes. `partial_indexes`: tasks without user can be left out of those
+    of users. Else these have columns of their own (`OfUsers`), which stay as they are for such a task whatever it does.
+    """
+    table = _leased_table(
+        metadata,
+        name,
+        CLAIMED_OF_TASK,
+        Column("run_at", BigInteger, nullable=False),
+        Column("due", BigInteger),
+        Column("user_name", ExactText(255), nullable=False, server_default=""),
+        Column("max_running", Integer),
+        Column("priority", Integer, nullable=False, server_default="0"),
+        Column("band", Integer),
+        Column("max_attempts", Integer),
+        Column("cancel_requested", Integer, nullable=False, server_default="0"),
+        Column("finished_at", BigInteger),
+        Column("purge_at", BigInteger),
+        CheckConstraint("(due IS NULL) = (status <> 'waiting' AND status <> 'running')", name=f"{name}_has_due"),
+        CheckConstraint("(due IS NULL) = (band IS NULL)", name=f"{name}_has_band"),
+        CheckConstraint(
+            f"band = priority + CASE WHEN user_name > '' THEN {USER_BAND} ELSE 0 END", name=f"{name}_right_band"
+        ),
+        CheckConstraint("purge_at IS NULL OR due IS NULL", name=f"{name}_no_purge"),
+        CheckConstraint("max_running >= 1", name=f"{name}_max_running"),
+        CheckConstraint("typeof(user_name) = 'text'", name=f"{name}_user").ddl_if(dialect="sqlite"),
+    )
+    c = table.c
+    in_band = text("band IS NOT NULL")
+    Index(f"{name}_due", c.band, c.due, c.key, postgresql_where=in_band, sqlite_where=in_band)
+    Index(f"{name}_type_due", c.type, c.band, c.due, c.key, postgresql_where=in_band, sqlite_where=in_band)
+    (index_some if partial_indexes else index_all)(table)
+    return table
+
+
+def users_table(metadata: MetaData, queue: str) -> Table:
+    """Return the table of a queue's users: a row to be changed, and so locked, by whoever claims tasks of one."""
+    return Table(
+        f"{checked_name(queue)}_users",
+        metadata,
+        Column("user_name", ExactText(255), primary_key=True),
+        Column("version", BigInteger, nullable=False, server_default="0"),
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+    )
+
+
+def band_of(user: str | None, priority: int) -> int:
+    """Return the band of a waiting or running task: rows that are claimed alike, the highest priority first."""
+    return priority if user is None else priority + USER_BAND
+
+
+def has_users(band: int) -> bool:
+    """Tell whether the rows of a band have users."""
+    return band > USER_BAND // 2
+
+
+def _leased_table(
+    metadata: MetaData, name: str, claimed: tuple[str, ...], *columns: Column[Any] | CheckConstraint
+) -> Table:
+    """Return a table of due rows with leases: everything that leases.py writes, and `columns`.
+
+    CHECK constraints keep out rows that could never be due, and keys that SQLite alone would store: what else may stand
+    in a row costs that row only, but these could not be named, settled or deleted.
+
+    `claimed`: the columns that are read of a row that was just leased.
+
+    `size` is how many bytes the data has as JSON, compressed or not. Among `columns` is `due`: when the row is due or
+    its lease ends, NULL once it is finished for good. `ready` is what `due` was before the last acquire, `claim` which
+    acquire that was, `nonce` which `add` made the row, `endings` how its last leases ended; `holder` is NULL unless it
+    is leased. `attempts` counts the present lease, and earlier ones that were not given back; but not one that ended by
+    itself while `taken_ahead` was `AHEAD` or `AHEAD_AGAIN`: no run was recorded as begun under it. It is 0 once one is.
+    """
+    return Table(
+        checked_name(name),
+        metadata,
+        Column("key", ExactText(255), primary_key=True),
+        Column("type", ExactText(255), nullable=False),
+        Column("data", LongText, nullable=False),
+        Column("size", BigInteger, nullable=False, server_default="0"),
+        *columns,
+        Column("ready", BigInteger),
+        Column("status", String(16), nullable=False, server_default=WAITING),
+        Column("fence", BigInteger, nullable=False, server_default="0"),
+        Column("claim", BigInteger),
+        Column("nonce", BigInteger, nullable=False, server_default="0"),
+        Column("endings", String(MOST_CHARACTERS), nullable=False, server_default=""),
+        Column("holder", ExactText(255)),
+        Column("node", ExactText(255)),
+        Column("attempts", Integer, nullable=False, server_default="0"),
+        Column("taken_ahead", Integer, nullable=False, server_default="0"),
+        Column("crashes", Integer, nullable=False, server_default="0"),
+        Column("last_error", LongText),
+        Column("created", BigInteger, nullable=False, server_default="0"),
+        Column("updated", BigInteger, nullable=False, server_default="0"),
+        CheckConstraint('typeof("key") = \'text\' AND length("key") BETWEEN 1 AND 255', name=f"{name}_key").ddl_if(
+            dialect="sqlite"
+        ),
+        info={"claimed": claimed},
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+    )

@@ -1,0 +1,122 @@
+"""Writing the ledger beside a table of the originals, which knows neither versions nor who runs a row. Any process.
+
+What Ruby changes is not told to anybody: it is entered when psched comes to the schedule the next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, bindparam, insert, select
+
+from psched.backends.common.rows import (
+    entry_columns,
+    milliseconds,
+    optional_milliseconds,
+    policy_columns,
+    rule_columns,
+    storable,
+)
+from psched.backends.sql.base import now_ms
+from psched.model import Claim, Policy, ScheduleRow
+from psched.store.ledger import ADD, DELETE, MODIFY, UPGRADE, Entry
+
+
+class CompatLedgerWriter:
+    """Enters what became of schedules, each time in the transaction that changes their rows."""
+
+    def __init__(self, ledger: Table, changes: Table, holder: str, reckoning: str) -> None:
+        """`reckoning`: the cron dialect and the version of the tz database, as this process computes times."""
+        self._holder = holder
+        self._reckoning = reckoning
+        self._enter = insert(ledger)
+        self._change = insert(changes)
+        entry, change = ledger.c, changes.c
+        this: ColumnElement[str] = bindparam("of_key")
+        self._last_change = select(*change).where(change.key == this).order_by(change.version.desc()).limit(1)
+        newest = entry.scheduled_time.desc(), entry.fence.desc()
+        self._last_entry = (
+            select(entry.scheduled_time, entry.last_time, entry.fence).where(entry.key == this).order_by(*newest)
+        )
+
+    def added(self, connection: Connection, row: ScheduleRow) -> None:
+        """Enter a new schedule."""
+        self._enter_change(connection, row, ADD, self._holder, None)
+
+    def modified(self, connection: Connection, seen: ScheduleRow, wanted: ScheduleRow) -> None:
+        """Enter that a schedule was changed."""
+        self._version(connection, seen)
+        self._enter_change(connection, wanted, MODIFY, self._holder, seen.next_time)
+
+    def deleted(self, connection: Connection, row: ScheduleRow) -> None:
+        """Enter that a schedule is gone."""
+        self._version(connection, row)
+        self._enter_change(connection, row, DELETE, self._holder, row.next_time)
+
+    def settled(self, connection: Connection, claim: Claim, entry: Entry) -> None:
+        """Enter how the claimed occurrence was settled; as a fence, when that was: later leases may end earlier."""
+        row = cast("ScheduleRow", claim.row)
+        version, now = self._version(connection, row), self._now(connection)
+        before = connection.execute(self._last_entry.limit(1), {"of_key": row.key}).first()
+        known = replace(row, attempts=1, previous=None if before is None else int(before[1] or before[0]) // 1000)
+        started = optional_milliseconds(entry.started)
+        values = {
+            "key": row.key,
+            "scheduled_time": milliseconds(row.next_time),
+            "fence": now if before is None else max(now, before[2] + 1),
+            "version": version,
+            "node": self._holder,
+            "started": None if started is None else min(started, now),
+            "ended": now,
+            "reckoning": self._reckoning,
+            **entry_columns(known, entry),
+        }
+        connection.execute(self._enter, values)
+
+    def _version(self, connection: Connection, row: ScheduleRow) -> int:
+        """Return the version of the definition in `row`; one that nobody has told of is entered first."""
+        last = self._last(connection, row.key)
+        rule = rule_columns(row.rule)
+        if last is None:
+            return self._enter_change(connection, row, UPGRADE, None, None)
+        if last["action"] == DELETE:
+            return self._enter_change(connection, row, ADD, None, None)
+        if any(last[name] != value for name, value in rule.items()):
+            return self._enter_change(connection, row, MODIFY, None, row.next_time)
+        return int(last["version"])
+
+    def _enter_change(
+        self, connection: Connection, row: ScheduleRow, action: str, node: str | None, pending: int | None
+    ) -> int:
+        last, now = self._last(connection, row.key), self._now(connection)
+        version = now if last is None else max(now, int(last["version"]) + 1)
+        values: Mapping[str, Any] = {
+            "key": row.key,
+            "version": version,
+            "changed": now,
+            "action": action,
+            "node": node,
+            "type": _entered(row.type),
+            **rule_columns(row.rule),
+            **policy_columns(Policy()),
+            "pending": optional_milliseconds(pending),
+            "first_time": milliseconds(row.next_time),
+            "due": milliseconds(row.next_run_time),
+            "reckoning": None if action == UPGRADE else self._reckoning,
+        }
+        connection.execute(self._change, values)
+        return version
+
+    def _last(self, connection: Connection, key: str) -> RowMapping | None:
+        return connection.execute(self._last_change, {"of_key": key}).mappings().first()
+
+    def _now(self, connection: Connection) -> int:
+        now: int = connection.execute(select(now_ms())).scalar_one()
+        return now
+
+
+def _entered(type_: str) -> str:
+    """Return a type as the ledger can have it: in the originals' tables it may be any text."""
+    return str(storable(type_[:255]))

@@ -1,0 +1,163 @@
+"""Making, checking and diagnosing one table, and what must be right about its server. Used in clients and children."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from psched.backends.common.tables import checked_name, unwritable
+from psched.backends.redis.client import RedisServer, passes
+from psched.backends.redis.scripts import Scripts
+from psched.errors import ConfigError
+from psched.store import Finding
+
+log = logging.getLogger(__name__)
+
+LAYOUTS = {"schedules": 5, "queue": 3}
+"""Numbers of the keys' layout by kind, as in scripts/rows.lua: raised with each change, other numbers are refused."""
+
+_OLDEST = (6, 0)
+
+
+class Table:
+    """One table: the key `meta` says what kind it is and which layout it has."""
+
+    def __init__(self, server: RedisServer, name: str, kind: str) -> None:
+        """Raises ConfigError for a name that is no plain identifier."""
+        self.name = checked_name(name)
+        self.kind = kind
+        self.prefix = f"{{psched}}:{self.name}:"
+        self._server = server
+        self._layout = LAYOUTS[kind]
+
+    @property
+    def meta(self) -> str:
+        """The key that each script is given."""
+        return f"{self.prefix}meta"
+
+    def create(self) -> None:
+        """Make the table; idempotent. Raises ConfigError for a table of another version, or of another kind."""
+        problem = self._server.run(lambda _: self._create())
+        if problem is not None:
+            raise ConfigError(problem)
+
+    def check(self) -> None:
+        """Raise ConfigError naming the remedy when the table cannot be used as it is; log what endangers it."""
+        problem = self._server.run(lambda _: self._unfit() or self._problem())
+        if problem is not None:
+            raise ConfigError(problem)
+        warning = self._server.run(lambda _: self._eviction())
+        if warning is not None:
+            log.warning("table=%s %s", self.name, warning)
+
+    def diagnose(self) -> Iterator[Finding]:
+        """Yield what `psched doctor` shows."""
+        problem = self._server.run(lambda _: self._unfit() or self._problem())
+        yield Finding("table", problem is None, f"{self.name} is there" if problem is None else problem)
+        if problem is None:
+            yield from self._server.run(lambda _: list(self._findings()))
+
+    def _create(self) -> str | None:
+        unfit = self._unfit()
+        if unfit is not None:
+            return unfit
+        client = self._server.client()
+        client.hsetnx(self.meta, "layout", self._layout)
+        client.hsetnx(self.meta, "kind", self.kind)
+        return self._problem()
+
+    def _problem(self) -> str | None:
+        kind, layout = self._server.client().hmget(self.meta, "kind", "layout")
+        if kind is None or layout is None:
+            return f"the table {self.name} does not exist; create it with: psched init (a queue's: psched queue init)"
+        if kind != self.kind.encode():
+            return f"the table {self.name} holds no {self.kind} but {kind.decode(errors='replace')}; name another one"
+        if layout != str(self._layout).encode():
+            return (
+                f"the table {self.name} was made by another version of psched (its layout is "
+                f"{layout.decode(errors='replace')}, this version needs {self._layout}), and is not changed. "
+                f"Recreate it: stop all workers, delete all keys {self.prefix}*, whose rows are lost (docs/redis.md "
+                "says how), and run: psched init (a queue's: psched queue init)"
+            )
+        return None
+
+    def _unfit(self) -> str | None:
+        """Say why this server cannot be used (too old), or None."""
+        version = str(self._info("server").get("redis_version", ""))
+        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+        if numbers and numbers < _OLDEST:
+            return f"Redis {version} is too old: 6.0 or later is needed"
+        return None
+
+    def _findings(self) -> Iterator[Finding]:
+        self._server.call(Scripts(self.kind)["next_due"], [self.meta], [-1])
+        server = self._info("server")
+        mode = "cluster" if self._info("cluster").get("cluster_enabled") else str(server.get("redis_mode", "?"))
+        yield Finding("server", True, f"{_version(server)}, {mode}; its scripts work")
+        yield self._writing()
+        warning = self._eviction()
+        yield Finding("eviction", warning is None, "no key is ever evicted" if warning is None else warning)
+        yield self._persistence()
+
+    def _writing(self) -> Finding:
+        """Delete a field that is not there: who may not write is told all the same."""
+        try:
+            self._server.call_on(self.meta, "HDEL", self.meta, "")
+        except ResponseError as error:
+            return unwritable(self.name, error)
+        return Finding("writing", True, f"{self.name} can be written")
+
+    def _eviction(self) -> str | None:
+        policy = self._info("memory").get("maxmemory_policy")
+        if policy in (None, "noeviction"):
+            return None
+        return (
+            f"the server may throw rows away when its memory is full (maxmemory-policy {policy}); "
+            "set: maxmemory-policy noeviction"
+        )
+
+    def _persistence(self) -> Finding:
+        if self._info("persistence").get("aof_enabled"):
+            words = {
+                "always": "keeps all that it acknowledges (appendfsync always)",
+                "everysec": "may lose the last second or two when the machine dies (appendfsync everysec)",
+                "no": "may lose what the system had not written when the machine dies (appendfsync no)",
+            }.get(self._configured("appendfsync"), "keeps an append-only file")
+            return Finding("persistence", True, f"the server {words}")
+        save = self._configured("save")
+        if save == "":
+            return Finding("persistence", False, "a restart of the server loses everything; set: appendonly yes")
+        kept = "as often as `save` says" if save == "?" else f"save {save}"
+        return Finding(
+            "persistence", True, f"snapshots only ({kept}): a crash loses what came later; or: appendonly yes"
+        )
+
+    def _info(self, section: str) -> dict[str, Any]:
+        """Return a part of INFO; nothing where the server does not tell."""
+        found: dict[str, Any] = self._asked(lambda client: client.info(section), {})
+        return found
+
+    def _configured(self, name: str) -> str:
+        found: dict[str, str] = self._asked(lambda client: client.config_get(name), {})
+        return found.get(name, "?")
+
+    def _asked(self, question: Any, otherwise: Any) -> Any:
+        """Ask the node that has the table; hosted servers forbid some questions."""
+        client = Redis(connection_pool=self._server.pool_for(self.meta))
+        try:
+            return question(client)
+        except ResponseError as error:
+            if passes(error):
+                raise
+            return otherwise
+
+
+def _version(server: Mapping[str, Any]) -> str:
+    """Return the server's name and version; Valkey tells of a Redis too, whose commands it has."""
+    if "valkey_version" in server:
+        return f"Valkey {server['valkey_version']}"
+    return f"Redis {server.get('redis_version', '?')}"

@@ -1,0 +1,260 @@
+"""MariaDB 10.6 and MySQL 8.0.17 or later, by PyMySQL unless the URL names another driver. Children and clients.
+
+`UTC_TIMESTAMP(3)` is the clock: it is one instant all through a statement and asks neither for the session's time zone
+nor for which of two passes of a repeated hour is meant.
+"""
+
+from __future__ import annotations
+
+import math
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from sqlalchemy import Connection, Table, text
+from sqlalchemy.dialects.mysql import insert
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
+
+from psched.backends.common.connection_options import Tls
+from psched.backends.common.errors import Fault
+from psched.backends.sql import base
+from psched.backends.sql.base import ExactText, LongText, now_ms
+from psched.backends.sql.bulk_statement import Ways, given_rows
+from psched.backends.sql.statement import Executing, Prepared
+from psched.errors import ConfigError
+
+_DUPLICATE = 1062
+_NO_TABLE = 1146
+_TABLE_EXISTS = 1050
+_COLUMN_EXISTS = 1060
+_INDEX_EXISTS = 1061
+
+_CONFLICTS = {1020, 1205, 1213, 1317, 1969, 3024, 3101}
+"""Changed since read, lock wait timeout, deadlock, interrupted, statement timeout of MariaDB and of MySQL.
+
+The last one is group replication, which rolls a transaction back at its commit.
+"""
+
+_LOST = {
+    1040, 1203, 1226,  # too many connections, of all, of this user, per hour
+    1047, 1180,  # a Galera node outside its cluster; an error during the commit
+    1053, 1927,  # shutting down, connection killed
+    1158, 1159, 1160, 1161,  # network errors as the server sees them
+    1021, 1026, 1114,  # the disk is full, as the server, a file or a table has it
+    1290, 1792, 1836,  # read only: perhaps a primary that was demoted
+    2002, 2003, 2006, 2013, 2014, 2055, 4031,  # the client's: not connected, or not any more
+}  # fmt: skip
+
+_REFUSED = {
+    1044, 1045, 1698,  # no right to the database, a wrong password, the plugin refuses
+    1129, 1130,  # the host is blocked after too many errors, or may not connect
+    1142, 1143, 1227, 1370,  # no right to a table, a column, a verb, a routine
+    1820, 1862, 3118, 3955, 4150, 4151,  # a password that expired, an account that is locked or blocked
+}  # fmt: skip
+
+
+@compiles(now_ms, "mysql")
+def _now_ms(element: now_ms, compiler: SQLCompiler, **options: Any) -> str:
+    return "(TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(3)) DIV 1000)"
+
+
+@compiles(ExactText, "mysql")
+def _exact_text(element: ExactText, compiler: DDLCompiler, **options: Any) -> str:
+    # utf8mb4_bin would ignore trailing spaces.
+    collation = "utf8mb4_nopad_bin" if compiler.dialect.is_mariadb else "utf8mb4_0900_bin"  # type: ignore[attr-defined]
+    return f"VARCHAR({element.length}) CHARACTER SET utf8mb4 COLLATE {collation}"
+
+
+@compiles(LongText, "mysql")
+def _long_text(element: LongText, compiler: DDLCompiler, **options: Any) -> str:
+    return "LONGTEXT"
+
+
+@compiles(given_rows, "mysql")
+def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
+    types = compiler.dialect.type_compiler_instance
+    paths = ["$"] if len(element.fields) == 1 else [f"$[{place}]" for place in range(len(element.fields))]
+    named = zip(paths, element.fields, strict=True)
+    fields = (f"{name} {types.process(type_)} PATH '{path}'" for path, (name, type_) in named)
+    return f"JSON_TABLE({compiler.process(element.clauses, **options)}, '$[*]' COLUMNS ({', '.join(fields)}))"
+
+
+_BEGIN = (
+    "BEGIN NOT ATOMIC DECLARE done INT; DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;"
+    " START TRANSACTION; "
+)
+_THEN = "; SET done = ROW_COUNT(); IF done = 1 THEN "
+_END = "; END IF; COMMIT; SELECT done; END"
+"""What is put around and between two statements."""
+
+
+_SQL_MODE = "'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO', IF(@@sql_mode LIKE '%ANSI_QUOTES%', ',ANSI_QUOTES', '')"
+"""What sessions are set to. Names are quoted as the server has it: so SQLAlchemy does, which has seen that before."""
+
+
+class Dialect(base.Dialect):
+    """A MariaDB or MySQL server."""
+
+    name: ClassVar[str] = "mysql"
+    driver: ClassVar[str] = "pymysql"
+    begin: ClassVar[str] = "START TRANSACTION"
+    returning: ClassVar[bool] = False
+    partial_indexes: ClassVar[bool] = False
+    groups_by_index: ClassVar[bool] = True
+
+    def engine_options(self) -> dict[str, Any]:
+        """Return how to connect. `read_timeout` bounds the handshake too, which `connect_timeout` does not."""
+        arguments: dict[str, Any] = {
+            "charset": "utf8mb4",
+            "connect_timeout": math.ceil(self.timeouts.connect),
+            "read_timeout": math.ceil(self.timeouts.read),
+            "write_timeout": math.ceil(self.timeouts.read),
+        }
+        if self.tls is not None:
+            arguments["ssl"] = _tls_context(self.tls)
+        return {"connect_args": arguments, **self.pool_options()}
+
+    def connect(self, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """Return PyMySQL's connection, but a swifter one. Raises ConfigError for certificates that cannot be read."""
+        if self.url.get_driver_name() != self.driver:
+            return None
+        from psched.backends.sql.pymysql_rows import SwiftConnection  # noqa: PLC0415 – another driver may be installed
+
+        try:
+            return SwiftConnection(*arguments, **options)
+        except OSError as error:  # the network's are PyMySQL's own
+            raise ConfigError(f"url: the files of ssl_ca, ssl_cert and ssl_key cannot be used: {error}") from error
+
+    def prepare(self, connection: Any) -> None:
+        """Set the session up. What only MariaDB knows stands in its own kind of comment.
+
+        MySQL knows no end of a transaction that stands still: whose client is gone without a word keeps its locks for
+        as long as an idle session is kept, by default 8 hours.
+        """
+        lock, statement = math.ceil(self.timeouts.lock), self.timeouts.statement
+        idle = math.ceil(self.timeouts.read * 6)
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            cursor.execute(
+                f"SET SESSION sql_mode = CONCAT({_SQL_MODE}), time_zone = '+00:00',"
+                f" innodb_lock_wait_timeout = {lock}, lock_wait_timeout = {lock},"
+                f" wait_timeout = CAST(IF(VERSION() LIKE '%MariaDB%', @@wait_timeout, {idle}) AS SIGNED)"
+                f" /*M! , max_statement_time = {statement:g},"
+                f" idle_transaction_timeout = {math.ceil(self.timeouts.read)} */"
+            )
+
+    def fault(self, error: DBAPIError) -> Fault | None:
+        """Return how `error` passes. The driver's own errors come as code 0, or without any."""
+        code = _code(error)
+        if code in _CONFLICTS:
+            return Fault.CONFLICT
+        if code in _LOST or (code == 0 and isinstance(error, InterfaceError | OperationalError)):
+            return Fault.LOST
+        return None
+
+    def is_refused(self, error: BaseException) -> bool:
+        """Tell whether the server refuses our user."""
+        return _code_of(error) in _REFUSED
+
+    def is_duplicate_key(self, error: DBAPIError) -> bool:
+        """Tell whether a row with this key exists."""
+        return _code(error) == _DUPLICATE
+
+    def is_missing_table(self, error: DBAPIError) -> bool:
+        """Tell whether a table does not exist."""
+        return _code(error) == _NO_TABLE
+
+    def is_already_there(self, error: DBAPIError) -> bool:
+        """Tell whether a table, column or index exists."""
+        return _code(error) in (_TABLE_EXISTS, _COLUMN_EXISTS, _INDEX_EXISTS)
+
+    def joined(self, connection: Executing, first: Prepared, second: Prepared) -> Prepared | None:
+        """Return both in one compound statement, which only MariaDB knows outside of stored programs."""
+        if not _is_mariadb(connection) or first.places is not None or first.own.keys() & second.own.keys():
+            return None
+        text = "".join((_BEGIN, first.text, _THEN, second.text, _END))
+        return Prepared(text, None, {**first.own, **second.own})
+
+    @classmethod
+    def insert_new(cls, table: Table) -> Any:
+        """Return an INSERT that leaves rows whose key exists as they are; INSERT IGNORE would cut values to fit."""
+        key = next(iter(table.primary_key))
+        return insert(table).on_duplicate_key_update({key.name: key})
+
+    def insert_prepared(self, connection: Executing, ways: Ways, values: Mapping[str, Any]) -> int:
+        """Insert rows whose keys are new and return how many; 0 when some existed: then the server does not count."""
+        try:
+            done: int = connection.exec_driver_sql(ways.strict.text, ways.strict.parameters(values)).rowcount
+            return done
+        except DBAPIError as error:  # an INSERT that fails undoes itself alone
+            if not self.is_duplicate_key(error):
+                raise
+        connection.exec_driver_sql(ways.lenient.text, ways.lenient.parameters(values))
+        return 0
+
+    def insert_one(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
+        """Insert a row and tell whether its key is new. An INSERT that fails undoes itself alone."""
+        try:
+            connection.execute(insert(table).values(values))
+        except DBAPIError as error:
+            if not self.is_duplicate_key(error):
+                raise
+            return False
+        return True
+
+    def unfit(self, connection: Connection) -> str | None:
+        """Say why this server cannot be used, or None."""
+        needed = (10, 6) if _is_mariadb(connection) else (8, 0, 17)  # which brought utf8mb4_0900_bin
+        if (connection.dialect.server_version_info or (0,)) >= needed:
+            return None
+        return f"{self.version(connection)} is too old: MariaDB 10.6 or MySQL 8.0.17 or later is needed"
+
+    def version(self, connection: Connection) -> str:
+        """Return which of the two the server is, and its version."""
+        found = ".".join(str(part) for part in connection.dialect.server_version_info or ())
+        return f"{'MariaDB' if _is_mariadb(connection) else 'MySQL'} {found}"
+
+    def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
+        """Say why keys in `column` do not compare byte by byte, or None."""
+        collation = connection.execute(_COLLATION, {"table": table, "column": column}).scalar()
+        if collation is None or str(collation).endswith(("_nopad_bin", "_0900_bin")) or collation == "binary":
+            return None
+        return (
+            f"column {column} of {table} has the collation {collation}, under which different keys are equal: "
+            "they may differ in trailing spaces, perhaps in case and accents"
+        )
+
+
+_COLLATION = text(
+    "SELECT collation_name FROM information_schema.columns"
+    " WHERE table_schema = DATABASE() AND table_name = :table AND column_name = :column"
+)
+
+
+def _code(error: DBAPIError) -> int:
+    return _code_of(error.orig)
+
+
+def _code_of(error: BaseException | None) -> int:
+    """Return the number of a driver's error; 0 when there is none."""
+    arguments = getattr(error, "args", ())
+    return arguments[0] if arguments and isinstance(arguments[0], int) else 0
+
+
+def _is_mariadb(connection: Connection | Executing) -> bool:
+    return bool(getattr(connection.dialect, "is_mariadb", False))
+
+
+def _tls_context(tls: Tls) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key)
+    except ssl.SSLError as error:
+        raise ConfigError(f"tls: a certificate or key cannot be used: {error.reason}") from error
+    context.check_hostname = tls.verify == "full"
+    if tls.verify == "none":
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,174 @@
+"""Reading a whole table in the order of due times, a page at a time. Used in children and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Integer,
+    LargeBinary,
+    RowMapping,
+    Select,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    or_,
+    select,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import GenericFunction
+
+from psched.backends.sql.base import UndecodableText
+from psched.backends.sql.database import Database
+from psched.backends.sql.once import cached_on_class
+from psched.payload import MAX_BATCH_SIZE, count_within
+
+_PAGE = 500
+"""Keys read at once."""
+
+
+class stored_bytes(GenericFunction[int]):  # noqa: N801
+    """How many bytes a column of text or bytes has (SQLite: characters, where it is text); 0 for NULL."""
+
+    type = Integer()
+    inherit_cache = True
+
+
+@compiles(stored_bytes)
+def _stored_bytes(element: stored_bytes, compiler: SQLCompiler, **options: Any) -> str:
+    # octet_length, which SQLite has only since 3.43, does not read a large value on PostgreSQL, as length does of text.
+    name = "length" if compiler.dialect.name == "sqlite" else "octet_length"
+    return f"coalesce({name}({compiler.process(element.clauses, **options)}), 0)"
+
+
+class ByKeys:
+    """A SELECT of the rows that have given keys; on SQLite a key may be bytes."""
+
+    def __init__(self, rows: Select[Any], key: Column[Any]) -> None:
+        keys: ColumnElement[Any] = bindparam("keys", expanding=True)
+        self._key = key.name
+        self._statement = rows.where(key.in_(keys))
+        # A text that is no UTF-8 is not found as a BLOB. This reads the whole table, and few tables hold such keys.
+        self._of_bytes = rows.where(cast(key, LargeBinary).in_(keys))
+
+    def read(
+        self, connection: Connection, keys: Sequence[Any], values: Mapping[str, Any] = MappingProxyType({})
+    ) -> list[RowMapping]:
+        """Return the rows that are there, in the order of `keys`."""
+        of_bytes = [key for key in keys if isinstance(key, bytes)]
+        others = [key for key in keys if not isinstance(key, bytes)] if of_bytes else keys
+        rows: dict[Any, RowMapping] = {}
+        for statement, some in ((self._statement, others), (self._of_bytes, of_bytes)):
+            if some:
+                found = connection.execute(statement, {**values, "keys": some}).mappings()
+                rows.update((row[self._key], row) for row in found)
+        return [rows[key] for key in keys if key in rows]
+
+
+class _Rows:
+    """Whole rows by their keys, read at most 16 MB of stored data at once, one row at least."""
+
+    def __init__(self, rows: Select[Any], key: Column[Any]) -> None:
+        self._key = key.name
+        self._sizes = ByKeys(select(key, stored_bytes(key.table.c.data).label("bytes")), key)
+        self._rows = ByKeys(rows, key)
+
+    def read(self, database: Database, keys: Sequence[Any]) -> Iterator[RowMapping]:
+        """Yield the rows that are there, in the order of `keys`."""
+        sized = _read(database, self._sizes, keys)
+        while sized:
+            count = count_within([row["bytes"] for row in sized], MAX_BATCH_SIZE, 1)
+            yield from _read(database, self._rows, [row[self._key] for row in sized[:count]])
+            sized = sized[count:]
+
+
+def _read(database: Database, statement: ByKeys, keys: Sequence[Any]) -> Sequence[RowMapping]:
+    return database.run(lambda connection, _: statement.read(connection, keys))
+
+
+class _Keys:
+    """A SELECT of keys ordered by them, or by due times first, a page at a time."""
+
+    def __init__(self, first: Select[Any], key: Column[Any], due: Column[Any] | None = None) -> None:
+        """`first`: the SELECT of the first page, which names the key `key` and the due time, if there is one, `due`."""
+        self._first = first.limit(_PAGE)
+        self._key = key
+        self._due = due
+        self._next = self._first.where(*_behind(key, due, {}))
+
+    def pages(self, database: Database) -> Iterator[list[Any]]:
+        """Yield the keys of each page."""
+        statement, after = self._first, dict[str, Any]()
+        while page := _page(database, statement, after):
+            yield [row["key"] for row in page]
+            last = page[-1]
+            after = {f"after_{name}": value for name, value in last.items() if value is not None}
+            # Only SQLite stores values that are no text in UTF-8, and none in a column that must have one.
+            is_strange = any(value is None or isinstance(value, UndecodableText) for value in last.values())
+            statement = self._first.where(*_behind(self._key, self._due, last)) if is_strange else self._next
+
+
+def _behind(key: Column[Any], due: Column[Any] | None, last: Mapping[Any, Any]) -> Sequence[ColumnElement[bool]]:
+    """Return what the rows behind `last` meet; empty: behind a row whose values are as they should be."""
+    after_key = _after("key", last.get("key"))
+    if due is None:
+        return [key > after_key]
+    if "due" in last and last["due"] is None:  # NULL comes before any value
+        return [or_(due.is_not(None), key > after_key)]
+    after_due = _after("due", last.get("due"))
+    # The range stands by itself, since MariaDB uses an index for it, but not for (due, key) > (…, …).
+    return [due >= after_due, or_(due > after_due, key > after_key)]
+
+
+def _after(name: str, value: object) -> ColumnElement[Any]:
+    if isinstance(value, UndecodableText):  # the driver of SQLite would take it for a BLOB, which comes behind any text
+        return cast(bindparam(f"after_{name}", type_=LargeBinary), Text)
+    return bindparam(f"after_{name}")
+
+
+class Pages:
+    """All rows of a table, ordered by due time and key.
+
+    The places of a page are read from the index alone, then its rows by their keys: asked for whole rows in this
+    order, MariaDB would rather sort the table than follow the index.
+    """
+
+    def __init__(self, database: Database, table: Table, due: Column[Any], key: Column[Any]) -> None:
+        self._database = database
+        self._write_statements(table, due, key)
+
+    @cached_on_class
+    def _write_statements(self, table: Table, due: Column[Any], key: Column[Any]) -> None:
+        self._keys = _Keys(select(due.label("due"), key.label("key")).order_by(due, key), key, due)
+        self._rows = _Rows(select(*table.c), key)
+
+    def __iter__(self) -> Iterator[RowMapping]:
+        for keys in self._keys.pages(self._database):
+            yield from self.of(keys)
+
+    def of(self, keys: Sequence[Any]) -> Iterator[RowMapping]:
+        """Yield the rows of these keys that are there, in this order, at most 16 MB of stored data at once."""
+        return self._rows.read(self._database, keys)
+
+
+def pages_by_key(
+    database: Database, rows: Select[Any], key: Column[Any], *conditions: ColumnElement[bool]
+) -> Iterator[RowMapping]:
+    """Yield those of `rows` that meet `conditions`, ordered by key; keys are read a page at a time."""
+    whole = _Rows(rows.where(*conditions), key)
+    for keys in _Keys(select(key.label("key")).where(*conditions).order_by(key), key).pages(database):
+        yield from whole.read(database, keys)
+
+
+def _page(database: Database, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
+    def work(connection: Connection, uncertain: bool) -> Sequence[RowMapping]:
+        return connection.execute(statement, values).mappings().all()
+
+    return database.run(work)

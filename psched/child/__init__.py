@@ -1,0 +1,1 @@
+"""The forked worker process, around the execution of its tasks."""

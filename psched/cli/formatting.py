@@ -1,0 +1,237 @@
+"""Rows as the command line shows them: as JSON, in the originals' fixed columns, or fitted to a terminal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import chain, islice
+from typing import Any, TypeVar
+
+from rich.cells import cell_len, set_cell_size
+
+from psched.model import ScheduleRow, TaskRow
+from psched.payload import encode
+from psched.schedules.schedule import ScheduleState
+
+_SAMPLE = 200
+"""How many rows decide how wide the columns are: the rest is not waited for, so that millions can be listed."""
+_NARROWEST = 5
+_OF_LINES = ("last_error",)
+"""The fields whose texts are shown with their line breaks."""
+
+Shown = Callable[[float], str]
+"""How a table shows unix seconds."""
+R = TypeVar("R")
+
+
+def write(lines: Iterable[str]) -> None:
+    """Print each line as it comes."""
+    for line in lines:
+        sys.stdout.write(f"{line}\n")
+
+
+def write_table(
+    columns: Sequence[str],
+    rows: Iterable[R],
+    cells: Callable[[R, Shown], tuple[str, ...]],
+    widths: Sequence[int],
+    uncut: Sequence[int],
+) -> None:
+    """Print rows as they come, under a header, and how many there were: fitted to a terminal, else in fixed columns.
+
+    `cells` makes the texts of a row. `widths` of the fixed columns are the originals'; the last column has none.
+    `uncut`: the numbers of those that a terminal shows in full.
+    """
+    count = 0
+
+    def lines(shown: Shown) -> Iterator[Sequence[str]]:
+        nonlocal count
+        yield columns
+        for count, row in enumerate(rows, 1):  # noqa: B007 - read by the enclosing function
+            yield cells(row, shown)
+
+    if sys.stdout.isatty():
+        write(fitted(lines(short_time), shutil.get_terminal_size().columns, uncut))
+    else:
+        write(fixed(widths, lines(local_time)))
+    write([f"{count} entries."])
+
+
+def write_fields(fields: Iterable[tuple[str, str | None]]) -> None:
+    """Print names and texts, one line each; what is None is left out. An error keeps its lines, indented."""
+    for name, text in fields:
+        if text is not None:
+            first, *more = text.rstrip("\n").split("\n") if name in _OF_LINES else [text]
+            write(
+                [f"{name:<14} {printable(first)}".rstrip(), *(f"{'':14} {printable(line)}".rstrip() for line in more)]
+            )
+
+
+def json_line(value: Any) -> str:
+    """Return the line of one value."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def json_lines(values: Iterable[Any]) -> Iterator[str]:
+    """Yield the lines of one JSON array with one value on each, without holding them all."""
+    before = "["
+    for value in values:
+        yield f"{before}{json_line(value)}"
+        before = ","
+    yield "[]" if before == "[" else "]"
+
+
+def schedule_object(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
+    """Return what `--json` shows of a schedule. Names and meanings stay as they are in later versions."""
+    return {
+        "key": row.key,
+        "type": row.type,
+        "cron": row.rule.cron,
+        "delay": row.rule.delay,
+        "timezone": row.rule.timezone,
+        "next_time": row.next_time,
+        "next_time_local": local_iso(row.next_time),
+        "next_run_time": row.next_run_time,
+        "next_run_time_local": local_iso(row.next_run_time),
+        "data": row.data,
+        "status": row.status,
+        "state": state.word,
+        "lateness": round(state.lateness, 3),
+        "overdue": state.is_overdue,
+        "attempts": row.attempts,
+        "last_error": row.last_error,
+        "node": row.node,
+        "problem": row.problem,
+        "catch_up": row.policy.catch_up,
+        "max_lateness": row.policy.max_lateness,
+        "alert_after": row.policy.alert_after,
+        "max_attempts": row.policy.max_attempts,
+        "paused": row.paused,
+        "regular_time": row.regular_time,
+    }
+
+
+def task_object(row: TaskRow) -> dict[str, Any]:
+    """Return what `--json` shows of a queue task. Names and meanings stay as they are in later versions."""
+    times = {"created_at": row.created_at, "run_at": row.run_at, "timeout": row.due, "finished_at": row.finished_at}
+    return {
+        "key": row.key,
+        "type": row.type,
+        "user": row.user,
+        "status": row.status,
+        "cancel_requested": row.cancel_requested,
+        **times,
+        **{f"{name}_local": None if time is None else local_iso(time) for name, time in times.items()},
+        "data": row.data,
+        "max_running": row.max_running,
+        "priority": row.priority,
+        "attempts": row.attempts,
+        "max_attempts": row.max_attempts,
+        "compression": row.compression,
+        "last_error": row.last_error,
+        "node": row.node,
+        "problem": row.problem,
+    }
+
+
+def local_iso(time: float) -> str | None:
+    """Return unix seconds in this host's time zone, ISO 8601; None where no calendar reaches."""
+    moment = _moment(time)
+    return None if moment is None else moment.isoformat(timespec="seconds")
+
+
+def local_time(time: float) -> str:
+    """Return unix seconds in this host's time zone, with its offset from UTC."""
+    moment = _moment(time)
+    return str(time) if moment is None else f"{moment:%Y-%m-%d %H:%M:%S %z}"
+
+
+def exact_time(time: float) -> str:
+    """Return unix seconds, and the same in this host's time zone."""
+    return f"{number(time)}  {local_time(time)}"
+
+
+def short_time(time: float) -> str:
+    """Return unix seconds in this host's time zone, as short as can be."""
+    moment = _moment(time)
+    if moment is None:
+        return str(time)
+    return f"{moment:%Y-%m-%d %H:%M:%S}" if moment.second else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def compact(data: dict[str, Any]) -> str:
+    """Return data as compact JSON; what another program stored against the rules is shown as Python has it."""
+    try:
+        return encode(data)
+    except ValueError:
+        return repr(data)
+
+
+def span(seconds: float) -> str:
+    """Return a duration in its two largest units: `35 s`, `2 h 5 min`, `3 d 1 h`."""
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    rest, parts = int(seconds), list[str]()
+    for name, size in units:
+        count, rest = divmod(rest, size)
+        if count or parts:
+            parts.append(f"{count} {name}" if count else "")
+        if len(parts) == 2:
+            break
+    return " ".join(part for part in parts if part) or "0 s"
+
+
+def number(value: float) -> str:
+    """Return a number without a needless fraction."""
+    return str(int(value)) if float(value).is_integer() else str(value)
+
+
+def fixed(widths: Sequence[int], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield rows in the originals' columns: right-aligned, never cut; the last one, without a width, as it is."""
+    for row in rows:
+        yield " ".join(f"{printable(text):>{width}}" for text, width in zip(row, (*widths, 0), strict=True))
+
+
+def fitted(rows: Iterable[Sequence[str]], width: int, rigid: Sequence[int] = ()) -> Iterator[str]:
+    """Yield rows (the first one is the header) in columns that fit `width` cells.
+
+    Columns with a number in `rigid` are never cut; of the others the widest give way, marked by …, the first one last:
+    it is the key, by which a row is named to other commands.
+    """
+    stream = iter(rows)
+    sample = [[printable(text) for text in row] for row in islice(stream, _SAMPLE)]
+    widths = _widths(sample, width, rigid)
+    for row in chain(sample, ([printable(text) for text in row] for row in stream)):
+        cells = [text if column in rigid else cut(text, widths[column]) for column, text in enumerate(row)]
+        padded = (cell + " " * (size - cell_len(cell)) for cell, size in zip(cells, widths, strict=True))
+        yield " ".join(padded).rstrip()
+
+
+def cut(text: str, width: int) -> str:
+    """Return `text` in at most `width` cells, ending in … when some of it is missing."""
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
+
+
+def printable(text: str) -> str:
+    """Return `text` with control characters written out: a key must not move the cursor or break the line."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _widths(sample: Sequence[Sequence[str]], width: int, rigid: Sequence[int]) -> list[int]:
+    widths = [max(cell_len(text) for text in column) for column in zip(*sample, strict=True)]
+    soft = [column for column in range(len(widths)) if column not in rigid]
+    while sum(widths) + len(widths) - 1 > width:
+        wide = [column for column in soft if widths[column] > _NARROWEST]
+        if not wide:
+            break
+        widths[max(wide, key=lambda column: (column > 0, widths[column]))] -= 1
+    return widths
+
+
+def _moment(time: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(time).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return None

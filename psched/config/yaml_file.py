@@ -1,0 +1,128 @@
+"""The YAML file: read, its environment chosen, double keys refused. Read in the master and in clients."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from psched.errors import ConfigError
+from psched.suggest import did_you_mean
+
+_NAMED = 10
+_LONGEST_NAME = 40
+"""How many environments a message names, and how many characters of each."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe subset in which no mapping has a key twice (YAML itself says so; PyYAML takes the last)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                problem = f"the key {key.value!r} stands twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def read_environment(path: Path, environment: str) -> dict[str, Any]:
+    """Return what the file holds for `environment`. Raises ConfigError naming file, line or environment."""
+    document = _parse(path)
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: expected one mapping per environment, like `development:`; the file has none")
+    environments = {str(name): content for name, content in document.items()}
+    if environment not in environments:
+        raise ConfigError(f"{path}: {_missing(environment, environments)}")
+    content = environments[environment]
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}:{environment}: expected a mapping of settings, got {_kind(content)}")
+    return content
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else type(value).__name__
+
+
+def _missing(environment: str, environments: dict[str, Any]) -> str:
+    if "type" in environments or "url" in environments:
+        return f"the settings stand at the top; put them, indented, under `{environment}:`"
+    hint = did_you_mean(environment, [name for name in environments if _is_plain(name) and len(name) <= _LONGEST_NAME])
+    return f"there is no environment {environment!r}, {_named(environments)}{hint} (set -e or $PSCHED_ENV)"
+
+
+def _named(environments: dict[str, Any]) -> str:
+    """Return the first names that look like environments; the file may be no configuration, and hold secrets."""
+    if not environments:
+        return "only none"
+    names = [name for name in environments if _is_plain(name)][:_NAMED]
+    if not names:
+        return f"and none of the file's {len(environments)} keys looks like one"
+    shown = (name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in names)
+    more = len(environments) - len(names)
+    return f"only {', '.join(shown)}" + (f" and {more} more" if more else "")
+
+
+def _is_plain(name: str) -> bool:
+    return name.replace("-", "_").isidentifier()
+
+
+def _plainly(problem: str) -> str:
+    """Return PyYAML's words, or better ones for the slip that everybody makes once."""
+    return "a tab; lines are indented by spaces" if r"'\t'" in problem else problem
+
+
+def _parse(path: Path) -> Any:
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file; name one with -c, etc/psched.yml is an example") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}{line}: not valid YAML: {_plainly(error.problem or error.context or '')}") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise ConfigError(f"{path}: not valid YAML: expected UTF-8 text without control characters") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not usable: nested too deeply") from None
+
+
+_VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|(?P<broken>\$\{)")
+
+
+class UnsetVariableError(ValueError):
+    """A variable that a value needs is not set, or is written wrongly. `path` is the value's key path."""
+
+    def __init__(self, path: tuple[str, ...], message: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+def expand(value: Any, variables: Mapping[str, str], path: tuple[str, ...] = ()) -> Any:
+    """Return `value` with the variables in all its strings replaced. Raises UnsetVariableError."""
+    if isinstance(value, dict):
+        return {key: expand(item, variables, (*path, str(key))) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [expand(item, variables, (*path, str(index))) for index, item in enumerate(value)]
+    if isinstance(value, str):
+        return _VARIABLE.sub(lambda match: _replacement(match, variables, path), value)
+    return value
+
+
+def _replacement(match: re.Match[str], variables: Mapping[str, str], path: tuple[str, ...]) -> str:
+    if match["broken"]:
+        raise UnsetVariableError(path, "expected ${NAME} or ${NAME:-default} after '$'")
+    found = variables.get(match["name"])
+    if match["default"] is not None:
+        return found or match["default"]
+    if found is None:
+        raise UnsetVariableError(path, f"the environment variable {match['name']} is not set")
+    return found

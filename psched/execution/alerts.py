@@ -1,0 +1,227 @@
+"""Runs the command, or calls the URL, that is configured for an event: `on_late`, `on_failure`. In children."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import urllib.request
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from psched.error_summary import error_summary
+from psched.execution.sections import FIRST_SLOT, OpenSection
+from psched.handlers.subprocess import Program
+from psched.process.logs import one_line
+from psched.store.alerts import Overdue, OverdueAlerts, UnreportedFailure, UnreportedFailures
+
+log = logging.getLogger(__name__)
+
+_HOOK_SECONDS = 30.0
+"""How long a hook may take."""
+_GRACE = 2.0
+"""Seconds between SIGTERM and SIGKILL for a hook that takes longer, or runs at a stop."""
+STOPPING = _GRACE + 1
+"""Seconds after which a hook that runs at a stop is gone."""
+
+
+class AlertHook:
+    """One configured hook; empty: nothing is to be run."""
+
+    def __init__(self, name: str, target: tuple[str, ...], closing: threading.Event) -> None:
+        """`name`: the key in the configuration; `target`: a command with its arguments, or one URL.
+
+        A hook that is running when `closing` is set is ended.
+        """
+        self._name = name
+        self._target = target
+        self._closing = closing
+
+    def __bool__(self) -> bool:
+        return bool(self._target)
+
+    def tell(self, key: str, time: int, facts: Mapping[str, object]) -> bool:
+        """Run the hook for the occurrence `time` of `key`; False when it failed, or was cut short."""
+        try:
+            failure = self._request(facts) if self._is_url() else self._execute(facts)
+        except (OSError, ValueError) as error:
+            failure = one_line(error)
+        if failure is not None:
+            log.error("key=%s %s failed: %s; the hook will be run again", key, self._name, failure)
+        else:
+            log.info("key=%s %s was run for its occurrence %d", key, self._name, time)
+        return failure is None
+
+    def _execute(self, facts: Mapping[str, object]) -> str | None:
+        """Run the command, the facts in its environment, and never by way of a shell."""
+        told = {f"PSCHED_{name.upper()}": _in_environment(value) for name, value in facts.items()}
+        with Program(self._target, None, {**os.environ, **told}, self._closing) as program:
+            ending = program.wait(_HOOK_SECONDS, _GRACE, _GRACE)
+        if ending.status == 0 and ending.cut_short is None:
+            return None
+        return f"{ending.cut_short or f'exit status {ending.status}'} {ending.tail}".strip()
+
+    def _request(self, facts: Mapping[str, object]) -> str | None:
+        """POST the facts as JSON."""
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self._target[0], json.dumps(facts).encode(), headers)  # noqa: S310 – http(s)
+        with urllib.request.urlopen(request, timeout=_HOOK_SECONDS):  # noqa: S310 – checked by the configuration
+            return None  # what is no success raises
+
+    def _is_url(self) -> bool:
+        return len(self._target) == 1 and self._target[0].startswith(("http://", "https://"))
+
+
+def _in_environment(value: object) -> str:
+    """Return a fact as an environment can have it."""
+    return "" if value is None else str(value).replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+_AT_ONCE = 100
+"""How many overdue occurrences are looked at each time, those longest overdue first."""
+_CLAIM = 60.0
+"""Seconds for which a node may be telling; then another one does, and so a hook that failed is run again."""
+
+
+class OverdueAlerter(threading.Thread):
+    """Looks every `interval` seconds until closed. Errors are logged, and end nothing."""
+
+    def __init__(self, alarms: OverdueAlerts, hook: tuple[str, ...], interval: float) -> None:
+        """`hook`: a command with its arguments, or one URL; empty: the log says enough."""
+        super().__init__(name="lookout", daemon=True)
+        self._alarms = alarms
+        self._interval = interval
+        self._closing = threading.Event()
+        self._hook = AlertHook("on_late", hook, self._closing)
+        self._logged: set[tuple[str, int]] = set()
+        self._failing = False
+
+    def run(self) -> None:
+        """Look until closed."""
+        while not self._closing.wait(self._interval):
+            try:
+                self.look()
+                self._failing = False
+            except Exception as error:  # noqa: BLE001 – whatever a driver raises, the next look may be answered
+                if not self._failing:
+                    log.warning("overdue check failed: %s; retrying", one_line(error))
+                self._failing = True
+
+    def close(self) -> None:
+        """Look no more; a hook that is running is ended, and run again by another node."""
+        self._closing.set()
+        if self.is_alive():
+            self.join(STOPPING)
+
+    def look(self) -> None:
+        """Log what has come to be overdue since the last look, and tell of it where nobody else does."""
+        late = self._alarms.overdue(_AT_ONCE)
+        found = {(one.key, one.scheduled_time) for one in late}
+        for one in late:
+            if (one.key, one.scheduled_time) not in self._logged:
+                log.error("key=%s type=%s overdue: %s", one.key, one.type, one)
+        self._logged = found
+        for one in self._alarms.untold(_AT_ONCE) if late and self._hook else ():
+            if self._closing.is_set():
+                return
+            if self._alarms.claim(one, _CLAIM) and self._hook.tell(one.key, one.scheduled_time, overdue_facts(one)):
+                self._alarms.told(one)
+
+
+def open_overdue_alerters(sites: Sequence[OpenSection], slot: int) -> list[OverdueAlerter]:
+    """Return what looks out for overdue schedules, where the store knows of them: in the first slot's child alone."""
+    return [
+        OverdueAlerter(site.alarms, site.section.on_late, site.section.alert_interval)
+        for site in sites
+        if site.alarms is not None and slot == FIRST_SLOT
+    ]
+
+
+def overdue_facts(overdue: Overdue) -> dict[str, object]:
+    """Return what a hook is told: names and meanings stay as they are in later versions."""
+    return {
+        "key": overdue.key,
+        "type": overdue.type,
+        "scheduled_time": overdue.scheduled_time,
+        "seconds": round(overdue.seconds, 3),
+        "status": overdue.status,
+        "attempts": overdue.attempts,
+        "message": str(overdue),
+    }
+
+
+"""Seconds for which a failure is reported by one node; then it is claimed again, also when its hook has failed."""
+
+
+class FailureReporter(threading.Thread):
+    """Reports every `interval` seconds until closed. Errors are logged, and end nothing."""
+
+    def __init__(self, section: str, failures: UnreportedFailures, target: tuple[str, ...], interval: float) -> None:
+        """`target`: a command with its arguments, or one URL."""
+        super().__init__(name=f"{section} failure reporter", daemon=True)
+        self._section = section
+        self._failures = failures
+        self._interval = interval
+        self._closing = threading.Event()
+        self._hook = AlertHook("on_failure", target, self._closing)
+        self._failing = False
+
+    def run(self) -> None:
+        """Report until closed."""
+        while not self._closing.wait(self._interval):
+            try:
+                while not self._closing.is_set() and self.report():
+                    pass
+                self._failing = False
+            except Exception as error:  # noqa: BLE001 – whatever a driver raises, the next time may be answered
+                if not self._failing:
+                    log.warning("section=%s reporting failures failed: %s; retrying", self._section, one_line(error))
+                self._failing = True
+
+    def close(self) -> None:
+        """Report no more; a hook that is running is ended, and run again by another node."""
+        self._closing.set()
+        if self.is_alive():
+            self.join(STOPPING)
+
+    def report(self) -> bool:
+        """Report one failure; False when there is none that is to be reported now."""
+        failure = self._failures.claim(_CLAIM)
+        if failure is None:
+            return False
+        if self._hook.tell(failure.key, failure.scheduled_time, failure_facts(failure, self._section)):
+            self._failures.told(failure)
+        return True
+
+
+def open_failure_reporters(sites: Sequence[OpenSection], slot: int) -> list[FailureReporter]:
+    """Return what reports failures, for each section with an `on_failure`: in the first slot's child alone."""
+    return [
+        FailureReporter(site.name, failures, site.section.on_failure, site.section.alert_interval)
+        for site in sites
+        if (failures := site.source.store.failures) is not None and site.section.on_failure and slot == FIRST_SLOT
+    ]
+
+
+def failure_facts(failure: UnreportedFailure, section: str) -> dict[str, object]:
+    """Return what a hook is told: names and meanings stay as they are in later versions."""
+    return {
+        "key": failure.key,
+        "type": failure.type,
+        "section": section,
+        "scheduled_time": failure.scheduled_time,
+        "attempts": failure.attempts,
+        "status": "failed",
+        "error": failure.error,
+        "node": failure.node,
+        "failed_at": failure.failed_at,
+        "message": _message(failure),
+    }
+
+
+def _message(failure: UnreportedFailure) -> str:
+    time = datetime.fromtimestamp(failure.scheduled_time, UTC).isoformat(" ")
+    times = "1 attempt" if failure.attempts == 1 else f"{failure.attempts} attempts"
+    error = "" if failure.error is None else f": {error_summary(failure.error)}"
+    return f"{failure.key!r}: its run of {time} failed for good after {times}{error}"

@@ -1,0 +1,64 @@
+"""Worksites: the configured sections with the sources of their rows. In children; the master opens them to preload.
+
+Opening connects to nothing yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from psched.config import Section, Settings
+from psched.process.child_spec import DeadChild
+from psched.queue.queue import open_queue
+from psched.schedules.collection import open_schedules
+from psched.source.source import Source
+from psched.store.alerts import OverdueAlerts
+
+log = logging.getLogger(__name__)
+
+FIRST_SLOT = 1
+"""The slot of the child that does for its node what one child does."""
+_SHORT_LEASE = 30.0
+"""Seconds a lease lasts on what was taken ahead and has not begun. It is renewed to `alive_time` soon after it begins:
+what begins in the last moment before the database goes away has only this long to outlast the outage."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSection:
+    """One section with the open source of its rows, and what watches over them, if anything does."""
+
+    name: str
+    section: Section
+    source: Source
+    alarms: OverdueAlerts | None = None
+
+    def give_back(self, dead: DeadChild) -> None:
+        """Give back once what a dead child held here. Raises whatever the driver raises."""
+        prefix = f"{self.name}:"
+        suspects = [name.removeprefix(prefix) for name in dead.running if name.startswith(prefix)]
+        count = self.source.give_back(dead.holder, suspects, dead.error)
+        if count:
+            leases = "1 lease" if count == 1 else f"{count} leases"
+            log.info("section=%s gave back %s of %s, which is dead", self.name, leases, dead.holder)
+
+
+def open_sections(settings: Settings, holder: str) -> list[OpenSection]:
+    """Open a source for each section that is configured; nothing is connected yet."""
+    sites = []
+    queue = None
+    if settings.queue is not None:
+        queue = open_queue(settings.queue, holder, short_lease(settings, settings.queue))
+        sites.append(OpenSection("queue", settings.queue, queue.source))
+    if settings.schedules is not None:
+        collection = open_schedules(settings.schedules, holder, short_lease(settings, settings.schedules))
+        if queue is not None:
+            collection.feed(queue.store)
+        sites.insert(0, OpenSection("schedules", settings.schedules, collection.source, collection.store.alarms))
+    return sites
+
+
+def short_lease(settings: Settings, section: Section) -> float:
+    """Return the seconds a lease lasts on what was taken ahead: it must outlive a frozen child's end."""
+    frozen = settings.child_heartbeat_limit + settings.child_kill_interval
+    return min(section.alive_time, max(_SHORT_LEASE, frozen + 3.0))

@@ -1,0 +1,270 @@
+"""The work of a child: its lanes, its handler threads, its keeper and its warden, put together and taken apart."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+
+from psched.application import Application
+from psched.clock import monotonic
+from psched.config import Section
+from psched.errors import ConfigError
+from psched.execution.active_runs import ActiveRuns
+from psched.execution.alerts import FailureReporter, OverdueAlerter, open_failure_reporters, open_overdue_alerters
+from psched.execution.batch_size import batch_sizer_for
+from psched.execution.forced_exit import ForcedExit
+from psched.execution.lease_renewal import PrefetchedLeaseRenewer, RunningLeaseRenewer
+from psched.execution.node_heartbeat import open_node_heartbeats
+from psched.execution.poll_timer import PollTimer
+from psched.execution.poller import SectionPoller
+from psched.execution.run_watchdog import RunWatchdog
+from psched.execution.runner import Runner, give_back
+from psched.execution.sections import FIRST_SLOT, OpenSection, open_sections
+from psched.execution.stop_event import StopEvent
+from psched.process import channel as pipes
+from psched.process.child_spec import ChildSpec, DeadChild
+from psched.process.logs import is_refusal, one_line
+from psched.process.poll_election import ElectionMember, PollElection
+from psched.source.claimable_types import ClaimableTypes
+from psched.store.type_filter import TypeFilter, mismatch
+
+log = logging.getLogger(__name__)
+
+_WITHDRAWAL = 1.0
+"""Seconds at the most for which a child that ends waits until its node is withdrawn."""
+_WORD = 0.9
+"""Seconds between two words to the master that runs have ended; `strays` counts on less than one."""
+
+
+class ChildWorker:
+    """Runs handlers in the main thread, or with `processor_type: thread` in as many threads as there are processors."""
+
+    def __init__(self, boot: ChildSpec, application: Application, say: Callable[[str], None]) -> None:
+        """`say` sends the master a word of `pipes`."""
+        settings = boot.settings
+        cells = settings.processors if settings.processor_type == "thread" else 1
+        self._boot = boot
+        self._say = say
+        self._stopping = StopEvent()
+        self._stops_now = False
+        self._runs = ActiveRuns(cells)
+        self._sites = open_sections(settings, boot.holder)
+        served = {site.name: served_types(site, application) for site in self._sites}
+        self._mismatch = mismatch(served.values())
+        self._runs_nothing = all(types.is_nothing for types in served.values())
+        self._types = {site.name: ClaimableTypes(site.source, served[site.name]) for site in self._sites}
+        sources = [site.source for site in self._sites]
+        self._departure = ForcedExit(sources, self._runs, boot.board, say)
+        self._warden = RunWatchdog(self._runs, settings.child_kill_interval, self._departure.leave)
+        self._lanes: list[SectionPoller] = []
+        self._runners = [self._runner(cell, application) for cell in range(cells)]
+        interval = min(site.section.task_heartbeat_interval for site in self._sites)
+        self._reporters: tuple[OverdueAlerter | FailureReporter, ...] = (
+            *open_overdue_alerters(self._sites, boot.slot),
+            *open_failure_reporters(self._sites, boot.slot),
+        )
+        self._steward = PrefetchedLeaseRenewer(sources, self._runners, interval)
+        self._tickers = [
+            self._warden.ticker,
+            RunningLeaseRenewer(sources, self._runners, interval).ticker,
+            self._steward.ticker,
+        ]
+        self._announcers = [each.ticker for each in open_node_heartbeats(self._sites, served, boot.slot)]
+        self._left = settings.max_request_per_child
+        self._complaint: str | None = None
+        self._has_worked = False
+        self._told = -math.inf
+
+    def run(self) -> None:
+        """Work until stopped."""
+        for thread in (*self._tickers, *self._reporters, *self._announcers):
+            thread.start()
+        try:
+            self._give_back_dead()
+            self._run_all()
+        finally:
+            self._close()
+
+    def stop(self, immediate: bool, grace: float | None = None) -> None:
+        """Take no new task; `immediate`: end those that run, within `grace` seconds at the most. Returns at once."""
+        self._stopping.set()
+        self._steward.stop()
+        self._warden.wind_up()
+        if immediate:
+            self._stops_now = True
+            self._warden.stop(grace)
+
+    def expect(self) -> None:
+        """Look at once when it runs, since there may be something."""
+        for lane in self._lanes:
+            lane.expect()
+
+    def running(self) -> str | None:
+        """Return what is being run, for the process title; None when idle. Any thread."""
+        names = [run.name.partition(":")[2] for run in self._runs.active()]
+        return ", ".join(names) or None
+
+    def trouble(self) -> str | None:
+        """Return what keeps it from working at present; None when nothing does. Any thread."""
+        troubles = dict.fromkeys(lane.trouble for lane in self._lanes if lane.trouble is not None)
+        if self._mismatch is not None and self._runs_nothing:
+            troubles[self._mismatch] = None
+        return "; ".join(troubles) or None
+
+    def rested(self) -> bool:
+        """Tell whether nothing was run since the last call. One thread."""
+        worked, self._has_worked = self._has_worked, False
+        return not worked and self.running() is None
+
+    def own_up(self) -> None:
+        """Have the master suspect what runs, and what has run and is not settled: the last of it for each idle thread.
+
+        Else what spoils a process and returns would be run again at once, and without end. Nothing clears it any more.
+        """
+        unsettled = [f"{site.name}:{task.key}" for site in self._sites for task in site.source.held if task.concluded]
+        runs = {cell: self._runs.at(cell) for cell in range(self._runs.cells)}
+        names = {cell: run.name for cell, run in runs.items() if run is not None}
+        idle = [cell for cell, run in runs.items() if run is None]
+        self._boot.board.seal(names | dict(zip(idle, reversed(unsettled), strict=False)))
+
+    def _runner(self, cell: int, application: Application) -> Runner:
+        lanes = [open_poller(site, application, self._types[site.name], self._boot) for site in self._sites]
+        self._lanes += lanes
+        return Runner(cell, lanes, self._runs, self._boot.board, self._stopping, self._acquired, self._done)
+
+    def _acquired(self) -> None:
+        self._has_worked = True
+        for ticker in self._tickers:
+            ticker.poke()
+
+    def _done(self) -> None:
+        """Count a run, and stop when this child has done its share (`max_request_per_child`).
+
+        The master hears of it, if it has not just heard of another: what a run has set free is to be seen by him soon.
+        """
+        now = monotonic()
+        if now >= self._told + _WORD:
+            self._told = now
+            self._say(pipes.RAN)
+        if self._left is None:
+            return
+        self._left -= 1
+        if self._left <= 0:
+            self.stop(immediate=False)
+
+    def prepare(self) -> None:
+        """Check the tables, and keep watch if nobody does. The first child says which `types` match nothing.
+
+        A database that does not answer, or refuses our user, is waited for, by polling it; the lanes tell of that.
+        Raises ConfigError when a table is missing or is not ours, or cannot be used for another reason.
+        """
+        if self._boot.slot == FIRST_SLOT and self._mismatch is not None:
+            log.warning("%s", self._mismatch)
+        for site in self._sites:
+            try:
+                site.source.store.check_tables()
+                self._types[site.name].prepare()
+            except Exception as error:
+                if site.source.store.is_unavailable(error):
+                    log.warning("section=%s the database does not answer yet: %s", site.name, one_line(error))
+                    self._note(site.name, error)
+                elif site.source.store.is_refused(error):
+                    log.debug("section=%s the database refuses this user: %s", site.name, one_line(error))
+                    self._note(site.name, error)
+                elif is_refusal(error):
+                    words = f"{site.name}: the database refuses: {one_line(error)}"
+                    raise ConfigError(f"{words} (is `url:` right? `psched doctor` looks closer)") from error
+                else:
+                    raise
+        for lane in self._lanes:
+            lane.keep_watch()
+
+    def _note(self, section: str, error: Exception) -> None:
+        for lane in self._lanes:
+            if lane.name == section:
+                lane.could_not_begin(error)
+
+    def _give_back_dead(self) -> None:
+        """Give back what dead predecessors held before anything is polled; wait for the database if need be."""
+        pause = 0.1
+        for dead in self._boot.dead:
+            while not self._stopping.is_set() and not self._gave_back(dead):
+                self._stopping.wait(pause)
+                pause = min(pause * 2, 5.0)
+        if self._boot.dead and not self._stopping.is_set():
+            self._say(pipes.GAVE_BACK)
+            self.expect()
+
+    def _gave_back(self, dead: DeadChild) -> bool:
+        try:
+            for site in self._sites:
+                site.give_back(dead)
+        except Exception as error:  # noqa: BLE001 – until the database does it
+            self._complain(f"the leases of {dead.holder} are not given back yet: {one_line(error)}")
+            return False
+        return True
+
+    def _complain(self, complaint: str) -> None:
+        """Log what fails again and again once, for as long as it fails the same way."""
+        if complaint != self._complaint:
+            log.warning("%s; trying again until they are", complaint)
+        self._complaint = complaint
+
+    def _run_all(self) -> None:
+        if len(self._runners) == 1:
+            self._runners[0].run()
+            return
+        threads = [
+            threading.Thread(target=runner.run, name=f"runner {cell}", daemon=True)
+            for cell, runner in enumerate(self._runners)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _close(self) -> None:
+        for announcer in self._announcers:
+            announcer.close()
+        for reporter in self._reporters:
+            reporter.close()
+        for site in self._sites:
+            for task in site.source.held:
+                give_back(task)
+        if not self._stops_now:  # an immediate stop waits for nothing; the node's entry then expires by itself
+            for announcer in self._announcers:
+                announcer.join(_WITHDRAWAL)
+        for site in self._sites:
+            site.source.store.close()
+        self._stopping.close()
+        for ticker in self._tickers:
+            ticker.close()
+
+
+def served_types(site: OpenSection, application: Application) -> TypeFilter:
+    """Return what is claimed of a section: what its application routes, restricted by its `types`."""
+    return application.of(site.name).types().serving(site.section.types)
+
+
+def open_poller(site: OpenSection, application: Application, types: ClaimableTypes, boot: ChildSpec) -> SectionPoller:
+    """Return a lane of its own for one handler thread."""
+    section, settings = site.section, boot.settings
+    margin = min(settings.child_kill_interval + 1.0, section.alive_time / 4)
+    return SectionPoller(
+        site.name,
+        site.source,
+        application.of(site.name),
+        batch_sizer_for(section.task_prefetch)(),
+        PollTimer(section.poll_interval),
+        section.task_timeout,
+        margin,
+        None if boot.watch is None else join_election(boot.watch, boot.slot, site.name, section),
+        types,
+    )
+
+
+def join_election(watch: PollElection, slot: int, name: str, section: Section) -> ElectionMember:
+    """Return the seat of the child in `slot` for a section."""
+    return ElectionMember(watch, slot, name, section.poll_interval)

@@ -1,0 +1,233 @@
+"""A process group that ends when the process that made it is gone, were it by SIGKILL. In children."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+_WATCH = "trap '' TERM; read -r end || kill -s KILL 0"
+"""Waits for the end of its input, which comes when the other end of the pipe is closed, and kills its group."""
+
+
+class Group:
+    """A process group, led by a tiny process that watches over us and keeps the group's number taken.
+
+    Without it a program would survive a worker that was killed, and run beside the next attempt, which begins as soon
+    as the worker is missed.
+    """
+
+    def __init__(self) -> None:
+        """Start the watcher. Raises OSError."""
+        self._watcher = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCH],
+            cwd="/",
+            env={},
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        )
+
+    @property
+    def number(self) -> int:
+        """What others join the group by."""
+        return self._watcher.pid
+
+    def signal(self, number: int) -> None:
+        """Signal all members. Those of another user (sudo) may not be ours to signal."""
+        try:
+            os.killpg(self.number, number)
+        except PermissionError:
+            return
+
+    def has_members(self) -> bool:
+        """Whether anybody else in it is alive; the dead whom nobody reaps (a container without init) do not count."""
+        return any(self._is_member(pid) for pid in psutil.pids())
+
+    def close(self) -> None:
+        """Let the group go."""
+        self._watcher.kill()
+        self._watcher.communicate()
+
+    def _is_member(self, pid: int) -> bool:
+        try:
+            in_group = pid != self.number and os.getpgid(pid) == self.number
+            return in_group and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except (ProcessLookupError, PermissionError, psutil.Error):
+            return False
+
+
+_TAIL_BYTES = 8192
+_TAIL_LINES = 40
+_CHUNK = 65536
+_TICK = 0.1
+"""Seconds between two looks at whether to stop."""
+_SETTLING = 0.02
+"""Seconds between two looks at whether a group is gone."""
+_DRAIN_CHUNKS = 32
+"""How much is still read when all is over; a pipe holds less, and who writes for ever does not keep us."""
+_LAST_WAIT = 1.0
+"""Seconds until processes that SIGKILL did not remove (busy in the kernel, or another user's) are left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a program ended.
+
+    `status`: its exit status, negative for a signal. `cut_short`: `stop` or `timeout` when it was ended by us.
+    `left_behind`: it left processes in its group, which were ended too. `tail`: the last lines it wrote.
+    """
+
+    status: int
+    seconds: float
+    cut_short: str | None
+    left_behind: bool
+    tail: str
+
+
+class Program:
+    """A program that runs with its descendants in one process group, its output in a pipe. For one thread.
+
+    `stop` may be set by another thread at any time: SIGTERM goes to the group, SIGKILL after `grace` seconds. The group
+    dies also with this process. What moves to a group or session of its own lives on.
+    """
+
+    def __init__(self, argv: Sequence[str], cwd: str | None, env: Mapping[str, str], stop: threading.Event) -> None:
+        """Start the program. Raises OSError or ValueError when it cannot be started."""
+        self._stop = stop
+        self._started = time.monotonic()
+        self._group = Group()
+        try:
+            self._process = _start(argv, cwd, env, self._group.number)
+        except BaseException:
+            self._group.close()
+            raise
+        assert self._process.stdout is not None
+        self._pipe = self._process.stdout
+        os.set_blocking(self._pipe.fileno(), False)
+        self._poll = select.poll()
+        self._poll.register(self._pipe, select.POLLIN)
+        self._open = True
+        self._output = bytearray()
+        self._cut_short: str | None = None
+        self._left_behind = False
+        self._kill_at: float | None = None
+        self._give_up_at: float | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave nothing running, whatever happened."""
+        if self._process.returncode is None:
+            self._group.signal(signal.SIGKILL)
+            self._process.wait()
+        self._pipe.close()
+        self._group.close()
+
+    def wait(self, timeout: float | None, timeout_grace: float, grace: float) -> Ending:
+        """Wait until nobody of the group is left, ending it after `timeout` seconds.
+
+        SIGKILL follows SIGTERM after `timeout_grace` seconds if it was the timeout that ended it, else after `grace`.
+        """
+        while self._process.poll() is None:
+            self._turn()
+            self._end_if_due(timeout, timeout_grace, grace)
+        seconds = time.monotonic() - self._started
+        self._end_rest(grace)
+        self._drain()
+        return Ending(self._process.returncode, seconds, self._cut_short, self._left_behind, self._tail())
+
+    def _end_if_due(self, timeout: float | None, timeout_grace: float, grace: float) -> None:
+        now = time.monotonic()
+        if self._cut_short is None and self._stop.is_set():
+            self._cut_short = "stop"
+            self._terminate(now + grace)
+        elif self._cut_short is None and timeout is not None and now >= self._started + timeout:
+            self._cut_short = "timeout"
+            self._terminate(now + timeout_grace)
+        elif self._cut_short == "timeout" and self._stop.is_set() and self._kill_at is not None:
+            self._kill_at = min(self._kill_at, now + grace)
+        self._kill_if_due(now)
+
+    def _end_rest(self, grace: float) -> None:
+        """End what the program left in its group; what is about to leave by itself gets a moment."""
+        self._read(_SETTLING if self._group.has_members() else 0)
+        while self._group.has_members():
+            now = time.monotonic()
+            self._left_behind = True
+            if self._kill_at is None:
+                self._terminate(now + grace)
+            self._kill_if_due(now)
+            if self._give_up_at is not None and now >= self._give_up_at:
+                return
+            self._read(_SETTLING)
+
+    def _terminate(self, kill_at: float) -> None:
+        self._kill_at = kill_at
+        self._group.signal(signal.SIGTERM)
+
+    def _kill_if_due(self, now: float) -> None:
+        if self._kill_at is not None and self._give_up_at is None and now >= self._kill_at:
+            self._give_up_at = now + _LAST_WAIT
+            self._group.signal(signal.SIGKILL)
+
+    def _turn(self) -> None:
+        if self._open:
+            self._read(_TICK)
+            return
+        try:
+            self._process.wait(_TICK)
+        except subprocess.TimeoutExpired:
+            return
+
+    def _read(self, seconds: float) -> bool:
+        """Wait for output and take what is there; False when there was none."""
+        if not self._open:
+            time.sleep(seconds)
+            return False
+        if not self._poll.poll(seconds * 1000):
+            return False
+        chunk = self._pipe.read(_CHUNK)
+        if chunk:
+            self._output += chunk
+            del self._output[:-_TAIL_BYTES]
+        elif chunk is not None:
+            self._poll.unregister(self._pipe)
+            self._open = False
+        return bool(chunk)
+
+    def _drain(self) -> None:
+        for _ in range(_DRAIN_CHUNKS):
+            if not self._open or not self._read(0):
+                return
+
+    def _tail(self) -> str:
+        lines = self._output.decode(errors="replace").splitlines()[-_TAIL_LINES:]
+        return "\n".join("".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in line) for line in lines)
+
+
+def _start(argv: Sequence[str], cwd: str | None, env: Mapping[str, str], group: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        argv,
+        cwd=cwd,
+        env=env,
+        bufsize=0,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        process_group=group,
+    )

@@ -1,0 +1,1 @@
+"""What the master process and its children share."""

@@ -1,0 +1,164 @@
+"""The log of master and children: one write per record, appended, reopened on USR2.
+
+There are no locks, so that no thread ever waits for another's record, and none is held at a fork.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from psched.backends import is_driver_error
+from psched.errors import ConfigError, OutcomeUnknownError, PreemptedError, ScheduleError
+from psched.process.channel import OwnedDescriptor
+from psched.task import Task
+
+_STDERR = 2
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
+_MODE = 0o640
+_INDENT = "\n    "
+_CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}
+_ESCAPED = {code: f"\\x{code:02x}" for code in _CONTROLS}
+"""Keys and types may hold anything, also what a terminal obeys when somebody reads the log on it."""
+
+
+class Log:
+    """Where records go: a file, or stderr (`path` None). `capture`: what the process prints goes there, too.
+
+    The descriptor stays the same when the file is reopened, so it can be done by any thread at any time.
+    """
+
+    def __init__(self, path: Path | None, capture: bool = False) -> None:
+        """Raises ConfigError when the file cannot be opened."""
+        self.path = path
+        self._capture = capture
+        self._target = OwnedDescriptor(_STDERR if path is None else _open(path))
+        self._redirect()
+
+    @property
+    def has_stderr(self) -> bool:
+        """Whether who reads stderr sees the log, or who reads the log sees stderr."""
+        return self._capture or self.path is None
+
+    def write(self, line: str) -> None:
+        """Append one record. A disk that is full or gone loses it: there is nowhere left to say so.
+
+        A handler may have closed the file, and its number may be another file's by now: then it is opened once more.
+        """
+        with suppress(OSError, ConfigError):
+            if not self._target.is_ours() and self.path is not None:
+                self._target = OwnedDescriptor(_open(self.path))
+            if self._target.is_ours():
+                os.write(self._target.descriptor, line.encode("utf-8", "backslashreplace"))
+
+    def reopen(self) -> None:
+        """Go on in a new file of the same name; in the old one, if that cannot be opened."""
+        try:
+            self.move(self.path)
+        except ConfigError as error:
+            logging.getLogger(__name__).error("%s; going on in the old file", error)
+
+    def move(self, path: Path | None) -> None:
+        """Go on in another file, or on stderr. Raises ConfigError, and then nothing has changed."""
+        old = self._target
+        if path is None:
+            self._target = OwnedDescriptor(_STDERR)
+            if self.path is not None:
+                old.close()
+        elif self.path is None or not old.is_ours():
+            self._target = OwnedDescriptor(_open(path))
+        else:
+            new = _open(path)
+            os.dup2(new, old.descriptor, inheritable=False)
+            os.close(new)
+            self._target = OwnedDescriptor(old.descriptor)
+        self.path = path
+        self._redirect()
+
+    def _redirect(self) -> None:
+        if self._capture and self.path is not None:
+            os.dup2(self._target.descriptor, 1)
+            os.dup2(self._target.descriptor, 2)
+
+
+class LogHandler(logging.Handler):
+    """Hands finished records to a `Log`, each in one piece. Further lines are indented: no key can feign a record."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self.setFormatter(_Formatter("%(asctime)s %(levelname)s [%(process)d] %(name)s: %(message)s"))
+        self._log = log
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Take no lock: one write is whole by itself, and a parked thread would keep the lock for ever."""
+        wanted = bool(self.filter(record))
+        if wanted:
+            self.emit(record)
+        return wanted
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record."""
+        try:
+            self._log.write(self.format(record).translate(_ESCAPED).replace("\n", _INDENT) + "\n")
+        except Exception:  # noqa: BLE001 – as every handler of logging does
+            self.handleError(record)
+
+
+class _Formatter(logging.Formatter):
+    """Local time with milliseconds and its offset from UTC, since hosts and log readers differ in their zones."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 – logging's name
+        moment = time.localtime(record.created)
+        return f"{time.strftime('%Y-%m-%d %H:%M:%S', moment)}.{int(record.msecs):03d} {time.strftime('%z', moment)}"
+
+
+def begin_logging(log: Log, level: int = logging.INFO) -> None:
+    """Send what is logged in this process, psched's and the application's, to `log`.
+
+    A program that has set up logging itself and configures no `log` keeps what it has.
+    """
+    root = logging.getLogger()
+    if root.handlers and log.path is None:
+        return
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+    root.addHandler(LogHandler(log))
+    root.setLevel(level)
+    logging.captureWarnings(True)
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, _FLAGS, _MODE)
+    except OSError as error:
+        raise ConfigError(
+            f"log: cannot write {path}: {error.strerror}; name another file, or none for stderr"
+        ) from error
+
+
+log = logging.getLogger(__name__)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Tell whether a database's driver raised it, so that its words say more than a traceback."""
+    return is_driver_error(error)
+
+
+def one_line(error: BaseException) -> str:
+    """Return what `error` says on one line, without the statement that SQLAlchemy adds."""
+    cause = getattr(error, "orig", None)
+    text = str(error if cause is None else cause).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def say_unsettled(task: Task, error: ScheduleError) -> None:
+    """Log why a run was not settled; nothing is tried again."""
+    if isinstance(error, OutcomeUnknownError):
+        log.warning("key=%s type=%s outcome unknown: %s", task.key, task.type, error)
+    elif isinstance(error, PreemptedError):
+        log.info("key=%s preempted: %s", task.key, error)
+    else:
+        log.info("key=%s was not settled: %s", task.key, error)

@@ -1,0 +1,86 @@
+"""Signals as a queue: handlers do nothing but wake whoever waits on a descriptor. In master and children."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Collection
+from types import FrameType
+from typing import Any
+
+from psched.process.channel import OwnedDescriptor
+
+REPLACE_NOW: int = getattr(signal, "SIGEMT", None) or signal.SIGRTMIN
+"""The signal for an immediate binary replace: EMT where there is one, RTMIN on Linux."""
+
+VERBS: frozenset[int] = frozenset(
+    {
+        signal.SIGTERM,
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGUSR1,
+        signal.SIGHUP,
+        signal.SIGWINCH,
+        signal.SIGUSR2,
+        REPLACE_NOW,
+    }
+)
+"""The signals that ask the master for something."""
+
+_CHUNK = 4096
+
+
+class SignalQueue:
+    """Collects signals from when it is installed. One per process, installed in its main thread.
+
+    Python writes the number of each signal to a pipe the moment it arrives, also while a C call holds the interpreter.
+    """
+
+    def __init__(self) -> None:
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        self.reader = OwnedDescriptor(reader)
+        """Readable when a signal has arrived."""
+        self._writer = OwnedDescriptor(writer)
+        self._before: dict[int, Any] = {}
+
+    def install(self, numbers: Collection[int]) -> None:
+        """Begin to collect `numbers`, and let them through when they were blocked."""
+        signal.set_wakeup_fd(self._writer.descriptor, warn_on_full_buffer=False)
+        for number in numbers:
+            self._before[number] = signal.signal(number, _wake)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+
+    def take(self) -> list[int]:
+        """Return the numbers of the signals that have arrived, in their order. Never waits."""
+        if not self.reader.is_ours():
+            return []
+        try:
+            return list(os.read(self.reader.descriptor, _CHUNK))
+        except BlockingIOError:
+            return []
+
+    def abandon(self) -> None:
+        """Collect no more, in a process that was forked from the one that installed it. The handlers stay."""
+        signal.set_wakeup_fd(-1)
+        self.reader.close()
+        self._writer.close()
+
+    def uninstall(self) -> None:
+        """Collect no more, and put back the handlers that were there before."""
+        self.abandon()
+        for number, handler in self._before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def name_of(number: int) -> str:
+    """Return the name of a signal, such as SIGTERM."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _wake(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the wakeup descriptor has been written before Python calls this."""

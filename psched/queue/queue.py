@@ -1,0 +1,253 @@
+"""The queue of tasks that are run once, and a reference to one of them. Used in children and in clients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from psched.backends import open_stores
+from psched.backoff import check_attempts
+from psched.clock import boottime
+from psched.config import Section
+from psched.errors import AlreadyExistsError, ConfigError, NotFoundError
+from psched.model import NewTask, TaskFilter, TaskRow
+from psched.payload import check_key, encode, object_of
+from psched.queue.retire import Retire, retained
+from psched.schedules.collection import checked_type
+from psched.schedules.rules import check_time, check_types
+from psched.source.source import LeaseTimes, Source
+from psched.store import StoreSettings, TaskStore
+from psched.suggest import shown
+from psched.task import Task
+
+PRIORITIES = range(-100, 101)
+"""What a priority may be. Each one that is in use at a time costs every poll a look of its own."""
+
+STATUSES = ("waiting", "running", "finished", "failed", "cancelled")
+
+
+class Queue:
+    """All tasks of one table. A context manager; safe to use from several threads, not across a fork."""
+
+    def __init__(self, store: TaskStore, times: LeaseTimes, retention: float = 300, max_attempts: int | None = None):
+        """`retention`: seconds for which the key of a finished task is kept, or longer, see `retire.retained`."""
+        self.store = store
+        self.source = Source(store, Retire(store, retention, max_attempts), times)
+        self._retention = retained(store, retention)
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getitem__(self, key: str) -> QueuedTask:
+        """Return a reference to the task with this key, whether it exists or not."""
+        return QueuedTask(self.store, self.source, check_key(key), self._retention)
+
+    def submit(
+        self,
+        key: str,
+        type: str,
+        data: Mapping[str, Any] | None = None,
+        *,
+        run_at: float | None = None,
+        user: str | None = None,
+        max_running: int | None = None,
+        priority: int = 0,
+        max_attempts: int | None = None,
+        compression: str | None = None,
+        connection: Any = None,
+    ) -> QueuedTask:
+        """Create a task and return a reference to it. May be repeated until it succeeds, as the key is unique.
+
+        It is run at `run_at` (unix seconds; default: at once). At most `max_running` tasks of one `user` run at a time,
+        those with a higher `priority` (-100 to 100) first. After `max_attempts` attempts it is `failed` (default: as
+        its type or the configuration says). `compression="gzip"` stores the data compressed.
+
+        `connection`: an SQLAlchemy Connection or Session on the queue's database. The task is then written in its
+        transaction, which stays the caller's to commit or roll back, and is as usable afterwards as before.
+
+        Raises:
+            AlreadyExistsError: a task has this key, perhaps retired and still retained.
+            ValueError: the key, the data or a number cannot be stored; nothing was written.
+            NotSupportedError: this store cannot keep what was asked for.
+        """
+        content = {} if data is None else data
+        task = NewTask(key, type, content, run_at, user, max_running, priority, max_attempts, compression)
+        if self.submit_many([task], connection):
+            raise AlreadyExistsError(f"a task has the key {key!r} already (a finished one keeps it for a while)")
+        return self[key]
+
+    def submit_many(self, tasks: Iterable[NewTask], connection: Any = None) -> list[str]:
+        """Create many tasks at once, and return the keys that were there before: these tasks are left as they are.
+
+        All are written in one transaction: the caller's, if `connection` is given as for `submit`. On Redis 5,000 tasks
+        at a time, or 4 MB of their data, are: when a call with more fails midway, the first ones are there. Repeat it
+        as it is then, since keys that exist are left alone. Raises ValueError, NotSupportedError: nothing was written.
+        """
+        checked = [storable_task(task) for task in tasks]
+        if len({task.key for task in checked}) < len(checked):
+            twice, _ = Counter(task.key for task in checked).most_common(1)[0]
+            raise ValueError(f"the key {twice!r} is given twice; each task needs one of its own")
+        return self.store.submit(checked, connection) if checked else []
+
+    def list(self, status: str | None = None, type: str | None = None, user: str | None = None) -> Iterator[TaskRow]:
+        """Yield the tasks, ordered by key; only those with this status, type and user, where given.
+
+        `status` is waiting, running, finished, failed or cancelled. Raises ValueError for another, and for a type or a
+        user that none can have.
+        """
+        if status is not None and status not in STATUSES:
+            raise ValueError(f"status must be one of {', '.join(STATUSES)}, got {shown(status)}")
+        if type is not None:
+            checked_type(type)
+        if user is not None:
+            _check_user(user)
+        return self.store.list(TaskFilter(status, type, user))
+
+    def poll(self, types: Collection[str] | None = None) -> Task | None:
+        """Acquire the task whose turn it is, or None when none is due or all that are due must wait for others.
+
+        The lease lasts `alive_time`; a caller that needs longer calls `task.heartbeat()`. `types`: only tasks of these
+        types are taken (NotSupportedError on `rdb_compat`).
+        """
+        check_types(types)
+        return self.source.poll(types)
+
+    def poll_multi(self, max_acquire: int = 1, types: Collection[str] | None = None) -> Sequence[Task]:
+        """Acquire up to `max_acquire` tasks, in the order in which they are to be run; see `poll`."""
+        check_types(types)
+        return self.source.poll_multi(max_acquire, types)
+
+    def close(self) -> None:
+        """Close every connection to the database; idempotent."""
+        self.store.close()
+
+
+class QueuedTask:
+    """A reference to one task by its key; nothing is read until a method is called."""
+
+    def __init__(self, store: TaskStore, source: Source, key: str, retention: float) -> None:
+        self.key = key
+        self._store = store
+        self._source = source
+        self._retention = retention
+
+    def __repr__(self) -> str:
+        return f"<QueuedTask key={self.key!r}>"
+
+    def exists(self) -> bool:
+        """Whether there is such a task now, retired or not."""
+        return self._store.get(self.key) is not None
+
+    def metadata(self) -> TaskRow:
+        """Return the task as it is stored now. Raises NotFoundError."""
+        row = self._store.get(self.key)
+        if row is None:
+            raise NotFoundError(f"no task has the key {self.key!r}")
+        return row
+
+    def cancel_request(self) -> None:
+        """Ask for the task to be cancelled: at once when it waits; a running handler is told within a heartbeat.
+
+        A handler that finishes all the same has finished it. Raises NotFoundError, AlreadyFinishedError.
+        """
+        self._store.cancel_request(self.key, self._retention)
+
+    def force_finish(self) -> None:
+        """Retire the task as finished and preempt whoever runs it. Raises NotFoundError, AlreadyFinishedError."""
+        self._store.force_finish(self.key, self._retention)
+
+    def preempt(self) -> Task:
+        """Take the task, whoever runs it, who is preempted; due or not, and whatever `max_running` says.
+
+        The lease lasts `alive_time`. Raises NotFoundError, AlreadyFinishedError.
+        """
+        asked = boottime()
+        return self._source.adopt(self._store.preempt(self.key, self._source.times.alive_time), asked)
+
+    def retry(self) -> None:
+        """Make a failed or cancelled task due now, its attempts counted anew.
+
+        Raises NotFoundError, AlreadyFinishedError for a finished one, ScheduleError for one that is not retired, and
+        NotSupportedError on `rdb_compat`, where no task fails for good.
+        """
+        self._store.retry_failed(self.key)
+
+    def delete(self) -> None:
+        """Delete the task, retired or not; a run in progress is preempted. Raises NotFoundError."""
+        self._store.delete(self.key)
+
+
+def checked_task(task: NewTask) -> NewTask:
+    """Return `task`, or raise ValueError that says which of its fields cannot be stored, and why."""
+    encode(object_of(task.data))
+    return storable_task(task)
+
+
+def storable_task(task: NewTask) -> NewTask:
+    """Return `task`, of which all but the data was checked: the store refuses what it cannot encode."""
+    if not isinstance(task, NewTask):
+        raise ValueError(f"tasks must be of psched.NewTask, got {shown(task)}")
+    check_key(task.key)
+    checked_type(task.type)
+    if not isinstance(task.data, Mapping):
+        object_of(task.data)
+    if task.run_at is not None:
+        check_time("run_at", task.run_at)
+    if task.user is not None:
+        _check_user(task.user)
+    elif task.max_running is not None:
+        raise ValueError(
+            f"max_running {shown(task.max_running)} needs a user whose tasks are counted; name the user (user=, or -u)"
+        )
+    if task.max_running is not None:
+        check_attempts("max_running", task.max_running)
+    if task.max_attempts is not None:
+        check_attempts("max_attempts", task.max_attempts)
+    _check_priority(task.priority)
+    if task.compression not in (None, "gzip"):
+        raise ValueError(f"compression must be 'gzip' or None, got {shown(task.compression)}")
+    return task
+
+
+def _check_user(user: object) -> None:
+    try:
+        check_key(user)
+    except ValueError as error:
+        raise ValueError(str(error).replace("key", "user", 1)) from error
+
+
+def _check_priority(value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITIES:
+        raise ValueError(f"priority must be a whole number from -100 to 100, got {shown(value)}")
+
+
+def open_queue(section: Section, holder: str, prefetch_time: float | None = None) -> Queue:
+    """Return the queue that `section` configures; nothing is connected yet.
+
+    `prefetch_time`: seconds a lease lasts on what a daemon took ahead (default: `alive_time`).
+    """
+    settings = StoreSettings(
+        section.url,
+        holder,
+        queue=section.table,
+        tls=section.tls,
+        max_data_size=section.max_data_size,
+        pooler=section.pooler,
+        disable_resource_limit=section.disable_resource_limit,
+        use_connection_pooling=section.use_connection_pooling,
+        keeps_failures=bool(section.on_failure),
+    )
+    store = open_stores(section.type, settings).queue
+    if store is None:
+        raise ConfigError(f"the store type {section.type!r} keeps no queue")
+    times = LeaseTimes(
+        section.alive_time, section.retry_wait, section.alive_time if prefetch_time is None else prefetch_time
+    )
+    return Queue(store, times, section.retention_time, section.max_attempts)

@@ -1,0 +1,399 @@
+"""From what is said of new schedules to their rows, each expression worked out once. Used in children and clients."""
+
+from __future__ import annotations
+
+import builtins
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from types import TracebackType
+from typing import Any, Unpack
+
+from psched import cron
+from psched.backends import open_stores
+from psched.backoff import check_wait
+from psched.config import Section
+from psched.errors import ConfigError, NotSupportedError
+from psched.model import NewSchedule, Policy, Rule, ScheduleRow
+from psched.payload import check_key, object_of
+from psched.schedules.advance import LONG, Advance, Keeping, rule_problem
+from psched.schedules.audit import GRACE, History, Question, Verdict, audit, versions_at
+from psched.schedules.rules import (
+    Terms,
+    check_delay,
+    check_enqueued_key,
+    check_texts,
+    check_time,
+    check_types,
+    checked_policy,
+    checked_rule,
+    checked_type,
+    first_match,
+    moved,
+)
+from psched.schedules.schedule import Schedule, ScheduleState, failed_attempts, overdue_after, state_of
+from psched.source.source import LeaseTimes, Source
+from psched.store import ScheduleStore, StoreSettings, TaskStore
+from psched.store.ledger import Change, Ledger, LedgerFilter, LedgerRow
+from psched.suggest import shown
+from psched.task import Task
+
+_ALL = Policy()
+
+
+class NewRows:
+    """The rows of schedules that are added together: what begins now begins at the same second."""
+
+    def __init__(self, store: ScheduleStore, timezone: str, dialect: str) -> None:
+        """`timezone`: of those that name none."""
+        self._store = store
+        self._timezone = timezone
+        self._dialect = dialect
+        self._now: int | None = None
+        self._known: dict[tuple[object, ...], tuple[Rule, int]] = {}
+
+    def of(self, schedules: Iterable[NewSchedule]) -> list[ScheduleRow]:
+        """Return their rows. Raises ConfigError, ValueError, NotSupportedError."""
+        return [self._row(new) for new in schedules]
+
+    def _row(self, new: NewSchedule) -> ScheduleRow:
+        if not isinstance(new, NewSchedule):
+            raise ValueError(f"schedules must be of psched.NewSchedule, got {shown(new)}")
+        policy = self._policy(new)
+        for name, time in (("next_time", new.next_time), ("next_run_time", new.next_run_time)):
+            if time is not None:
+                check_time(name, time)
+        rule, first = self._rule_and_first(new)
+        check_enqueued_key(check_key(new.key), checked_type(new.type))
+        return ScheduleRow(
+            check_key(new.key),
+            checked_type(new.type),
+            object_of(new.data),
+            "waiting",
+            rule=rule,
+            next_time=first,
+            next_run_time=first + rule.delay if new.next_run_time is None else new.next_run_time,
+            policy=policy,
+        )
+
+    def _rule_and_first(self, new: NewSchedule) -> tuple[Rule, int]:
+        """Return its rule and its first occurrence, found once for all that are alike."""
+        check_texts(new.cron, self._timezone if new.timezone is None else new.timezone)
+        check_delay(new.delay)
+        said = (new.cron, new.timezone, new.delay, new.delay.__class__, new.next_time)
+        known = self._known.get(said)
+        if known is None:
+            timezone = self._timezone if new.timezone is None else new.timezone
+            rule = checked_rule(Rule(new.cron, timezone, new.delay), self._dialect)
+            start = self._starting() if new.next_time is None else new.next_time
+            known = self._known[said] = rule, first_match(rule, start, self._dialect)
+        return known
+
+    def _starting(self) -> int:
+        """Return the database's time in whole seconds, rounded up."""
+        if self._now is None:
+            self._now = int(-(-self._store.now() // 1))
+        return self._now
+
+    def _policy(self, new: NewSchedule) -> Policy:
+        bounds = (new.max_lateness, new.alert_after, new.max_attempts)
+        if new.catch_up == _ALL.catch_up and bounds == (None, None, None):
+            return _ALL
+        terms: Terms = {
+            "catch_up": new.catch_up,
+            "max_lateness": new.max_lateness,
+            "alert_after": new.alert_after,
+            "max_attempts": new.max_attempts,
+        }
+        policy = checked_policy(_ALL, terms)
+        if not self._store.keeps_policies:
+            raise NotSupportedError(f"{new.key!r}: this store knows no policies; type: rdb and redis do")
+        return policy
+
+
+__all__ = [
+    "Advance",
+    "Defaults",
+    "Schedule",
+    "ScheduleCollection",
+    "checked_rule",
+    "checked_type",
+    "first_match",
+    "moved",
+    "open_schedules",
+]
+
+
+_FAILING = 1000
+"""Failing schedules that are listed at once."""
+_AUDITS = 5
+"""How often one schedule is judged anew because it was changed meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What schedules take from the configuration.
+
+    The time zone of those that name none, the cron dialect, how much of the ledger is kept, how often workers poll,
+    and after how many attempts an occurrence is given up (None: never).
+    """
+
+    timezone: str = "UTC"
+    dialect: str = "vixie"
+    keeping: Keeping = LONG
+    poll_interval: float = 1.0
+    max_attempts: int | None = None
+
+
+class ScheduleCollection:
+    """All schedules of one table. A context manager; safe to use from several threads, not across a fork."""
+
+    def __init__(self, store: ScheduleStore, times: LeaseTimes, defaults: Defaults) -> None:
+        self.store = store
+        self._advance = Advance(store, defaults.dialect, defaults.keeping, max_attempts=defaults.max_attempts)
+        self._retry_wait = times.retry_wait
+        self.source = Source(store, self._advance, times)
+        self._defaults = defaults
+
+    def __enter__(self) -> ScheduleCollection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getitem__(self, key: str) -> Schedule:
+        """Return a reference to the schedule with this key, whether it exists or not."""
+        return Schedule(self.store, check_key(key), self._defaults.dialect)
+
+    def add(
+        self,
+        key: str,
+        type: str,
+        *,
+        cron: str,
+        delay: float = 0,
+        timezone: str | None = None,
+        next_time: int | None = None,
+        next_run_time: float | None = None,
+        data: Mapping[str, Any] | None = None,
+        **terms: Unpack[Terms],
+    ) -> Schedule:
+        """Create a schedule and return a reference to it.
+
+        Its first occurrence is the first match at or after `next_time` (default: the database's now), run `delay`
+        seconds later, or at `next_run_time` when that is given. `timezone` defaults to the configured one.
+
+        `catch_up` says what becomes of occurrences that are due together: `all` run (the default), the `latest` one, or
+        `none` that is more than a minute late. One that could begin only more than `max_lateness` seconds late is
+        skipped; one that is not finished `alert_after` seconds after its time raises the alarm; one that has failed at
+        `max_attempts` attempts is given up, and the next one comes (docs/ledger.md).
+
+        Raises:
+            AlreadyExistsError: a schedule has this key.
+            ConfigError: the cron expression or the time zone cannot be used.
+            ValueError: the key, the data or the policy cannot be used.
+            NotSupportedError: the store keeps no policies.
+        """
+        content = {} if data is None else data
+        new = NewSchedule(key, type, cron, delay, timezone, next_time, next_run_time, content, **terms)
+        [row] = self._rows([new])
+        self.store.add(row.key, row.type, row.rule, row.next_time, row.next_run_time, row.data, row.policy)
+        return self[key]
+
+    def add_many(self, schedules: Iterable[NewSchedule]) -> builtins.list[str]:
+        """Create many schedules at once, and return the keys that were there before: these are left as they are.
+
+        All are written in one transaction (on Redis 500 at a time: a call that failed midway may be repeated as it
+        is), and each expression is worked out once. Raises ConfigError, ValueError and NotSupportedError like `add`:
+        nothing was written then.
+        """
+        rows = self._rows(schedules)
+        if len({row.key for row in rows}) < len(rows):
+            twice, _ = Counter(row.key for row in rows).most_common(1)[0]
+            raise ValueError(f"the key {twice!r} is given twice; each schedule needs one of its own")
+        return self.store.add_many(rows) if rows else []
+
+    def list(self) -> Iterator[ScheduleRow]:
+        """Yield every schedule, ordered by due time."""
+        return self.store.list()
+
+    @property
+    def ledger(self) -> Ledger:
+        """What is on record. Raises NotSupportedError where the store keeps no ledger."""
+        ledger = self.store.ledger
+        if ledger is None:
+            raise NotSupportedError(
+                "this store keeps no ledger of what ran; type: rdb and redis do, rdb_compat with `ledger:`"
+            )
+        return ledger
+
+    def history(
+        self, key: str | None = None, *, failed: bool = False, since: float | None = None, until: float | None = None
+    ) -> Iterator[LedgerRow]:
+        """Yield how occurrences were settled: of one schedule in their order, of all in the order of their ends.
+
+        `failed`: only those where an attempt failed or was lost, or that were skipped for coming too late. `since` and
+        `until` (unix seconds) are about the occurrences of one schedule, and about the ends for all. Raises
+        NotSupportedError where the store keeps no ledger, ValueError for a time or a key that can be none.
+        """
+        if key is not None:
+            check_key(key)
+        for name, time in (("since", since), ("until", until)):
+            if time is not None:
+                check_time(name, time)
+        return self.ledger.rows(LedgerFilter(key, failed, since, until))
+
+    def audit(
+        self, since: int, until: int, *, late: float | None = None, keys: Collection[str] | None = None
+    ) -> Iterator[Verdict]:
+        """Yield for each schedule (`keys`: of these) whether the ledger proves that what should have run did.
+
+        The occurrences from `since` to `until` are judged (unix seconds, both included): each that its cron expression
+        and every change of it ask for, and whose time has come, must be finished, skipped for a reason that its policy
+        or a pause permits, or running now, and no other may have run. `late`: a run may begin so many seconds after its
+        time; without it an occurrence may wait for a worker for 10 s, or twice `poll_interval`. Schedules that were
+        deleted are judged for as long as they were there. Raises NotSupportedError where the store keeps no ledger,
+        ValueError.
+        """
+        check_time("since", since)
+        check_time("until", until)
+        if isinstance(keys, str):
+            raise ValueError(f"keys must be a collection of keys, such as [{shown(keys)}], got {shown(keys)}")
+        for key in () if keys is None else keys:
+            check_key(key)
+        if late is not None:
+            check_wait("late", late)
+        grace = max(GRACE, 2 * self._defaults.poll_interval) if late is None else late
+        question = Question(since, until, late, grace)
+        return (self._audit(key, question) for key in (self._audited() if keys is None else keys))
+
+    def _audited(self) -> Iterator[str]:
+        """Yield the keys that are on record, and then those of schedules that were added past psched."""
+        recorded = set()
+        ledger = self.ledger
+        for key in ledger.keys():  # noqa: SIM118 – it is no mapping
+            recorded.add(key)
+            yield key
+        for row in self.store.list():
+            if row.key not in recorded:
+                yield row.key
+
+    def _audit(self, key: str, question: Question) -> Verdict:
+        """Judge one schedule; anew when it was changed meanwhile, as its entries are read page by page."""
+        changes = self.ledger.changes(key)
+        for _ in range(_AUDITS):
+            verdict = audit(self._on_record(key, question, changes), question)
+            before, changes = changes, self.ledger.changes(key)
+            if changes[-1:] == before[-1:]:
+                break
+        return verdict
+
+    def _rows(self, schedules: Iterable[NewSchedule]) -> builtins.list[ScheduleRow]:
+        return NewRows(self.store, self._defaults.timezone, self._defaults.dialect).of(schedules)
+
+    def _on_record(self, key: str, question: Question, changes: Sequence[Change]) -> History:
+        """Return what is on record of a schedule. Its entries are read last: what is due now may be among them."""
+        ledger, now = self.ledger, self.store.now()
+        present = self.store.get(key)
+        oldest = next(ledger.rows(LedgerFilter(key)), None)
+        found = [ledger.row_before(key, question.since, version) for version in versions_at(changes, question.since)]
+        before = sorted((row for row in found if row is not None), key=lambda row: (row.scheduled_time, row.fence))
+        return History(
+            key=key,
+            changes=changes,
+            rows=chain(before, ledger.rows(LedgerFilter(key, since=question.since, until=question.until))),
+            oldest=oldest,
+            present=present,
+            now=now,
+            kept_since=now - self._defaults.keeping.retention,
+            reckoning=f"{self._defaults.dialect} {cron.tz_database()}",
+        )
+
+    def state(self, row: ScheduleRow, now: float) -> ScheduleState:
+        """Return what `row`, read at `now` by the database's clock, says about its next run, and how late it is."""
+        return state_of(row, now, self.overdue_after)
+
+    @property
+    def overdue_after(self) -> float:
+        """How many seconds late an occurrence is overdue: two of the longest waits for a retry, at least a minute."""
+        return overdue_after(self._retry_wait)
+
+    def overdue(self, limit: int) -> builtins.list[ScheduleRow]:
+        """Return up to `limit` schedules that are overdue, the latest first: they fail, or no worker takes them.
+
+        Their `data` is left out ({}), and `problem` says nothing of it; `store.get` has both.
+        On `rdb_compat`, whose table does not tell a run from the wait for a retry, only those that no worker takes.
+        """
+        bound = self.overdue_after
+        found = {row.key: row for row in (*self.store.long_due(bound, limit), *self.store.failing(bound, limit))}
+        return sorted(found.values(), key=lambda row: row.next_time + row.rule.delay)[:limit]
+
+    def failing(self, key: str | None = None) -> Iterator[ScheduleRow]:
+        """Yield the schedules (`key`: that one) whose next occurrence has failed at least once and is tried again.
+
+        None on `rdb_compat`, whose table does not tell. Their `data` is left out ({}).
+        """
+        if key is None:
+            yield from self.store.failing(0, _FAILING)
+        else:
+            row = self.store.get(key)
+            if row is not None and failed_attempts(row) > 0:
+                yield replace(row, data={})
+
+    def poll(self, types: Collection[str] | None = None) -> Task | None:
+        """Acquire the run that has been due longest, or None when nothing is due.
+
+        It is ours for `alive_time` seconds; renew it with `heartbeat` when it takes longer. `types` limits what is
+        taken (NotSupportedError on `rdb_compat`).
+        """
+        check_types(types)
+        return self.source.poll(types)
+
+    def poll_multi(self, max_acquire: int = 1, types: Collection[str] | None = None) -> Sequence[Task]:
+        """Acquire up to `max_acquire` due runs, earliest first; see `poll`."""
+        check_types(types)
+        return self.source.poll_multi(max_acquire, types)
+
+    def feed(self, queue: TaskStore) -> None:
+        """Let runs finish by submitting to `queue` (`Task.finish_by_submitting`)."""
+        self._advance.queue = queue
+
+    def close(self) -> None:
+        """Close every connection to the database; idempotent."""
+        self.store.close()
+
+
+def open_schedules(section: Section, holder: str, prefetch_time: float | None = None) -> ScheduleCollection:
+    """Return the collection that `section` configures; nothing is connected yet.
+
+    `prefetch_time`: seconds a lease lasts on what a daemon took ahead (default: `alive_time`).
+    """
+    reckoning = f"{section.cron_dialect} {cron.tz_database()}"
+    settings = StoreSettings(
+        section.url,
+        holder,
+        schedules=section.table,
+        tls=section.tls,
+        max_data_size=section.max_data_size,
+        reckoning=reckoning,
+        ledger=section.ledger,
+        pooler=section.pooler,
+        problem=partial(rule_problem, dialect=section.cron_dialect),
+        keeps_failures=bool(section.on_failure),
+    )
+    store = open_stores(section.type, settings).schedules
+    if store is None:
+        raise ConfigError(f"the store type {section.type!r} keeps no schedules")
+    times = LeaseTimes(
+        section.alive_time, section.retry_wait, section.alive_time if prefetch_time is None else prefetch_time
+    )
+    keeping = Keeping(section.ledger_retention, section.ledger_count)
+    return ScheduleCollection(
+        store,
+        times,
+        Defaults(section.timezone, section.cron_dialect, keeping, section.poll_interval, section.max_attempts),
+    )

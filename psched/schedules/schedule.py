@@ -1,0 +1,248 @@
+"""A reference to one schedule by its key: looking at it, changing it. Used in clients and children."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+from psched.backoff import Backoff
+from psched.errors import NotFoundError, NotSupportedError, ScheduleError
+from psched.model import Rule, ScheduleRow
+from psched.payload import object_of, pack
+from psched.schedules.rules import (
+    Terms,
+    check_enqueued_key,
+    check_time,
+    checked_policy,
+    checked_rule,
+    checked_type,
+    first_match,
+    moved,
+    paused,
+    regular_of,
+    resumed,
+    run_now,
+    with_regular,
+)
+from psched.store import ScheduleStore
+from psched.store.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
+
+_TRIES = 100
+"""How often a compare-and-set is tried again when others keep changing the row."""
+
+
+class Schedule:
+    """A reference to one schedule by its key; nothing is read until a method is called."""
+
+    def __init__(self, store: ScheduleStore, key: str, dialect: str) -> None:
+        self.key = key
+        self._store = store
+        self._dialect = dialect
+
+    def __repr__(self) -> str:
+        return f"<Schedule key={self.key!r}>"
+
+    def exists(self) -> bool:
+        """Whether there is such a schedule now."""
+        return self._store.get(self.key) is not None
+
+    def metadata(self) -> ScheduleRow:
+        """Return the schedule as it is stored now. Raises NotFoundError."""
+        row = self._store.get(self.key)
+        if row is None:
+            raise NotFoundError(f"no schedule has the key {self.key!r}")
+        return row
+
+    def delete(self) -> None:
+        """Delete the schedule; a run in progress is preempted. Raises NotFoundError."""
+        self._store.delete(self.key)
+
+    def modify(
+        self,
+        *,
+        type: str | None = None,
+        cron: str | None = None,
+        delay: float | None = None,
+        timezone: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        next_time: int | None = None,
+        next_run_time: float | None = None,
+        **terms: Unpack[Terms],
+    ) -> None:
+        """Change what is given (None: leave as it is), at once.
+
+        Of `catch_up`, `max_lateness`, `alert_after` and `max_attempts` what is named is changed, None being no bound.
+
+        A new rule moves the next occurrence to its first match from now on, except that an occurrence that has come
+        already is kept. While a run is leased or waits for a retry only the rule is written, and the run settles by it.
+        Of an extra run nothing changes: the times are those of the regular occurrence that comes after it.
+
+        Raises:
+            NotFoundError: there is no such schedule.
+            ConfigError, ValueError: a value cannot be used; nothing was changed.
+            NotSupportedError: the store keeps no policies.
+            ScheduleError: `next_time` or `next_run_time` was given while a run is leased or waits for a retry, or
+                `next_run_time` while the schedule is paused.
+        """
+
+        def change(seen: ScheduleRow) -> ScheduleRow:
+            wanted = replace(
+                seen,
+                type=seen.type if type is None else self._checked_type(type),
+                data=seen.data if data is None else object_of(data),
+                rule=self._ruled(seen.rule, cron, timezone, delay),
+                policy=checked_policy(seen.policy, terms),
+            )
+            timed = self._timed(regular_of(seen), regular_of(wanted), next_time, next_run_time)
+            return with_regular(wanted, timed) if seen.is_extra else timed
+
+        for name, time in (("next_time", next_time), ("next_run_time", next_run_time)):
+            if time is not None:
+                check_time(name, time)
+        if data is not None:
+            pack(object_of(data), max_size=self._store.max_data_size)
+        if terms:
+            self._refuse_without_policies("policies")
+        self._compare_and_set(MODIFY, lambda seen: (change(seen), None))
+
+    def _checked_type(self, type: str) -> str:
+        check_enqueued_key(self.key, checked_type(type))
+        return type
+
+    def pause(self) -> bool:
+        """Let nothing be due until `resume`; a run in progress goes on, and is not tried again meanwhile.
+
+        A run that `run_now` asked for waits, too. Return False, and change nothing, when the schedule was paused
+        already. Raises NotFoundError, NotSupportedError, and ScheduleError when it was paused a hundred times since its
+        next occurrence came.
+        """
+        self._refuse_without_policies("pauses")
+        seen = self._compare_and_set(PAUSE, lambda seen: (paused(seen, self._store.now(), self._dialect), None))
+        return not seen.paused
+
+    def resume(self) -> bool:
+        """End the pause: occurrences that came meanwhile are skipped, those that were due before it are caught up.
+
+        Return False, and change nothing, when the schedule was not paused. Raises NotFoundError, NotSupportedError.
+        """
+        self._refuse_without_policies("pauses")
+        seen = self._compare_and_set(RESUME, lambda seen: resumed(seen, self._store.now(), self._dialect))
+        return seen.paused
+
+    def run_now(self) -> None:
+        """Let a worker run it as soon as can be, paused or not.
+
+        An occurrence that has come runs now. Otherwise it is an extra one, whose `scheduled_time` is now; the regular
+        ones stay where they are, and one that comes while the extra one runs is run after it. Raises NotFoundError,
+        NotSupportedError, and ScheduleError while a run is in progress.
+        """
+        self._refuse_without_policies("extra runs")
+        self._compare_and_set(RUN_NOW, lambda seen: (run_now(seen, self._store.now()), None))
+
+    def _refuse_without_policies(self, what: str) -> None:
+        if not self._store.keeps_policies:
+            raise NotSupportedError(f"{self.key!r}: this store knows no {what}; type: rdb and redis do")
+
+    def _compare_and_set(
+        self, action: str, change: Callable[[ScheduleRow], tuple[ScheduleRow, Entry | None]]
+    ) -> ScheduleRow:
+        """Change the row, and return it as it was before."""
+        for _ in range(_TRIES):
+            seen = self.metadata()
+            wanted, entry = change(seen)
+            if self._store.modify(seen, wanted, action, entry):
+                return seen
+        raise ScheduleError(f"{self.key!r}: it changes faster than it can be modified; try again")
+
+    def _ruled(self, rule: Rule, cron: str | None, timezone: str | None, delay: float | None) -> Rule:
+        """Return `rule` with what is given of another one. Raises as `modify` does."""
+        wanted = Rule(
+            rule.cron if cron is None else cron,
+            rule.timezone if timezone is None else timezone,
+            rule.delay if delay is None else delay,
+        )
+        return rule if wanted == rule else checked_rule(wanted, self._dialect)
+
+    def _timed(
+        self, seen: ScheduleRow, wanted: ScheduleRow, next_time: int | None, next_run_time: float | None
+    ) -> ScheduleRow:
+        """Return `wanted` with the times that its rule, or the caller, gives it."""
+        explicit = next_time is not None or next_run_time is not None
+        if explicit and not seen.settled:
+            raise ScheduleError(
+                f"{self.key!r}: a run is in progress or waits for a retry; its times cannot be moved now"
+            )
+        if next_run_time is not None and seen.paused:
+            raise ScheduleError(f"{self.key!r} is paused, and runs at no time; resume it, or run it now")
+        if explicit:
+            time = seen.next_time if next_time is None else first_match(wanted.rule, next_time, self._dialect)
+            due = time + wanted.rule.delay if next_run_time is None else next_run_time
+            return replace(wanted, next_time=time, next_run_time=seen.next_run_time if seen.paused else due)
+        if wanted.rule == seen.rule or not seen.settled:
+            return wanted
+        row = moved(wanted, seen.rule, self._store.now(), self._dialect)
+        return replace(row, next_run_time=seen.next_run_time) if seen.paused else row
+
+
+BROKEN = "broken"
+PAUSED = "paused"
+RUNNING = "running"
+LEASED = "leased"
+FAILING = "failing"
+RETRYING = "retrying"
+OVERDUE = "overdue"
+DUE = "due"
+WAITING = "waiting"
+
+_SOON = 60.0
+"""Seconds that an occurrence may be late before it is overdue, at the least."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleState:
+    """`word` is one of those above; `lateness` how many seconds after its time the occurrence is not finished.
+
+    `broken`: the row cannot be run. `failing`: an attempt has failed and the next one is to come; `retrying`: the same,
+    but no error is known. `leased`: it is running or waits for a retry (`rdb_compat`, whose table does not tell which).
+    `overdue` as a word: no worker has begun it for longer than `overdue_after`; `due`: for less long. `is_overdue`: it
+    is so late and has failed, or no worker holds it.
+    """
+
+    word: str
+    lateness: float
+    is_overdue: bool
+
+
+def overdue_after(retry_wait: float | Backoff) -> float:
+    """Return how many seconds late an occurrence is overdue: time for two attempts, and at least a minute."""
+    return max(_SOON, 2 * Backoff.of(retry_wait).limit)
+
+
+def failed_attempts(row: ScheduleRow) -> int:
+    """Return how many attempts of the row's occurrence have failed, or were lost with their worker."""
+    return row.attempts - (row.status == RUNNING)
+
+
+def state_of(row: ScheduleRow, now: float, bound: float) -> ScheduleState:
+    """Return the state of a row at `now`; it is overdue when it is more than `bound` seconds late."""
+    is_held = row.status in (RUNNING, LEASED) and row.next_run_time > now
+    failed = failed_attempts(row)
+    if row.paused and not is_held:
+        return ScheduleState(PAUSED, 0.0, False)
+    time = row.next_time + (0 if row.is_extra else row.rule.delay)
+    if row.status == WAITING and not row.attempts:
+        time = max(time, row.next_run_time)  # its first run may be later
+    lateness = max(0.0, now - time)
+    is_overdue = lateness > bound and (failed > 0 or not is_held)
+    if row.problem is not None:
+        word = BROKEN
+    elif is_held:
+        word = row.status
+    elif failed > 0 or row.status == RUNNING:
+        word = RETRYING if row.last_error is None else FAILING
+    elif is_overdue:
+        word = OVERDUE
+    else:
+        word = DUE if row.next_run_time <= now else WAITING
+    return ScheduleState(word, lateness, is_overdue)

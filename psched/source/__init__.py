@@ -1,0 +1,1 @@
+"""Takes due rows from a store as tasks, and settles them."""

@@ -1,0 +1,408 @@
+"""The seam between the engine and a database: what every store promises. Used in children and clients.
+
+A store holds rows that are due at a time; holding a row means having written a due time in the future together with a
+fence. Only the database's clock decides what is due and when a lease ends, and it is read inside the statement that
+uses it. Every write under a lease compares the fence and checks the row count. No method waits for work.
+
+Errors: a method raises what it names, or the driver's own error (wrapped by SQLAlchemy, or redis-py's) once the bounded
+retries of transient faults are spent; `is_unavailable` of the store tells whether such an error will pass by itself.
+Writes under a lease take `until`, a deadline on `psched.clock.boottime`: up to then lost connections and deadlocks are
+retried, and a commit whose answer was lost is recognised by the fence, so that a retry never settles twice.
+Methods may be called from any thread of the process that opened the store; a store must not cross a fork.
+"""
+
+from __future__ import annotations
+
+import builtins
+import secrets
+import socket
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from psched.errors import ScheduleError
+from psched.model import WORKER_DIED, Claim, Lease, NewTask, Policy, Retry, Rule, ScheduleRow, TaskFilter, TaskRow
+from psched.payload import MAX_DATA_SIZE
+from psched.store.alerts import OverdueAlerts, UnreportedFailures
+from psched.store.ledger import MODIFY, Entry, Ledger, Step
+from psched.store.node_registry import Nodes
+from psched.store.wakeup import Wakeup as Wakeup  # noqa: PLC0414 – whoever knows stores knows their bells
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """What `open_stores(settings) -> Stores` of a backend needs. A table that is None is not opened.
+
+    `holder` names one incarnation of one process (`host/pid/random`, at most 255 characters) and is written with each
+    lease, so that a successor can give back what a dead process held. `tls` has the keys ca, cert, key and verify.
+    `max_data_size`: bytes of JSON
+    that the data of a row may have; one with more has a problem when it is read, and raises ValueError when written.
+    `connections`: how many a store keeps open at the most while they are not used, for as many threads of its process.
+    `reckoning` says how times are computed here (cron dialect, tz database), for the ledger. `ledger` names that of a
+    store that keeps one only on request. `problem` says why a schedule cannot be run by psched, None when it can: a
+    store whose table is shared with other programs (`rdb_compat`) claims no such row. `pooler` is `session` when a
+    connection pooler that gives each client a session of its own may stand before a PostgreSQL; others are refused.
+    `disable_resource_limit` and `use_connection_pooling` are PerfectQueue's, for a queue that is shared with it.
+    `keeps_failures`: runs that fail for good under this store are kept until somebody was told of them.
+    """
+
+    url: str
+    holder: str
+    schedules: str | None = None
+    queue: str | None = None
+    tls: Mapping[str, Any] = field(default_factory=dict)
+    reckoning: str = ""
+    connections: int = 1
+    max_data_size: int = MAX_DATA_SIZE
+    ledger: str | None = None
+    pooler: str | None = None
+    problem: Callable[[Any], str | None] | None = None
+    disable_resource_limit: bool = False
+    use_connection_pooling: bool = False
+    keeps_failures: bool = False
+
+
+Accepts = Callable[[str], bool]
+"""Tells whether rows of a type are wanted."""
+
+
+class Finding(NamedTuple):
+    """One line of `psched doctor`: what was looked at, whether it is well, and what was found or is to be done.
+
+    `warning`: it is well enough for the exit code, but somebody should look at it.
+    """
+
+    subject: str
+    ok: bool
+    message: str
+    warning: bool = False
+
+
+class LeaseStore(Protocol):
+    """Due rows with leases: all that schedules and queue tasks have in common."""
+
+    max_data_size: int
+    """Bytes of JSON that the data of a row may have."""
+    shows_fence: bool
+    """Whether a lease's fence is a number that grows, worth showing to handlers as `task.fence`."""
+    failures: UnreportedFailures | None
+    """Which runs have failed for good, and nobody was told of; None where none can."""
+    knows_holders: bool
+    """Whether what a process leased can be found by its name, and so given back by another one."""
+    keeps_types: bool
+    """Whether the type of a row is a column of its own, so that `types` limits what is acquired.
+
+    Where types stand in the data (`rdb_compat`), `types` is refused, and `accepts` says which types are wanted.
+    """
+    nodes: Nodes | None
+    """Which workers are alive; None where that is not recorded (`rdb_compat`)."""
+
+    sent_within: float
+    """Seconds for which a call without a deadline may still reach the database, sent again, after it began."""
+
+    def create_tables(self) -> None:
+        """Create the tables and indexes; idempotent. Raises ConfigError for tables of another version of psched."""
+        ...
+
+    def check_tables(self) -> None:
+        """Raise ConfigError naming `psched init` when a table is missing, or was made by another version."""
+        ...
+
+    def prepare(self, types: Collection[str] | None = None) -> None:
+        """Do now what would else delay the first rows that are acquired (of `types`) and settled; changes nothing."""
+        ...
+
+    def diagnose(self) -> Iterator[Finding]:
+        """Yield what `psched doctor` shows of this store: tables, indexes, collations, server version and its clock."""
+        ...
+
+    def now(self) -> float:
+        """Return the database's clock in unix seconds, with its fraction."""
+        ...
+
+    def is_refused(self, error: Exception) -> bool:
+        """Tell whether `error` means that the database refuses our user: the login, or for lack of a privilege."""
+        ...
+
+    def is_unavailable(self, error: Exception) -> bool:
+        """Tell whether `error` means the database is away, overloaded or read-only, and will pass by itself."""
+        ...
+
+    def acquire(
+        self,
+        limit: int,
+        alive_time: float,
+        types: Collection[str] | None = None,
+        accepts: Accepts | None = None,
+        ahead: bool = False,
+    ) -> list[Claim]:
+        """Lease up to `limit` due rows for `alive_time` seconds, earliest first, and return those that are ours alone.
+
+        Leases whose time is over are due again. With `types`, only rows of these types, where the store `keeps_types`;
+        elsewhere it raises NotSupportedError, and takes only rows whose type `accepts` accepts. Nothing is written to
+        any other row, and rows of other types that have been due longer keep nothing back. The leases are committed on
+        return and last `alive_time` from this call at the least. When the answer was lost they end with the holder's
+        next acquire (in `rdb_compat`, which knows none, by themselves).
+
+        An acquire counts as an attempt of the row. `ahead`: the runs begin later, and `extend` records that; a lease
+        that ends by itself before that is no attempt. Of a row whose last lease ended by itself the claim then says
+        `records_begin`.
+        """
+        ...
+
+    def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
+        """Return in how many seconds the earliest row is due by the database's clock, None when there is none.
+
+        0.0 when one is due now. The end of a lease counts, too: the row is due then unless it is settled before. Of
+        `types` only, or of those that `accepts` accepts (as for `acquire`). It need not be ours to have: others may be
+        faster, or its user at his limit. What it costs grows with the number of `types`, not with that of the others.
+        A store may go by what it saw when it acquires rows of some types.
+        """
+        ...
+
+    def due_by_type(self) -> Mapping[str, float]:
+        """Return what `next_due` tells for each type that has rows which are not retired.
+
+        One statement, which reads a few rows of each type, however many there are. A store may go by what it saw when
+        it acquires rows of some types. Raises NotSupportedError unless the store `keeps_types`.
+        """
+        ...
+
+    def open_bell(self, accepts: Accepts | None = None) -> Wakeup | None:
+        """Return one thread's new bell for rows of the types that `accepts` accepts; None where nobody is called."""
+        ...
+
+    def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
+        """Make each lease end `alive_time` seconds from now. Returns a lease for each of `leases`, None where lost.
+
+        `begun`: record that their runs have begun, so that these attempts count however the leases end.
+        """
+        ...
+
+    def release(self, lease: Lease, until: float) -> None:
+        """Give the row back: due now, the attempt not counted. Raises PreemptedError, NotFoundError."""
+        ...
+
+    def retry(
+        self,
+        lease: Lease,
+        wait: float,
+        error: str | None,
+        until: float,
+        counted: bool = True,
+        version: int | None = None,
+    ) -> None:
+        """Make the row due `wait` seconds from now, keep `error`, and count the attempt if `counted`. As `release`.
+
+        `version`: of the definition because of which it is to wait. The row is due now when it has another one by then
+        (not on `rdb_compat`, which keeps none).
+        """
+        ...
+
+    def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
+        """Do for each what `retry` does, some hundreds at a time; for each None, or what it would raise."""
+        ...
+
+    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
+        """Give back all that a dead `holder` still leases, and return how many rows that were.
+
+        Rows in `suspects` (keys it was running), with `error` as their last one, are due after 1 s, doubling with
+        each crash in a row up to `longest_wait` seconds; all others at once, the attempt not counted. Where a store
+        knows no holders (`rdb_compat`) nothing is given back and the leases end by themselves.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close every connection; idempotent."""
+        ...
+
+
+Also = Callable[[Any], object]
+"""Further work in one with a store's own: `TaskStore.submit` with what it is called with as its `connection`."""
+
+
+class ScheduleStore(LeaseStore, Protocol):
+    """Rows that come again: created by `add`, finished by `advance` to the next occurrence."""
+
+    ledger: Ledger | None
+    """What is on record of them; None where nothing is."""
+    keeps_policies: bool
+    """Whether it has policies and pauses, which need a ledger, and extra runs."""
+    alarms: OverdueAlerts | None
+    """Which of them are overdue; None where nobody watches."""
+
+    def shares_database(self, queue: TaskStore) -> bool:
+        """Tell whether `also` of `advance` may submit to `queue`, being in one database with it."""
+        ...
+
+    def add(
+        self,
+        key: str,
+        type: str,
+        rule: Rule,
+        next_time: int,
+        next_run_time: float,
+        data: Mapping[str, Any],
+        policy: Policy = Policy(),  # noqa: B008 – frozen
+    ) -> None:
+        """Create a schedule. Raises AlreadyExistsError; idempotent when the answer of its own commit was lost."""
+        ...
+
+    def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
+        """Create schedules, all in one transaction, and return the keys that existed before: these are left alone.
+
+        On Redis some hundreds are one transaction; a call that failed midway may be repeated. What `add` is told
+        counts, and nothing else of the rows. Idempotent like it. Raises ValueError and NotSupportedError before
+        anything is written.
+        """
+        ...
+
+    def get(self, key: str) -> ScheduleRow | None:
+        """Return the schedule, or None."""
+        ...
+
+    def list(self) -> Iterator[ScheduleRow]:
+        """Yield every schedule, ordered by due time and key, a page at a time."""
+        ...
+
+    def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
+        """Return up to `limit` schedules that have been due for `age` seconds, those due longest first.
+
+        No worker takes them; the leases of those that are running have ended as long ago. Their `data` is left out
+        ({}), and `problem` says nothing of it.
+        """
+        ...
+
+    def failing(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
+        """Return up to `limit` schedules of which an attempt failed, whose occurrence was to run `age` seconds ago.
+
+        The oldest first; one of them may be running again. Paused ones are left out, and all are where attempts are not
+        counted (`rdb_compat`). Their `data` is left out, as by `long_due`.
+        """
+        ...
+
+    def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
+        """Write what differs between `seen` and `wanted`: all but their leases, attempts and errors.
+
+        The ledger names the change `action`, and has `entry` of the occurrence in `seen`, which is passed over.
+        False, and nothing is written, when the row no longer has the definition, times and lease it was seen with:
+        its `version` is compared, and every column where no version is kept (`rdb_compat`).
+        """
+        ...
+
+    def delete(self, key: str) -> None:
+        """Delete the schedule, leased or not. Raises NotFoundError."""
+        ...
+
+    def advance(
+        self,
+        claim: Claim,
+        next_time: int,
+        next_run_time: float,
+        until: float,
+        also: Also | None = None,
+        entry: Entry = Entry(),  # noqa: B008 – frozen
+    ) -> ScheduleRow | None:
+        """Settle the claimed occurrence: store the next one, computed from what `claim.row` says, and end the lease.
+
+        A ledger has `entry` of it, in the same transaction. `also` is called with a `connection` for `submit`: what it
+        submits is there when this is done, and only then. It may be called again, or although nothing comes of it.
+
+        Returns None when that is done. When the schedule was changed since it was acquired (`rdb`, `redis`: its
+        version or rule is not that of `claim.row`; `rdb_compat`: its rule), nothing is written and the stored row is
+        returned, for the caller to decide anew. Raises PreemptedError, NotFoundError, and
+        IdempotentAlreadyFinishedError when an earlier call under this very lease had settled it.
+        """
+        ...
+
+    def park(self, lease: Lease, due: float, until: float) -> None:
+        """Give a paused row back, due at `due` (unix seconds), or now when it is not paused any more. As `release`."""
+        ...
+
+    def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
+        """Do for each what `advance` does, some hundreds in one transaction; return what it returns or would raise."""
+        ...
+
+
+class TaskStore(LeaseStore, Protocol):
+    """Rows that are run once: created by `submit`, finished by `retire`, their keys kept for a while afterwards."""
+
+    def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> list[str]:
+        """Create tasks, all in one transaction, and return the keys that existed before: of these nothing is changed.
+
+        `connection`: an SQLAlchemy Connection or Session on the same database, in whose transaction the rows are
+        written; it is neither committed nor, when keys exist, spoilt. Or what `also` of `advance` was called with, of
+        the same kind of store. Without it the call is idempotent when the answer of its own commit was lost. Raises
+        NotSupportedError, ValueError.
+        """
+        ...
+
+    def get(self, key: str) -> TaskRow | None:
+        """Return the task, retired or not, or None."""
+        ...
+
+    def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
+        """Yield the tasks that pass the filter, ordered by key, a page at a time."""
+        ...
+
+    def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
+        """End the claimed run for good as `status` (finished, failed or cancelled), and keep `error` if any.
+
+        The number of attempts that is kept, where they are counted, is the one in `claim.row`.
+        The key is kept for `retention` seconds, None: until somebody deletes it. Raises PreemptedError, NotFoundError,
+        and IdempotentAlreadyFinishedError when an earlier call under this very lease had settled it.
+        """
+        ...
+
+    def retire_many(
+        self, claims: Sequence[Claim], status: str, retention: float | None, until: float
+    ) -> builtins.list[ScheduleError | None]:
+        """End runs as `status`, by hundreds: for each None, also if an earlier call had, or what `retire` raises."""
+        ...
+
+    def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
+        """Write the whole data of a claimed row; its lease stays as it is. Raises PreemptedError, NotFoundError."""
+        ...
+
+    def cancel_request(self, key: str, retention: float) -> None:
+        """Retire a waiting task as cancelled; flag a running one, for the next `extend` to tell.
+
+        Raises NotFoundError, AlreadyFinishedError.
+        """
+        ...
+
+    def force_finish(self, key: str, retention: float) -> None:
+        """Retire the task as finished whoever holds it. Raises NotFoundError, AlreadyFinishedError."""
+        ...
+
+    def preempt(self, key: str, alive_time: float) -> Claim:
+        """Lease the task whoever holds it, due or not, whatever `max_running` says. Raises like `force_finish`."""
+        ...
+
+    def retry_failed(self, key: str) -> None:
+        """Make a failed or cancelled task due now, its attempts counted anew.
+
+        Raises NotFoundError, AlreadyFinishedError for a finished one, ScheduleError for one that is not retired, and
+        NotSupportedError where such tasks are not kept.
+        """
+        ...
+
+    def delete(self, key: str) -> None:
+        """Delete the task, leased or not. Raises NotFoundError."""
+        ...
+
+    def purge(self, limit: int) -> int:
+        """Delete up to `limit` tasks whose retention is over, and return how many; harmless when concurrent."""
+        ...
+
+
+class Stores(NamedTuple):
+    """What `open_stores` returns: a store for each table that was named."""
+
+    schedules: ScheduleStore | None = None
+    queue: TaskStore | None = None
+
+
+def holder_name(role: str) -> str:
+    """Return `host/role/random`, at most 255 characters; `role` says which process of the host it is."""
+    return f"{socket.gethostname()[:120]}/{role[:100]}/{secrets.token_hex(8)}"

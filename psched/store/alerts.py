@@ -1,0 +1,105 @@
+"""What a store that watches over schedules promises: which occurrences are overdue, and who tells of them.
+
+Used in children and clients. An occurrence is overdue when it is not finished `alert_after` seconds after its time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+from psched.error_summary import error_summary
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """An occurrence that is not finished though it should be. Times are unix seconds on the database's clock.
+
+    `seconds`: how long ago its time was, delay included. `status`, `attempts`, `node` and `last_error` are those of the
+    schedule's row: what has become of it so far.
+    """
+
+    key: str
+    type: str
+    scheduled_time: int
+    seconds: float
+    status: str
+    attempts: int
+    node: str | None
+    last_error: str | None
+
+    def __str__(self) -> str:
+        by = f" by {self.node}" if self.node is not None and self.attempts else ""
+        what = f"{self.status}{by}, attempt {self.attempts}" if self.attempts else "never begun"
+        error = "" if self.last_error is None else f"; the last error: {error_summary(self.last_error)}"
+        return (
+            f"{self.key!r}: its occurrence of {_date(self.scheduled_time)} is not finished {self.seconds:.0f} s after"
+            f" its time ({what}){error}; {self._advice}"
+        )
+
+    @property
+    def _advice(self) -> str:
+        """What to look at."""
+        if not self.attempts:
+            return f"is a worker running that routes the type {self.type!r}? (pschedd status, psched doctor)"
+        if self.last_error is None:
+            return "is it still at work? (pschedd status)"
+        return f"psched show {self.key!r} has all of it"
+
+
+def _date(seconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return f"unix time {seconds}"  # after the year 9999
+
+
+class OverdueAlerts(Protocol):
+    """The alarms of one table of schedules. Methods may be called from any thread; they raise the driver's errors."""
+
+    def overdue(self, limit: int) -> list[Overdue]:
+        """Return up to `limit` occurrences that are overdue, told or not, those longest overdue first."""
+        ...
+
+    def untold(self, limit: int) -> list[Overdue]:
+        """Return up to `limit` overdue occurrences that nobody has told of, and nobody is telling of."""
+        ...
+
+    def claim(self, overdue: Overdue, seconds: float) -> bool:
+        """Take it upon oneself to tell of an occurrence within so many seconds; True for one caller at a time."""
+        ...
+
+    def told(self, overdue: Overdue) -> None:
+        """Enter that somebody was told of the occurrence, so that nobody else is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UnreportedFailure:
+    """A run that has failed for good. Times are unix seconds on the database's clock.
+
+    `scheduled_time` is the occurrence, of a queue task when it was to run first; `fence` tells two failures of one key
+    apart. `error` is what the last attempt said, `failed_at` when that was recorded, by `node`.
+    """
+
+    key: str
+    type: str
+    scheduled_time: int
+    fence: int
+    attempts: int
+    error: str | None
+    node: str
+    failed_at: float
+
+
+class UnreportedFailures(Protocol):
+    """The failures of one table that are still to be told. Methods may be called from any thread."""
+
+    def claim(self, seconds: float) -> UnreportedFailure | None:
+        """Return a failure that no other caller gets for so many seconds; None when there is none to be told now."""
+        ...
+
+    def told(self, failure: UnreportedFailure) -> None:
+        """Forget a failure: somebody was told of it. Harmless when done twice."""
+        ...

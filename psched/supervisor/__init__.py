@@ -1,0 +1,1 @@
+"""The master process: forks, supervises and replaces children."""

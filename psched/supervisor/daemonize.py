@@ -1,0 +1,174 @@
+"""Going into the background, and telling the command that started us how it went. Used by `pschedd start` only.
+
+The command forks; the child becomes a daemon (python-daemon: a session of its own, descriptors closed, / as its folder)
+and answers through a pipe: "ready" when its children are up, a reason when it cannot even open its log. Silence
+followed by the end of the pipe means that it died, and the log says why.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import select
+import signal
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from daemon import DaemonContext
+
+from psched.errors import ConfigError
+from psched.supervisor.pidfile import PidFileError
+
+_READY = b"ready\n"
+_UMASK = 0o027
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a start went: `ready`, `died` with a reason (empty: the log has it), or neither, when time was up."""
+
+    ready: bool
+    died: bool
+    reason: str = ""
+
+
+def detach(serve: Callable[[Callable[[], None]], int], keep: Iterable[int], timeout: float | None) -> Outcome:
+    """Run `serve(ready)` in a daemon, which keeps the descriptors `keep`, and return once it called `ready()` or died.
+
+    The daemon exits with what `serve` returns. After `timeout` seconds (None: no limit) it goes on by itself.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        _serve_detached(serve, [*keep, writer], writer)
+    os.close(writer)
+    os.waitpid(child, 0)  # python-daemon ends it at once and goes on in a grandchild
+    try:
+        return _await(reader, timeout)
+    finally:
+        os.close(reader)
+
+
+def _serve_detached(serve: Callable[[Callable[[], None]], int], keep: list[int], writer: int) -> None:
+    """Become the daemon and never return. Raises SystemExit."""
+    with DaemonContext(detach_process=True, umask=_UMASK, files_preserve=keep, signal_map={}):
+        answer = _Answer(writer)
+        try:
+            code = serve(answer.ready)
+        except Exception as error:  # noqa: BLE001 – nobody is above us but who waits for an answer
+            answer.give(_told(error).encode())
+            code = 1
+        raise SystemExit(code)
+
+
+def _told(error: Exception) -> str:
+    """What was foreseen speaks for itself; anything else is at least named."""
+    foreseen = isinstance(error, ConfigError | PidFileError | OSError)
+    return str(error) if foreseen else f"{type(error).__name__}: {error}"
+
+
+class _Answer:
+    """The daemon's end of the pipe; it speaks once."""
+
+    def __init__(self, writer: int) -> None:
+        self._writer: int | None = writer
+
+    def ready(self) -> None:
+        self.give(_READY)
+
+    def give(self, words: bytes) -> None:
+        if self._writer is None:
+            return
+        with suppress(BrokenPipeError):  # who started us did not wait
+            os.write(self._writer, words)
+        os.close(self._writer)
+        self._writer = None
+
+
+def _await(reader: int, timeout: float | None) -> Outcome:
+    if not select.select([reader], [], [], timeout)[0]:
+        return Outcome(ready=False, died=False)
+    answer = os.read(reader, 65536)
+    if answer == _READY:
+        return Outcome(ready=True, died=False)
+    return Outcome(ready=False, died=True, reason=answer.decode(errors="replace").strip())
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whom the daemon runs as: numeric ids, and the login name and home folder its environment tells of."""
+
+    uid: int
+    gid: int
+    name: str
+    home: str
+
+    @classmethod
+    def look_up(cls, user: str | None, group: str | None) -> Identity | None:
+        """Return who `user:` and `group:` of the configuration are, or None when neither is set.
+
+        `group` defaults to the user's own; a group alone keeps the present user. Raises ConfigError for unknown names.
+        """
+        if user is None and group is None:
+            return None
+        try:
+            account = pwd.getpwuid(os.geteuid()) if user is None else pwd.getpwnam(user)
+        except KeyError:
+            raise ConfigError(
+                f"user: there is no user {user!r} on this host; create it with useradd --system"
+            ) from None
+        try:
+            gid = account.pw_gid if group is None else grp.getgrnam(group).gr_gid
+        except KeyError:
+            raise ConfigError(
+                f"group: there is no group {group!r} on this host; create it with groupadd --system"
+            ) from None
+        return cls(account.pw_uid, gid, account.pw_name, account.pw_dir)
+
+    def assume(self) -> None:
+        """Become this user with its groups, for good; nothing happens when we are this user already.
+
+        Raises ConfigError when we may not.
+        """
+        if (os.geteuid(), os.getegid()) == (self.uid, self.gid):
+            return
+        try:
+            os.initgroups(self.name, self.gid)
+            os.setgid(self.gid)
+            os.setuid(self.uid)
+        except PermissionError:
+            raise ConfigError(
+                f"user: only root can become {self.name!r}; start as root or as that user, or remove user: and group:"
+            ) from None
+        os.environ.update(HOME=self.home, USER=self.name, LOGNAME=self.name)
+
+
+class Terminal:
+    """Made when the master starts, before its handlers are installed."""
+
+    def __init__(self) -> None:
+        self._had_one = _attached()
+        self.is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        """Whether the master was started by nohup: HUP was to be ignored."""
+
+    @property
+    def attached(self) -> bool:
+        """Whether a controlling terminal is there now."""
+        return self._had_one and _attached()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the terminal that was there at the start is gone."""
+        return self._had_one and not _attached()
+
+
+def _attached() -> bool:
+    try:
+        descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    os.close(descriptor)
+    return True
