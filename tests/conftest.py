@@ -11,16 +11,16 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.lab.clock import WallClock
-from tests.lab.forked import SOCKET
-from tests.lab.laboratory import Lab
-from tests.lab.leaks import MARK, Holdings, kill_since, left_since
-from tests.lab.mariadb import MariaDB
-from tests.lab.postgresql import PostgreSQL
-from tests.lab.redis import Redis
-from tests.lab.servers import Server
+from faultlab.clock import WallClock
+from faultlab.forked import SOCKET
+from faultlab.laboratory import Lab
+from faultlab.leaks import MARK, Holdings, kill_since, left_since
+from faultlab.mariadb import MariaDB
+from faultlab.postgresql import PostgreSQL
+from faultlab.redis import Redis
+from faultlab.servers import Server
 
-pytest_plugins = ["tests.lab.reporting"]
+pytest_plugins = ["faultlab.reporting"]
 
 _PATIENCE = 2.0
 """Seconds in which what a test has told to end must have ended."""

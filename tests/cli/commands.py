@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from faultlab import forked
 from psched.cli.main import main
-from tests.lab import forked
 from tests.programs import ROOT, install_programs
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from faultlab.pgbouncer import PgBouncer
+from faultlab.servers import Server
 from psched.cli.doctor import clock_finding
 from tests.cli.commands import Commands, Outcome
-from tests.lab.pgbouncer import PgBouncer
-from tests.lab.servers import Server
 
 APP = "import psched\napp = psched.App()\n@app.task('t')\ndef handle(task): ...\n"
 

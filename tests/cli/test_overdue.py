@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from faultlab.servers import Server
 from psched import Task
 from psched import open as open_psched
 from psched.application.decider import account_of
 from psched.schedules.collection import ScheduleCollection
 from psched.store.type_filter import TypeFilter
 from tests.cli.commands import Commands, Outcome
-from tests.lab.servers import Server
 
 LONG_AGO = int(time.time()) // 3600 * 3600 - 48 * 3600
 ERROR = "Traceback (most recent call last)\nValueError: it broke"

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from faultlab import forked
 from tests.cli.commands import Commands
-from tests.lab import forked
 
 PATIENCE = 20.0
 

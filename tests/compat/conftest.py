@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from faultlab.laboratory import Lab
 from psched.store import ScheduleStore
 from tests.compat.original import Original
-from tests.lab.laboratory import Lab
 from tests.stores.bench import Bench
 from tests.stores.places import DATABASES, Places
 

@@ -17,11 +17,11 @@ from typing import Any, Self, TypeVar
 import psutil
 import yaml
 
+from faultlab import forked
 from psched.config import Settings, load
 from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.store import holder_name
-from tests.daemon.prepared import DECIDING, empty_database
-from tests.lab import forked
+from tests.daemon.prepared_database import DECIDING, empty_database
 
 HERE = Path(__file__).parent
 PATIENCE = 15.0

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psutil
 
+from faultlab import forked
 from psched.config import load
 from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.supervisor.pidfile import read_running
 from tests.daemon.harness import wait_for
-from tests.lab import forked
 from tests.programs import install_programs
 
 CONFIG = """\

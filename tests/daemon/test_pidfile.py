@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from faultlab.absent import not_run
 from psched.supervisor import pidfile
 from psched.supervisor.pidfile import (
     AlreadyRunningError,
@@ -31,7 +32,6 @@ from psched.supervisor.pidfile import (
     signal_running,
 )
 from tests.daemon.harness import wait_for
-from tests.lab.absent import not_run
 
 FREE = r"end the process that holds its lock \(fuser .* names it\), remove the file, and start the daemon again"
 _HOLDER = """

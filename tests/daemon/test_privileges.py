@@ -11,9 +11,9 @@ import sys
 
 import pytest
 
+from faultlab.absent import not_run
 from psched.errors import ConfigError
 from psched.supervisor.daemonize import Identity
-from tests.lab.absent import not_run
 
 _ASSUME = """
 import json, os, sys

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from faultlab.laboratory import Lab
+from faultlab.login import made_login
+from faultlab.mariadb import MariaDB
+from faultlab.postgresql import PostgreSQL
+from faultlab.redis import Redis
+from faultlab.servers import Server
 from psched.backends import open_stores
 from psched.model import Rule
 from psched.store import StoreSettings
 from tests.daemon.harness import Daemon
 from tests.daemon.pschedd import installed
-from tests.lab.laboratory import Lab
-from tests.lab.login import made_login
-from tests.lab.mariadb import MariaDB
-from tests.lab.postgresql import PostgreSQL
-from tests.lab.redis import Redis
-from tests.lab.servers import Server
 
 TOLD = "section=schedules the database refuses this user: "
 Make = Callable[..., Daemon]

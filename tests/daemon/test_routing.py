@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from faultlab.laboratory import Lab
+from faultlab.redis import Redis
 from psched.model import TaskRow
 from psched.queue.queue import Queue, open_queue
 from psched.store import holder_name
 from tests.daemon.harness import Daemon
 from tests.daemon.test_queue import APPLICATION
-from tests.lab.laboratory import Lab
-from tests.lab.redis import Redis
 from tests.stores.places import KINDS
 
 LONG = 300

@@ -14,7 +14,7 @@ from psched.process.channel import BOOT_FAILED
 from psched.process.logs import Log
 from psched.supervisor.lease_recovery import DeadChildren
 from psched.supervisor.slot import Slot
-from tests.daemon.paper import PaperNursery, paper_nursery, plan_of
+from tests.daemon.fake_children import PaperNursery, paper_nursery, plan_of
 
 SHORTEST, LONGEST, SPREAD = 0.5, 60.0, 1.25
 REASON = "no such table: psched_queue"

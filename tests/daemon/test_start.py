@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from faultlab.pgbouncer import PgBouncer
+from faultlab.servers import Server
 from psched.cron import tz_database
 from tests.daemon.harness import Daemon
-from tests.lab.pgbouncer import PgBouncer
-from tests.lab.servers import Server
 
 Make = Callable[..., Daemon]
 

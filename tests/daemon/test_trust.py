@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from faultlab.absent import not_run
+from faultlab.laboratory import Lab
+from faultlab.postgresql import PostgreSQL
+from faultlab.servers import PASSWORD
 from tests.daemon.harness import Daemon
 from tests.daemon.pschedd import Pschedd
-from tests.lab.absent import not_run
-from tests.lab.laboratory import Lab
-from tests.lab.postgresql import PostgreSQL
-from tests.lab.servers import PASSWORD
 from tests.programs import install_programs
 
 ASKS_FOR_CODE = ["os:system", "psched.handlers.command:Command", "command", "__import__('os')", "app.app", "posix"]

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from faultlab.servers import Server
 from psched.queue.queue import Queue, open_queue
 from psched.store import holder_name
 from tests.daemon.harness import Daemon, wait_for
 from tests.daemon.test_queue import APPLICATION
-from tests.lab.servers import Server
 
 Make = Callable[..., Daemon]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from faultlab.laboratory import Lab
+from faultlab.mariadb import MariaDB
+from faultlab.postgresql import PostgreSQL
+from faultlab.servers import Server
 from psched.config import from_mapping, load
 from psched.schedules.collection import open_schedules
 from tests.docs.snippets import Snippet, snippets
-from tests.lab.laboratory import Lab
-from tests.lab.mariadb import MariaDB
-from tests.lab.postgresql import PostgreSQL
-from tests.lab.servers import Server
 from tests.programs import ROOT, install_forked_programs
 
 _DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from faultlab.laboratory import Lab
+from faultlab.redis import Redis
+from faultlab.servers import Server
 from psched.store import ScheduleStore
-from tests.lab.laboratory import Lab
-from tests.lab.redis import Redis
-from tests.lab.servers import Server
 from tests.stores.bench import Bench
 from tests.stores.places import KINDS, SERVER_PAIRS, Places
 

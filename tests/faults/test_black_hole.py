@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 import sqlalchemy as sa
 
+from faultlab.proxy import Proxy
+from faultlab.servers import Server
 from psched.backends.sql import open_database
 from psched.clock import boottime
 from psched.model import Claim
 from psched.store import ScheduleStore
-from tests.lab.proxy import Proxy
-from tests.lab.servers import Server
 from tests.stores.bench import FAR_OFF, HOURLY, Bench, eventually
 
 pytestmark = pytest.mark.slow

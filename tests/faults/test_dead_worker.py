@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from faultlab.laboratory import Lab
+from faultlab.mariadb import MariaDB
 from tests.daemon.harness import Daemon
-from tests.lab.laboratory import Lab
-from tests.lab.mariadb import MariaDB
 
 
 def test_what_a_dead_worker_held_is_given_back_after_the_outage_and_complained_of_once(

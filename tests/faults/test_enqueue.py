@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from faultlab.laboratory import Lab
+from faultlab.proxy import Proxy, Trap
 from tests.faults.doomed import is_killed_before
 from tests.faults.feed import FIRST, Feed
-from tests.lab.laboratory import Lab
-from tests.lab.proxy import Proxy, Trap
 from tests.stores.places import DATABASES, KINDS, STORES, Places
 from tests.stores.queue.conftest import open_bench
 

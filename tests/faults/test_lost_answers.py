@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import pytest
 import sqlalchemy as sa
 
+from faultlab.proxy import Proxy, Trap
+from faultlab.servers import Server
 from psched.errors import AlreadyExistsError, NotFoundError
 from psched.model import Claim
 from psched.store import ScheduleStore
 from psched.store.ledger import LedgerFilter, Step
-from tests.lab.proxy import Proxy, Trap
-from tests.lab.servers import Server
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, eventually, keys_of, new_row, soon, unless_away
 from tests.stores.traffic import before_each
 

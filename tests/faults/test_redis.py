@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
+from faultlab.laboratory import Lab
+from faultlab.proxy import Proxy
+from faultlab.redis import Redis
+from faultlab.servers import PASSWORD
 from psched.clock import boottime
 from psched.errors import ScheduleError
 from psched.model import Claim, TaskFilter
 from psched.store import ScheduleStore
-from tests.lab.laboratory import Lab
-from tests.lab.proxy import Proxy
-from tests.lab.redis import Redis
-from tests.lab.servers import PASSWORD
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, keys_of, soon, unless_away
 from tests.stores.queue.bench import QueueBench
 from tests.stores.rows import RedisRows

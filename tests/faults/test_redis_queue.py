@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from faultlab.laboratory import Lab
+from faultlab.proxy import Proxy, Trap
+from faultlab.redis import Redis
 from psched.backends import open_stores
 from psched.backends.redis.rows import HAND_OVER
 from psched.backends.redis.scripts import Scripts
 from psched.model import NewTask
 from psched.store import StoreSettings, TaskStore
-from tests.lab.laboratory import Lab
-from tests.lab.proxy import Proxy, Trap
-from tests.lab.redis import Redis
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, keys_of, soon, unless_away
 from tests.stores.places import Places
 from tests.stores.queue.bench import QueueBench, keys_in, row_of

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from faultlab.laboratory import Lab
+from faultlab.login import Login, made_login
+from faultlab.mariadb import MariaDB
+from faultlab.postgresql import PostgreSQL
+from faultlab.proxy import Proxy
+from faultlab.redis import Redis
+from faultlab.servers import Server
 from psched.clock import boottime
-from tests.lab.laboratory import Lab
-from tests.lab.login import Login, made_login
-from tests.lab.mariadb import MariaDB
-from tests.lab.postgresql import PostgreSQL
-from tests.lab.proxy import Proxy
-from tests.lab.redis import Redis
-from tests.lab.servers import Server
 from tests.stores.bench import Bench, eventually
 
 KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL, "redis": Redis}

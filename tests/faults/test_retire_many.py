@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from faultlab.laboratory import Lab
+from faultlab.proxy import Proxy, Trap
+from faultlab.redis import Redis
 from psched.backends import open_stores
 from psched.store import StoreSettings
 from tests.faults.test_lost_answers import LOSSES
-from tests.lab.laboratory import Lab
-from tests.lab.proxy import Proxy, Trap
-from tests.lab.redis import Redis
 from tests.stores.bench import soon
 from tests.stores.places import KINDS, SERVER_PAIRS, Places
 from tests.stores.queue.bench import QueueBench, keys_in, row_of

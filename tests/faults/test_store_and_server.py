@@ -12,12 +12,12 @@ import pymysql
 import pytest
 import sqlalchemy as sa
 
+from faultlab.mariadb import MariaDB
+from faultlab.servers import PASSWORD, Server
 from psched.clock import boottime
 from psched.errors import ScheduleError
 from psched.model import Claim
 from psched.store import ScheduleStore
-from tests.lab.mariadb import MariaDB
-from tests.lab.servers import PASSWORD, Server
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, eventually, keys_of, soon, unless_away
 from tests.stores.places import SERVER_PAIRS
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.laboratory import Lab
-from tests.lab.redis import Redis
-from tests.lab.servers import Server
+from faultlab.laboratory import Lab
+from faultlab.redis import Redis
+from faultlab.servers import Server
 from tests.promises.cluster import Cluster
 from tests.stores.places import KINDS, STORES
 

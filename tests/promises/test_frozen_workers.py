@@ -17,10 +17,10 @@ import pytest
 import sqlalchemy as sa
 import yaml
 
+from faultlab import forked
+from faultlab.proxy import Proxy
 from psched.model import ScheduleRow
 from tests.daemon.harness import is_alive, wait_for
-from tests.lab import forked
-from tests.lab.proxy import Proxy
 from tests.promises.cluster import Cluster
 from tests.promises.conftest import ON_SERVERS, SERVERS_AND_STORES, MakeCluster
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
+from faultlab.sql import connect
 from psched.config import load
 from psched.errors import PreemptedError
 from psched.model import NewTask
 from psched.queue.queue import open_queue
-from tests.lab.sql import connect
 from tests.promises.cluster import Cluster
 from tests.promises.conftest import MakeCluster
 

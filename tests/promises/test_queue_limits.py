@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import redis
 
+from faultlab.sql import connect
 from psched.model import NewTask
-from tests.lab.sql import connect
 from tests.promises.cluster import Cluster
 from tests.promises.conftest import MakeCluster
 from tests.promises.records import Run

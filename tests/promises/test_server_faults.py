@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.lab.laboratory import Lab
-from tests.lab.servers import Server
+from faultlab.laboratory import Lab
+from faultlab.servers import Server
 from tests.promises.cluster import EVERY_SECOND, Cluster, occurrences
 from tests.promises.conftest import AND_REDIS, SERVERS, SERVERS_AND_STORES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.laboratory import Lab
+from faultlab.laboratory import Lab
 from tests.promises.cluster import EVERY_SECOND, occurrences, wall_of
 from tests.promises.conftest import AND_REDIS, MakeCluster
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from faultlab.ports import HOST, free_port
+from faultlab.servers import Server
 from tests.daemon.harness import wait_for
-from tests.lab.ports import HOST, free_port
-from tests.lab.servers import Server
 from tests.programs import ROOT
 
 pytestmark = pytest.mark.slow

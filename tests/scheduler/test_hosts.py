@@ -10,13 +10,13 @@ import threading
 
 import pytest
 
+from faultlab.laboratory import Lab
+from faultlab.mariadb import MariaDB
+from faultlab.pgbouncer import PgBouncer
+from faultlab.postgresql import PostgreSQL
+from faultlab.redis import Redis
+from faultlab.servers import Server
 from psched import ConfigError, create_scheduler
-from tests.lab.laboratory import Lab
-from tests.lab.mariadb import MariaDB
-from tests.lab.pgbouncer import PgBouncer
-from tests.lab.postgresql import PostgreSQL
-from tests.lab.redis import Redis
-from tests.lab.servers import Server
 from tests.programs import ROOT
 from tests.scheduler.site import Site
 

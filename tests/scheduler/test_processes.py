@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 
+from faultlab.laboratory import Lab
 from psched.clock import boottime
-from tests.lab.laboratory import Lab
 from tests.scheduler.site import Farm, Instance, Site
 
 EVERY_SECOND = "*/1 * * * * *"

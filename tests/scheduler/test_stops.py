@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 from redis import Redis as Client
 
+from faultlab.laboratory import Lab
+from faultlab.redis import Redis
 from psched.clock import monotonic
-from tests.lab.laboratory import Lab
-from tests.lab.redis import Redis
 from tests.scheduler.site import Site
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from tests.lab import forked
-from tests.lab.proxy import Proxy
+from faultlab import forked
+from faultlab.proxy import Proxy
 from tests.stores.bench import Bench
 
 _PROGRAM = Path(__file__).with_name("forking_amid_poll.py")

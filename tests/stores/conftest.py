@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from faultlab.laboratory import Lab
 from psched.store import ScheduleStore
-from tests.lab.laboratory import Lab
 from tests.stores.bench import Bench
 from tests.stores.places import PAIRS, Places
 

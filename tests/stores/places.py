@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.laboratory import Lab
-from tests.lab.mariadb import MariaDB
-from tests.lab.postgresql import PostgreSQL
-from tests.lab.redis import Redis
-from tests.lab.servers import Server
+from faultlab.laboratory import Lab
+from faultlab.mariadb import MariaDB
+from faultlab.postgresql import PostgreSQL
+from faultlab.redis import Redis
+from faultlab.servers import Server
 from tests.stores.bench import Bench
 from tests.stores.rows import SqlRows
 

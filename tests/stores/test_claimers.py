@@ -9,9 +9,9 @@ import subprocess
 import threading
 from pathlib import Path
 
+from faultlab import forked
 from psched.model import Claim
 from psched.store import ScheduleStore
-from tests.lab import forked
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
 
 CLAIMER = Path(__file__).with_name("claimer.py")

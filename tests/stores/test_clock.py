@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from faultlab.clock import WallClock
 from psched.store import ScheduleStore
-from tests.lab.clock import WallClock
 from tests.stores.bench import LONG_AGO, Bench
 
 PROBE = Path(__file__).with_name("clock_probe.py")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
+from faultlab.certificate import Certificate, make_certificate
+from faultlab.mariadb import MariaDB
+from faultlab.ports import HOST
+from faultlab.servers import PASSWORD, Server
 from psched.backends.sql import open_database
-from tests.lab.certificate import Certificate, make_certificate
-from tests.lab.mariadb import MariaDB
-from tests.lab.ports import HOST
-from tests.lab.servers import PASSWORD, Server
 
 pytestmark = pytest.mark.needs("openssl")
 

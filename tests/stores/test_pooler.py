@@ -9,11 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from faultlab.pgbouncer import PgBouncer
+from faultlab.servers import Server
 from psched import ConfigError
 from psched.backends import open_stores
 from psched.store import Stores, StoreSettings
-from tests.lab.pgbouncer import PgBouncer
-from tests.lab.servers import Server
 from tests.stores.places import STORES
 
 SHARING = ["transaction", "statement"]

@@ -7,10 +7,10 @@ from contextlib import closing
 import pytest
 import sqlalchemy as sa
 
+from faultlab.servers import Server
 from psched.backends import open_stores
 from psched.model import NewTask, Rule
 from psched.store import StoreSettings, TaskStore
-from tests.lab.servers import Server
 from tests.stores.bench import LONG_AGO, keys_of
 from tests.stores.queue.bench import keys_in
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import psutil
 
+from faultlab.absent import find, not_run
 from tests.daemon.harness import wait_for
-from tests.lab.absent import find, not_run
 from tests.programs import programs
 
 _TOOLS = ("systemd-nspawn", "dbus-daemon", "nsenter", "setpriv", "unshare", "runuser")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from psched.model import Policy, Rule
 from psched.schedules.audit import Verdict, Why
 from psched.schedules.rules import NEVER, with_regular
-from tests.unit.past import BEGIN, Past
+from tests.unit.recorded_history import BEGIN, Past
 
 RULES = [
     Rule("*/5 * * * *", "Europe/Berlin", 2),

@@ -8,7 +8,7 @@ import pytest
 
 from psched.backends.rdb_compat.ruby_cron_check import ruby_problem
 from psched.cron import next_time
-from tests.unit.original_cron import EndlessError, original_next
+from tests.unit.perfectsched_cron import EndlessError, original_next
 
 DAY = 86400
 CHANGES = {

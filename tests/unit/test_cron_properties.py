@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from psched.cron import DIALECTS, check_timezone, first_time, next_time, occurrences, validate
 from psched.cron.zones import load_zone, offset_at
 from psched.errors import ConfigError
-from tests.unit.oracle import LONGEST_GAP, expected, window
+from tests.unit.cron_oracle import LONGEST_GAP, expected, window
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,10 @@ from typing import Any
 import pymysql
 import pytest
 
+from faultlab.mariadb import MariaDB
+from faultlab.ports import HOST
+from faultlab.servers import PASSWORD, USER, Server
 from psched.backends.sql.pymysql_rows import SwiftConnection
-from tests.lab.mariadb import MariaDB
-from tests.lab.ports import HOST
-from tests.lab.servers import PASSWORD, USER, Server
 
 LENGTHS = (0, 1, 250, 251, 252, 65535, 65536, 16_777_215 - 64)
 """Of texts: where the length of a value begins to take more bytes, and a row that takes nearly a whole packet."""

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import redis
 
+from faultlab.laboratory import Lab
+from faultlab.redis import RedisNode
 from psched.backends import open_stores
 from psched.model import NewTask
 from psched.store import ScheduleStore, StoreSettings, TaskStore
-from tests.lab.laboratory import Lab
-from tests.lab.redis import RedisNode
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Result, eventually, keys_of, soon
 
 

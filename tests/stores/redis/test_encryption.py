@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from faultlab.certificate import make_certificate
+from faultlab.laboratory import Lab
+from faultlab.ports import free_port
+from faultlab.redis import Redis
+from faultlab.servers import PASSWORD
 from psched.backends import open_stores
 from psched.errors import ConfigError
 from psched.store import ScheduleStore, StoreSettings
-from tests.lab.certificate import make_certificate
-from tests.lab.laboratory import Lab
-from tests.lab.ports import free_port
-from tests.lab.redis import Redis
-from tests.lab.servers import PASSWORD
 
 pytestmark = pytest.mark.needs("openssl")
 

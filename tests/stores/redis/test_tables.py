@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import redis
 
+from faultlab.laboratory import Lab
+from faultlab.redis import Redis
 from psched.backends import open_stores
 from psched.errors import ConfigError, NotSupportedError, PreemptedError
 from psched.model import NewTask
 from psched.store import ScheduleStore, StoreSettings, TaskStore
-from tests.lab.laboratory import Lab
-from tests.lab.redis import Redis
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, eventually, keys_of, soon
 from tests.stores.queue.bench import QueueBench, keys_in
 from tests.stores.redis.consistency import Snapshot

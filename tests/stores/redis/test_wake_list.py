@@ -10,11 +10,11 @@ from contextlib import ExitStack, closing
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from faultlab.laboratory import Lab
+from faultlab.redis import Redis
 from psched.backends.redis.wakeup import WakeList
 from psched.model import NewTask
 from psched.store import LeaseStore, ScheduleStore, TaskStore, Wakeup
-from tests.lab.laboratory import Lab
-from tests.lab.redis import Redis
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, eventually, soon
 from tests.stores.queue.bench import QueueBench
 from tests.stores.rows import RedisRows

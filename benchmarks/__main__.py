@@ -1,0 +1,124 @@
+"""`scripts/bench`: measures psched beside the floors of its stores, on private servers, and says what is reached."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks import latency, markdown, standing, stored, submitting, throughput
+from benchmarks.peers.contenders import PEERS
+from benchmarks.peers.crew import install
+from benchmarks.places import STORES, Grounds
+from benchmarks.report import Record
+from benchmarks.rounds import Measurement, in_groups, measure
+from benchmarks.workload import Scale
+from faultlab.laboratory import Lab
+
+WORKLOADS = (
+    *throughput.WORKLOADS,
+    *submitting.WORKLOADS,
+    *latency.WORKLOADS,
+    *stored.WORKLOADS,
+    *standing.WORKLOADS,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what the arguments say; 1 when a measurement failed (not when a goal is missed)."""
+    chosen = _parser().parse_args(arguments)
+    record = Record()
+    if chosen.read:
+        for path in chosen.read:
+            record.take(json.loads(path.read_text()))
+    else:
+        _run(chosen, record)
+    lines = list(markdown.tables(record, WORKLOADS))
+    print("\n".join(lines))
+    print("\n".join(markdown.times(record.seconds())), file=sys.stderr)
+    if chosen.markdown:
+        chosen.markdown.write_text("\n".join(lines) + "\n")
+    if chosen.json:
+        chosen.json.write_text(json.dumps(record.as_json(), indent=1, ensure_ascii=False) + "\n")
+    return 1 if record.failures else 0
+
+
+def _run(chosen: argparse.Namespace, record: Record) -> None:
+    """Measure all that is chosen, so often, and keep what there is when interrupted or when the time is up."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers and workers are ended in good order then, too
+    if chosen.peers:
+        install()
+    with Lab() as lab, tempfile.TemporaryDirectory(prefix="psched-bench-", dir=chosen.folder) as folder:
+        grounds = Grounds(lab, Path(folder))
+        try:
+            for group in _groups(chosen):
+                measure(grounds, record, group, Scale(chosen.quick))
+        except KeyboardInterrupt:
+            print("interrupted; this is what there is", file=sys.stderr)
+        finally:
+            grounds.close()
+
+
+def _groups(chosen: argparse.Namespace) -> Iterator[Sequence[Measurement]]:
+    """Yield what is measured next, round after round, until the time is up."""
+    end = time.monotonic() + chosen.minutes * 60
+    for number in range(chosen.repeat or (1 if chosen.quick else 3)):
+        for group in in_groups(_wanted(chosen, number), chosen.apart):
+            if time.monotonic() > end:
+                print("the time is up; this is what there is", file=sys.stderr)
+                return
+            yield group
+
+
+def _wanted(chosen: argparse.Namespace, number: int) -> Iterator[Measurement]:
+    """Yield what is to be measured in the round with this number."""
+    for workload in WORKLOADS:
+        if chosen.only and workload.name not in chosen.only:
+            continue
+        peers = PEERS.get(workload.name, ()) if chosen.peers else ()
+        for store in chosen.store or STORES:
+            for contender in (*workload.contenders, *peers):
+                here = store in contender.stores and not (contender.once and number)
+                if here and (not chosen.who or contender.name in chosen.who):
+                    yield Measurement(workload, store, contender)
+
+
+def _parser() -> argparse.ArgumentParser:
+    lines = "\n".join(f"  {workload.name:14} {workload.what}" for workload in WORKLOADS)
+    parser = argparse.ArgumentParser(
+        "scripts/bench",
+        description=__doc__,
+        epilog=f"workloads:\n{lines}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="small and once: shows that all works, and no more")
+    parser.add_argument("--only", action="append", choices=[each.name for each in WORKLOADS], metavar="WORKLOAD")
+    parser.add_argument("--store", action="append", choices=STORES)
+    parser.add_argument("--who", action="append", metavar="NAME", help="such as psched, 'floor 1/1', PgQueuer")
+    parser.add_argument("--repeat", type=int, metavar="N", help="how often each is measured (default: 3)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=math.inf,
+        metavar="N",
+        help="begin no measurement after that; shows what there is",
+    )
+    parser.add_argument("--peers", action="store_true", help="also measure others, in a virtualenv of their own")
+    parser.add_argument("--apart", action="store_true", help="one at a time also what mostly waits")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there, too")
+    parser.add_argument(
+        "--read", type=Path, action="append", metavar="FILE", help="measure nothing; take what --json wrote, of several"
+    )
+    parser.add_argument("--folder", type=Path, help="where the SQLite files are (default: the temporary folder)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""What the workers of the benchmark run. In children of `psched run`."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from benchmarks.tally import ACQUIRES, STATEMENTS, tally_of_environment
+from psched.application import App
+from psched.source.source import Source
+from psched.task import Task
+
+app = App()
+tally = tally_of_environment()
+
+
+@app.task("returns")
+def returns(task: Task) -> None:
+    """Do nothing; returning finishes the task."""
+    tally.count()
+
+
+@app.task("finishes", finish=False)
+def finishes(task: Task) -> None:
+    """Do nothing, and finish the task, durably when that returns."""
+    tally.count()
+    task.finish()
+
+
+@app.task("waits")
+def waits(task: Task) -> None:
+    """Take 20 ms without needing the processor."""
+    time.sleep(0.02)
+    tally.count()
+
+
+@app.task("picked")
+def picked(task: Task) -> None:
+    """Keep how long ago the task was submitted."""
+    tally.sample(time.monotonic() - task.data["sent"])
+    tally.count()
+
+
+@app.task("late")
+def late(task: Task) -> None:
+    """Keep how late the occurrence is. Database and handler have one clock, being on one host."""
+    tally.sample(time.time() - task.data.get("due", task.scheduled_time))
+    tally.count()
+
+
+def _time_acquires() -> None:
+    """Keep how long each poll takes that brings something."""
+    poll_multi = Source.poll_multi
+
+    def timed(self: Source, *arguments: Any, **options: Any) -> list[Task]:
+        begun = time.monotonic()
+        tasks = poll_multi(self, *arguments, **options)
+        if tasks:
+            tally.sample(time.monotonic() - begun)
+        return tasks
+
+    Source.poll_multi = timed  # type: ignore[method-assign]
+
+
+if os.environ.get(ACQUIRES):
+    _time_acquires()
+
+
+def _count_statements() -> None:
+    """Count what connections to SQLite do: no server can tell."""
+    import sqlite3  # noqa: PLC0415 – else it is a megabyte of each worker whose memory is measured, on other stores
+
+    connect = sqlite3.connect
+
+    def counted(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*arguments, **options)
+        connection.set_trace_callback(lambda _: tally.count())
+        return connection
+
+    sqlite3.connect = counted  # type: ignore[assignment]
+
+
+if os.environ.get(STATEMENTS):
+    _count_statements()

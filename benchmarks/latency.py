@@ -1,0 +1,144 @@
+"""How soon a handler begins: after a submit to an idle daemon, and after a schedule's time. Defaults throughout."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from benchmarks.floors.calls import called_after
+from benchmarks.pauses import pauses
+from benchmarks.places import Place
+from benchmarks.trees import memory
+from benchmarks.worker import Worker
+from benchmarks.workload import Contender, Scale, Workload
+from psched.model import NewSchedule
+from psched.queue.queue import Queue
+from psched.schedules.collection import ScheduleCollection
+
+PICKED = 13
+"""How many single tasks and schedules are measured: with a Fibonacci number `pauses` are spread best."""
+SINGLE = 8
+TOGETHER = 500
+STORED = 1_000
+"""How many schedules are there that are not due."""
+REST = 3.0
+"""Seconds after which workers that were just started have come to rest."""
+_CRON = "0 0 1 1 *"
+_LEAD = 2.0
+"""Seconds at least between the adding of schedules and the first one's time: whoever keeps watch is at rest then."""
+_FAR = 4_000_000_000.0
+
+
+def pick_up(place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return how long after the submit a handler of an idle daemon began."""
+    worker = Worker(place)
+    store_some(worker)
+    with worker.queue() as queue, worker:
+        time.sleep(REST)
+        return spread(submit_singly(worker, queue, scale.count(PICKED)))
+
+
+def due_alone(place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return how late single schedules ran."""
+    worker = Worker(place)
+    store_some(worker)
+    with worker.schedules() as schedules, worker:
+        time.sleep(REST)
+        return spread(add_singly(worker, schedules, scale.count(SINGLE)))
+
+
+def due_together(place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return how late many schedules of one second ran, for the first time in the daemon's life and the second."""
+    worker = Worker(place)
+    store_some(worker)
+    with worker.schedules() as schedules, worker:
+        time.sleep(REST)
+        return bursts(worker, schedules, scale)
+
+
+def bursts(worker: Worker, schedules: ScheduleCollection, scale: Scale) -> Mapping[str, float]:
+    """Return what two bursts find, and the memory of the daemon's tree after them."""
+    first = spread(add_together(worker, schedules, scale.count(TOGETHER)))
+    second = spread(add_together(worker, schedules, scale.count(TOGETHER)))
+    again = {f"second {metric}": value for metric, value in second.items()}
+    return {**first, **again, "PSS MB": memory(worker.tree()) / 1e6}
+
+
+def submit_singly(worker: Worker, queue: Queue, count: int) -> Sequence[float]:
+    """Submit one task after another; return after how many seconds each was begun."""
+    known, done = worker.samples(), worker.counted().done
+    for number, pause in enumerate(pauses(count), 1):
+        time.sleep(pause)
+        sent = time.monotonic()
+        queue.submit(f"task-{sent}", "picked", {"sent": sent})
+        time.sleep(0.02)  # whoever looks whether it has begun must not be in its way
+        worker.wait(lambda expected=done + number: worker.counted().done >= expected, pause=0.02)  # type: ignore[misc]
+    return _new(worker, known)
+
+
+def add_singly(worker: Worker, schedules: ScheduleCollection, count: int) -> Sequence[float]:
+    """Add schedules that are due one after another; return how many seconds late each was begun."""
+    due, dues = schedules.store.now() + _LEAD, []
+    for pause in pauses(count):
+        due += pause
+        dues.append(due)
+    return _run(worker, schedules, dues)
+
+
+def add_together(worker: Worker, schedules: ScheduleCollection, count: int) -> Sequence[float]:
+    """Add schedules that are due in one second; return how many seconds late each was begun."""
+    return _run(worker, schedules, [float(int(schedules.store.now() + _LEAD) + 1)] * count)
+
+
+def _run(worker: Worker, schedules: ScheduleCollection, dues: Sequence[float]) -> Sequence[float]:
+    known, done = worker.samples(), worker.counted().done
+    schedules.add_many(
+        NewSchedule(f"due-{due}-{number}", "late", _CRON, next_run_time=due, data={"due": due})
+        for number, due in enumerate(dues)
+    )
+    if time.time() > dues[0] - _LEAD / 2:
+        raise RuntimeError(f"adding {len(dues)} schedules left whoever keeps watch no time to come to rest")
+    time.sleep(max(0.0, dues[-1] - time.time()) + 0.2)  # whoever looks whether they have run must not be in their way
+    worker.wait(lambda: worker.counted().done >= done + len(dues), pause=0.02)
+    return _new(worker, known)
+
+
+def _new(worker: Worker, known: Sequence[float]) -> Sequence[float]:
+    return list((Counter(worker.samples()) - Counter(known)).elements())
+
+
+def store_some(worker: Worker) -> None:
+    """Add a thousand schedules that are not due."""
+    with worker.schedules() as schedules:
+        schedules.add_many(NewSchedule(f"far-{number}", "late", _CRON, next_run_time=_FAR) for number in range(STORED))
+
+
+def called(place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return how soon a bare driver hears of what another has written."""
+    return spread(called_after(place.store, place.url, pauses(scale.count(PICKED))))
+
+
+def spread(seconds: Sequence[float]) -> Mapping[str, float]:
+    """Return the median and the largest, in milliseconds."""
+    return {"p50 ms": statistics.median(seconds) * 1000, "last ms": max(seconds) * 1000}
+
+
+WORKLOADS = (
+    Workload(
+        "pick-up",
+        "submit → handler begins, daemon idle",
+        (
+            Contender("psched", pick_up),
+            Contender(
+                "floor", called, ("postgresql", "redis"), setting="a row and its NOTIFY in one statement; LPUSH, BLPOP"
+            ),
+        ),
+        side_by_side=True,
+    ),
+    Workload(
+        "due-alone", "a schedule due while all is idle, late by", (Contender("psched", due_alone),), side_by_side=True
+    ),
+    Workload("due-together", "500 schedules due in the same second, late by", (Contender("psched", due_together),)),
+)

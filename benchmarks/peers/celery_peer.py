@@ -1,0 +1,61 @@
+"""Celery on Redis: prefork children, late acknowledgement, a large prefetch. In the peers' interpreter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery as CeleryApp
+
+from benchmarks.peers.command import main
+from benchmarks.tally import tally_of_environment
+
+
+class Celery:
+    """A backlog of one task."""
+
+    def __init__(self, url: str) -> None:
+        self._app: Any = CeleryApp("bench", broker=url)
+        self._app.conf.update(
+            task_ignore_result=True,
+            task_acks_late=True,
+            worker_prefetch_multiplier=100,
+            worker_send_task_events=False,
+            broker_connection_retry_on_startup=True,
+        )
+        self._tally: Any = None
+
+        @self._app.task(name="returns")
+        def returns() -> None:
+            self._count().count()
+
+        @self._app.task(name="picks")
+        def picks(sent: float) -> None:
+            self._count().sample(time.monotonic() - sent)
+            self._count().count()
+
+        self._returns, self._picks = returns, picks
+
+    def fill(self, count: int) -> None:
+        """There is no bulk."""
+        for _ in range(count):
+            self._returns.delay()
+
+    def work(self, children: int) -> None:
+        """One master with its children."""
+        quiet = ("--loglevel=ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat")
+        self._app.worker_main(["worker", "-c", str(children), *quiet])
+
+    def pick(self) -> Callable[[float], None]:
+        """Submit one."""
+        return lambda sent: self._picks.delay(sent) and None
+
+    def _count(self) -> Any:
+        if self._tally is None:
+            self._tally = tally_of_environment()
+        return self._tally
+
+
+if __name__ == "__main__":
+    main(Celery)

@@ -1,0 +1,130 @@
+"""Others as contenders. In the measuring process."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from benchmarks.latency import PICKED, SINGLE, TOGETHER, spread
+from benchmarks.peers.crew import Crew
+from benchmarks.places import Place
+from benchmarks.standing import IDLE_CHILDREN, at_rest
+from benchmarks.statements import counting
+from benchmarks.workload import Contender, Measure, Scale
+
+_SECONDS = 4.0
+_CHILDREN = 2
+_ADDED = 2_000
+
+
+@dataclass(frozen=True)
+class Library:
+    """A peer: its script, whether one process of it forks the others, and how many no-op tasks it is given."""
+
+    name: str
+    script: str
+    stores: tuple[str, ...]
+    setting: str
+    forks: bool
+    backlog: int = 20_000
+
+    def crews(self, children: int) -> tuple[int, str, int]:
+        """Return how many processes to start, to do what, in how many children each."""
+        return (1 if self.forks else children), "work", children
+
+
+def run_backlog(library: Library, place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return tasks per second from the first handler to the last, or to the end of the time given."""
+    crew = Crew(library.script, place)
+    count = scale.count(library.backlog)
+    crew.run("fill", count)
+    with crew.at_work(*library.crews(_CHILDREN)):
+        crew.wait(lambda: crew.counted().done > 0, pause=0.002)
+        before, end = crew.cpu(), time.monotonic() + scale.seconds(_SECONDS)
+        crew.wait(lambda: crew.counted().done >= count or time.monotonic() > end)
+        counted, used = crew.counted(), crew.cpu() - before
+    rate = counted.done / (counted.last - counted.first)
+    return {"tasks/s": rate, "CPU s per 10,000": used / counted.done * 10_000}
+
+
+def pick_up(library: Library, place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return how long after the submit a handler of an idle worker began."""
+    crew = Crew(library.script, place)
+    crew.run("fill", 1)
+    count = scale.count(PICKED)
+    with crew.at_work(*library.crews(_CHILDREN)):
+        crew.wait(lambda: crew.counted().done == 1)
+        crew.run("pick", count)
+        crew.wait(lambda: crew.counted().done == count + 1)
+        return spread(crew.samples())
+
+
+def idle(library: Library, place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return what four workers cost that have nothing to do."""
+    crew = Crew(library.script, place)
+    crew.run("fill", 1)
+    with counting(place) as asked, crew.at_work(*library.crews(IDLE_CHILDREN)):
+        crew.wait(lambda: crew.counted().done == 1)
+        return at_rest(crew.tree, asked, scale)
+
+
+def due_alone(place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return how late single schedules of APScheduler's ran."""
+    crew, count = Crew(_APSCHEDULER, place), scale.count(SINGLE)
+    with crew.at_work(1, "due-alone", count):
+        crew.wait(lambda: crew.counted().done == count)
+        return spread(crew.samples())
+
+
+def due_together(place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return how late many of one second ran, and many more of a later one."""
+    crew, count = Crew(_APSCHEDULER, place), scale.count(TOGETHER)
+    with crew.at_work(1, "due-together", count):
+        crew.wait(lambda: crew.counted().done == count, pause=0.1)
+        first = crew.samples()
+        crew.wait(lambda: crew.counted().done == 2 * count, pause=0.1)
+        second = (Counter(crew.samples()) - Counter(first)).elements()
+    return {**spread(first), **{f"second {name}": value for name, value in spread(list(second)).items()}}
+
+
+def add_schedules(place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return how many schedules one scheduler adds per second."""
+    return {"schedules/s": float(Crew(_APSCHEDULER, place).run("add", scale.count(_ADDED)))}
+
+
+_APSCHEDULER = "apscheduler_peer.py"
+_LIBRARIES = (
+    Library("PgQueuer", "pgqueuer_peer.py", ("postgresql",), "asyncpg, uvloop, batches of 500", False, 60_000),
+    Library("Procrastinate", "procrastinate_peer.py", ("postgresql",), "asynchronous, concurrency 10", False, 6_000),
+    Library("huey", "huey_peer.py", ("sqlite", "redis"), "at most once, no results, fsync", True),
+    Library("Celery", "celery_peer.py", ("redis",), "acks_late, prefetch 100, no results", True, 6_000),
+)
+
+
+def _each(measure: Callable[[Library, Place, Scale], Mapping[str, float]]) -> tuple[Contender, ...]:
+    return tuple(
+        Contender(each.name, partial(measure, each), each.stores, each.setting, peer=True) for each in _LIBRARIES
+    )
+
+
+def _once(contender: Contender) -> Contender:
+    """What costs so long and changes so little. Nobody counts what others ask SQLite."""
+    return replace(contender, once=True, stores=tuple(store for store in contender.stores if store != "sqlite"))
+
+
+def _scheduler(measure: Measure) -> tuple[Contender, ...]:
+    return (Contender("APScheduler 3", measure, setting="at most once, one process", peer=True),)
+
+
+PEERS: dict[str, tuple[Contender, ...]] = {
+    "functions": _each(run_backlog),
+    "pick-up": _each(pick_up),
+    "idle": tuple(_once(each) for each in _each(idle)),
+    "due-alone": _scheduler(due_alone),
+    "due-together": _scheduler(due_together),
+    "add": _scheduler(add_schedules),
+}
+"""Workload → who else does it."""

@@ -1,0 +1,56 @@
+"""huey with worker processes and no results; at most once. In processes of the peers' interpreter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from huey import RedisHuey, SqliteHuey
+
+from benchmarks.peers.command import main
+from benchmarks.tally import tally_of_environment
+
+
+class Huey:
+    """A backlog of one task."""
+
+    def __init__(self, url: str) -> None:
+        if url.startswith("sqlite:///"):
+            self._huey: Any = SqliteHuey(filename=url.removeprefix("sqlite:///"), fsync=True, results=False)
+        else:
+            self._huey = RedisHuey(url=url, results=False)
+        self._tally: Any = None
+
+        @self._huey.task()
+        def returns() -> None:
+            self._count().count()
+
+        @self._huey.task()
+        def picks(sent: float) -> None:
+            self._count().sample(time.monotonic() - sent)
+            self._count().count()
+
+        self._returns, self._picks = returns, picks
+
+    def fill(self, count: int) -> None:
+        """There is no bulk."""
+        for _ in range(count):
+            self._returns()
+
+    def work(self, children: int) -> None:
+        """One consumer with its processes."""
+        self._huey.create_consumer(workers=children, worker_type="process", periodic=False).run()
+
+    def pick(self) -> Callable[[float], None]:
+        """Submit one."""
+        return lambda sent: self._picks(sent) and None
+
+    def _count(self) -> Any:
+        if self._tally is None:
+            self._tally = tally_of_environment()
+        return self._tally
+
+
+if __name__ == "__main__":
+    main(Huey)

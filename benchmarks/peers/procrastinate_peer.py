@@ -1,0 +1,58 @@
+"""Procrastinate with its asynchronous worker, ten jobs at a time. In processes of the peers' interpreter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
+
+from benchmarks.peers.command import main
+from benchmarks.tally import tally_of_environment
+
+_CONCURRENCY = 10
+_PAGE = 1000
+
+
+class Procrastinate:
+    """A backlog of one task."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def fill(self, count: int) -> None:
+        """Submit in pages."""
+        app = self._app(SyncPsycopgConnector(conninfo=self._url))
+        with app.open():
+            app.schema_manager.apply_schema()
+            for start in range(0, count, _PAGE):
+                app.configure_task("returns").batch_defer(*[{}] * min(_PAGE, count - start))
+
+    def work(self, children: int) -> None:
+        """One worker per process."""
+        app = self._app(PsycopgConnector(conninfo=self._url))
+        tally = tally_of_environment()
+
+        @app.task(name="returns")
+        async def returns() -> None:
+            tally.count()
+
+        @app.task(name="picks")
+        async def picks(sent: float) -> None:
+            tally.sample(time.monotonic() - sent)
+            tally.count()
+
+        app.run_worker(concurrency=_CONCURRENCY, install_signal_handlers=False)
+
+    def pick(self) -> Callable[[float], None]:
+        """Submit from an app that stays open."""
+        app = self._app(SyncPsycopgConnector(conninfo=self._url))
+        app.open()
+        return lambda sent: app.configure_task("picks").defer(sent=sent) and None
+
+    def _app(self, connector: PsycopgConnector | SyncPsycopgConnector) -> App:
+        return App(connector=connector)
+
+
+if __name__ == "__main__":
+    main(Procrastinate)

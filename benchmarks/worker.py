@@ -1,0 +1,159 @@
+"""A real daemon at work on a place: `psched run` with children of its own. In the measuring process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+import psched
+from benchmarks.places import Place
+from benchmarks.tally import VARIABLE, Counted, count_working, read_samples, read_tally
+from benchmarks.trees import processor_time, tree_of
+from psched.queue.queue import Queue
+from psched.schedules.collection import ScheduleCollection
+from tests.programs import ROOT, install_programs
+
+PATIENCE = 180.0
+"""Seconds after which a measurement counts as failed."""
+
+APPLICATION = "benchmarks.application:app"
+
+
+class Worker:
+    """A configuration in the place's folder and, while entered, the daemon that it describes."""
+
+    def __init__(self, place: Place, processors: int = 2, **config: Any) -> None:
+        """`config`: further keys of the configuration. Tables are created; nothing is started."""
+        self.place = place
+        self.tally_folder = place.folder / "tally"
+        shutil.rmtree(self.tally_folder, ignore_errors=True)  # of a former worker at a place that lasts
+        self.tally_folder.mkdir()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._config = {
+            "type": "redis" if place.store == "redis" else "rdb",
+            "url": place.url,
+            "app": APPLICATION,
+            "include": str(ROOT),
+            "processors": processors,
+            "log": str(place.folder / "psched.log"),
+            **config,
+        }
+        for section in ("schedules", "queue"):
+            self._config.setdefault(section, {})
+        self.config.write_text(json.dumps({"development": self._config}))
+        self._run_program("init")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def config(self) -> Path:
+        """The configuration file."""
+        return self.place.folder / "psched.yml"
+
+    @property
+    def log(self) -> str:
+        """What the daemon has written to its log."""
+        path = self.place.folder / "psched.log"
+        return path.read_text() if path.exists() else ""
+
+    @contextmanager
+    def queue(self) -> Iterator[Queue]:
+        """Yield the place's queue, as a client has it."""
+        with psched.open_queue(self.config) as queue:
+            yield queue
+
+    @contextmanager
+    def schedules(self) -> Iterator[ScheduleCollection]:
+        """Yield the place's schedules, as a client has them."""
+        with psched.open(self.config) as schedules:
+            yield schedules
+
+    @property
+    def master(self) -> psutil.Process:
+        """The running master."""
+        assert self._process is not None
+        return psutil.Process(self._process.pid)
+
+    def _run_program(self, *arguments: str) -> None:
+        """Run `psched` with these arguments to its end."""
+        subprocess.run([*self._psched(), *arguments], check=True, stdout=subprocess.DEVNULL)
+
+    def _psched(self) -> list[str]:
+        programs = self.place.folder / "bin"
+        if not programs.exists():
+            install_programs(programs)
+        return [str(programs / "psched"), "-c", str(self.config)]
+
+    def start(self) -> None:
+        """Start the daemon; returns when its children are there."""
+        self._process = subprocess.Popen(
+            [*self._psched(), "run"],
+            env={**os.environ, VARIABLE: str(self.tally_folder)},
+            cwd=self.place.folder,
+            start_new_session=True,
+        )
+        processors = self._config["processors"]
+        self.wait(lambda: len(self.master.children()) >= processors)
+
+    def stop(self) -> None:
+        """End the daemon in good order, by force if that takes more than 20 s."""
+        process = self._process
+        if process is None:
+            return
+        self._process = None
+        children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            for child in children:
+                child.kill()
+            process.kill()
+            process.wait()
+
+    def tree(self) -> list[psutil.Process]:
+        """Return the master and its children."""
+        return tree_of([self.master])
+
+    def cpu(self) -> float:
+        """Return the processor time the tree has used, in seconds."""
+        return processor_time(self.tree())
+
+    def counted(self) -> Counted:
+        """Return what handlers have counted."""
+        return read_tally(self.tally_folder)
+
+    def working(self) -> int:
+        """Return how many children have run handlers."""
+        return count_working(self.tally_folder)
+
+    def samples(self) -> list[float]:
+        """Return what handlers have measured."""
+        return read_samples(self.tally_folder)
+
+    def wait(self, condition: Callable[[], bool], pause: float = 0.005) -> None:
+        """Return once the condition is true. Raises RuntimeError with the log's end when it never is."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            ended = self._process is not None and self._process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                raise RuntimeError(f"the daemon {'ended' if ended else 'does not get on'}:\n{self.log[-3000:]}")
+            time.sleep(pause)

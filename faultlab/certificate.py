@@ -1,0 +1,27 @@
+"""A certificate for a private server, which names `localhost` and signs itself. In the test process."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from faultlab.identity import own
+
+
+class Certificate(NamedTuple):
+    """The file of the certificate, which is its own authority's too, and the file of its key."""
+
+    file: Path
+    key: Path
+
+
+def make_certificate(folder: Path) -> Certificate:
+    """Make one in `folder`, for the user that servers run as. Needs openssl."""
+    made = Certificate(folder / "server.pem", folder / "server.key")
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+    subprocess.run([*command, "-out", made.file, "-keyout", made.key], check=True, capture_output=True)
+    made.key.chmod(0o600)
+    own(made.key)
+    return made

@@ -1,0 +1,157 @@
+"""Forks Python programs off a process that has imported psched: it costs milliseconds, an interpreter's start a second.
+
+A process of its own, below the test process: `python -P forkserver.py DESCRIPTOR`, which is that of a listening socket.
+Its stdin is a pipe whose other end the test process keeps: at the end of file all children are killed.
+
+A request is one connection: the length of what follows, with the three standard descriptors; then JSON: `argv` (the
+program's file first), `cwd`, `environ`, `session` (whether to begin one). The answer is the pid, a line, and in the end
+the exit code as `subprocess` has it, another line.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import setproctitle
+
+from faultlab.forked import HEADER
+
+_LIFELINE = 0
+
+_LOADED = (
+    "psched.cli.main", "psched.cli.pschedd", "psched.supervisor.run", "psched.handlers.command", "psched.handlers.enqueue",
+    "psched.backends.rdb", "psched.backends.rdb_compat", "psched.backends.redis", "psched.backends.sql.sqlite",
+    "psched.backends.sql.mysql", "psched.backends.sql.postgresql", "sqlalchemy.dialects.sqlite.pysqlite",
+    "sqlalchemy.dialects.mysql.pymysql", "sqlalchemy.dialects.postgresql.psycopg",
+)  # fmt: skip
+"""What programs need and would spend their time on."""
+
+
+class ForkServer:
+    """Serves one request after another; `serve` returns in each child, with what it is to be."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._waiting: dict[int, socket.socket] = {}
+        self._selector = selectors.DefaultSelector()
+        self._reader, self._writer = os.pipe()
+        self._loaded = False
+
+    def serve(self) -> dict[str, Any]:
+        """Fork until the tests are over, which ends the process; return what is asked for in each child."""
+        for descriptor in (self._reader, self._writer):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for source in (_LIFELINE, self._listener.fileno(), self._reader):
+            self._selector.register(source, selectors.EVENT_READ)
+        while True:
+            ready = {key.fd for key, _ in self._selector.select()}
+            if _LIFELINE in ready:
+                self._end()
+            if self._reader in ready:
+                self._reap()
+            if self._listener.fileno() in ready and (wanted := self._fork()) is not None:
+                return wanted
+
+    def _fork(self) -> dict[str, Any] | None:
+        connection, _ = self._listener.accept()
+        wanted, standard = _received(connection)
+        self._load()
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            _take_over(standard, "PYTHONUNBUFFERED" in wanted["environ"])
+            return wanted
+        for descriptor in standard:
+            os.close(descriptor)
+        self._waiting[pid] = connection
+        _tell(connection, pid)
+        return None
+
+    def _load(self) -> None:
+        if not self._loaded:
+            for name in _LOADED:
+                importlib.import_module(name)
+            setproctitle.getproctitle()  # finds the place of titles, which is next to that of the first environment
+            gc.freeze()
+        self._loaded = True
+
+    def _reap(self) -> None:
+        with suppress(BlockingIOError):
+            os.read(self._reader, 4096)
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0] != 0:
+                with self._waiting.pop(ended[0]) as connection:
+                    _tell(connection, os.waitstatus_to_exitcode(ended[1]))
+
+    def _end(self) -> None:
+        for pid in self._waiting:
+            os.kill(pid, signal.SIGKILL)
+        sys.exit()
+
+
+def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    header, descriptors, _, _ = socket.recv_fds(connection, HEADER, 3)
+    size, body = int.from_bytes(header, "big"), b""
+    while len(body) < size:
+        body += connection.recv(size - len(body))
+    wanted: dict[str, Any] = json.loads(body)
+    return wanted, list(descriptors)
+
+
+def _tell(connection: socket.socket, number: int) -> None:
+    try:
+        connection.sendall(b"%d\n" % number)
+    except OSError as error:  # whoever started it is gone, or does not want to know any more
+        if error.errno not in (errno.EPIPE, errno.ECONNRESET):
+            raise
+
+
+def _take_over(standard: list[int], at_once: bool) -> None:
+    """Have these as standard descriptors, and no other ones."""
+    for number, descriptor in enumerate(standard):
+        os.dup2(descriptor, number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 – they live as long as the process
+    sys.stdout = _writing(1, "strict", at_once)
+    sys.stderr = _writing(2, "backslashreplace", at_once)
+
+
+def _writing(descriptor: int, errors: str, at_once: bool) -> io.TextIOWrapper:
+    stream = open(descriptor, "w", errors=errors, closefd=False)  # noqa: SIM115
+    stream.reconfigure(line_buffering=os.isatty(descriptor) or descriptor == 2, write_through=at_once)
+    return stream
+
+
+def _become(wanted: dict[str, Any]) -> None:
+    """Be the program: returns when it has ended, as an interpreter's main module does."""
+    if wanted["session"]:
+        os.setsid()
+    os.chdir(wanted["cwd"])
+    os.environ.clear()
+    os.environ.update(wanted["environ"])
+    sys.argv = wanted["argv"]
+    sys.orig_argv = [sys.executable, *sys.argv]
+    sys.path.insert(0, str(Path(sys.argv[0]).parent))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    _become(ForkServer(socket.socket(fileno=int(sys.argv[1]))).serve())

@@ -1,0 +1,69 @@
+"""The servers of a test session, started when first asked for. In the test process."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Self
+
+from faultlab.clock import WallClock, build_shim
+from faultlab.forked import Forks
+from faultlab.identity import own
+from faultlab.servers import Server
+
+
+class Lab:
+    """The servers that the tests of a session share, started when first asked for. A context object."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._shared: dict[type[Server], Server] = {}
+        self.forks = Forks()
+
+    def __enter__(self) -> Self:
+        self.forks.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.forks.__exit__(*error)
+        for server in self._shared.values():
+            server.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder)
+
+    def shared(self, kind: type[Server]) -> Server:
+        """Return the running server that all tests share. They must leave it as they found it."""
+        if kind not in self._shared:
+            self._shared[kind] = self.private(kind).__enter__()
+        return self._shared[kind]
+
+    def private(self, kind: type[Server], *, durable: bool = False) -> Server:
+        """Return a new server, not started, for one test to do with as it likes."""
+        return kind(template=self.folder / kind.__name__, durable=durable)
+
+    def wall_clock(self) -> WallClock:
+        """Return a wall clock that shows the true time until it is set."""
+        library = self.folder / "clock_shim.so"
+        if not library.exists():
+            build_shim(self.folder)
+        return WallClock(library, self.folder / f"clock-{uuid.uuid4().hex}")
+
+    @property
+    def folder(self) -> Path:
+        """Where prepared data are kept for the session."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="psched-lab-"))
+            own(self._folder)
+        return self._folder
+
+    @property
+    def processes(self) -> set[int]:
+        """The pids of the shared servers, and of the fork server."""
+        return {self.forks.pid}.union(*(server.processes for server in self._shared.values()))
+
+    @property
+    def descriptors(self) -> set[int]:
+        """The file descriptors kept open for these servers."""
+        return self.forks.descriptors.union(*(server.descriptors for server in self._shared.values()))

@@ -1,0 +1,105 @@
+"""A private MariaDB, or the MySQL that was chosen in its place (`faultlab/absent.py`). In the test process."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pymysql
+from pymysql.cursors import Cursor
+
+from faultlab import absent, mysql
+from faultlab.identity import own, run_as_owner
+from faultlab.ports import HOST
+from faultlab.servers import PASSWORD, USER, Server
+
+_SMALL = ["--innodb-log-file-size=16M", "--innodb-buffer-pool-size=32M", "--aria-pagecache-buffer-size=8M"]
+_USERS = f"""
+CREATE USER root@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';
+GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;
+CREATE USER {USER}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';
+GRANT ALL ON `psched\\_%`.* TO {USER}@'127.0.0.1';
+"""
+"""psched's user owns its databases and has no privilege beyond, so that read_only binds it."""
+_BEFORE_USERS = "FLUSH PRIVILEGES;\nDROP USER IF EXISTS root@'127.0.0.1';\n"
+"""mariadb-install-db makes that user, and lets privileges alone until they are flushed."""
+
+
+class MariaDB(Server):
+    """A MariaDB server; `admin` is its root."""
+
+    name = "MariaDB"
+
+    @contextmanager
+    def admin(self, database: str | None = None) -> Iterator[Cursor]:
+        """Yield a cursor of root's, in autocommit."""
+        with self._connect("root", database) as connection, connection.cursor() as cursor:
+            yield cursor
+
+    def url(self, database: str, port: int | None = None) -> str:
+        return f"mysql://{USER}:{PASSWORD}@{HOST}:{self.port if port is None else port}/{database}"
+
+    def create_database(self) -> str:
+        name = self._new_name()
+        with self.admin() as cursor:
+            cursor.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+        return name
+
+    def drop_database(self, name: str) -> None:
+        with self.admin() as cursor:
+            # a session that holds a lock on a table would block the DROP
+            cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", [name])
+            for (session,) in cursor.fetchall():
+                cursor.execute("KILL %s", [session])
+            cursor.execute(f"DROP DATABASE {name}")
+
+    def set_read_only(self) -> None:
+        with self.admin() as cursor:
+            cursor.execute("SET GLOBAL read_only = ON")
+
+    def set_writable(self) -> None:
+        with self.admin() as cursor:
+            cursor.execute("SET GLOBAL read_only = OFF")
+
+    def _connect(self, user: str, database: str | None = None) -> pymysql.Connection[Any]:
+        return pymysql.connect(
+            host=HOST, port=self.port, user=user, password=PASSWORD, database=database, autocommit=True,
+            connect_timeout=5, read_timeout=30, write_timeout=30,
+            ssl_disabled=True,  # to load the host's certificates takes longer than all the rest
+        )  # fmt: skip
+
+    def _ping(self) -> None:
+        self._connect(USER).close()
+
+    def _install(self, data: Path) -> None:
+        if mysql.is_chosen():
+            mysql.install(data, _USERS)
+        else:
+            self._install_mariadb(data)
+
+    def _install_mariadb(self, data: Path) -> None:
+        program = absent.find("mariadb-install-db", "mysql_install_db")
+        # servers remove each other's files from a temporary folder that they share
+        with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".sql") as users:
+            users.write(_BEFORE_USERS + _USERS)
+            users.flush()
+            own(Path(users.name))
+            own(Path(folder))
+            run_as_owner([
+                program, "--no-defaults", f"--datadir={data}", f"--tmpdir={folder}",
+                "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
+                f"--extra-file={users.name}", *_SMALL,
+            ])  # fmt: skip
+
+    def _command(self) -> list[str]:
+        kind = mysql.OPTIONS if mysql.is_chosen() else _SMALL
+        quick = ["--innodb-flush-log-at-trx-commit=2", "--innodb-doublewrite=0", "--innodb-flush-method=nosync"]
+        return [
+            str(absent.find("mariadbd", "mysqld")), "--no-defaults", f"--datadir={self.data}",
+            f"--bind-address={HOST}", f"--port={self.port}", f"--socket={self.folder}/s",
+            f"--pid-file={self.folder}/pid", f"--tmpdir={self.folder}", "--skip-name-resolve", "--skip-log-bin",
+            "--max-connections=400", *kind, *([] if self.durable else quick), *self.options,
+        ]  # fmt: skip

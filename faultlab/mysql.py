@@ -1,0 +1,45 @@
+"""What a private MySQL needs done otherwise than MariaDB, in whose place it was chosen. In the test process."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import tempfile
+from pathlib import Path
+
+from faultlab import absent
+from faultlab.identity import own, run_as_owner
+
+OPTIONS = [
+    "--innodb-redo-log-capacity=16M",
+    "--innodb-buffer-pool-size=32M",
+    "--mysqlx=OFF",
+    "--secure-file-priv=NULL",
+    "--tls-version=",
+]
+"""Small, bound to its folder, and not encrypted, as MariaDB by default: a proxy is to see the statements."""
+
+
+def is_chosen() -> bool:
+    """Tell whether PSCHED_TEST_SERVERS has a `mysqld` that is MySQL's."""
+    program = absent.chosen("mysqld")
+    return program is not None and _is_mysql(program)
+
+
+def install(data: Path, users: str) -> None:
+    """Create the data folder of a new server; `users`: the statements that make its users."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
+        file.write(users)
+        file.flush()
+        own(Path(file.name))
+        own(Path(folder))
+        run_as_owner([
+            absent.find("mysqld"), "--no-defaults", "--initialize-insecure", f"--datadir={data}",
+            f"--tmpdir={folder}", f"--init-file={file.name}", *OPTIONS,
+        ])  # fmt: skip
+
+
+@functools.cache
+def _is_mysql(program: Path) -> bool:
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    return "MariaDB" not in told

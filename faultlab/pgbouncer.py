@@ -1,0 +1,65 @@
+"""A private PgBouncer, a connection pooler in front of a PostgreSQL. In the test process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from faultlab import absent
+from faultlab.identity import own
+from faultlab.ports import HOST
+from faultlab.postgresql import SUPERUSER, PostgreSQL
+from faultlab.servers import PASSWORD, USER, Server
+
+
+class PgBouncer(Server):
+    """Gives its clients sessions of `server`: at most one for each database and user, unless `sessions` says more."""
+
+    name = "PgBouncer"
+
+    def __init__(self, server: Server, mode: str, sessions: int = 1) -> None:
+        """`mode`: for how long a client keeps a session: `session`, `transaction` or `statement`."""
+        super().__init__()
+        assert isinstance(server, PostgreSQL)
+        self.server = server
+        self.mode = mode
+        self.sessions = sessions
+
+    def connect(self, database: str) -> psycopg.Connection[tuple[Any, ...]]:
+        """Return a connection of a client's in autocommit, for use in a `with`."""
+        return psycopg.connect(self.url(database), autocommit=True, connect_timeout=5, prepare_threshold=None)
+
+    def url(self, database: str, port: int | None = None) -> str:
+        return self.server.url(database, self.port if port is None else port)
+
+    def create_database(self) -> str:
+        return self.server.create_database()
+
+    def drop_database(self, name: str) -> None:
+        self.server.drop_database(name)
+
+    def set_read_only(self) -> None:
+        self.server.set_read_only()
+
+    def set_writable(self) -> None:
+        self.server.set_writable()
+
+    def _ping(self) -> None:
+        self.connect("postgres").close()
+
+    def _install(self, data: Path) -> None:
+        data.mkdir()
+        own(data)
+
+    def _command(self) -> list[str]:
+        users, settings = self.data / "users.txt", self.data / "pgbouncer.ini"
+        users.write_text("".join(f'"{user}" "{PASSWORD}"\n' for user in (USER, SUPERUSER)))
+        settings.write_text(
+            f"[databases]\n* = host={HOST} port={self.server.port}\n"
+            f"[pgbouncer]\nlisten_addr = {HOST}\nlisten_port = {self.port}\nunix_socket_dir =\n"
+            f"auth_type = md5\nauth_file = {users}\n"
+            f"pool_mode = {self.mode}\ndefault_pool_size = {self.sessions}\n"
+        )
+        return [str(absent.find("pgbouncer")), str(settings)]

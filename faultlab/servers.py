@@ -1,0 +1,291 @@
+"""A private server in a folder of its own on a loopback port: what all kinds have in common. In the test process.
+
+Each server process runs under a guardian (guardian.py), so it ends with the tests even when they are killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import ClassVar, Self
+
+import psutil
+
+from faultlab.identity import ordinary_user, own
+from faultlab.ports import free_port, is_free
+
+USER = "psched"
+PASSWORD = "secret"
+
+_GUARDIAN = Path(__file__).with_name("guardian.py")
+_START_LIMIT = 30.0
+_STOP_LIMIT = 20.0
+_ENDED = (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE)
+
+
+class Server(ABC):
+    """A server that may be stopped, killed, frozen and started again on the same port and data.
+
+    A context object: entering starts it, leaving ends it and removes its folder. With `template`, a folder that need
+    not exist, the data are prepared there once and copied for each server. Unless `durable`, nothing is synced to
+    disk: the data survive a kill -9 of the server, but no power cut.
+    """
+
+    name: ClassVar[str]
+    quick_end: ClassVar[int] = signal.SIGKILL  # when nobody needs its data any more
+
+    def __init__(self, *, template: Path | None = None, durable: bool = False) -> None:
+        self.port = 0
+        self.durable = durable
+        self.environment: dict[str, str] = {}
+        """Set more variables here before `start` (such as a preloaded library)."""
+        self.options: tuple[str, ...] = ()
+        """Set further words of its command line here before `start`."""
+        self.place: Path | None = None  # set before `start`: where its folder is made, such as a small disk
+        self._template = template
+        self._folder: Path | None = None
+        self._guardian: subprocess.Popen[bytes] | None = None
+        self._pid = 0
+        self._databases = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # What the kinds differ by
+
+    @abstractmethod
+    def _install(self, data: Path) -> None:
+        """Create the data folder of a new server, with its users."""
+
+    @abstractmethod
+    def _command(self) -> list[str]:
+        """Return the command line of the server."""
+
+    @abstractmethod
+    def _ping(self) -> None:
+        """Return when the server answers; raises the driver's error when it does not."""
+
+    @abstractmethod
+    def url(self, database: str, port: int | None = None) -> str:
+        """Return the URL of a database in psched's spelling, through another `port` (a proxy's) if given."""
+
+    @abstractmethod
+    def create_database(self) -> str:
+        """Create an empty database and return its name."""
+
+    @abstractmethod
+    def drop_database(self, name: str) -> None:
+        """Drop a database, along with the sessions that use it."""
+
+    @abstractmethod
+    def set_read_only(self) -> None:
+        """Refuse all writes of psched's user from now on, as a demoted primary does; sessions stay."""
+
+    @abstractmethod
+    def set_writable(self) -> None:
+        """Take `set_read_only` back."""
+
+    def ways(self) -> Iterator[Server]:
+        """Yield for one client after another the server that it is to use: this one."""
+        while True:
+            yield self
+
+    # Life
+
+    @property
+    def folder(self) -> Path:
+        """Everything the server has on disk; of the user it runs as."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix=f"psched-{self.name.lower()}-", dir=self.place))
+            own(self._folder)
+        return self._folder
+
+    @property
+    def data(self) -> Path:
+        """The server's data folder."""
+        return self.folder / "data"
+
+    @property
+    def log(self) -> str:
+        """What the server has written to its log."""
+        path = self.folder / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    @property
+    def pid(self) -> int:
+        """The main process of the running server."""
+        if self._guardian is None:
+            raise RuntimeError(f"{self.name} is not running")
+        return self._pid
+
+    @property
+    def processes(self) -> set[int]:
+        """The pids that belong to this server at this moment, its guardian included."""
+        if self._guardian is None:
+            return set()
+        tree = psutil.Process(self._guardian.pid).children(recursive=True)
+        return {self._guardian.pid, *(process.pid for process in tree)}
+
+    @property
+    def descriptors(self) -> set[int]:
+        """The file descriptors that the test process keeps open for this server."""
+        guardian = self._guardian
+        return set() if guardian is None or guardian.stdin is None else {guardian.stdin.fileno()}
+
+    def start(self) -> None:
+        """Start the server and return when it answers.
+
+        Raises:
+            RuntimeError: its port is taken, or it ended, or did not answer within 30 s; its log is in the message.
+        """
+        if self._guardian is not None:
+            raise RuntimeError(f"{self.name} is running")
+        if not self.data.exists():
+            self._provide_data()
+        if self.port == 0:
+            self.port = free_port()
+        elif not is_free(self.port):
+            raise RuntimeError(f"{self.name} cannot start: somebody else listens on its port {self.port}")
+        command = self._command()
+        try:
+            self._guardian = self._launch(command)
+            self._wait_for_answer()
+        except BaseException:
+            if self._guardian is not None:
+                self.kill()
+            raise
+
+    def stop(self) -> None:
+        """End the server in good order; returns when it has ended."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the server with all its processes, as kill -9 or the kernel would; returns when it has ended."""
+        self._end(signal.SIGKILL, also_children=True)
+
+    def pause(self) -> None:
+        """Freeze all processes of the server: connections stay open, nothing answers. Returns when they stand still."""
+        tree = self._tree()
+        _send(tree, signal.SIGSTOP)
+        _wait(lambda: all(_status(process) in (psutil.STATUS_STOPPED, *_ENDED) for process in tree))
+
+    def resume(self) -> None:
+        """Let a frozen server go on."""
+        _send(self._tree(), signal.SIGCONT)
+
+    def close(self) -> None:
+        """End the server by force and remove its folder; the object can be started anew after that."""
+        if self._guardian is not None:
+            self.resume()
+            self._end(self.quick_end)
+        if self._folder is not None:
+            shutil.rmtree(self._folder)
+            self._folder = None
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """Yield the URL of a new, empty database, and drop it afterwards."""
+        name = self.create_database()
+        try:
+            yield self.url(name)
+        finally:
+            self.drop_database(name)
+
+    def _new_name(self) -> str:
+        self._databases += 1
+        return f"psched_{self._databases}"
+
+    def _tree(self) -> list[psutil.Process]:
+        try:
+            server = psutil.Process(self.pid)
+            return [server, *server.children(recursive=True)]
+        except psutil.NoSuchProcess:  # it has ended by itself
+            return []
+
+    def _provide_data(self) -> None:
+        if self._template is None:
+            self._install(self.data)
+            return
+        if not self._template.exists():
+            unfinished = self._template.with_suffix(".unfinished")
+            self._install(unfinished)
+            unfinished.rename(self._template)
+        subprocess.run(["cp", "-a", self._template, self.data], check=True)
+
+    def _launch(self, command: list[str]) -> subprocess.Popen[bytes]:
+        arguments = [str(_GUARDIAN), str(self.folder), ordinary_user() or "", *command]
+        with (self.folder / "log").open("ab") as log:
+            guardian = subprocess.Popen(
+                [sys.executable, "-I", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "LC_ALL": "C", **self.environment},
+                start_new_session=True,  # a Ctrl-C at the terminal is for the tests
+            )
+        assert guardian.stdout is not None
+        with guardian.stdout as answer:
+            self._pid = int(answer.readline() or 0)
+        return guardian
+
+    def _wait_for_answer(self) -> None:
+        deadline = time.monotonic() + _START_LIMIT
+        while True:
+            try:
+                return self._ping()
+            except Exception as error:
+                ended = self._guardian is None or self._guardian.poll() is not None
+                if ended or time.monotonic() > deadline:
+                    raise RuntimeError(f"{self.name} does not start: {error}\n{self.log[-4000:]}") from error
+            time.sleep(0.02)
+
+    def _end(self, by: int, *, also_children: bool = False) -> None:
+        tree = self._tree()
+        _send(tree if also_children else tree[:1], by)
+        self._reap()
+        _wait(lambda: all(_status(process) in _ENDED for process in tree))
+
+    def _reap(self) -> None:
+        assert self._guardian is not None
+        self._guardian.wait(_STOP_LIMIT)
+        assert self._guardian.stdin is not None
+        self._guardian.stdin.close()
+        self._guardian = None
+
+
+def _send(processes: list[psutil.Process], number: int) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):  # a session may end at any moment
+            process.send_signal(number)
+
+
+def _status(process: psutil.Process) -> str:
+    try:
+        return process.status()
+    except psutil.NoSuchProcess:
+        return psutil.STATUS_DEAD
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _STOP_LIMIT
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the server's processes do not obey within {_STOP_LIMIT} s")
+        time.sleep(0.005)

@@ -1,0 +1,177 @@
+"""Faults of the database server, and of strangers who use it. In the test process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from contextlib import ExitStack
+
+import sqlalchemy as sa
+
+from faultlab.servers import Server
+from faultlab.trials.fault import Fault
+from faultlab.trials.sabotage import TABLES
+from faultlab.trials.stage import ALONE, SECOND_BY_SECOND, direct_engine
+
+_SERVERS = frozenset({"mariadb", "postgresql", "redis"})
+SECONDS = list(SECOND_BY_SECOND)
+
+
+class DatabaseFault(Fault):
+    """Strikes the server, and so everybody."""
+
+    subject = "database"
+    stores = _SERVERS
+
+    def begin(self) -> None:
+        self.all_nodes()
+        self.strike(self.server)
+
+    @property
+    def server(self) -> Server:
+        """The server."""
+        assert self.stage.server is not None
+        return self.stage.server
+
+    def strike(self, server: Server) -> None:
+        """Do it."""
+        raise NotImplementedError
+
+
+class KillServer(DatabaseFault):
+    """kill -9, and started again."""
+
+    kind = "database: kill -9"
+    lasts = (0.5, 3.0)
+
+    def strike(self, server: Server) -> None:
+        server.kill()
+
+    def heal(self) -> None:
+        self.server.start()
+
+
+class StopServer(DatabaseFault):
+    """Stopped in good order, and started again."""
+
+    kind = "database: restarted"
+    lasts = (0.5, 3.0)
+
+    def strike(self, server: Server) -> None:
+        if self.stage.store == "postgresql":
+            os.kill(server.pid, signal.SIGINT)  # do not wait for the sessions' end
+        server.stop()
+
+    def heal(self) -> None:
+        self.server.start()
+
+
+class Away(StopServer):
+    """Away for longer than any lease lasts."""
+
+    kind = "database: away for longer than the leases"
+    lasts = (10.0, 15.0)
+
+
+class FreezeServer(DatabaseFault):
+    """All its processes stand still: connections stay open, and nothing answers."""
+
+    kind = "database: frozen"
+    lasts = (3.0, 12.0)
+
+    def strike(self, server: Server) -> None:
+        server.pause()
+
+    def heal(self) -> None:
+        self.server.resume()
+
+
+class EndSessions(DatabaseFault):
+    """All sessions are ended, a few times a second."""
+
+    kind = "database: all connections killed, again and again"
+    excuses = False
+
+    def strike(self, server: Server) -> None:
+        self.stage.sabotage.end_sessions()
+
+    def go_on(self) -> None:
+        self.stage.sabotage.end_sessions()
+
+
+class ReadOnly(DatabaseFault):
+    """It refuses to write, as a demoted primary does."""
+
+    kind = "database: read-only"
+    lasts = (3.0, 10.0)
+
+    def strike(self, server: Server) -> None:
+        server.set_read_only()
+
+    def heal(self) -> None:
+        self.server.set_writable()
+
+
+class Taken(DatabaseFault):
+    """All connections are used up."""
+
+    kind = "database: no connection left"
+    lasts = (3.0, 8.0)
+
+    def strike(self, server: Server) -> None:
+        self.stack = ExitStack()
+        self.stack.enter_context(self.stage.sabotage.taken())
+
+    def heal(self) -> None:
+        self.stack.close()
+
+
+class Deadlocks(DatabaseFault):
+    """Strangers change two rows at a time, some in one order and some in the other."""
+
+    kind = "database: deadlocks with strangers"
+    stores = frozenset({"mariadb", "postgresql"})
+    lasts = (4.0, 8.0)
+    excuses = False
+
+    def strike(self, server: Server) -> None:
+        self.over = threading.Event()
+        self.engine = direct_engine(self.stage)
+        orders = [SECONDS, list(reversed(SECONDS))] * 2
+        self.threads = [threading.Thread(target=self._change, args=(keys,)) for keys in orders]
+        for thread in self.threads:
+            thread.start()
+
+    def heal(self) -> None:
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+        self.engine.dispose()
+
+    def _change(self, keys: list[str]) -> None:
+        schedules = sa.table(TABLES[0], sa.column(self.stage.key_column), sa.column("delay_ms"), sa.column("delay"))
+        delay = schedules.c["delay_ms" if self.stage.type == "rdb" else "delay"]
+        while not self.over.wait(0.05):
+            with contextlib.suppress(sa.exc.DBAPIError), self.engine.begin() as connection:  # a victim, or disconnected
+                for key in keys:
+                    row = schedules.c[self.stage.key_column] == key
+                    connection.execute(schedules.update().where(row).values({delay.name: delay}))
+
+
+class Locked(Fault):
+    """A stranger holds a lock on all tables, mostly for longer than the leases last."""
+
+    kind = "database: tables locked by a stranger"
+    subject = "database"
+    stores = ALONE
+    lasts = (6.0, 12.0)
+
+    def begin(self) -> None:
+        self.all_nodes()
+        self.stack = ExitStack()
+        self.stack.enter_context(self.stage.sabotage.locked())
+
+    def heal(self) -> None:
+        self.stack.close()

@@ -1,0 +1,53 @@
+"""The disk of the database is full. In the test process."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from faultlab.servers import Server
+from faultlab.trials.fault import Fault
+from faultlab.trials.stage import ALONE
+from psched.clock import boottime
+
+_UNDECIDED = 30.0
+"""Seconds in which a server has either come to itself again or ended."""
+
+
+class DiskFull(Fault):
+    """No space is left for the database, nor for its log; later there is, and a server that has died is started."""
+
+    kind = "database: disk full"
+    subject = "database"
+    lasts = (3.0, 8.0)
+    stores = ALONE
+
+    def begin(self) -> None:
+        self.all_nodes()
+        assert self.stage.disk is not None, "the stage has no small disk"
+        self.disk = self.stage.disk
+        self.disk.fill()
+
+    def go_on(self) -> None:
+        self.disk.fill()
+
+    def heal(self) -> None:
+        self.disk.free()
+        server = self.stage.server
+        if server is not None and not self._comes_to_itself(server):
+            print(f"{server.name} has died of its full disk", file=sys.stderr)
+            server.kill()
+            server.start()
+
+    def _comes_to_itself(self, server: Server) -> bool:
+        """Wait until the server writes again, or has ended: one that dies of a full disk does so only after a while."""
+        deadline = boottime() + _UNDECIDED
+        while len(server.processes) > 1:  # its guardian is one
+            try:
+                self.stage.sabotage.write()
+                return True
+            except Exception:
+                if boottime() > deadline:
+                    raise
+            time.sleep(0.2)
+        return False

@@ -1,0 +1,184 @@
+"""Faults of masters and of whole hosts, their clocks included. In the test process."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import ClassVar
+
+import psutil
+
+from faultlab.trials.fault import Fault
+from faultlab.trials.node import STARTS_WITHIN, Node
+from faultlab.trials.stage import STORES
+from tests.daemon.harness import wait_for
+
+
+class MasterFault(Fault):
+    """Strikes one master."""
+
+    subject = "master"
+
+    def begin(self) -> None:
+        self.node = self.some_node()
+        self.node.wait_until_there()  # one that was just started cannot be told anything yet
+        self.strike(self.node)
+
+    def strike(self, node: Node) -> None:
+        """Do it to this node."""
+        raise NotImplementedError
+
+
+class KillMaster(MasterFault):
+    """kill -9 of the master; its children are left to themselves. A new one is started later."""
+
+    kind = "master: kill -9"
+
+    def strike(self, node: Node) -> None:
+        for master in node.processes()[:1]:
+            master.kill()
+
+    def heal(self) -> None:
+        if self.node.pid is None:
+            self.node.start()
+
+
+class FreezeHost(MasterFault):
+    """SIGSTOP of a master and all below it until after their leases, then SIGCONT."""
+
+    kind = "host: frozen past the lease"
+    lasts = (10.0, 13.0)
+    froze = True
+
+    def strike(self, node: Node) -> None:
+        self.processes = node.processes()
+        for process in self.processes:
+            _send(process, signal.SIGSTOP)
+
+    def heal(self) -> None:
+        for process in reversed(self.processes):
+            _send(process, signal.SIGCONT)
+
+
+class FreezeMaster(MasterFault):
+    """SIGSTOP of the master alone: its children need nobody."""
+
+    kind = "master: SIGSTOP, SIGCONT"
+    excuses = False
+
+    def strike(self, node: Node) -> None:
+        self.processes = node.processes()[:1]
+        for process in self.processes:
+            _send(process, signal.SIGSTOP)
+
+    def heal(self) -> None:
+        for process in self.processes:
+            _send(process, signal.SIGCONT)
+
+
+class _Signals(MasterFault):
+    """One signal, again and again."""
+
+    number: ClassVar[int]
+
+    def strike(self, node: Node) -> None:
+        node.signal(self.number)
+
+    def go_on(self) -> None:
+        self.node.signal(self.number)
+
+
+class GracefulStorm(_Signals):
+    """Graceful restarts in a burst: every run ends by itself."""
+
+    kind = "master: USR1 in a burst"
+    number = signal.SIGUSR1
+    excuses = False
+
+
+class ImmediateStorm(_Signals):
+    """Immediate restarts in a burst: what does not heed them is killed, and given back."""
+
+    kind = "master: HUP in a burst"
+    number = signal.SIGHUP
+
+    def heal(self) -> None:
+        """Wait until the last of them was obeyed: the master tries the application first, which may take seconds."""
+        before = {worker.pid for worker in self.node.workers()}
+        self.node.signal(self.number)
+        wait_for(
+            lambda: not any(worker.pid in before for worker in self.node.workers()),
+            self.node.daemon.explain,
+            STARTS_WITHIN,
+        )
+
+
+class Restarts(MasterFault):
+    """TERM, and a new master as soon as the old one has gone, again and again."""
+
+    kind = "master: stopped and started again"
+    excuses = False
+
+    def strike(self, node: Node) -> None:
+        node.signal(signal.SIGTERM)
+        self.ending = True
+
+    def go_on(self) -> None:
+        if self.ending and self.node.pid is None:
+            self.node.start()
+            self.ending = False
+        elif not self.ending and self.node.workers() and self.rng.random() < 0.2:
+            self.strike(self.node)
+
+    def heal(self) -> None:
+        if self.ending:
+            self.node.wait_until_gone()
+            self.node.start()
+
+
+class Replace(MasterFault):
+    """A binary replace under load: the new master first, then the old one stops gracefully."""
+
+    kind = "master: binary replace"
+    excuses = False
+
+    def strike(self, node: Node) -> None:
+        node.signal(signal.SIGWINCH)
+
+
+class Clock(Fault):
+    """The wall clocks of all hosts are ten minutes off, each in its direction, and then jump again and again."""
+
+    kind = "clock: jumps of ten minutes"
+    subject = "clock"
+    stores = frozenset(STORES) - {"sqlite"}  # whose clock is the host's
+    excuses = False
+
+    def begin(self) -> None:
+        self.go_on()
+
+    def go_on(self) -> None:
+        for node in self.all_nodes():
+            if node.clock is not None and self.rng.random() < 0.3:
+                node.clock.set(self.rng.choice([-600.0, 600.0, 0.0, 86400.0]))
+
+    def heal(self) -> None:
+        for node in self.all_nodes():
+            if node.clock is not None:
+                node.clock.set()
+
+
+class Drift(Clock):
+    """The wall clocks of all hosts run at different rates."""
+
+    kind = "clock: runs fast and slow"
+
+    def go_on(self) -> None:
+        for node in self.all_nodes():
+            if node.clock is not None and self.rng.random() < 0.3:
+                node.clock.set(self.rng.uniform(-30, 30), self.rng.choice([0.1, 0.9, 1.2, 60.0]))
+
+
+def _send(process: psutil.Process, number: int) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(number)

@@ -1,0 +1,129 @@
+"""Which faults a trial has, and when: decided by its seed alone. In the test process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from faultlab.trials import (
+    child_faults,
+    database_faults,
+    disk_faults,
+    master_faults,
+    network_faults,
+    replica_faults,
+    row_faults,
+)
+from faultlab.trials.fault import Fault
+from psched.clock import Clock, boottime
+
+FAULTS: tuple[type[Fault], ...] = (
+    child_faults.Kill,
+    child_faults.Freeze,
+    child_faults.Memory,
+    child_faults.Descriptors,
+    child_faults.Misdeeds,
+    master_faults.KillMaster,
+    master_faults.FreezeHost,
+    master_faults.FreezeMaster,
+    master_faults.GracefulStorm,
+    master_faults.ImmediateStorm,
+    master_faults.Restarts,
+    master_faults.Replace,
+    master_faults.Clock,
+    master_faults.Drift,
+    database_faults.KillServer,
+    database_faults.StopServer,
+    database_faults.Away,
+    database_faults.FreezeServer,
+    database_faults.EndSessions,
+    database_faults.ReadOnly,
+    database_faults.Taken,
+    database_faults.Locked,
+    database_faults.Deadlocks,
+    network_faults.Cut,
+    network_faults.Gone,
+    network_faults.BlackHole,
+    network_faults.Delay,
+    network_faults.LostAnswers,
+    row_faults.BadRows,
+    replica_faults.KillMember,
+    replica_faults.FreezeMember,
+    replica_faults.FailOver,
+    disk_faults.DiskFull,
+)
+
+PAUSE = 6.0
+"""Seconds from the end of one fault, or of several at once, to the next."""
+BEFORE = 3.0
+"""Seconds before the first."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A fault from `at` for `lasts`, both in seconds; `at` counts from the beginning of the trial."""
+
+    at: float
+    lasts: float
+    fault: type[Fault]
+    seed: str
+
+    @property
+    def until(self) -> float:
+        """When it is to be healed."""
+        return self.at + self.lasts
+
+    def __str__(self) -> str:
+        return f"{self.at:6.1f} s for {self.lasts:4.1f} s  {self.fault.kind}"
+
+
+class Pace:
+    """The time of a plan. When the laboratory is held up, the plan waits, lest its steps run into one another."""
+
+    def __init__(self, longest: float, clock: Clock = boottime) -> None:
+        """`longest`: seconds that pass at the most between two looks."""
+        self._longest = longest
+        self._clock = clock
+        self._looked = clock()
+        self._now = 0.0
+
+    def now(self) -> float:
+        """Return the seconds since the plan's beginning."""
+        looked = self._clock()
+        self._now += min(looked - self._looked, self._longest)
+        self._looked = looked
+        return self._now
+
+
+def plan(seed: int, seconds: float, faults: Sequence[type[Fault]], pause: float = PAUSE) -> list[Step]:
+    """Return the steps of a trial: each fault alone, then several at once, and again, while time lasts."""
+    steps: list[Step] = []
+    at = BEFORE
+    for group in _groups(random.Random(seed), faults):
+        dice = random.Random(f"{seed}/{len(steps)}")
+        together = [_step(dice, at, fault, f"{seed}/{len(steps)}/{fault.kind}") for fault in group]
+        at = max(step.until for step in together) + pause
+        if at - pause > seconds:
+            return steps
+        steps += together
+    return steps
+
+
+def _groups(rng: random.Random, faults: Sequence[type[Fault]]) -> Iterator[list[type[Fault]]]:
+    while faults:
+        for fault in rng.sample(faults, len(faults)):
+            yield [fault]
+        for _ in range(len(faults) if len({fault.subject for fault in faults}) > 1 else 0):
+            yield _mixed(rng, faults)
+
+
+def _mixed(rng: random.Random, faults: Sequence[type[Fault]]) -> list[type[Fault]]:
+    """Return two or three faults of different subjects."""
+    subjects = sorted({fault.subject for fault in faults})
+    chosen = rng.sample(subjects, min(len(subjects), rng.choice([2, 2, 3])))
+    return [rng.choice([fault for fault in faults if fault.subject == subject]) for subject in chosen]
+
+
+def _step(dice: random.Random, at: float, fault: type[Fault], seed: str) -> Step:
+    return Step(round(at + dice.uniform(0, 1), 1), round(dice.uniform(*fault.lasts), 1), fault, seed)

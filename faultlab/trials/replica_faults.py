@@ -1,0 +1,76 @@
+"""Faults of a database that is kept on several servers: one of them is lost, and others go on. In the test process."""
+
+from __future__ import annotations
+
+from faultlab.galera import Galera, Member
+from faultlab.pair import Pair
+from faultlab.trials.fault import Fault
+
+
+class ClusterFault(Fault):
+    """Strikes one member of a Galera cluster; the others stop for seconds, until they have given it up."""
+
+    subject = "database"
+    stores = frozenset({"galera"})
+
+    def begin(self) -> None:
+        self.all_nodes()
+        assert isinstance(self.stage.server, Galera)
+        self.members = self.stage.server.members
+        self.member = self.rng.choice(self.members)
+        self.strike(self.member)
+
+    def strike(self, member: Member) -> None:
+        """Do it."""
+        raise NotImplementedError
+
+
+class KillMember(ClusterFault):
+    """kill -9; its clients are led to another one at once, as by a balancer, and it joins again."""
+
+    kind = "cluster: a member killed"
+
+    def strike(self, member: Member) -> None:
+        member.kill()
+        others = [other for other in self.members if other is not member]
+        for node in self.stage.nodes.values():
+            if node.proxy is not None and node.proxy.target == member.port:
+                node.proxy.lead_to(self.rng.choice(others).port)
+
+    def heal(self) -> None:
+        self.member.start()
+
+
+class FreezeMember(ClusterFault):
+    """It stands still, and its clients wait; the cluster gives it up, and takes it again when it wakes up."""
+
+    kind = "cluster: a member frozen"
+    lasts = (3.0, 9.0)
+
+    def strike(self, member: Member) -> None:
+        member.pause()
+
+    def heal(self) -> None:
+        self.member.resume()
+
+
+class FailOver(Fault):
+    """The primary is killed and its standby promoted; nothing can be committed until that has a standby again."""
+
+    kind = "database: the standby promoted"
+    subject = "database"
+    stores = frozenset({"postgresql-pair"})
+    lasts = (0.5, 3.0)
+
+    def begin(self) -> None:
+        self.all_nodes()
+        assert isinstance(self.stage.server, Pair)
+        self.pair = self.stage.server
+        self.lost = self.pair.fail_over()
+        for node in self.stage.nodes.values():
+            if node.proxy is not None:
+                node.proxy.lead_to(self.pair.primary.port)
+
+    def heal(self) -> None:
+        self.lost.follow(self.pair.primary)
+        self.pair.wait_until_followed()

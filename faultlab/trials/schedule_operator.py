@@ -1,0 +1,73 @@
+"""An operator who pauses, resumes and runs schedules all through a trial, and writes down what was done. A thread."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Self
+
+from faultlab.trials.history import PAUSE, RESUME, RUN_NOW, Action
+from psched.clock import boottime
+from psched.errors import ScheduleError
+from psched.schedules.collection import ScheduleCollection
+
+BETWEEN = (0.1, 1.5)
+"""Seconds between two actions, from and to."""
+AGAIN = 0.25
+"""Seconds after which a verb that failed is tried again."""
+PATIENCE = 120.0
+"""Seconds in which the last `resume` must succeed."""
+
+
+class ScheduleOperator:
+    """Works on schedules from when it is entered until it is left, when it resumes all of them. `seed` decides what."""
+
+    def __init__(self, schedules: ScheduleCollection, keys: Sequence[str], file: Path, seed: str) -> None:
+        self._schedules = schedules
+        self._keys = keys
+        self._file = file
+        self._rng = random.Random(seed)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="schedule operator")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while self._keys and not self._over.wait(self._rng.uniform(*BETWEEN)):
+            verb = self._rng.choice([PAUSE, PAUSE, RESUME, RESUME, RUN_NOW])
+            in_bulk = self._rng.random() < 0.3
+            for key in self._keys if in_bulk else [self._rng.choice(self._keys)]:
+                self._act(key, verb)
+        for key in self._keys:
+            self._act(key, RESUME)
+
+    def _act(self, key: str, verb: str) -> None:
+        """Do it, and again until psched has answered: what is not known to be done may have been done."""
+        tried = boottime()
+        reference = self._schedules[key]
+        call = {PAUSE: reference.pause, RESUME: reference.resume, RUN_NOW: reference.run_now}[verb]
+        done = False
+        while not done and boottime() < tried + PATIENCE:
+            try:
+                call()
+                done = True
+            except ScheduleError:  # a run is in progress, or the row changes too often
+                if verb == RUN_NOW:
+                    break
+                time.sleep(AGAIN)
+            except Exception:  # noqa: BLE001 – faults are going on; the record tells that it was not done
+                time.sleep(AGAIN)
+        action = Action(key, verb, tried, boottime(), done)
+        with self._file.open("a") as file:
+            file.write(json.dumps(asdict(action)) + "\n")

@@ -1,0 +1,136 @@
+"""One trial: faults after a plan while everything works, a quiet tail, and the verdict. In the test process."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from faultlab.trials.fault import Fault
+from faultlab.trials.history import Declared, History, read_actions, read_runs, read_submissions, write_faults
+from faultlab.trials.plan import Pace, Step
+from faultlab.trials.schedule_operator import ScheduleOperator
+from faultlab.trials.stage import Stage
+from faultlab.trials.submitter import Submitter
+from faultlab.trials.verdict import Bounds, Judge, Violation, recoveries
+from psched.clock import boottime
+
+TICK = 0.25
+"""Seconds between two looks at what is to be done."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a trial."""
+
+    title: str
+    history: History
+    violations: Sequence[Violation]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        history = self.history
+        tries = len({(run.key, run.occurrence) for run in history.runs})
+        acknowledged = sum(task.acknowledged is not None for task in history.submissions.values())
+        yield f"{self.title}: {'FAILED' if self.violations else 'passed'}"
+        verbs = Counter(action.verb for action in history.actions if action.done)
+        yield "  an operator did " + (
+            ", ".join(f"{count} × {verb}" for verb, count in sorted(verbs.items())) or "nothing"
+        )
+        yield f"  {len(history.runs)} runs of {tries} occurrences and tasks; {acknowledged} submits were acknowledged"
+        yield from self._survived()
+        for kind, count in Counter(violation.kind for violation in self.violations).items():
+            yield f"  {kind}: {count}"
+        yield from (f"    {violation}" for violation in self.violations[:40])
+
+    def _survived(self) -> Iterator[str]:
+        times = Counter(fault.kind for fault in self.history.faults)
+        recovered = recoveries(self.history)
+        for kind, count in sorted(times.items()):
+            seconds = recovered.get(kind)
+            how = f"p50 {statistics.median(seconds):4.1f} s, max {max(seconds):4.1f} s" if seconds else "only mixed"
+            yield f"  {count:3} × {kind:52} late after it: {how}"
+
+
+class Trial:
+    """Carries a plan out on a stage."""
+
+    def __init__(self, stage: Stage, steps: Sequence[Step], seed: int, bounds: Bounds) -> None:
+        self.stage = stage
+        self.steps = steps
+        self.seed = seed
+        self.bounds = bounds
+        self.declared: list[Declared] = []
+        self._submissions = stage.folder / "submissions"
+        self._actions = stage.folder / "actions"
+
+    def run(self) -> Outcome:
+        """Do all of it; raises AssertionError when masters do not stop at the end."""
+        seed, stage = str(self.seed), self.stage
+        with Submitter(stage.queue, self._submissions, seed, stage.longest, stage.nodes) as submitter:
+            with ScheduleOperator(stage.collection, stage.operated, self._actions, seed):
+                self._strike(submitter)
+            calm = boottime()
+            self._catch_up(calm)
+        over = boottime()
+        for node in self.stage.nodes.values():
+            node.stop()
+        known = self._history(calm)
+        proof = self.stage.proof(known.boot + calm)  # what came later, nobody may have run before the masters stopped
+        history = replace(known, over=over, fences=self.stage.stored_fences(), proof=proof)
+        write_faults(self.stage.folder / "faults", self.declared)
+        title = f"{self.stage.store} ({self.stage.type}), seed {self.seed}, {len(self.declared)} faults"
+        return Outcome(title, history, Judge(history, self.bounds).violations())
+
+    def _catch_up(self, calm: float) -> None:
+        """Wait until all is done that was due when it was calm, or patience ends; what comes then is the verdict's.
+
+        A schedule runs one occurrence after the other, however many faults have kept it from that.
+        """
+        patience = self.bounds.recovery + Judge(self._history(calm), self.bounds).backlog()
+        while boottime() < calm + patience and Judge(self._history(calm), self.bounds).pending():
+            self._bring_back()
+            time.sleep(1)
+
+    def _bring_back(self) -> None:
+        for node in self.stage.nodes.values():
+            node.bring_back()
+
+    def _history(self, calm: float) -> History:
+        """Return what is known by now."""
+        runs, submissions = read_runs(self.stage.records), read_submissions([self._submissions])
+        boot = time.time() - boottime()
+        actions = read_actions(self._actions) if self._actions.exists() else []
+        return History(runs, self.stage.schedules, submissions, self.declared, boot, calm, boottime(), actions=actions)
+
+    def _strike(self, submitter: Submitter) -> None:
+        """Begin and heal all faults in their time."""
+        pace = Pace(2 * TICK)
+        waiting, active = sorted(self.steps, key=lambda step: step.at), dict[Fault, float]()
+        try:
+            while waiting or active:
+                now = pace.now()
+                self._heal([fault for fault, until in active.items() if until <= now], active)
+                while waiting and waiting[0].at <= now:
+                    step = waiting.pop(0)
+                    fault = step.fault(self.stage, submitter, random.Random(step.seed))
+                    active[fault] = step.until
+                    fault.begin()
+                for fault in active:
+                    fault.go_on()
+                if not any(fault.subject == "master" for fault in active):
+                    self._bring_back()
+                time.sleep(TICK)
+        finally:
+            self._heal(list(active), active)
+
+    def _heal(self, faults: Sequence[Fault], active: dict[Fault, float]) -> None:
+        for fault in faults:
+            del active[fault]
+            fault.heal()
+            self.declared.append(fault.declare(boottime()))

@@ -1,0 +1,42 @@
+"""Leaving by force succeeds, whatever stands in its way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import psutil
+
+from faultlab.absent import not_run
+from psched.process.channel import FORCED
+from tests.daemon.harness import is_alive, wait_for
+
+_LEAVE = """
+import os, subprocess
+from psched.process.running_table import RunningTable
+from psched.execution.forced_exit import ForcedExit
+from psched.execution.active_runs import ActiveRuns
+roots = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+os.setresuid(65534, 65534, 65534)
+ours = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+print(roots.pid, ours.pid, flush=True)
+ForcedExit([], ActiveRuns(1), RunningTable(1), print).leave("as told")
+"""
+
+
+def test_a_process_leaves_by_force_though_it_may_not_kill_all_it_has_started() -> None:
+    if os.geteuid() != 0:
+        not_run("only root can become another user, run the tests as root")
+    left = subprocess.Popen([sys.executable, "-c", _LEAVE], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert left.stdout is not None
+    roots, ours = (psutil.Process(int(word)) for word in left.stdout.readline().split())
+    try:
+        _, said = left.communicate(timeout=15)
+        assert left.returncode == FORCED
+        assert f"pid {roots.pid} runs as another user".encode() in said
+        wait_for(lambda: not is_alive(ours))
+        assert is_alive(roots)
+    finally:
+        left.kill()
+        roots.kill()

@@ -1,0 +1,74 @@
+"""Whom a master takes for a program that was set free, and whom for one that its dead worker has left."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from faultlab.absent import not_run
+from psched.supervisor.orphans import OrphanReaper
+from tests.daemon.harness import wait_for
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+@contextmanager
+def program() -> Iterator[subprocess.Popen[bytes]]:
+    """A child of this process that it has not forked as a master does: like an orphan it has adopted."""
+    with subprocess.Popen(SLEEP) as program:
+        try:
+            yield program
+        finally:
+            program.kill()
+
+
+@pytest.fixture
+def strays() -> OrphanReaper:
+    if sys.platform != "linux":
+        not_run("only Linux tells a process of its orphans")
+    return OrphanReaper()
+
+
+def test_what_a_run_sets_free_just_after_a_look_is_seen_within_a_second(strays: OrphanReaper) -> None:
+    strays.look((), 10.0)
+    with program() as free:
+        strays.expect(10.1)
+        strays.look((), 10.1)
+        assert strays.deadline == 11.1, "the master is to wake for it"
+        strays.look((), strays.deadline)
+        strays.kill_new(())
+        assert free.poll() is None
+    assert strays.deadline == math.inf, "and then no more"
+
+
+def test_what_appears_with_a_death_is_killed(strays: OrphanReaper) -> None:
+    strays.look((), 10.0)
+    with program() as left:
+        strays.kill_new(())
+        assert left.wait(10) < 0
+
+
+def test_what_has_ended_with_its_worker_is_buried_without_a_word(
+    strays: OrphanReaper, caplog: pytest.LogCaptureFixture
+) -> None:
+    with program() as left:
+        left.kill()
+        wait_for(lambda: psutil.Process(left.pid).status() == psutil.STATUS_ZOMBIE)
+        strays.kill_new(())
+        assert not psutil.pid_exists(left.pid)
+    assert not caplog.records
+
+
+def test_the_master_is_woken_for_no_look_that_is_not_taken(strays: OrphanReaper) -> None:
+    strays.look((), 10.0)
+    strays.expect(10.1)
+    strays.look((), 11.05)
+    assert strays.deadline >= 12.05
+    strays.look((), strays.deadline)
+    assert strays.deadline == math.inf

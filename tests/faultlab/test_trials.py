@@ -1,0 +1,81 @@
+"""A few seconds of what scripts/faults does for as long as one likes: several faults at once on each store."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from faultlab.absent import not_run
+from faultlab.laboratory import Lab
+from faultlab.trials import verdict
+from faultlab.trials.child_faults import Kill, Misdeeds
+from faultlab.trials.database_faults import EndSessions, KillServer, Locked
+from faultlab.trials.fault import Fault
+from faultlab.trials.master_faults import Clock, FreezeHost, ImmediateStorm, KillMaster
+from faultlab.trials.network_faults import BlackHole, LostAnswers
+from faultlab.trials.plan import Step
+from faultlab.trials.stage import SHORT, Stage
+from faultlab.trials.trial import Outcome, Trial
+from faultlab.trials.verdict import Bounds
+
+pytestmark = pytest.mark.slow
+
+SEED = 20
+BOUNDS = Bounds(runs=40)
+
+PLANS: dict[str, list[tuple[float, float, type[Fault]]]] = {
+    "sqlite": [(0.5, 2, Kill), (1, 2, KillMaster), (0.5, 2, Misdeeds), (3, 1.5, Locked)],
+    "mariadb": [(0.5, 2, Kill), (0.5, 1, KillServer), (0.5, 4, Clock), (2, 3, LostAnswers)],
+    "postgresql": [(0.5, 5, FreezeHost), (0.5, 2, EndSessions), (1, 4, BlackHole)],
+    "redis": [(0.5, 2, ImmediateStorm), (0.5, 1, KillServer), (0.5, 4, Clock), (2, 3, LostAnswers)],
+}
+"""By store: when, for how long, what."""
+
+
+class Unattended(KillMaster):
+    """A master ends, as one does that gives up, and the fault starts no other."""
+
+    subject = "child"
+
+    def heal(self) -> None:
+        """Leave it as it is."""
+
+
+def run_trial(
+    lab: Lab,
+    store: str,
+    folder: Path,
+    plan: Sequence[tuple[float, float, type[Fault]]],
+    bounds: Bounds = BOUNDS,
+    nodes: int = 2,
+) -> Outcome:
+    """Run a trial of a few seconds and print what came of it, in case it fails."""
+    steps = [Step(at, lasts, fault, f"{SEED}/{fault.kind}") for at, lasts, fault in plan]
+    with Stage(lab, store, folder, nodes=nodes, schedules=SHORT) as stage:
+        outcome = Trial(stage, steps, SEED, bounds).run()
+        if outcome.violations:
+            print(*(node.daemon.log for node in stage.nodes.values()), sep="\n")
+    print(outcome)
+    return outcome
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("store", PLANS)
+def test_no_promise_is_broken_by_several_faults_at_once(store: str, lab: Lab, tmp_path: Path) -> None:
+    assert run_trial(lab, store, tmp_path, PLANS[store]).violations == []
+
+
+def test_a_trial_finds_out_what_a_wrong_clock_does_where_it_decides(lab: Lab, tmp_path: Path) -> None:
+    """SQLite has no clock but its host's: that is why its clock is not among its faults."""
+    if sys.platform != "linux":
+        not_run("the clock of a process can be shifted on Linux only")
+    outcome = run_trial(lab, "sqlite", tmp_path, [(0.5, 2, Clock)], Bounds(recovery=1.0))
+    assert verdict.EARLY in {violation.kind for violation in outcome.violations}
+
+
+def test_a_master_that_ended_by_itself_is_started_again(lab: Lab, tmp_path: Path) -> None:
+    plan = [(0.5, 1.0, Unattended)]
+    assert run_trial(lab, "sqlite", tmp_path, plan, Bounds(runs=5), nodes=1).violations == []

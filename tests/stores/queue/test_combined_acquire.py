@@ -1,0 +1,140 @@
+"""Threads of one process that acquire at the same moment, and processes that claim for the same user."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import sqlalchemy as sa
+
+from faultlab.sql import connect
+from psched.backends.rdb.claiming import CombinedAcquire
+from psched.model import Claim, Lease, TaskRow
+from tests.stores.bench import keys_of
+from tests.stores.places import KINDS
+from tests.stores.queue.bench import QueueBench
+
+PATIENCE = 20
+
+
+class Slow:
+    """An `acquire` that answers when it is let, with as many rows as were asked for, or with an error."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.entered = threading.Semaphore(0)
+        self.go_on = threading.Semaphore(0)
+        self.error: BaseException | None = None
+
+    def __call__(self, limit: int, alive_time: float, types: object, ahead: bool, askers: int) -> list[Claim]:
+        self.asked.append(limit)
+        self.entered.release()
+        assert self.go_on.acquire(timeout=PATIENCE)
+        if self.error is not None:
+            raise self.error
+        return [claim_on(f"{len(self.asked)}-{number}") for number in range(limit)]
+
+
+def claim_on(key: str) -> Claim:
+    return Claim(TaskRow(key=key, type="t", data={}, status="running", run_at=0, due=0), Lease(key, 1, 0))
+
+
+@pytest.fixture
+def slow() -> Slow:
+    return Slow()
+
+
+def together(slow: Slow, joint: CombinedAcquire, limits: list[int]) -> list[list[Claim] | BaseException]:
+    """Acquire in one thread, and, while that one is at it, in as many more as there are `limits`; return the latter."""
+    found: dict[int, list[Claim] | BaseException] = {}
+
+    def ask(number: int, limit: int) -> None:
+        try:
+            found[number] = joint.acquire(limit, 10, None)
+        except BaseException as error:  # noqa: BLE001 – told by the test's own thread
+            found[number] = error
+
+    threads = [threading.Thread(target=ask, args=(-1, 1))]
+    threads += [threading.Thread(target=ask, args=given) for given in enumerate(limits)]
+    threads[0].start()
+    assert slow.entered.acquire(timeout=PATIENCE)
+    for thread in threads[1:]:
+        thread.start()
+    while sum(len(wishes) for wishes in joint._wishes.values()) < len(limits):
+        threads[-1].join(0.001)
+    for _ in range(len(threads)):
+        slow.go_on.release()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    return [found[number] for number in range(len(limits))]
+
+
+def test_those_who_ask_while_one_is_at_it_are_served_at_once_and_nobody_gets_more_than_he_wants(slow: Slow) -> None:
+    claims = together(slow, CombinedAcquire(slow), [1, 3, 2])
+    assert slow.asked == [1, 6]
+    assert [len(some) for some in claims if isinstance(some, list)] == [1, 3, 2]
+    keys = [key for some in claims if isinstance(some, list) for key in keys_of(some)]
+    assert len(set(keys)) == len(keys) == 6, "one row went to two"
+
+
+def test_what_the_database_refuses_is_told_to_all_who_asked(slow: Slow) -> None:
+    slow.error = sa.exc.OperationalError("SELECT", {}, Exception("gone"))
+    assert together(slow, CombinedAcquire(slow), [1, 1]) == [slow.error, slow.error]
+
+
+def test_one_who_is_interrupted_leaves_the_others_to_acquire_themselves(slow: Slow) -> None:
+    slow.error = KeyboardInterrupt()
+    together(slow, CombinedAcquire(slow), [1, 1])
+    assert slow.asked == [1, 2, 1], "the second one's wish was lost"
+
+
+def test_for_one_who_is_interrupted_while_he_waits_nothing_is_acquired(slow: Slow) -> None:
+    joint = CombinedAcquire(slow)
+    first = threading.Thread(target=joint.acquire, args=(1, 10, None))
+    first.start()
+    assert slow.entered.acquire(timeout=PATIENCE)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    joint._changed.wait = interrupt  # type: ignore[method-assign, assignment]
+    with pytest.raises(KeyboardInterrupt):
+        joint.acquire(5, 10, None)
+    slow.go_on.release(2)
+    first.join(PATIENCE)
+    assert len(joint.acquire(2, 10, None)) == 2
+    assert slow.asked == [1, 2], "rows were leased for nobody"
+
+
+def test_other_types_and_other_leases_are_asked_for_apart(slow: Slow) -> None:
+    for _ in range(4):
+        slow.go_on.release()
+    joint = CombinedAcquire(slow)
+    calls: list[Callable[[], list[Claim]]] = [
+        lambda: joint.acquire(2, 10, None),
+        lambda: joint.acquire(3, 20, None),
+        lambda: joint.acquire(4, 10, ["a"]),
+        lambda: joint.acquire(5, 10, ["a"], ahead=True),
+    ]
+    assert [len(call()) for call in calls] == [2, 3, 4, 5]
+    assert joint.acquire(0, 10, None) == []
+
+
+@pytest.mark.parametrize("ours", KINDS, indirect=True)
+def test_a_user_for_whom_another_one_is_claiming_is_left_to_him_while_there_are_others(ours: QueueBench) -> None:
+    """On SQLite and Redis it cannot come about: nobody else writes in the meantime."""
+    store = ours.queue()
+    ours.submit(store, ["a1", "a2"], user="a", max_running=1)
+    ours.submit(store, ["b1", "b2"], user="b", max_running=1)
+    assert Counter(keys_of(store.acquire(2, 100))) == Counter(["a1", "b1"])
+    for key in ("a1", "b1"):
+        store.force_finish(key, 100)
+    with connect(ours.url) as busy:
+        busy.exec_driver_sql("BEGIN")
+        busy.exec_driver_sql(f"SELECT * FROM {ours.table}_users WHERE user_name = 'a' FOR UPDATE")
+        assert keys_of(store.acquire(2, 100)) == ["b2"]
+        busy.exec_driver_sql("ROLLBACK")
+    assert keys_of(store.acquire(2, 100)) == ["a2"]

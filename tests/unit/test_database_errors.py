@@ -1,0 +1,230 @@
+"""Which database errors pass by themselves, and how: told by their codes, as the drivers raise them."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from faultlab.servers import Server
+from psched.backends.common.errors import Fault
+from psched.backends.common.retries import Retries
+from psched.backends.sql import open_database
+from psched.backends.sql.database import Database
+from psched.clock import Clock
+
+CONFLICT, LOST = Fault.CONFLICT, Fault.LOST
+
+MYSQL = open_database("mysql://u:p@h/d", {})
+POSTGRESQL = open_database("postgresql://u:p@h/d", {})
+SQLITE = open_database("sqlite://", {})
+
+
+def wrapped(error: Exception, base: type[Exception]) -> DBAPIError:
+    """Return the error as SQLAlchemy raises it."""
+    made: Any = DBAPIError.instance("SELECT 1", None, error, base)
+    assert isinstance(made, DBAPIError)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (pymysql.err.OperationalError(1213, "deadlock"), CONFLICT),
+        (pymysql.err.OperationalError(1205, "lock wait timeout"), CONFLICT),
+        (pymysql.err.OperationalError(1969, "max_statement_time"), CONFLICT),
+        (pymysql.err.OperationalError(3101, "rolled back by group replication"), CONFLICT),
+        (pymysql.err.OperationalError(2013, "lost connection"), LOST),
+        (pymysql.err.OperationalError(2006, "gone away"), LOST),
+        (pymysql.err.OperationalError(2003, "cannot connect"), LOST),
+        (pymysql.err.OperationalError(1040, "too many connections"), LOST),
+        (pymysql.err.OperationalError(1290, "read-only"), LOST),
+        (pymysql.err.OperationalError(1114, "the table is full"), LOST),
+        (pymysql.err.OperationalError(1047, "not in the cluster"), LOST),
+        (pymysql.err.OperationalError("packet sequence"), LOST),
+        (pymysql.err.InterfaceError(0, ""), LOST),
+        (pymysql.err.OperationalError(1045, "access denied"), None),
+        (pymysql.err.ProgrammingError(1146, "no such table"), None),
+        (pymysql.err.IntegrityError(1062, "duplicate"), None),
+        (pymysql.err.DataError(1406, "too long"), None),
+    ],
+)
+def test_errors_of_mysql_are_told_apart(error: Exception, fault: Fault | None) -> None:
+    assert MYSQL.fault(wrapped(error, pymysql.err.Error)) is fault
+
+
+@pytest.mark.parametrize(
+    ("state", "fault"),
+    [
+        ("40001", CONFLICT),
+        ("40P01", CONFLICT),
+        ("55P03", CONFLICT),
+        ("57014", CONFLICT),
+        ("08006", LOST),
+        ("25006", LOST),
+        ("53300", LOST),
+        ("57P01", LOST),
+        ("57P03", LOST),
+        ("25P03", LOST),
+        ("26000", LOST),
+        ("42P05", LOST),
+        ("23505", None),
+        ("42P01", None),
+        ("22001", None),
+        ("28P01", None),
+    ],
+)
+def test_errors_of_postgresql_are_told_apart(state: str, fault: Fault | None) -> None:
+    assert POSTGRESQL.fault(wrapped(psycopg.errors.lookup(state)("said so"), psycopg.Error)) is fault
+
+
+@pytest.mark.parametrize(
+    ("database", "error", "refused"),
+    [
+        (POSTGRESQL, psycopg.errors.InvalidPassword("said so"), True),
+        (POSTGRESQL, psycopg.errors.InvalidAuthorizationSpecification("said so"), True),
+        (POSTGRESQL, psycopg.errors.InsufficientPrivilege("said so"), True),
+        (POSTGRESQL, psycopg.OperationalError('FATAL:  password authentication failed for user "psched"'), True),
+        (POSTGRESQL, psycopg.OperationalError('FATAL:  Peer authentication failed for user "psched"'), True),
+        (POSTGRESQL, psycopg.OperationalError('FATAL:  role "psched" does not exist'), True),
+        (POSTGRESQL, psycopg.OperationalError('FATAL:  database "psched" does not exist'), False),
+        (POSTGRESQL, psycopg.OperationalError("FATAL:  the database system is starting up"), False),
+        (POSTGRESQL, psycopg.errors.UndefinedTable("said so"), False),
+        (MYSQL, pymysql.err.OperationalError(1045, "Access denied"), True),
+        (MYSQL, pymysql.err.OperationalError(4151, "Access denied, this account is locked"), True),
+        (MYSQL, pymysql.err.OperationalError(3118, "Account is locked"), True),
+        (MYSQL, pymysql.err.OperationalError(1142, "SELECT command denied"), True),
+        (MYSQL, pymysql.err.OperationalError(1049, "Unknown database"), False),
+        (MYSQL, pymysql.err.OperationalError(2003, "Can't connect"), False),
+        (SQLITE, sqlite3.OperationalError("attempt to write a readonly database"), False),
+    ],
+)
+def test_a_server_that_refuses_the_user_is_told_from_one_that_is_away(
+    database: Any, error: Exception, refused: bool
+) -> None:
+    assert database.is_refused(error) is refused
+
+
+def test_an_error_of_the_connection_itself_has_no_state_and_is_a_loss() -> None:
+    assert POSTGRESQL.fault(wrapped(psycopg.OperationalError("connection refused"), psycopg.Error)) is LOST
+    assert POSTGRESQL.fault(wrapped(psycopg.ProgrammingError("no results"), psycopg.Error)) is None
+
+
+def test_a_server_that_knows_no_such_password_is_not_waited_for() -> None:
+    refused = 'connection failed: FATAL:  password authentication failed for user "psched"'
+    starting = "connection failed: FATAL:  the database system is starting up"
+    assert POSTGRESQL.fault(wrapped(psycopg.OperationalError(refused), psycopg.Error)) is None
+    assert POSTGRESQL.fault(wrapped(psycopg.OperationalError(starting), psycopg.Error)) is LOST
+
+
+@pytest.mark.parametrize(("part", "wrong", "state"), [("secret@", "wrong@", "28P01"), ("/postgres", "/none", "3D000")])
+def test_a_refusal_is_known_in_any_language(
+    postgresql: Server, monkeypatch: pytest.MonkeyPatch, part: str, wrong: str, state: str
+) -> None:
+    for words in ("_REFUSED", "_TURNED_AWAY"):
+        monkeypatch.setattr(f"psched.backends.sql.postgresql.{words}", ())  # so the error's words say nothing
+    database = open_database(postgresql.url("postgres").replace(part, wrong), {})
+    with pytest.raises(OperationalError) as caught:
+        database.run(lambda connection, _: connection.exec_driver_sql("SELECT 1"))
+    assert isinstance(caught.value.orig, psycopg.Error)
+    assert caught.value.orig.sqlstate == state
+    assert database.fault(caught.value) is None
+    assert database.is_refused(caught.value) is (state == "28P01")
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        (sqlite3.SQLITE_BUSY, CONFLICT),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, CONFLICT),
+        (sqlite3.SQLITE_LOCKED, CONFLICT),
+        (sqlite3.SQLITE_FULL, LOST),
+        (sqlite3.SQLITE_IOERR_WRITE, LOST),
+        (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, None),
+        (sqlite3.SQLITE_CORRUPT, None),
+    ],
+)
+def test_errors_of_sqlite_are_told_apart(code: int, fault: Fault | None) -> None:
+    error = sqlite3.OperationalError("said so")
+    error.sqlite_errorcode = code
+    assert SQLITE.fault(wrapped(error, sqlite3.Error)) is fault
+
+
+@pytest.mark.parametrize(
+    ("database", "error", "base"),
+    [
+        (MYSQL, pymysql.err.IntegrityError(1062, "duplicate"), pymysql.err.Error),
+        (POSTGRESQL, psycopg.errors.UniqueViolation("duplicate"), psycopg.Error),
+    ],
+)
+def test_only_a_duplicate_key_is_a_duplicate_key(database: Database, error: Exception, base: type[Exception]) -> None:
+    assert database.dialect.is_duplicate_key(wrapped(error, base))
+    assert not database.dialect.is_missing_table(wrapped(error, base))
+
+
+@pytest.mark.parametrize(
+    ("database", "error", "base"),
+    [
+        (MYSQL, pymysql.err.IntegrityError(1048, "NULL"), pymysql.err.Error),
+        (POSTGRESQL, psycopg.errors.NotNullViolation("NULL"), psycopg.Error),
+    ],
+)
+def test_no_other_constraint_is_one(database: Database, error: Exception, base: type[Exception]) -> None:
+    assert not database.dialect.is_duplicate_key(wrapped(error, base))
+
+
+def test_an_error_that_is_not_the_databases_is_no_fault() -> None:
+    assert SQLITE.fault(ValueError("mine")) is None
+
+
+class Ticking:
+    """A clock of the test's own."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def pauses(fault: Fault | None, until: float | None, clock: Ticking) -> list[float]:
+    """Return the pauses between attempts that fail at once, while the clock goes on by them."""
+    made: list[float] = []
+    typed: Clock = clock
+    retries = Retries(until, typed)
+    while (pause := retries.pause(fault)) is not None and len(made) < 1000:
+        made.append(pause)
+        clock.now += pause
+    return made
+
+
+def test_a_lost_connection_is_tried_once_more_at_once() -> None:
+    assert pauses(LOST, None, Ticking()) == [0]
+
+
+def test_under_a_lease_a_lost_connection_is_tried_until_its_deadline() -> None:
+    clock = Ticking()
+    made = pauses(LOST, 130, clock)
+    assert made[0] == 0
+    assert 125 < clock.now < 130
+    assert max(made) <= 0.5
+    assert len(made) > 60
+
+
+def test_a_deadline_that_is_over_still_allows_one_fresh_connection() -> None:
+    assert pauses(LOST, 50, Ticking()) == [0]
+
+
+def test_conflicts_are_tried_again_with_a_bound() -> None:
+    clock = Ticking()
+    assert 5 <= len(pauses(CONFLICT, None, clock)) <= Retries.CONFLICTS
+    assert clock.now <= 100 + Retries.SPAN
+
+
+def test_what_does_not_pass_is_not_tried_again() -> None:
+    assert pauses(None, 1000, Ticking()) == []
