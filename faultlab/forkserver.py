@@ -32,7 +32,8 @@ from faultlab.forked import HEADER
 _LIFELINE = 0
 
 _LOADED = (
-    "psched.cli.main", "psched.cli.pschedd", "psched.supervisor.run", "psched.handlers.command", "psched.handlers.enqueue",
+    "psched.cli.main", "psched.cli.pschedd", "psched.supervisor.run",
+    "psched.handlers.command", "psched.handlers.enqueue",
     "psched.backends.rdb", "psched.backends.rdb_compat", "psched.backends.redis", "psched.backends.sql.sqlite",
     "psched.backends.sql.mysql", "psched.backends.sql.postgresql", "sqlalchemy.dialects.sqlite.pysqlite",
     "sqlalchemy.dialects.mysql.pymysql", "sqlalchemy.dialects.postgresql.psycopg",

@@ -74,10 +74,10 @@ class Pair(Member):
 
     def fail_over(self) -> Member:
         """Lose the primary by kill -9 and let the other one take its place; returns the lost one."""
-        lost, heir = self.primary, self.other if self.primary is self else self
+        lost, recovery_child = self.primary, self.other if self.primary is self else self
         lost.kill()
-        heir.promote()
-        self.primary = heir
+        recovery_child.promote()
+        self.primary = recovery_child
         return lost
 
     def wait_until_followed(self) -> None:

@@ -20,5 +20,5 @@ def free_port() -> int:
 
 def is_free(port: int) -> bool:
     """Tell whether nobody listens on a loopback port."""
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) != 0
+    with socket.socket() as dry_run:
+        return dry_run.connect_ex((HOST, port)) != 0

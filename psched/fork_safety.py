@@ -111,7 +111,7 @@ work_on_closing = WorkLock()
 """Entered for all work on connections that are closed before a fork."""
 
 
-def mind(shared: Shared) -> None:
+def register_for_fork(shared: Shared) -> None:
     """Let `shared` begin anew in each process that is forked off from now on."""
     _shared.add(shared)
 

@@ -266,9 +266,9 @@ class Task:
         self._retry_wait, self._failed = wait, error is not None
         self._settle("retried", lambda claim: self._source.retry(claim, wait, error, self._deadline, self.max_attempts))
 
-    def put_off(self, error: str) -> None:
+    def defer(self, error: str) -> None:
         """Give up a run that could not begin here until the longest `retry_wait` is over; it counts as no attempt."""
-        self._settle("retried", lambda claim: self._source.put_off(claim, error, self._deadline))
+        self._settle("retried", lambda claim: self._source.defer(claim, error, self._deadline))
 
     def release(self) -> None:
         """Give the run back, due at once for anybody, as if it had not been begun. Raises like `finish`."""
@@ -394,7 +394,7 @@ class Settler(Protocol[T]):
         """Make it due again `wait` seconds from now; None takes the configured `retry_wait`."""
         ...
 
-    def put_off(self, claim: Claim, error: str, until: float) -> str:
+    def defer(self, claim: Claim, error: str, until: float) -> str:
         """Make it due again after the longest `retry_wait`, the attempt not counted."""
         ...
 

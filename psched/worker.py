@@ -7,6 +7,7 @@ from pathlib import Path
 
 from psched.application import ApplicationSpec
 from psched.config import Settings, coerce
+from psched.supervisor.run import run
 
 Config = Settings | Mapping[str, object] | str | Path
 

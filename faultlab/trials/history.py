@@ -209,7 +209,7 @@ class History:
     submissions: Mapping[str, Submission]
     faults: Sequence[Declared]
     boot: float
-    calm: float
+    idle: float
     over: float
     fences: Mapping[str, int] = field(default_factory=dict)
     proof: Proof | None = None

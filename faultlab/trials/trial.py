@@ -75,25 +75,25 @@ class Trial:
         with Submitter(stage.queue, self._submissions, seed, stage.longest, stage.nodes) as submitter:
             with ScheduleOperator(stage.collection, stage.operated, self._actions, seed):
                 self._strike(submitter)
-            calm = boottime()
-            self._catch_up(calm)
+            idle = boottime()
+            self._catch_up(idle)
         over = boottime()
         for node in self.stage.nodes.values():
             node.stop()
-        known = self._history(calm)
-        proof = self.stage.proof(known.boot + calm)  # what came later, nobody may have run before the masters stopped
+        known = self._history(idle)
+        proof = self.stage.proof(known.boot + idle)  # what came later, nobody may have run before the masters stopped
         history = replace(known, over=over, fences=self.stage.stored_fences(), proof=proof)
         write_faults(self.stage.folder / "faults", self.declared)
         title = f"{self.stage.store} ({self.stage.type}), seed {self.seed}, {len(self.declared)} faults"
         return Outcome(title, history, Judge(history, self.bounds).violations())
 
-    def _catch_up(self, calm: float) -> None:
+    def _catch_up(self, idle: float) -> None:
         """Wait until all is done that was due when it was calm, or patience ends; what comes then is the verdict's.
 
         A schedule runs one occurrence after the other, however many faults have kept it from that.
         """
-        patience = self.bounds.recovery + Judge(self._history(calm), self.bounds).backlog()
-        while boottime() < calm + patience and Judge(self._history(calm), self.bounds).pending():
+        patience = self.bounds.recovery + Judge(self._history(idle), self.bounds).backlog()
+        while boottime() < idle + patience and Judge(self._history(idle), self.bounds).pending():
             self._bring_back()
             time.sleep(1)
 
@@ -101,12 +101,12 @@ class Trial:
         for node in self.stage.nodes.values():
             node.bring_back()
 
-    def _history(self, calm: float) -> History:
+    def _history(self, idle: float) -> History:
         """Return what is known by now."""
         runs, submissions = read_runs(self.stage.records), read_submissions([self._submissions])
         boot = time.time() - boottime()
         actions = read_actions(self._actions) if self._actions.exists() else []
-        return History(runs, self.stage.schedules, submissions, self.declared, boot, calm, boottime(), actions=actions)
+        return History(runs, self.stage.schedules, submissions, self.declared, boot, idle, boottime(), actions=actions)
 
     def _strike(self, submitter: Submitter) -> None:
         """Begin and heal all faults in their time."""

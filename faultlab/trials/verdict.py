@@ -90,11 +90,11 @@ class Judge:
 
     def backlog(self) -> float:
         """Return how many seconds of work the schedule has before it that is furthest behind when it is calm."""
-        by_key, calm = self.history.by_key(), int(self.history.boot + self.history.calm)
+        by_key, idle = self.history.by_key(), int(self.history.boot + self.history.idle)
         work = 0.0
         for key, every in self.history.schedules.items():
             complete = {run.occurrence for run in by_key.get(key, []) if run.end is not None}
-            behind = sum(due not in complete for due in self._required(key, every, calm))
+            behind = sum(due not in complete for due in self._required(key, every, idle))
             work = max(work, behind * every.work)
         return work
 
@@ -170,16 +170,16 @@ class Judge:
                 yield Violation(UNASKED, key, f"{run.occurrence} came in a pause")
         for action in actions.unanswered(runs):
             yield Violation(LOST, key, f"run-now was done at {action.ended:.3f}, and nothing ran")
-        calm = int(self.history.boot + self.history.calm)
-        if any(due > reached for due in self._required(key, every, calm)):
+        idle = int(self.history.boot + self.history.idle)
+        if any(due > reached for due in self._required(key, every, idle)):
             behind = self.history.boot + self.history.over - reached
             yield Violation(STUCK, key, f"it stands at {reached}, {behind:.1f} s before the end")
 
     def _forgotten(self, by_key: dict[str, list[Run]]) -> Iterator[Violation]:
         """A task whose submit was acknowledged must be done at the end."""
         for key, task in self.history.submissions.items():
-            calm = self.history.boot + self.history.calm
-            if task.acknowledged is None or max(task.run_at, self.history.boot + task.acknowledged) > calm:
+            idle = self.history.boot + self.history.idle
+            if task.acknowledged is None or max(task.run_at, self.history.boot + task.acknowledged) > idle:
                 continue
             runs = by_key.get(key, [])
             if not any(run.end is not None for run in runs):
@@ -281,7 +281,7 @@ class Judge:
         yield from (Violation(MISRECORDED, key, f"psched audit: {what}") for key, what in proof.complaints)
 
 
-def recoveries(history: History, late: float = 1.0, calm: float = 3.0) -> dict[str, list[float]]:
+def recoveries(history: History, late: float = 1.0, idle: float = 3.0) -> dict[str, list[float]]:
     """Return for each kind of fault how many seconds after each healing the last run began late by more than `late`.
 
     0.0: nothing was late any more. It is over when nothing was late for `calm` seconds: what comes then is the
@@ -299,7 +299,7 @@ def recoveries(history: History, late: float = 1.0, calm: float = 3.0) -> dict[s
             continue
         last = fault.until
         for begin in lates:
-            if last <= begin < min(horizon, last + calm):
+            if last <= begin < min(horizon, last + idle):
                 last = begin
         found.setdefault(fault.kind, []).append(last - fault.until)
     return found

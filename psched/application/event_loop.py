@@ -36,7 +36,7 @@ class CancellableRun:
 
     def __init__(self) -> None:
         self.begin_anew()
-        forks.mind(self)
+        forks.register_for_fork(self)
         self._task: asyncio.Task[object] | None = None
         self._cancelled = False
 

@@ -47,7 +47,7 @@ class HeartbeatTarget(Protocol):
         """Reopen the log file."""
         ...
 
-    def own_up(self) -> None:
+    def report_suspects(self) -> None:
         """Name what has run and is not settled, since something of it has spoilt the process."""
         ...
 
@@ -139,7 +139,7 @@ class HeartbeatThread(threading.Thread):
         """
         try:
             log.error("%s; leaving at once", why)
-            self._guarded(self._child.own_up)
+            self._guarded(self._child.report_suspects)
             kill_descendants()
         finally:
             os._exit(LOST_MASTER)

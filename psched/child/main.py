@@ -47,7 +47,7 @@ class ChildRole(Protocol):
         """Return what runs, for the process title."""
         ...
 
-    def rested(self) -> bool:
+    def was_idle(self) -> bool:
         """Tell whether nothing was run since the last call."""
         ...
 
@@ -55,7 +55,7 @@ class ChildRole(Protocol):
         """Return what keeps it from working at present, such as a database that does not answer."""
         ...
 
-    def own_up(self) -> None:
+    def report_suspects(self) -> None:
         """Have the master suspect what has run and is not settled, too."""
         ...
 
@@ -117,10 +117,10 @@ class ChildMain:
         """Reopen the log file."""
         self.log.reopen()
 
-    def own_up(self) -> None:
+    def report_suspects(self) -> None:
         """Have the master suspect what has run and is not settled, too."""
         if self._work is not None:
-            self._work.own_up()
+            self._work.report_suspects()
 
     def beating(self) -> bool:
         """Keep the process title, and what the master knows, up to date.
@@ -142,7 +142,7 @@ class ChildMain:
         if state != self._title:
             setproctitle(f"psched: {self.name} {state}")
             self._title = state
-        return run_child is not None and run_child.rested()
+        return run_child is not None and run_child.was_idle()
 
     def leave(self) -> int:
         """Run what was registered to run at exit, say goodbye, and return the exit code."""
@@ -191,7 +191,7 @@ class _Nothing:
         """Nothing runs."""
         return None
 
-    def rested(self) -> bool:
+    def was_idle(self) -> bool:
         """Nothing ran."""
         return True
 
@@ -199,7 +199,7 @@ class _Nothing:
         """It does not work."""
         return None
 
-    def own_up(self) -> None:
+    def report_suspects(self) -> None:
         """Nothing ran."""
 
 
@@ -217,7 +217,7 @@ class AtForkHooks:
 
     def expect(self) -> None:
         """Begin. There is no end to it but that of the process."""
-        os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._be_a_stranger)
+        os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._disarm)
 
     def _block(self) -> None:
         self._forking.before = signal.pthread_sigmask(signal.SIG_BLOCK, VERBS)
@@ -225,7 +225,7 @@ class AtForkHooks:
     def _unblock(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.before)
 
-    def _be_a_stranger(self) -> None:
+    def _disarm(self) -> None:
         self.signals.abandon()
         for number in VERBS:
             signal.signal(number, signal.SIG_DFL)

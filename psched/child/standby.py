@@ -34,14 +34,14 @@ class StandbyChild:
 
     def __init__(
         self,
-        seats: Sequence[ElectionMember],
+        members: Sequence[ElectionMember],
         patience: float,
         make: Callable[[], ChildWorker],
         say: Callable[..., None],
         clock: Clock = monotonic,
     ) -> None:
         """`patience`: seconds from now in which nobody need keep watch yet. `say` sends the master a word."""
-        self._seats = seats
+        self._seats = members
         self._make = make
         self._say = say
         self._clock = clock
@@ -94,31 +94,31 @@ class StandbyChild:
         """Return what is being run; None when idle."""
         return None if self._work is None else self._work.running()
 
-    def rested(self) -> bool:
+    def was_idle(self) -> bool:
         """Tell whether nothing was run since the last call."""
-        return self._work is None or self._work.rested()
+        return self._work is None or self._work.was_idle()
 
     def trouble(self) -> str | None:
         """Return what keeps it from working at present."""
         return None if self._work is None else self._work.trouble()
 
-    def own_up(self) -> None:
+    def report_suspects(self) -> None:
         """Have the master suspect what has run and is not settled, too."""
         if self._work is not None:
-            self._work.own_up()
+            self._work.report_suspects()
 
     def _is_needed(self) -> bool:
         """Rest for a while; True when a sibling has called, or nobody has been keeping watch."""
-        rests = {seat: seat.stand_by() for seat in self._seats}
-        unkept = [seat for seat, rest in rests.items() if rest is None]
+        rests = {member: member.stand_by() for member in self._seats}
+        unkept = [member for member, rest in rests.items() if rest is None]
         left = self._alone_at - self._clock()
         if unkept and left <= 0:
-            for seat in unkept:
-                seat.keep()  # for the others not to do the same
+            for member in unkept:
+                member.keep()  # for the others not to do the same
             return True
-        bells = {bell: seat for seat in self._seats if (bell := seat.descriptor) is not None}
-        rung = self._stopping.wait_for(bells, min(left if rest is None else rest for rest in rests.values()))
-        calls = [bells[bell].heard() for bell in rung]  # each is taken, as all are answered
+        wakeups = {wakeup: member for member in self._seats if (wakeup := member.descriptor) is not None}
+        rung = self._stopping.wait_for(wakeups, min(left if rest is None else rest for rest in rests.values()))
+        calls = [wakeups[wakeup].heard() for wakeup in rung]  # each is taken, as all are answered
         self._is_called = any(calls)
         return self._is_called
 
@@ -136,5 +136,5 @@ def build(boot: ChildSpec, application: Application, say: Callable[..., None]) -
     if boot.watch is None or boot.slot == _FIRST_SLOT or boot.dead:
         return make()
     named = boot.settings.named_sections
-    seats = [join_election(boot.watch, boot.slot, name, section) for name, section in named]
-    return StandbyChild(seats, min(_PATIENCE, *(section.poll_interval for _, section in named)), make, say)
+    members = [join_election(boot.watch, boot.slot, name, section) for name, section in named]
+    return StandbyChild(members, min(_PATIENCE, *(section.poll_interval for _, section in named)), make, say)

@@ -17,18 +17,18 @@ log = logging.getLogger(__name__)
 class ActiveRun:
     """One handler at work on one task, from before it is made. Times are boottime seconds."""
 
-    __slots__ = ("_lock", "handler", "lane", "name", "started", "task", "told")
+    __slots__ = ("_lock", "handler", "name", "poller", "started", "task", "told")
 
     def __init__(
-        self, task: Task, lane: SectionPoller, handler: Handler | None = None, started: float | None = None
+        self, task: Task, poller: SectionPoller, handler: Handler | None = None, started: float | None = None
     ) -> None:
         """`started`: when it began, now unless given."""
         self.task = task
-        self.lane = lane
+        self.poller = poller
         self.handler = handler
         self.started = boottime() if started is None else started
         self.told: float | None = None
-        self.name = f"{lane.name}:{task.key}"
+        self.name = f"{poller.name}:{task.key}"
         """How the board, the process title and the log name this run."""
         self._lock = threading.Lock()
 

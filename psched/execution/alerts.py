@@ -122,19 +122,19 @@ class OverdueAlerter(threading.Thread):
             if (one.key, one.scheduled_time) not in self._logged:
                 log.error("key=%s type=%s overdue: %s", one.key, one.type, one)
         self._logged = found
-        for one in self._alarms.untold(_AT_ONCE) if late and self._hook else ():
+        for one in self._alarms.unsent(_AT_ONCE) if late and self._hook else ():
             if self._closing.is_set():
                 return
             if self._alarms.claim(one, _CLAIM) and self._hook.tell(one.key, one.scheduled_time, overdue_facts(one)):
                 self._alarms.told(one)
 
 
-def open_overdue_alerters(sites: Sequence[OpenSection], slot: int) -> list[OverdueAlerter]:
+def open_overdue_alerters(opened_sections: Sequence[OpenSection], slot: int) -> list[OverdueAlerter]:
     """Return what looks out for overdue schedules, where the store knows of them: in the first slot's child alone."""
     return [
-        OverdueAlerter(site.alarms, site.section.on_late, site.section.alert_interval)
-        for site in sites
-        if site.alarms is not None and slot == FIRST_SLOT
+        OverdueAlerter(open_section.alarms, open_section.section.on_late, open_section.section.alert_interval)
+        for open_section in opened_sections
+        if open_section.alarms is not None and slot == FIRST_SLOT
     ]
 
 
@@ -195,12 +195,16 @@ class FailureReporter(threading.Thread):
         return True
 
 
-def open_failure_reporters(sites: Sequence[OpenSection], slot: int) -> list[FailureReporter]:
+def open_failure_reporters(opened_sections: Sequence[OpenSection], slot: int) -> list[FailureReporter]:
     """Return what reports failures, for each section with an `on_failure`: in the first slot's child alone."""
     return [
-        FailureReporter(site.name, failures, site.section.on_failure, site.section.alert_interval)
-        for site in sites
-        if (failures := site.source.store.failures) is not None and site.section.on_failure and slot == FIRST_SLOT
+        FailureReporter(
+            open_section.name, failures, open_section.section.on_failure, open_section.section.alert_interval
+        )
+        for open_section in opened_sections
+        if (failures := open_section.source.store.failures) is not None
+        and open_section.section.on_failure
+        and slot == FIRST_SLOT
     ]
 
 

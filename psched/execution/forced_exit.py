@@ -40,12 +40,12 @@ class ForcedExit:
     """Knows what this child holds. A parked thread may hold any lock, so nothing after that waits without end."""
 
     def __init__(
-        self, sources: Sequence[Source], runs: ActiveRuns, board: RunningTable, say: Callable[[str], None]
+        self, sources: Sequence[Source], runs: ActiveRuns, running_table: RunningTable, say: Callable[[str], None]
     ) -> None:
         """Must be made in the main thread, which is the one that will be parked. `say` sends the master a word."""
         self._sources = sources
         self._runs = runs
-        self._board = board
+        self._board = running_table
         self._say = say
         self._master = os.getppid()
         self._main = threading.main_thread()
@@ -103,7 +103,7 @@ class ForcedExit:
         if run is None:
             return
         is_over = isinstance(run.task.stop_reason, TimeoutError | CancelRequestedError)  # and so not due at once
-        if self._is_left(run.lane.source) and not is_over:
+        if self._is_left(run.poller.source) and not is_over:
             self._board.idle(cell)
         else:
             self._settle(run.task)

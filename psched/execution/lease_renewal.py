@@ -163,7 +163,7 @@ class PrefetchedLeaseRenewer:
         """Do what is due now; True while anything is held."""
         self._give_back()
         for runner in self._runners:
-            runner.settle_overdue()
+            runner.flush_overdue()
         return self._renewal.renew()
 
     def stop(self) -> None:

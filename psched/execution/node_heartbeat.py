@@ -25,9 +25,13 @@ _FIRST_SLOT = 1
 class NodeHeartbeat:
     """Announces each section in turn while its ticker runs, and withdraws all of them at the end."""
 
-    def __init__(self, sites: Sequence[OpenSection], types: Mapping[str, TypeFilter], name: str) -> None:
+    def __init__(self, opened_sections: Sequence[OpenSection], types: Mapping[str, TypeFilter], name: str) -> None:
         """`types`: what is claimed of each section. `name`: of this node."""
-        self._told = [(site, types[site.name].encode()) for site in sites if site.source.store.nodes is not None]
+        self._told = [
+            (open_section, types[open_section.name].encode())
+            for open_section in opened_sections
+            if open_section.source.store.nodes is not None
+        ]
         self._name = name
         self._failing = False
         self.ticker = PeriodicThread("announcer", self.tick, _INTERVAL * max(1, len(self._told)), self._withdraw)
@@ -35,9 +39,9 @@ class NodeHeartbeat:
     def tick(self) -> bool:
         """Announce every section; True, to be called again."""
         try:
-            for site, types in self._told:
-                assert site.source.store.nodes is not None
-                site.source.store.nodes.announce(self._name, site.name, types)
+            for open_section, types in self._told:
+                assert open_section.source.store.nodes is not None
+                open_section.source.store.nodes.announce(self._name, open_section.name, types)
             self._failing = False
         except Exception as error:  # noqa: BLE001 – nothing but what `doctor` says depends on it
             if not self._failing:
@@ -47,18 +51,18 @@ class NodeHeartbeat:
 
     def _withdraw(self) -> None:
         try:
-            for site, _ in self._told:
-                assert site.source.store.nodes is not None
-                site.source.store.nodes.withdraw(self._name)
+            for open_section, _ in self._told:
+                assert open_section.source.store.nodes is not None
+                open_section.source.store.nodes.withdraw(self._name)
         except Exception as error:  # noqa: BLE001 – it counts as gone a minute later
             log.info("removing this node from psched_nodes failed: %s; its entry expires", one_line(error))
 
 
 def open_node_heartbeats(
-    sites: Sequence[OpenSection], types: Mapping[str, TypeFilter], slot: int
+    opened_sections: Sequence[OpenSection], types: Mapping[str, TypeFilter], slot: int
 ) -> list[NodeHeartbeat]:
     """Return what announces this node: in the first slot's child alone."""
-    return [NodeHeartbeat(sites, types, node_name())] if slot == _FIRST_SLOT else []
+    return [NodeHeartbeat(opened_sections, types, node_name())] if slot == _FIRST_SLOT else []
 
 
 def node_name() -> str:

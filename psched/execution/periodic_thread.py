@@ -46,7 +46,7 @@ class PeriodicThread(threading.Thread):
         while not self._closed:
             self._asleep = True
             begun = monotonic()
-            if not self._tend():
+            if not self._supervise():
                 self._wake.wait()
                 begun = monotonic()
             self._asleep = False
@@ -55,7 +55,7 @@ class PeriodicThread(threading.Thread):
         if self._last is not None:
             self._last()
 
-    def _tend(self) -> bool:
+    def _supervise(self) -> bool:
         try:
             return self._tick()
         except Exception:

@@ -113,7 +113,7 @@ class PollTimer:
         self.looks_first = self._in_vain > 0
         self._next = min(self._next, self.clock() + self._delay())
 
-    def deafen(self) -> None:
+    def ignore_wakeups(self) -> None:
         """Nobody calls any more: look as often as one who is not called."""
         self._next = min(self._next, self._looked + self._some(self._interval))
 

@@ -59,10 +59,10 @@ class SectionPoller:
         source: Source,
         application: Application,
         prefetch: BatchSizer,
-        vigil: PollTimer,
+        timer: PollTimer,
         task_timeout: float | None,
         margin: float,
-        seat: SoleMember | None = None,
+        member: SoleMember | None = None,
         types: ClaimableTypes | None = None,
     ) -> None:
         """`margin`: how many seconds before its lease ends a run is told to stop.
@@ -76,13 +76,13 @@ class SectionPoller:
         self.prefetch = prefetch
         self.task_timeout = task_timeout
         self.margin = margin
-        self.seat = SoleMember() if seat is None else seat
+        self.member = SoleMember() if member is None else member
         self.finished = SettlementBuffer(name, source)
         self._types = ClaimableTypes(source, TypeFilter()) if types is None else types
-        self._clock = vigil.clock
-        self._vigil = vigil
+        self._clock = timer.clock
+        self._vigil = timer
         self._more = 0
-        self._ear = WakeupListener(self._types.open_bell, self._unheard, vigil.clock)
+        self._ear = WakeupListener(self._types.open_wakeup, self._unheard, timer.clock)
         self._full = False
         self._busy_since = math.inf
         self._failures = 0
@@ -99,17 +99,17 @@ class SectionPoller:
 
     def pause(self) -> float:
         """Return the seconds until `poll` has something to do; 0 when it is time."""
-        return min(self._vigil.pause(), self.seat.pause())
+        return min(self._vigil.pause(), self.member.pause())
 
     @property
     def descriptors(self) -> Sequence[int]:
         """What is readable when there may be something new, for `hear`: of the store's, and of a sibling's call."""
-        return [each for each in (self._ear.descriptor, self.seat.descriptor) if each is not None]
+        return [each for each in (self._ear.descriptor, self.member.descriptor) if each is not None]
 
     def keep_watch(self) -> None:
         """Answer for the watch, if no sibling does; `poll` is called soon."""
         if not self._stands_by():
-            self.seat.keep()
+            self.member.keep()
 
     def expect(self) -> None:
         """Poll at once: there is something, or will be soon."""
@@ -120,7 +120,7 @@ class SectionPoller:
         """Find out whether somebody says that there is something, or is to be looked for; the next poll is then due."""
         if self._ear.hears():
             self._vigil.ring()
-        call = self.seat.heard()
+        call = self.member.heard()
         if call is not None and call.work:
             self._vigil.ring()
         elif call is not None:
@@ -128,27 +128,27 @@ class SectionPoller:
 
     def settle(self) -> None:
         """Get ready to rest: if nobody is listened to who could be, poll again, since that begins to listen."""
-        if self._failures or (self._standing_by and self.seat.taken):
+        if self._failures or (self._standing_by and self.member.taken):
             return
-        if self._ear.can_listen or not self.seat.taken:
+        if self._ear.can_listen or not self.member.taken:
             self._vigil.look_now()
 
     def turn_away(self) -> None:
         """Listen to nobody while there is something to run here or in another lane; others are to hear it."""
         if self._ear.cover():
-            self._vigil.deafen()
-        self.seat.leave(self._more)
+            self._vigil.ignore_wakeups()
+        self.member.leave(self._more)
         self._more = 0
 
     def close(self) -> None:
         """Listen to nobody any more, for good. The source stays open."""
-        self.seat.leave()
+        self.member.leave()
         self._ear.close()
 
     def poll(self) -> Sequence[Task]:
         """Take what is due, nothing when it is not yet time or the database does not answer."""
         if self._vigil.pause() > 0:
-            self.seat.renew()
+            self.member.renew()
             return ()
         if not self._vigil.expects and self._stands_by():
             return ()
@@ -195,7 +195,7 @@ class SectionPoller:
         if tasks:
             self.prefetch.took(self._clock() - begun)
             self._vigil.worked()
-            self.seat.answer()
+            self.member.answer()
             self._standing_by = False
             self._news = True
             self._more = len(tasks) if self._full else 0
@@ -203,7 +203,7 @@ class SectionPoller:
 
     def _stands_by(self) -> bool:
         """Rest while a sibling keeps watch, if one does; he is to hear when there may be something due anew."""
-        seconds = self.seat.stand_by(self._news)
+        seconds = self.member.stand_by(self._news)
         self._standing_by = seconds is not None
         if seconds is None:
             return False
@@ -221,7 +221,7 @@ class SectionPoller:
 
         What is due does not wait for a bell's connection: with that to be made, it is asked before and after.
         """
-        self.seat.keep()
+        self.member.keep()
         if self._ear.is_to_connect and self._types.next_due() == 0:
             return True
         return self._rest_until_due() == 0
@@ -235,7 +235,7 @@ class SectionPoller:
         self._vigil.rest(wait, self._ear.called, self._clock() - asked)
         self._news = False
         if wait is not None and wait < _SOON:
-            self.seat.alert()
+            self.member.alert()
         self._tidy(is_calm=wait is None or wait > _BURST)
         return wait
 
@@ -244,7 +244,7 @@ class SectionPoller:
         now = self._clock()
         self._busy_since = math.inf if is_calm else min(self._busy_since, now)
         if is_calm or now > self._busy_since + _BURST:
-            more = self.source.tidy(idle=is_calm)
+            more = self.source.maintain(idle=is_calm)
             if more and is_calm:
                 self._vigil.look_within(_BETWEEN_TIDYING)
 
@@ -255,7 +255,7 @@ class SectionPoller:
         if self.source.store.is_refused(error):
             self._refused(error)
             return
-        self.seat.leave()
+        self.member.leave()
         self._vigil.fail(min(2 ** (self._failures - 1), _LONGEST_PAUSE))
         complaint = one_line(error)
         if self._complaint is None or not self.source.store.is_unavailable(error):
@@ -268,7 +268,7 @@ class SectionPoller:
 
         The watch is kept: siblings would be refused, too, and databases lock accounts after some logins that failed.
         """
-        self.seat.keep()
+        self.member.keep()
         pause = min(2.0 ** min(self._failures - 1, 10), _LONGEST_REFUSED)
         self._vigil.fail_for(pause)
         complaint = one_line(error)

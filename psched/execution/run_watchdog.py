@@ -72,13 +72,13 @@ class RunWatchdog:
 
     def _reason(self, run: ActiveRun, now: float) -> Exception | None:
         """Say why this run must stop now, or None."""
-        task, lane = run.task, run.lane
+        task, poller = run.task, run.poller
         if self._stop_at is not None:
             return ImmediateProcessStopError("the process stops now")
-        if now >= task.deadline - lane.margin and not task.settled:
+        if now >= task.deadline - poller.margin and not task.settled:
             return PreemptedError(f"{task.key!r}: the lease of this run ends and could not be renewed")
-        if lane.task_timeout is not None and now >= run.started + lane.task_timeout:
-            return TimeoutError(f"{task.key!r} ran longer than task_timeout ({lane.task_timeout:g} s)")
+        if poller.task_timeout is not None and now >= run.started + poller.task_timeout:
+            return TimeoutError(f"{task.key!r} ran longer than task_timeout ({poller.task_timeout:g} s)")
         if task.lease.cancel_requested:
             return CancelRequestedError(f"{task.key!r}: its cancellation was requested")
         return None
@@ -87,5 +87,5 @@ class RunWatchdog:
         """Return when a run that was told to stop is ended by force, in boottime seconds."""
         end = told + self._kill_interval
         if isinstance(run.task.stop_reason, PreemptedError):
-            return min(end, run.task.deadline - min(_LAST_MOMENT, run.lane.margin / 2))
+            return min(end, run.task.deadline - min(_LAST_MOMENT, run.poller.margin / 2))
         return end

@@ -39,9 +39,9 @@ class Runner:
     def __init__(
         self,
         cell: int,
-        lanes: Sequence[SectionPoller],
+        pollers: Sequence[SectionPoller],
         runs: ActiveRuns,
-        board: RunningTable,
+        running_table: RunningTable,
         stopping: StopEvent,
         acquired: Callable[[], None],
         done: Callable[[], None],
@@ -49,9 +49,9 @@ class Runner:
     ) -> None:
         """`acquired` is called when there is something to keep or to watch, `done` after each run."""
         self._cell = cell
-        self._lanes = lanes
+        self._lanes = pollers
         self._runs = runs
-        self._board = board
+        self._board = running_table
         self._stopping = stopping
         self._acquired = acquired
         self._done = done
@@ -63,16 +63,16 @@ class Runner:
         """Work until stopped; returns when the running task is done."""
         try:
             while not self._stopping.is_set():
-                worked = [self._serve(lane) for lane in self._lanes]
+                worked = [self._serve(poller) for poller in self._lanes]
                 if not any(worked):
                     self._rest()
         finally:
-            for lane in self._lanes:
-                lane.finished.settle()
+            for poller in self._lanes:
+                poller.finished.settle()
             all(give_back(task) for task in self._waiting)  # where one fails the others would, too
-            for lane in self._lanes:
-                lane.close()
-                self._runs.close(self._cell, lane.application.close)
+            for poller in self._lanes:
+                poller.close()
+                self._runs.close(self._cell, poller.application.close)
 
     def current(self) -> ActiveRun | None:
         """Return the run in progress. Any thread."""
@@ -93,17 +93,17 @@ class Runner:
         run = self.current()
         return 0.0 if run is None else self._clock() - run.started
 
-    def settle_overdue(self) -> None:
+    def flush_overdue(self) -> None:
         """Settle what has waited too long for others to be settled with. Any thread."""
-        for lane in self._lanes:
-            lane.finished.settle_overdue()
+        for poller in self._lanes:
+            poller.finished.flush_overdue()
 
-    def _serve(self, lane: SectionPoller) -> bool:
+    def _serve(self, poller: SectionPoller) -> bool:
         """Run what the lane has now; False when it has nothing.
 
         While more is due that is begun before what has run is settled, but for a moment only: then others have a turn.
         """
-        tasks = lane.poll()
+        tasks = poller.poll()
         worked = bool(tasks)
         end = self._clock() + TURN
         while tasks:
@@ -111,44 +111,44 @@ class Runner:
                 each.turn_away()
             # last, since it wakes threads, which are better at work beside the handler than before it
             self.queue(tasks)
-            self._run_what_waits(lane)
-            tasks = lane.take_more() if self._clock() < end and not self._stopping.is_set() else ()
-        lane.finished.settle()
+            self._run_what_waits(poller)
+            tasks = poller.take_more() if self._clock() < end and not self._stopping.is_set() else ()
+        poller.finished.settle()
         return worked
 
-    def _run_what_waits(self, lane: SectionPoller) -> None:
+    def _run_what_waits(self, poller: SectionPoller) -> None:
         planned, now = -math.inf, self._clock()
         while self._waiting and not self._stopping.is_set():
             if len(self._waiting) > 1 and now > planned + TOO_LONG:
-                self._give_back_what_waits(lane)
+                self._give_back_what_waits(poller)
                 planned = self._clock()
             task = self._waiting[0]
-            lane.finished.make_way(now, lane.prefetch.expected(task.type))
-            now = self._take(lane, task)
+            poller.finished.flush_if_slow(now, poller.prefetch.expected(task.type))
+            now = self._take(poller, task)
             self._waiting.popleft()
 
-    def _give_back_what_waits(self, lane: SectionPoller) -> None:
+    def _give_back_what_waits(self, poller: SectionPoller) -> None:
         """Give back what would wait too long for what is before it, the last first, until that fails."""
-        keep = lane.prefetch.keep([task.type for task in self._waiting])
+        keep = poller.prefetch.keep([task.type for task in self._waiting])
         while len(self._waiting) > keep and give_back(self._waiting[-1]):
             self._waiting.pop()
 
     def _rest(self) -> None:
         """Wait until a lane is to be polled: its time has come, or somebody calls."""
-        for lane in self._lanes:
-            lane.settle()
-        ears = {descriptor: lane for lane in self._lanes for descriptor in lane.descriptors}
-        for descriptor in self._stopping.wait_for(list(ears), min(lane.pause() for lane in self._lanes)):
+        for poller in self._lanes:
+            poller.settle()
+        ears = {descriptor: poller for poller in self._lanes for descriptor in poller.descriptors}
+        for descriptor in self._stopping.wait_for(list(ears), min(poller.pause() for poller in self._lanes)):
             ears[descriptor].hear()
 
-    def _take(self, lane: SectionPoller, task: Task) -> float:
+    def _take(self, poller: SectionPoller, task: Task) -> float:
         """Run a task and return when it ended. Few steps: handlers may take a millionth of a second."""
         if not task.is_to_begin:
             give_back(task)
             return self._clock()
-        if not task.begin(lane.margin):
+        if not task.begin(poller.margin):
             return self._clock()
-        run = ActiveRun(task, lane, started=task.begun_at)
+        run = ActiveRun(task, poller, started=task.begun_at)
         try:
             self._run(run)
         except ScheduleError as error:
@@ -161,10 +161,10 @@ class Runner:
             now = self._clock()
             took = now - run.started
             if task.concluded or task.outcome == "finished":
-                lane.finished.add(CompletedRun(task, took), now)
+                poller.finished.add(CompletedRun(task, took), now)
             else:
                 task.forget()
-            lane.prefetch.note(task.type, took)
+            poller.prefetch.note(task.type, took)
             self._done()
         return now
 
@@ -184,7 +184,7 @@ class Runner:
         known = True
         run.task.finished_later = True
         try:
-            handler = run.lane.application.handler(run.task)
+            handler = run.poller.application.handler(run.task)
             known = handler is not None
             run.task.max_attempts = getattr(handler, "max_attempts", None)
             if handler is not None and self._may_run(run.task) and run.take(handler):
@@ -223,7 +223,7 @@ class Runner:
 
     def _unknown(self, task: Task) -> None:
         log.error("key=%s type=%s no handler for this type; trying again later", task.key, task.type)
-        task.put_off(f"no handler for the type {task.type!r}")  # a newer worker may have one: no attempt of this task
+        task.defer(f"no handler for the type {task.type!r}")  # a newer worker may have one: no attempt of this task
 
     def _raised(self, task: Task, error: BaseException) -> None:
         """A handler let an exception out, perhaps SystemExit: that ends its run and nothing else."""

@@ -45,17 +45,19 @@ class OpenSection:
 
 def open_sections(settings: Settings, holder: str) -> list[OpenSection]:
     """Open a source for each section that is configured; nothing is connected yet."""
-    sites = []
+    opened_sections = []
     queue = None
     if settings.queue is not None:
         queue = open_queue(settings.queue, holder, short_lease(settings, settings.queue))
-        sites.append(OpenSection("queue", settings.queue, queue.source))
+        opened_sections.append(OpenSection("queue", settings.queue, queue.source))
     if settings.schedules is not None:
         collection = open_schedules(settings.schedules, holder, short_lease(settings, settings.schedules))
         if queue is not None:
             collection.feed(queue.store)
-        sites.insert(0, OpenSection("schedules", settings.schedules, collection.source, collection.store.alarms))
-    return sites
+        opened_sections.insert(
+            0, OpenSection("schedules", settings.schedules, collection.source, collection.store.alarms)
+        )
+    return opened_sections
 
 
 def short_lease(settings: Settings, section: Section) -> float:

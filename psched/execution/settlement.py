@@ -52,7 +52,7 @@ class SettlementBuffer:
             self._since = now
         self._collected.append(done)
 
-    def make_way(self, now: float, seconds: float | None) -> None:
+    def flush_if_slow(self, now: float, seconds: float | None) -> None:
         """Settle what would wait too long for a run that is expected to take `seconds`; None: nobody knows."""
         if self._collected and (seconds is None or now + seconds > self._since + self._longest()):
             self.settle()
@@ -64,7 +64,7 @@ class SettlementBuffer:
             until = min(done.task.deadline for done in left)
             left = [done for done, error in self._try(left, until) if self._outlasts(done, until, error)]
 
-    def settle_overdue(self) -> None:
+    def flush_overdue(self) -> None:
         """Settle what has waited too long, as somebody is busy. What fails is tried again next time, or by `settle`."""
         if self._clock() <= self._since + self._longest():
             return

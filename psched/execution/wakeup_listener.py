@@ -15,10 +15,10 @@ class WakeupListener:
     """Listens when told to. Where there is no bell, or it fails, it hears nothing; the polls go on without it."""
 
     def __init__(
-        self, open_bell: Callable[[], Wakeup | None], complain: Callable[[Exception], None], clock: Clock = monotonic
+        self, open_wakeup: Callable[[], Wakeup | None], complain: Callable[[Exception], None], clock: Clock = monotonic
     ) -> None:
         """Connects to nothing yet. `complain` is called with the first error of many."""
-        self._open_bell = open_bell
+        self._open_bell = open_wakeup
         self._complain = complain
         self._clock = clock
         self._bell: Wakeup | None = None

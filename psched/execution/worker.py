@@ -51,16 +51,19 @@ class ChildWorker:
         self._stops_now = False
         self._runs = ActiveRuns(cells)
         self._sites = open_sections(settings, boot.holder)
-        served = {site.name: served_types(site, application) for site in self._sites}
+        served = {open_section.name: served_types(open_section, application) for open_section in self._sites}
         self._mismatch = mismatch(served.values())
         self._runs_nothing = all(types.is_nothing for types in served.values())
-        self._types = {site.name: ClaimableTypes(site.source, served[site.name]) for site in self._sites}
-        sources = [site.source for site in self._sites]
-        self._departure = ForcedExit(sources, self._runs, boot.board, say)
+        self._types = {
+            open_section.name: ClaimableTypes(open_section.source, served[open_section.name])
+            for open_section in self._sites
+        }
+        sources = [open_section.source for open_section in self._sites]
+        self._departure = ForcedExit(sources, self._runs, boot.running_table, say)
         self._warden = RunWatchdog(self._runs, settings.child_kill_interval, self._departure.leave)
         self._lanes: list[SectionPoller] = []
         self._runners = [self._runner(cell, application) for cell in range(cells)]
-        interval = min(site.section.task_heartbeat_interval for site in self._sites)
+        interval = min(open_section.section.task_heartbeat_interval for open_section in self._sites)
         self._reporters: tuple[OverdueAlerter | FailureReporter, ...] = (
             *open_overdue_alerters(self._sites, boot.slot),
             *open_failure_reporters(self._sites, boot.slot),
@@ -98,8 +101,8 @@ class ChildWorker:
 
     def expect(self) -> None:
         """Look at once when it runs, since there may be something."""
-        for lane in self._lanes:
-            lane.expect()
+        for poller in self._lanes:
+            poller.expect()
 
     def running(self) -> str | None:
         """Return what is being run, for the process title; None when idle. Any thread."""
@@ -108,31 +111,39 @@ class ChildWorker:
 
     def trouble(self) -> str | None:
         """Return what keeps it from working at present; None when nothing does. Any thread."""
-        troubles = dict.fromkeys(lane.trouble for lane in self._lanes if lane.trouble is not None)
+        troubles = dict.fromkeys(poller.trouble for poller in self._lanes if poller.trouble is not None)
         if self._mismatch is not None and self._runs_nothing:
             troubles[self._mismatch] = None
         return "; ".join(troubles) or None
 
-    def rested(self) -> bool:
+    def was_idle(self) -> bool:
         """Tell whether nothing was run since the last call. One thread."""
         worked, self._has_worked = self._has_worked, False
         return not worked and self.running() is None
 
-    def own_up(self) -> None:
+    def report_suspects(self) -> None:
         """Have the master suspect what runs, and what has run and is not settled: the last of it for each idle thread.
 
         Else what spoils a process and returns would be run again at once, and without end. Nothing clears it any more.
         """
-        unsettled = [f"{site.name}:{task.key}" for site in self._sites for task in site.source.held if task.concluded]
+        unsettled = [
+            f"{open_section.name}:{task.key}"
+            for open_section in self._sites
+            for task in open_section.source.held
+            if task.concluded
+        ]
         runs = {cell: self._runs.at(cell) for cell in range(self._runs.cells)}
         names = {cell: run.name for cell, run in runs.items() if run is not None}
         idle = [cell for cell, run in runs.items() if run is None]
-        self._boot.board.seal(names | dict(zip(idle, reversed(unsettled), strict=False)))
+        self._boot.running_table.freeze(names | dict(zip(idle, reversed(unsettled), strict=False)))
 
     def _runner(self, cell: int, application: Application) -> Runner:
-        lanes = [open_poller(site, application, self._types[site.name], self._boot) for site in self._sites]
-        self._lanes += lanes
-        return Runner(cell, lanes, self._runs, self._boot.board, self._stopping, self._acquired, self._done)
+        pollers = [
+            open_poller(open_section, application, self._types[open_section.name], self._boot)
+            for open_section in self._sites
+        ]
+        self._lanes += pollers
+        return Runner(cell, pollers, self._runs, self._boot.running_table, self._stopping, self._acquired, self._done)
 
     def _acquired(self) -> None:
         self._has_worked = True
@@ -162,29 +173,29 @@ class ChildWorker:
         """
         if self._boot.slot == FIRST_SLOT and self._mismatch is not None:
             log.warning("%s", self._mismatch)
-        for site in self._sites:
+        for open_section in self._sites:
             try:
-                site.source.store.check_tables()
-                self._types[site.name].prepare()
+                open_section.source.store.check_tables()
+                self._types[open_section.name].prepare()
             except Exception as error:
-                if site.source.store.is_unavailable(error):
-                    log.warning("section=%s the database does not answer yet: %s", site.name, one_line(error))
-                    self._note(site.name, error)
-                elif site.source.store.is_refused(error):
-                    log.debug("section=%s the database refuses this user: %s", site.name, one_line(error))
-                    self._note(site.name, error)
+                if open_section.source.store.is_unavailable(error):
+                    log.warning("section=%s the database does not answer yet: %s", open_section.name, one_line(error))
+                    self._note(open_section.name, error)
+                elif open_section.source.store.is_refused(error):
+                    log.debug("section=%s the database refuses this user: %s", open_section.name, one_line(error))
+                    self._note(open_section.name, error)
                 elif is_refusal(error):
-                    words = f"{site.name}: the database refuses: {one_line(error)}"
+                    words = f"{open_section.name}: the database refuses: {one_line(error)}"
                     raise ConfigError(f"{words} (is `url:` right? `psched doctor` looks closer)") from error
                 else:
                     raise
-        for lane in self._lanes:
-            lane.keep_watch()
+        for poller in self._lanes:
+            poller.keep_watch()
 
     def _note(self, section: str, error: Exception) -> None:
-        for lane in self._lanes:
-            if lane.name == section:
-                lane.could_not_begin(error)
+        for poller in self._lanes:
+            if poller.name == section:
+                poller.could_not_begin(error)
 
     def _give_back_dead(self) -> None:
         """Give back what dead predecessors held before anything is polled; wait for the database if need be."""
@@ -199,8 +210,8 @@ class ChildWorker:
 
     def _gave_back(self, dead: DeadChild) -> bool:
         try:
-            for site in self._sites:
-                site.give_back(dead)
+            for open_section in self._sites:
+                open_section.give_back(dead)
         except Exception as error:  # noqa: BLE001 – until the database does it
             self._complain(f"the leases of {dead.holder} are not given back yet: {one_line(error)}")
             return False
@@ -226,41 +237,43 @@ class ChildWorker:
             thread.join()
 
     def _close(self) -> None:
-        for announcer in self._announcers:
-            announcer.close()
+        for node_heartbeat in self._announcers:
+            node_heartbeat.close()
         for reporter in self._reporters:
             reporter.close()
-        for site in self._sites:
-            for task in site.source.held:
+        for open_section in self._sites:
+            for task in open_section.source.held:
                 give_back(task)
         if not self._stops_now:  # an immediate stop waits for nothing; the node's entry then expires by itself
-            for announcer in self._announcers:
-                announcer.join(_WITHDRAWAL)
-        for site in self._sites:
-            site.source.store.close()
+            for node_heartbeat in self._announcers:
+                node_heartbeat.join(_WITHDRAWAL)
+        for open_section in self._sites:
+            open_section.source.store.close()
         self._stopping.close()
         for ticker in self._tickers:
             ticker.close()
 
 
-def served_types(site: OpenSection, application: Application) -> TypeFilter:
+def served_types(open_section: OpenSection, application: Application) -> TypeFilter:
     """Return what is claimed of a section: what its application routes, restricted by its `types`."""
-    return application.of(site.name).types().serving(site.section.types)
+    return application.of(open_section.name).types().serving(open_section.section.types)
 
 
-def open_poller(site: OpenSection, application: Application, types: ClaimableTypes, boot: ChildSpec) -> SectionPoller:
+def open_poller(
+    open_section: OpenSection, application: Application, types: ClaimableTypes, boot: ChildSpec
+) -> SectionPoller:
     """Return a lane of its own for one handler thread."""
-    section, settings = site.section, boot.settings
+    section, settings = open_section.section, boot.settings
     margin = min(settings.child_kill_interval + 1.0, section.alive_time / 4)
     return SectionPoller(
-        site.name,
-        site.source,
-        application.of(site.name),
+        open_section.name,
+        open_section.source,
+        application.of(open_section.name),
         batch_sizer_for(section.task_prefetch)(),
         PollTimer(section.poll_interval),
         section.task_timeout,
         margin,
-        None if boot.watch is None else join_election(boot.watch, boot.slot, site.name, section),
+        None if boot.watch is None else join_election(boot.watch, boot.slot, open_section.name, section),
         types,
     )
 

@@ -37,5 +37,5 @@ class ChildSpec:
     application: ApplicationSpec
     holder: str
     dead: tuple[DeadChild, ...]
-    board: RunningTable
+    running_table: RunningTable
     watch: PollElection | None

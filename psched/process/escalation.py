@@ -68,7 +68,7 @@ class Escalation:
         return now >= self._heard + self._limits.silence
 
     @property
-    def calm(self) -> bool:
+    def idle(self) -> bool:
         """Whether the child was heard not long ago and is not to stop: it can be left alone until the deadline."""
         return not self._doubted and not self.stopping
 

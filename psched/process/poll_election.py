@@ -141,8 +141,8 @@ class ElectionMember(SoleMember):
             return None
         self._renewal = math.inf
         self._heard = 0
-        for seat in keepers if news else ():
-            self._watch.call(seat, _WATCH)
+        for member in keepers if news else ():
+            self._watch.call(member, _WATCH)
         return until - now
 
     def keep(self) -> None:
@@ -189,28 +189,30 @@ class ElectionMember(SoleMember):
 
     def _keepers(self, now: float) -> dict[int, float]:
         """Return who keeps watch, and until when, of those to whom it can be left."""
-        rivals = [seat for seat in self._row if seat < self._own or (self._keeps_no_watch and seat != self._own)]
-        return {seat: term for seat in rivals if (term := self._term(seat, now)) > 0}
+        rivals = [
+            member for member in self._row if member < self._own or (self._keeps_no_watch and member != self._own)
+        ]
+        return {member: term for member in rivals if (term := self._term(member, now)) > 0}
 
     def _has_guard(self, now: float, until: float) -> bool:
         """Tell whether a sibling rests that will look not later than `until`, give or take its turn."""
         latest = until + self._interval * _TURNS
-        return any(-latest <= self._term(seat, now) < 0 for seat in self._row if seat != self._own)
+        return any(-latest <= self._term(member, now) < 0 for member in self._row if member != self._own)
 
-    def _term(self, seat: int, now: float) -> float:
+    def _term(self, member: int, now: float) -> float:
         """Return a sibling's word as far as it counts: 0 when it is over, or cannot be true."""
-        term = self._watch.read(seat)
+        term = self._watch.read(member)
         longest = self._interval * 3 + (self._patience if term < 0 else 0.0)
         return term if now < abs(term) <= now + longest else 0.0
 
     def _call(self, what: int, count: int) -> None:
         """Call so many who rest, first the guard, as it is most likely awake; for work the keeper, too."""
         now = self._clock()
-        terms = [(seat, self._term(seat, now)) for seat in self._row if seat != self._own]
-        resting = [seat for term, seat in sorted((-term, seat) for seat, term in terms if term < 0)]
-        keepers = [seat for seat, term in terms if term > 0] if what == _WORK else []
-        for seat in (keepers + resting)[:count]:
-            self._watch.call(seat, what)
+        terms = [(member, self._term(member, now)) for member in self._row if member != self._own]
+        resting = [member for term, member in sorted((-term, member) for member, term in terms if term < 0)]
+        keepers = [member for member, term in terms if term > 0] if what == _WORK else []
+        for member in (keepers + resting)[:count]:
+            self._watch.call(member, what)
 
 
 class PollElection:
@@ -234,48 +236,50 @@ class PollElection:
         first = self._sections.index(section) * self._slots
         return first + slot - 1, range(first, first + self._slots)
 
-    def descriptor(self, seat: int) -> int | None:
+    def descriptor(self, member: int) -> int | None:
         """Return what is readable when the seat is called; None when a handler has closed it."""
-        bell = self._bells[seat]
-        return bell.descriptor if bell.is_ours() else None
+        wakeup = self._bells[member]
+        return wakeup.descriptor if wakeup.is_ours() else None
 
-    def read(self, seat: int) -> float:
+    def read(self, member: int) -> float:
         """Return what the seat's child has said."""
-        term: float = _CELL.unpack_from(self._memory, seat * _CELL.size)[0]
+        term: float = _CELL.unpack_from(self._memory, member * _CELL.size)[0]
         return term
 
-    def write(self, seat: int, term: float) -> None:
+    def write(self, member: int, term: float) -> None:
         """Say it for the seat's child."""
-        _CELL.pack_into(self._memory, seat * _CELL.size, term)
+        _CELL.pack_into(self._memory, member * _CELL.size, term)
 
-    def call(self, seat: int, what: int) -> None:
+    def call(self, member: int, what: int) -> None:
         """Call the seat's child."""
-        bell = self.descriptor(seat)
-        if bell is not None:
+        wakeup = self.descriptor(member)
+        if wakeup is not None:
             with suppress(OSError):  # it has been called 2**32 times
-                os.eventfd_write(bell, what)
+                os.eventfd_write(wakeup, what)
 
-    def vacate(self, slot: int) -> None:
+    def remove(self, slot: int) -> None:
         """Clear the seats of a child that is dead; what it kept is left to a sibling, who is called. In the master."""
         for first in range(0, self._slots * len(self._sections), self._slots):
             kept = self.read(first + slot - 1) > 0
             self.write(first + slot - 1, 0.0)
-            resting = [(-term, seat) for seat in range(first, first + self._slots) if (term := self.read(seat)) < 0]
+            resting = [
+                (-term, member) for member in range(first, first + self._slots) if (term := self.read(member)) < 0
+            ]
             if kept and resting:
                 self.call(min(resting)[1], _WATCH)
 
-    def take(self, seat: int) -> int:
+    def take(self, member: int) -> int:
         """Return the sum of what the seat was called for, and forget it."""
-        bell = self.descriptor(seat)
-        if bell is not None:
+        wakeup = self.descriptor(member)
+        if wakeup is not None:
             with suppress(OSError):  # nothing
-                return os.eventfd_read(bell)
+                return os.eventfd_read(wakeup)
         return 0
 
     def close(self) -> None:
         """Close it in this process."""
-        for bell in self._bells:
-            bell.close()
+        for wakeup in self._bells:
+            wakeup.close()
         self._memory.close()
 
 
@@ -284,8 +288,8 @@ def open_election(slots: int, sections: Sequence[str]) -> PollElection | None:
 
     Nor is it made when it took more than a quarter of the descriptors that a process may have: children need theirs.
     """
-    bells = slots * len(sections)
-    if slots < 2 or not hasattr(os, "eventfd") or bells > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4:
+    wakeups = slots * len(sections)
+    if slots < 2 or not hasattr(os, "eventfd") or wakeups > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4:
         return None
     try:
         return PollElection(slots, sections)

@@ -30,7 +30,7 @@ class RunningTable:
         if not self._sealed:
             self._write(cell, name)
 
-    def seal(self, names: Mapping[int, str]) -> None:
+    def freeze(self, names: Mapping[int, str]) -> None:
         """Say that these run, by cell, and whatever begins or ends from now on changes nothing of it."""
         self._sealed = True
         for cell, name in names.items():

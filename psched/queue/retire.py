@@ -50,7 +50,7 @@ class Retire:
         self._failed_retention = None if failed_retention is None else retained(store, failed_retention)
 
     @property
-    def tidying(self) -> float:
+    def maintenance(self) -> float:
         """A tenth of what is retained the shortest: for so much longer it stays in an idle queue."""
         shortest = min(self._retention, math.inf if self._failed_retention is None else self._failed_retention)
         least, most = _TIDYING
@@ -101,6 +101,6 @@ class Retire:
         of_type = self._max_attempts if max_attempts is None else max_attempts
         return of_type if own is None else own
 
-    def tidy(self) -> bool:
+    def maintain(self) -> bool:
         """Delete a batch of tasks whose retention is over."""
         return self._store.purge(_BATCH) == _BATCH

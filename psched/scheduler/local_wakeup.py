@@ -20,10 +20,10 @@ class LocalWakeup:
         self._lock = threading.Lock()
         self._listening: list[ThreadWakeup] = []
 
-    def open_bell(self, accepts: Accepts | None = None) -> Wakeup | None:
+    def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
         """Return the store's own bell where it has one, which all processes hear; else one of this process."""
-        bell = self._store.open_bell(accepts)
-        return ThreadWakeup(self) if bell is None else bell
+        wakeup = self._store.open_wakeup(accepts)
+        return ThreadWakeup(self) if wakeup is None else wakeup
 
     def ring(self) -> None:
         """Wake one listening thread, if any: the others have something to run, and look again when it is done."""
@@ -31,17 +31,17 @@ class LocalWakeup:
             if self._listening:
                 self._listening.pop(0).strike()
 
-    def listen(self, bell: ThreadWakeup) -> None:
+    def listen(self, wakeup: ThreadWakeup) -> None:
         """Let `bell` be among those that are rung."""
         with self._lock:
-            if bell not in self._listening:
-                self._listening.append(bell)
+            if wakeup not in self._listening:
+                self._listening.append(wakeup)
 
-    def leave(self, bell: ThreadWakeup) -> None:
+    def leave(self, wakeup: ThreadWakeup) -> None:
         """Ring `bell` no more."""
         with self._lock:
-            if bell in self._listening:
-                self._listening.remove(bell)
+            if wakeup in self._listening:
+                self._listening.remove(wakeup)
 
 
 class ThreadWakeup:

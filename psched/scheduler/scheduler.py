@@ -50,7 +50,7 @@ class Scheduler:
         self._abandoned: list[OpenStores | None] = []
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        forks.mind(self)
+        forks.register_for_fork(self)
 
     def __enter__(self) -> Scheduler:
         self.start()

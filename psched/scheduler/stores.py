@@ -100,7 +100,7 @@ class StoreLocation:
         times = LeaseTimes(TASK_LEASE, _MENDING, TASK_LEASE)
         tasks = Source(stores.queue, completion, times)
         chime = LocalWakeup(stores.queue)
-        tasks.open_bell = chime.open_bell
+        tasks.open_wakeup = chime.open_wakeup
         return OpenStores(collection, stores.queue, tasks, chime)
 
 

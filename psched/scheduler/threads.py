@@ -134,9 +134,9 @@ class SchedulerThreads:
     def _runner(self, cell: int, name: str, source: Source, application: Application, limit: int) -> Runner:
         margin = min(1.0, source.times.alive_time / 4)
         types = ClaimableTypes(source, application.types())
-        vigil = PollTimer(self._work.poll_interval)
-        lane = SectionPoller(name, source, application, FixedBatchSize(limit), vigil, None, margin, types=types)
-        return Runner(cell, [lane], self._runs, self._board, self._stopping, self._acquired, lambda: None)
+        timer = PollTimer(self._work.poll_interval)
+        poller = SectionPoller(name, source, application, FixedBatchSize(limit), timer, None, margin, types=types)
+        return Runner(cell, [poller], self._runs, self._board, self._stopping, self._acquired, lambda: None)
 
     def _acquired(self) -> None:
         for ticker in self._tickers:

@@ -46,7 +46,7 @@ class Advance:
     """Finishing a schedule: it moves on to the first match strictly after the occurrence that was run."""
 
     keeps_data = False
-    tidying = 60.0
+    maintenance = 60.0
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Advance:
             return None
         return None if row.problem is not None or self.problem(row) is not None else allowed
 
-    def tidy(self) -> bool:
+    def maintain(self) -> bool:
         """Trim the ledger now and then."""
         ledger = self._store.ledger
         if ledger is None or self._clock() < self._trim_at:

@@ -70,9 +70,9 @@ class ClaimableTypes:
             self._look_at = None
         return wait
 
-    def open_bell(self) -> Wakeup | None:
+    def open_wakeup(self) -> Wakeup | None:
         """Return one thread's new bell for the types that are claimed."""
-        return self._source.open_bell(None if self.wanted.is_everything else self.wanted.accepts)
+        return self._source.open_wakeup(None if self.wanted.is_everything else self.wanted.accepts)
 
     def _named(self) -> Collection[str]:
         """Return the types to be acquired; the first time after a rest they are those that were seen then."""

@@ -16,7 +16,7 @@ class Completion(Protocol):
     """Whether runs can change their data."""
 
     @property
-    def tidying(self) -> float:
+    def maintenance(self) -> float:
         """Seconds for which `tidy` can be left alone while nothing is run."""
         ...
 
@@ -67,6 +67,6 @@ class Completion(Protocol):
         """Return after how many attempts the row has failed, `max_attempts` being its type's; None: never."""
         ...
 
-    def tidy(self) -> bool:
+    def maintain(self) -> bool:
         """Remove a small batch of what nobody needs any more; True when there may be more of it."""
         ...

@@ -35,7 +35,7 @@ class InFlightTasks:
 
     def __init__(self) -> None:
         self.begin_anew()
-        forks.mind(self)
+        forks.register_for_fork(self)
 
     def begin_anew(self) -> None:
         """Hold nothing, as at first; in a process that was forked off, whose parent holds its own tasks."""
@@ -85,17 +85,17 @@ class Maintenance:
         self._tidied = -math.inf
         self._fails = False
 
-    def tidy(self, idle: bool = False) -> bool:
+    def maintain(self, idle: bool = False) -> bool:
         """Tidy up now and then, for a moment, more rarely while nothing is run. Whether it works matters to nobody.
 
         Returns whether there was more to be removed than that moment allowed.
         """
         now = self._clock()
-        if now < self._tidied + (self._completion.tidying if idle else _TIDYING):
+        if now < self._tidied + (self._completion.maintenance if idle else _TIDYING):
             return False
         self._tidied = now
         try:
-            while self._completion.tidy():
+            while self._completion.maintain():
                 if self._clock() >= now + _TIDYING_SPAN:
                     self._tidied = -math.inf
                     return True
@@ -145,13 +145,13 @@ class Source:
         self.max_data_size = store.max_data_size
         self.keeps_data = completion.keeps_data
         self.store = store
-        self.open_bell = store.open_bell
+        self.open_wakeup = store.open_wakeup
         self._completion = completion
         self._clock = clock
         self._held = InFlightTasks()
         self._sieve = RunnableFilter(store, completion, self.retry, times.backoff.seconds, clock)
         self._tidying = Maintenance(store, completion, clock)
-        self.tidy = self._tidying.tidy
+        self.maintain = self._tidying.maintain
         """Tidy up now and then. `poll_multi` does so unless it takes `ahead`."""
 
     @property
@@ -180,7 +180,7 @@ class Source:
         if not isinstance(given, int) or given > _MOST:
             raise ValueError(f"max_acquire must be a whole number of at most {_MOST}, got {shown(max_acquire)}")
         if not ahead:
-            self.tidy()
+            self.maintain()
         started = not ahead or max_acquire == 1
         lease_time = self.times.lease_time(started)
         seen: set[str] = set()
@@ -286,7 +286,7 @@ class Source:
         """Return the configured `retry_wait` after so many attempts; it may be another each time (jitter)."""
         return self.times.backoff.seconds(attempts)
 
-    def put_off(self, claim: Claim, error: str, until: float) -> str:
+    def defer(self, claim: Claim, error: str, until: float) -> str:
         """Make the claimed row due after the longest `retry_wait`, the attempt not counted, or end it if cancelled."""
         if claim.lease.cancel_requested:
             return self.cancel(claim, until)

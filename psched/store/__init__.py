@@ -26,7 +26,7 @@ from psched.payload import MAX_DATA_SIZE
 from psched.store.alerts import OverdueAlerts, UnreportedFailures
 from psched.store.ledger import MODIFY, Entry, Ledger, Step
 from psched.store.node_registry import Nodes
-from psched.store.wakeup import Wakeup as Wakeup  # noqa: PLC0414 – whoever knows stores knows their bells
+from psched.store.wakeup import Wakeup as Wakeup
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class LeaseStore(Protocol):
         """
         ...
 
-    def open_bell(self, accepts: Accepts | None = None) -> Wakeup | None:
+    def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
         """Return one thread's new bell for rows of the types that `accepts` accepts; None where nobody is called."""
         ...
 

@@ -62,7 +62,7 @@ class OverdueAlerts(Protocol):
         """Return up to `limit` occurrences that are overdue, told or not, those longest overdue first."""
         ...
 
-    def untold(self, limit: int) -> list[Overdue]:
+    def unsent(self, limit: int) -> list[Overdue]:
         """Return up to `limit` overdue occurrences that nobody has told of, and nobody is telling of."""
         ...
 

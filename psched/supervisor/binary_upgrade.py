@@ -64,11 +64,11 @@ class UpgradeHandoff:
     @classmethod
     def claim(cls, environ: MutableMapping[str, str]) -> UpgradeHandoff | None:
         """As `look_up`, and remove it, so that no child of ours takes itself for a master."""
-        takeover = cls.look_up(environ)
+        handoff = cls.look_up(environ)
         environ.pop(_VARIABLE, None)
-        if takeover is not None:
-            os.set_inheritable(takeover.channel, False)
-        return takeover
+        if handoff is not None:
+            os.set_inheritable(handoff.channel, False)
+        return handoff
 
     def ready(self) -> None:
         """Tell the old master to go. If it is gone already there is nobody left to tell."""
@@ -86,10 +86,10 @@ def hold_pid_file(path: Path, environ: Mapping[str, str]) -> PidFile:
 
     Raises AlreadyRunningError and PidFileError.
     """
-    takeover = UpgradeHandoff.look_up(environ)
-    if takeover is None or takeover.lock is None:
+    handoff = UpgradeHandoff.look_up(environ)
+    if handoff is None or handoff.lock is None:
         return PidFile.acquire(path)
-    return PidFile.adopt(path, takeover.lock)
+    return PidFile.adopt(path, handoff.lock)
 
 
 class NewMaster:
@@ -195,14 +195,14 @@ class BinaryUpgrade:
         selector: BaseSelector,
         command: ExecCommand,
         pid_file: PidFile | None,
-        takeover: UpgradeHandoff | None,
+        handoff: UpgradeHandoff | None,
         notifier: Notifier,
         limit: float,
     ) -> None:
         self._selector = selector
         self._command = command
         self._pid_file = pid_file
-        self._takeover = takeover
+        self._takeover = handoff
         self._notifier = notifier
         self._limit = limit
         self._replacement: NewMaster | None = None
@@ -229,13 +229,13 @@ class BinaryUpgrade:
         return set() if self._heir == 0 else {self._heir}
 
     @property
-    def old_lives(self) -> bool:
+    def old_is_alive(self) -> bool:
         """Whether the master that this one has replaced is still there, for the tasks its workers run."""
         return self._old != 0 and os.getppid() == self._old
 
     def stop_old(self, immediate: bool) -> None:
         """Pass a stop on to the master that this one has replaced: a service manager stops the new one alone."""
-        if self.old_lives:
+        if self.old_is_alive:
             log.info("the master that was replaced (pid %d) still runs tasks and is told to stop, too", self._old)
             with suppress(ProcessLookupError):
                 os.kill(self._old, signal.SIGQUIT if immediate else signal.SIGTERM)

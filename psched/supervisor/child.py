@@ -106,7 +106,7 @@ class ChildProcess:
             self.hear(now)
             if not self.left:
                 self._kill_group()
-            self.code = _bury(self.pid)
+            self.code = _reap(self.pid)
         return self.gone
 
     def kill(self, because: str = "") -> None:
@@ -142,7 +142,7 @@ def _is_dead(pid: int) -> bool:
         return True
 
 
-def _bury(pid: int) -> int:
+def _reap(pid: int) -> int:
     """Reap our dead child and return its exit code, or minus the signal that killed it."""
     try:
         _, status = os.waitpid(pid, 0)

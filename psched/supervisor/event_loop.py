@@ -32,7 +32,7 @@ class MasterTicks(Protocol):
         ...
 
     @property
-    def calm(self) -> bool:
+    def idle(self) -> bool:
         """Whether nothing goes on, so that `tick` need not be called before the deadline."""
         ...
 
@@ -44,7 +44,7 @@ class MasterTicks(Protocol):
         """Do what is due."""
         ...
 
-    def forgive(self, now: float) -> None:
+    def reset_deadlines(self, now: float) -> None:
         """Blame nobody for what did not happen before `now`."""
         ...
 
@@ -54,11 +54,11 @@ def run_loop(selector: BaseSelector, signals: SignalQueue, master: MasterTicks, 
     selector.register(signals.reader.descriptor, EVENT_READ)
     expected = clock()
     while not master.done:
-        pause = min(max(0.0, master.deadline - clock()), _LONGEST_CALM if master.calm else _LONGEST)
+        pause = min(max(0.0, master.deadline - clock()), _LONGEST_CALM if master.idle else _LONGEST)
         selector.select(pause)
         now = clock()
         if now > expected + pause + _PAUSE:
-            master.forgive(now)
+            master.reset_deadlines(now)
         for number in signals.take():
             master.take_signal(number)
         master.tick(clock())

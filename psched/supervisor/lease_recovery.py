@@ -56,9 +56,9 @@ _PAUSE = 5.0
 class LeaseRecovery:
     """Forks heirs for the `estate`, one at a time."""
 
-    def __init__(self, estate: DeadChildren, nursery: ProcessTable, log_file: Log) -> None:
-        self._estate = estate
-        self._nursery = nursery
+    def __init__(self, dead_children: DeadChildren, process_table: ProcessTable, log_file: Log) -> None:
+        self._estate = dead_children
+        self._nursery = process_table
         self._log_file = log_file
         self._heir: ChildProcess | None = None
         self._dead: tuple[DeadChild, ...] = ()
@@ -82,11 +82,11 @@ class LeaseRecovery:
         too, and their leases end by themselves.
         """
         if self._heir is not None:
-            self._tend(self._heir, now, last)
+            self._supervise(self._heir, now, last)
         if self._heir is None and not self._estate.empty and (last or now >= self._due):
             self._fork(now, settings, last)
 
-    def forgive(self, now: float) -> None:
+    def reset_deadlines(self, now: float) -> None:
         """Count no time before `now`."""
         if self._heir is not None:
             self._due = now + _LIMIT
@@ -102,7 +102,7 @@ class LeaseRecovery:
             self._due = now + _LIMIT
             log.info("%s gives back the leases of %d dead workers", self._heir, len(self._dead))
 
-    def _tend(self, child: ChildProcess, now: float, last: bool) -> None:
+    def _supervise(self, child: ChildProcess, now: float, last: bool) -> None:
         if child.gone:
             self._heir = None
             if not child.gave_back:
@@ -138,15 +138,15 @@ class RecoveryChild:
         """Give back what each of the dead held in each section. Where one fails the others would, too."""
         try:
             for dead in self.dead:
-                for site in self._sites:
-                    site.give_back(dead)
+                for open_section in self._sites:
+                    open_section.give_back(dead)
         except Exception as error:  # noqa: BLE001 – whatever a driver raises, the master learns that it failed
             log.warning("the leases of %s are not given back: %s", dead.holder, one_line(error))
         else:
             self.ends.say(pipes.GAVE_BACK)
         finally:
-            for site in self._sites:
-                site.source.store.close()
+            for open_section in self._sites:
+                open_section.source.store.close()
 
     def stop(self, immediate: bool, grace: float | None = None) -> None:
         """Do nothing: it is on its way out, and the master bounds its time."""
@@ -155,7 +155,7 @@ class RecoveryChild:
         """Nothing runs."""
         return None
 
-    def rested(self) -> bool:
+    def was_idle(self) -> bool:
         """Nothing ran."""
         return True
 
@@ -163,7 +163,7 @@ class RecoveryChild:
         """It tries once, and leaves."""
         return None
 
-    def own_up(self) -> None:
+    def report_suspects(self) -> None:
         """Nothing ran."""
 
 
@@ -171,8 +171,8 @@ def recover(settings: Settings, dead: Sequence[DeadChild], log_file: Log, ends: 
     """Be the heir of `dead`; returns the exit code."""
     child = ChildMain("lease recovery", settings, ends, log_file)
     child.begin()
-    heir = child.boot(lambda: RecoveryChild(settings, dead, ends))
-    if heir is None:
+    recovery_child = child.boot(lambda: RecoveryChild(settings, dead, ends))
+    if recovery_child is None:
         return BOOT_FAILED
-    heir.run()
+    recovery_child.run()
     return child.leave()

@@ -45,11 +45,11 @@ class OrphanReaper:
         if now >= self._next_look:
             self._next_look = now + _INTERVAL
             self.deadline = math.inf if now >= self.deadline else max(self.deadline, self._next_look)
-            self._known = set(self._bury(_children() - self._before - set(ours)))
+            self._known = set(self._reap(_children() - self._before - set(ours)))
 
     def kill_new(self, ours: Collection[int]) -> None:
         """Kill the orphans that were not there at the last look, and all they have started."""
-        for pid in self._bury(_children() - self._before - self._known - set(ours)):
+        for pid in self._reap(_children() - self._before - self._known - set(ours)):
             with suppress(psutil.Error):
                 stray = psutil.Process(pid)
                 family = [stray, *stray.children(recursive=True)]
@@ -57,7 +57,7 @@ class OrphanReaper:
                 for process in family:
                     process.kill()
 
-    def _bury(self, pids: Iterable[int]) -> Iterable[int]:
+    def _reap(self, pids: Iterable[int]) -> Iterable[int]:
         """Yield those that live."""
         for pid in pids:
             with suppress(ChildProcessError):

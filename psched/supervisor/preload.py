@@ -38,8 +38,8 @@ def preload(settings: Settings) -> None:
 
 def _load_stores(settings: Settings) -> None:
     """Open the stores and close them; when this returns nothing holds one, and they can be collected."""
-    for site in open_sections(settings, "preload"):
-        site.source.store.close()
+    for open_section in open_sections(settings, "preload"):
+        open_section.source.store.close()
 
 
 def _fill_gaps() -> None:

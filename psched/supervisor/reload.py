@@ -77,12 +77,14 @@ def configured_application(settings: Settings) -> ApplicationSpec:
 class DryRun:
     """One rehearsal of `plan`. After `limit` seconds it has failed."""
 
-    def __init__(self, plan: LoadedConfig, nursery: ProcessTable, log_file: Log, limit: float, now: float) -> None:
+    def __init__(
+        self, plan: LoadedConfig, process_table: ProcessTable, log_file: Log, limit: float, now: float
+    ) -> None:
         """Raises OSError when the system has no process left."""
         self.plan = plan
         self._limit = limit
         job = partial(child_process.dry_run, plan.application, plan.settings, log_file)
-        self._child = nursery.fork("probe", job)
+        self._child = process_table.fork("probe", job)
         self._handle = Escalation(plan.limits, now)
         self._late = False
         self._over = now + limit
@@ -102,7 +104,7 @@ class DryRun:
             self.abort()
         return False
 
-    def forgive(self, now: float) -> None:
+    def reset_deadlines(self, now: float) -> None:
         """Count no silence before `now`."""
         self._handle.hear(now)
 
@@ -128,10 +130,10 @@ class Reload:
     """Rehearses restarts, one at a time. `limit`: seconds that loading the application may take."""
 
     def __init__(
-        self, make_plan: Callable[[], LoadedConfig], nursery: ProcessTable, log_file: Log, limit: float
+        self, make_plan: Callable[[], LoadedConfig], process_table: ProcessTable, log_file: Log, limit: float
     ) -> None:
         self._make_plan = make_plan
-        self._nursery = nursery
+        self._nursery = process_table
         self._log_file = log_file
         self._limit = limit
         self._probe: DryRun | None = None
@@ -189,10 +191,10 @@ class Reload:
         log.error("not restarted: %s; the old workers go on", problem)
         return None
 
-    def forgive(self, now: float) -> None:
+    def reset_deadlines(self, now: float) -> None:
         """Count no silence before `now`."""
         if self._probe is not None:
-            self._probe.forgive(now)
+            self._probe.reset_deadlines(now)
 
     def abort(self, why: str) -> None:
         """End a rehearsal without a result."""

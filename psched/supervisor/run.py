@@ -71,7 +71,7 @@ def run(
     around = RunOptions() if surroundings is None else surroundings
     command = ExecCommand.same_again() if around.command is None else around.command
     notifier = Notifier.from_environment(os.environ)
-    takeover = UpgradeHandoff.claim(os.environ)
+    handoff = UpgradeHandoff.claim(os.environ)
     stop_timeout = _stop_timeout(os.environ)
     terminal = Terminal()
     make_plan = config_loader(load_config, application)
@@ -82,12 +82,12 @@ def run(
     log.info("starting; tz database %s", tz_database())
     setproctitle(f"psched: master [{plan.settings.environment}]")
     with DefaultSelector() as selector:
-        succession = BinaryUpgrade(selector, command, around.pid_file, takeover, notifier, around.replace_limit)
+        binary_upgrade = BinaryUpgrade(selector, command, around.pid_file, handoff, notifier, around.replace_limit)
         signals = SignalQueue()
-        nursery = ProcessTable(selector, signals, succession.disown, succession.processes)
-        restart = Reload(make_plan, nursery, log_file, around.probe_limit)
-        voice = SystemdReporter(notifier, around.ready)
-        supervisor = Supervisor(plan, nursery, log_file, restart, succession, voice, terminal)
+        process_table = ProcessTable(selector, signals, binary_upgrade.disown, binary_upgrade.processes)
+        restart = Reload(make_plan, process_table, log_file, around.probe_limit)
+        reporter = SystemdReporter(notifier, around.ready)
+        supervisor = Supervisor(plan, process_table, log_file, restart, binary_upgrade, reporter, terminal)
         supervisor.stop_timeout = stop_timeout
         return _supervise(selector, signals, supervisor)
 
@@ -110,7 +110,7 @@ def _supervise(selector: BaseSelector, signals: SignalQueue, supervisor: Supervi
         run_loop(selector, signals, supervisor)
     finally:
         adopt_orphans(False)
-        supervisor.succession.end()
+        supervisor.binary_upgrade.end()
         signals.uninstall()
     if supervisor.failure is not None:
         if not supervisor.log_file.has_stderr:

@@ -47,8 +47,8 @@ class Slot:
         number: int,
         plan: LoadedConfig,
         watch: PollElection | None,
-        nursery: ProcessTable,
-        estate: DeadChildren,
+        process_table: ProcessTable,
+        dead_children: DeadChildren,
         log_file: Log,
         is_fatal: Callable[[str], bool],
     ) -> None:
@@ -61,8 +61,8 @@ class Slot:
         self._watch = watch
         self.was_ready = False
         """Whether any child of it has ever begun to work."""
-        self._nursery = nursery
-        self._estate = estate
+        self._nursery = process_table
+        self._estate = dead_children
         self._log_file = log_file
         self._is_fatal = is_fatal
         self._retired = False
@@ -105,12 +105,12 @@ class Slot:
     @property
     def running(self) -> tuple[str, ...]:
         """What its child runs (`section:key`)."""
-        return () if self._boot is None else self._boot.board.names()
+        return () if self._boot is None else self._boot.running_table.names()
 
     def tick(self, now: float) -> None:
         """Bury, hear, end or fork, whatever is due."""
         if self._child is not None:
-            self._tend(self._child, now)
+            self._supervise(self._child, now)
         if self._child is None and not self._retired and now >= self._fork_at:
             self._fork(now)
 
@@ -122,12 +122,12 @@ class Slot:
         return math.inf if self._retired else self._fork_at
 
     @property
-    def calm(self) -> bool:
+    def idle(self) -> bool:
         """Whether its child is at work, with nothing to run, and can be left alone until the deadline."""
         child, handle = self._child, self._handle
-        return child is not None and child.ready and handle is not None and handle.calm and not self.running
+        return child is not None and child.ready and handle is not None and handle.idle and not self.running
 
-    def forgive(self, now: float) -> None:
+    def reset_deadlines(self, now: float) -> None:
         """Count no silence before `now`: the master itself could not hear."""
         if self._handle is not None:
             self._handle.hear(now)
@@ -175,11 +175,11 @@ class Slot:
         self._handle = Escalation(self.plan.limits, now)
         log.debug("%s was forked", child)
 
-    def _tend(self, child: ChildProcess, now: float) -> None:
+    def _supervise(self, child: ChildProcess, now: float) -> None:
         assert self._handle is not None
         self._handle.hear(child.heard)
         if child.gone:
-            self._bury(child, now)
+            self._reap(child, now)
             return
         if child.ready and self._failures and (not self._gave_up_later or now >= child.born + _LONGEST_PAUSE):
             log.warning("%s is up after %d failed attempts", child, self._failures)
@@ -197,15 +197,15 @@ class Slot:
         log.error("%s %s; killing it%s", child, why, _while_running(self.running))
         child.kill(why)
 
-    def _bury(self, child: ChildProcess, now: float) -> None:
+    def _reap(self, child: ChildProcess, now: float) -> None:
         """Draw the consequences of a child's end: what it leaves behind, and when the next one is born."""
         assert self._boot is not None and self._handle is not None
         boot, stopping = self._boot, self._handle.stopping
-        running = boot.board.names()
-        boot.board.close()
+        running = boot.running_table.names()
+        boot.running_table.close()
         self._child = self._handle = self._boot = None
         if boot.watch is not None and boot.watch is self._watch:
-            boot.watch.vacate(self.number)
+            boot.watch.remove(self.number)
         if not child.gave_back:
             self._estate.leave(boot.dead)
         if child.ready and not (child.orderly or child.empty):

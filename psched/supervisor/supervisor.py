@@ -44,11 +44,11 @@ class Supervisor:
     """Keeps the plan's children at work, and obeys."""
 
     plan: LoadedConfig
-    nursery: ProcessTable
+    process_table: ProcessTable
     log_file: Log
     restart: Reload
-    succession: BinaryUpgrade
-    voice: SystemdReporter
+    binary_upgrade: BinaryUpgrade
+    reporter: SystemdReporter
     terminal: Terminal
     clock: Clock = monotonic
     stop_timeout: float = math.inf
@@ -66,11 +66,11 @@ class Supervisor:
     _interrupted: bool = False
 
     def __post_init__(self) -> None:
-        self._executor = LeaseRecovery(self._estate, self.nursery, self.log_file)
+        self._executor = LeaseRecovery(self._estate, self.process_table, self.log_file)
 
     def begin(self) -> None:
         """Make the first slot; the first `tick` forks its child."""
-        self.succession.begin()
+        self.binary_upgrade.begin()
         self._open_watch()
         self._add(1)  # the others come when it has seen that there is something to work on
 
@@ -80,20 +80,20 @@ class Supervisor:
 
         And the master that this one has replaced is gone: what it still runs would be killed with the service.
         """
-        return self._deserted and self._executor.done and not self.succession.old_lives
+        return self._deserted and self._executor.done and not self.binary_upgrade.old_is_alive
 
     @property
     def deadline(self) -> float:
         """When `tick` is due at the latest."""
         slots = [slot.deadline for slot in self._slots.values()]
-        others = (self.nursery, self.restart, self.succession, self.voice, self._executor)
+        others = (self.process_table, self.restart, self.binary_upgrade, self.reporter, self._executor)
         return min([self._hurry_at, *slots, *(part.deadline for part in others)])
 
     @property
-    def calm(self) -> bool:
+    def idle(self) -> bool:
         """Whether nothing goes on, so that `tick` need not be called before the deadline."""
-        changing = self._stopping or self.restart.active or self.succession.active or not self._executor.done
-        return self._was_up and not changing and all(slot.calm for slot in self._slots.values())
+        changing = self._stopping or self.restart.active or self.binary_upgrade.active or not self._executor.done
+        return self._was_up and not changing and all(slot.idle for slot in self._slots.values())
 
     def take_signal(self, number: int) -> None:
         """Do what the signal asks for; see the table in the README."""
@@ -105,38 +105,38 @@ class Supervisor:
 
     def tick(self, now: float) -> None:
         """Do what is due in every part."""
-        self.nursery.tick(now)
+        self.process_table.tick(now)
         if now >= self._hurry_at:
             self._hurry()
         plan = self.restart.tick(now)
         if plan is not None:
             self._adopt(plan, now)
-        if self.succession.tick(now):
-            self._stop(self.succession.immediate)
+        if self.binary_upgrade.tick(now):
+            self._stop(self.binary_upgrade.immediate)
         for slot in list(self._slots.values()):
             slot.tick(now)
             if slot.gone:
                 del self._slots[slot.number]
         self._executor.tick(now, self.plan.settings, last=self._deserted)
         if not self.restart.active:
-            self.voice.reloaded()
+            self.reporter.reloaded()
             self._report.reload.end(self.restart.refusal)
-        if not self.succession.active:
-            self._report.upgrade.end(self.succession.refusal)
+        if not self.binary_upgrade.active:
+            self._report.upgrade.end(self.binary_upgrade.refusal)
         self._report.troubles = self._troubles()
         self._report.pending = tuple(slot.pending for slot in self._slots.values() if slot.pending is not None)
-        self.succession.publish(self._report.line())
+        self.binary_upgrade.publish(self._report.line())
         if not self._was_up and not self._stopping:
             self._see_whether_up()  # after that: `start` reads what was published before it was told
-        self.voice.tick(now, self._status())
+        self.reporter.tick(now, self._status())
 
-    def forgive(self, now: float) -> None:
+    def reset_deadlines(self, now: float) -> None:
         """Count no child's silence before `now`: the whole host, or this process, stood still."""
         log.warning("time has passed unseen (was the host suspended?); no worker is blamed for it")
         for slot in self._slots.values():
-            slot.forgive(now)
-        self.restart.forgive(now)
-        self._executor.forgive(now)
+            slot.reset_deadlines(now)
+        self.restart.reset_deadlines(now)
+        self._executor.reset_deadlines(now)
 
     @property
     def _deserted(self) -> bool:
@@ -169,7 +169,7 @@ class Supervisor:
     def _hurry(self) -> None:
         """Stop what still runs, while there is time to tell it and to give it back."""
         self._hurry_at = math.inf
-        if self._slots or self.succession.old_lives:
+        if self._slots or self.binary_upgrade.old_is_alive:
             log.warning("the %g s for a stop (PSCHED_STOP_TIMEOUT) are nearly over", self.stop_timeout)
             self._stop(immediate=True)
 
@@ -177,9 +177,9 @@ class Supervisor:
         log.info("stopping %s", "now" if immediate else "when the running tasks are done")
         self._stopping = True
         self.restart.abort(_IS_STOPPING)
-        self.succession.abort()
-        self.succession.stop_old(immediate)
-        self.voice.stopping()
+        self.binary_upgrade.abort()
+        self.binary_upgrade.stop_old(immediate)
+        self.reporter.stopping()
         now = self.clock()
         for slot in self._slots.values():
             slot.retire(immediate, now)
@@ -211,13 +211,13 @@ class Supervisor:
 
     def _restart(self, immediate: bool) -> None:
         self._report.reload.begin()
-        self.succession.publish(self._report.line())  # before anything is read: see `Requests`
-        refusal = _IS_STOPPING if self._stopping else _IS_REPLACED if self.succession.active else None
+        self.binary_upgrade.publish(self._report.line())  # before anything is read: see `Requests`
+        refusal = _IS_STOPPING if self._stopping else _IS_REPLACED if self.binary_upgrade.active else None
         if refusal is not None:
             log.warning("not restarted: %s", refusal)
             self._report.reload.end(refusal)
             return
-        self.voice.reloading()
+        self.reporter.reloading()
         self.restart.begin(immediate, self.clock())
 
     def _replace(self, immediate: bool) -> None:
@@ -227,7 +227,7 @@ class Supervisor:
             self._report.upgrade.end(_IS_STOPPING)
             return
         self.restart.abort(_IS_REPLACED)
-        self.succession.ask(immediate, self.clock())
+        self.binary_upgrade.ask(immediate, self.clock())
 
     def _reopen_logs(self) -> None:
         self.log_file.reopen()
@@ -255,7 +255,7 @@ class Supervisor:
 
     def _add(self, number: int) -> None:
         self._slots[number] = Slot(
-            number, self.plan, self._watch, self.nursery, self._estate, self.log_file, self._ends_the_start
+            number, self.plan, self._watch, self.process_table, self._estate, self.log_file, self._ends_the_start
         )
 
     def _open_watch(self) -> None:
@@ -280,8 +280,8 @@ class Supervisor:
             return
         self._was_up = True
         log.info("up: %s, master pid %d", self._status(), os.getpid())
-        self.succession.came_up()
-        self.voice.came_up(self._status())
+        self.binary_upgrade.came_up()
+        self.reporter.came_up(self._status())
 
     def _status(self) -> str:
         names = [name.partition(":")[2] for slot in self._slots.values() for name in slot.running]

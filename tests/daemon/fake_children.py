@@ -22,7 +22,7 @@ _KILLED = -9
 class PaperChild(ChildProcess):
     """A child that does what the test says. `voice`: its ends of the pipes."""
 
-    voice: ChildPipe
+    reporter: ChildPipe
 
     def leave(self, code: int) -> None:
         """Let it end."""
@@ -45,7 +45,7 @@ class PaperNursery(ProcessTable):
         """Write a child down."""
         ends, theirs = open_pipes()
         child = PaperChild(name, _NOBODY, ends, born=self.now, heard=self.now)
-        child.voice = ChildPipe(*theirs)
+        child.reporter = ChildPipe(*theirs)
         self.born.append(child)
         return child
 
@@ -60,17 +60,17 @@ class PaperNursery(ProcessTable):
         self._signals.uninstall()
         for child in self.born:
             child.ends.close_pipes()
-            child.voice.close()
+            child.reporter.close()
 
 
 @contextmanager
 def paper_nursery() -> Iterator[PaperNursery]:
     """Give a nursery whose pipes are closed at the end."""
-    nursery = PaperNursery()
+    process_table = PaperNursery()
     try:
-        yield nursery
+        yield process_table
     finally:
-        nursery.close()
+        process_table.close()
 
 
 def plan_of(folder: Path, **config: object) -> LoadedConfig:

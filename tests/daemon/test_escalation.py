@@ -61,17 +61,17 @@ def test_a_child_that_beats_is_looked_at_rarely_and_one_that_is_silent_often() -
     handle = Escalation(LIMITS, 0)
     handle.tick(0)
     assert handle.deadline == 5
-    assert handle.calm
+    assert handle.idle
     handle.tick(5)
     assert handle.deadline == 10
-    assert not handle.calm
+    assert not handle.idle
     handle.hear(7)
     handle.tick(7)
     assert handle.deadline == 12
-    assert handle.calm
+    assert handle.idle
     handle.stop(immediate=False, now=8)
     handle.tick(8)
-    assert not handle.calm
+    assert not handle.idle
 
 
 def test_a_silent_child_is_killed_whether_it_stops_or_not() -> None:

@@ -20,7 +20,7 @@ class Master:
     def __init__(self, turns: int, deadline: float = -math.inf) -> None:
         self.turns = turns
         self.deadline = deadline
-        self.calm = False
+        self.idle = False
         self.signals: list[int] = []
         self.forgiven = 0
 
@@ -34,7 +34,7 @@ class Master:
     def tick(self, now: float) -> None:
         self.turns -= 1
 
-    def forgive(self, now: float) -> None:
+    def reset_deadlines(self, now: float) -> None:
         self.forgiven += 1
 
 

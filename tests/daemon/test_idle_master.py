@@ -28,25 +28,25 @@ WAITS_FOR_EVER = ExecCommand(("-c", "import signal; signal.pause()"), Path("/"))
 class Master:
     """A master of two workers."""
 
-    def __init__(self, folder: Path, nursery: PaperNursery, selector: DefaultSelector) -> None:
+    def __init__(self, folder: Path, process_table: PaperNursery, selector: DefaultSelector) -> None:
         plan, log_file = plan_of(folder, processors=2, child_heartbeat_limit=SILENCE), Log(None)
-        self.nursery = nursery
+        self.process_table = process_table
         self.supervisor = Supervisor(
             plan,
-            nursery,
+            process_table,
             log_file,
-            Reload(lambda: plan, nursery, log_file, 60),
+            Reload(lambda: plan, process_table, log_file, 60),
             BinaryUpgrade(selector, WAITS_FOR_EVER, None, None, Notifier(), 60),
             SystemdReporter(Notifier(), lambda: None),
             Terminal(),
-            lambda: nursery.now,
+            lambda: process_table.now,
         )
 
     def tick(self, later: float = 0.0) -> None:
         """Let time pass, and tick."""
-        self.nursery.now += later
-        self.nursery.tick(self.nursery.now)
-        self.supervisor.tick(self.nursery.now)
+        self.process_table.now += later
+        self.process_table.tick(self.process_table.now)
+        self.supervisor.tick(self.process_table.now)
 
     def come_up(self) -> None:
         """Begin, and let the workers do so, one after the other."""
@@ -54,9 +54,9 @@ class Master:
         self.supervisor.begin()
         for count in (1, 2):
             self.tick()
-            assert len(self.nursery.born) == count
+            assert len(self.process_table.born) == count
             assert not self.calm
-            self.newest.voice.say(pipes.READY)
+            self.newest.reporter.say(pipes.READY)
             self.tick()
 
     @property
@@ -67,7 +67,7 @@ class Master:
     @property
     def newest(self) -> PaperChild:
         """The child that was born last."""
-        return self.nursery.born[-1]
+        return self.process_table.born[-1]
 
     def close(self) -> None:
         """End what was begun."""
@@ -78,8 +78,8 @@ class Master:
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[Master]:
-    with paper_nursery() as nursery, DefaultSelector() as selector:
-        master = Master(tmp_path, nursery, selector)
+    with paper_nursery() as process_table, DefaultSelector() as selector:
+        master = Master(tmp_path, process_table, selector)
         try:
             master.come_up()
             yield master
@@ -90,33 +90,33 @@ def master(tmp_path: Path) -> Iterator[Master]:
 def test_it_is_calm_when_all_workers_are_up_and_idle(master: Master) -> None:
     master.tick(1.0)  # the status is told once a second
     assert master.calm
-    assert master.supervisor.deadline == master.nursery.now - 1.0 + SILENCE / 2
+    assert master.supervisor.deadline == master.process_table.now - 1.0 + SILENCE / 2
 
 
 def test_it_is_not_while_a_worker_has_something_to_run(master: Master) -> None:
-    board = master.supervisor._slots[2]._boot.board  # type: ignore[union-attr]
-    board.running(0, "schedules:s1")
+    running_table = master.supervisor._slots[2]._boot.running_table  # type: ignore[union-attr]
+    running_table.running(0, "schedules:s1")
     assert not master.calm
-    board.idle(0)
+    running_table.idle(0)
     assert master.calm
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_it_is_not_while_a_worker_has_been_silent_for_long(master: Master, number: int) -> None:
-    silent, other = master.nursery.born[number], master.nursery.born[1 - number]
-    other.voice.beat(master.nursery.now + 1)
+    silent, other = master.process_table.born[number], master.process_table.born[1 - number]
+    other.reporter.beat(master.process_table.now + 1)
     master.tick(SILENCE / 2)
     assert not master.calm
-    silent.voice.beat(master.nursery.now)
+    silent.reporter.beat(master.process_table.now)
     master.tick()
     assert master.calm
 
 
 def test_it_is_not_until_a_dead_workers_successor_is_up(master: Master) -> None:
-    master.nursery.born[1].leave(1)
+    master.process_table.born[1].leave(1)
     master.tick()
     assert not master.calm
-    master.newest.voice.say(pipes.READY)
+    master.newest.reporter.say(pipes.READY)
     master.tick()
     assert master.calm
 
@@ -127,7 +127,7 @@ def test_it_is_not_until_what_the_dead_held_is_given_back(master: Master) -> Non
     master.tick()
     assert master.newest.name == "lease recovery"
     assert not master.calm
-    master.newest.voice.say(pipes.GAVE_BACK)
+    master.newest.reporter.say(pipes.GAVE_BACK)
     master.newest.leave(DONE)
     master.tick()
     master.tick()
@@ -144,19 +144,19 @@ def test_it_is_not_while_a_restart_is_rehearsed(master: Master) -> None:
 
 
 def test_it_is_not_while_a_worker_ends_for_a_restart(master: Master) -> None:
-    old = master.nursery.born[:2]
+    old = master.process_table.born[:2]
     master.supervisor.take_signal(signal.SIGUSR1)
-    master.newest.voice.say(pipes.READY)
+    master.newest.reporter.say(pipes.READY)
     master.newest.leave(DONE)
     master.tick()
     assert not master.calm
     for child in old:
-        child.voice.say(pipes.BYE)
+        child.reporter.say(pipes.BYE)
         child.leave(DONE)
     master.tick()
-    for child in master.nursery.born[-2:]:
+    for child in master.process_table.born[-2:]:
         assert not master.calm
-        child.voice.say(pipes.READY)
+        child.reporter.say(pipes.READY)
         master.tick()
     assert master.calm
 
@@ -164,7 +164,7 @@ def test_it_is_not_while_a_worker_ends_for_a_restart(master: Master) -> None:
 def test_it_is_not_while_a_new_master_starts(master: Master) -> None:
     master.supervisor.take_signal(REPLACE_NOW)
     assert not master.calm
-    master.supervisor.succession.abort()
+    master.supervisor.binary_upgrade.abort()
     assert master.calm
 
 

@@ -22,24 +22,24 @@ class Nursery:
         self.heirs: list[Any] = []
 
     def fork(self, *_: object) -> Any:
-        heir = SimpleNamespace(gone=False, gave_back=False, why=None, end="was killed")
-        heir.kill = lambda: setattr(heir, "gone", True)
-        self.heirs.append(heir)
-        return heir
+        recovery_child = SimpleNamespace(gone=False, gave_back=False, why=None, end="was killed")
+        recovery_child.kill = lambda: setattr(recovery_child, "gone", True)
+        self.heirs.append(recovery_child)
+        return recovery_child
 
 
 def test_a_stop_waits_for_one_heir_whose_database_does_not_answer_however_many_have_died(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    nursery, estate = Nursery(), DeadChildren()
-    executor = LeaseRecovery(estate, cast("Any", nursery), Log(None))
-    estate.leave([DeadChild("first", ())])
+    process_table, dead_children = Nursery(), DeadChildren()
+    executor = LeaseRecovery(dead_children, cast("Any", process_table), Log(None))
+    dead_children.leave([DeadChild("first", ())])
     executor.tick(0.0, SETTINGS, last=False)
-    estate.leave([DeadChild("second", ())])
+    dead_children.leave([DeadChild("second", ())])
     for now in (1.0, 3.0, 3.1):
         executor.tick(now, SETTINGS, last=True)
     assert executor.done
-    assert len(nursery.heirs) == 1
+    assert len(process_table.heirs) == 1
     assert (
         "leases of 2 dead workers are not given back: the process for it was killed; they end by themselves"
         in caplog.text

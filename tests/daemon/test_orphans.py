@@ -29,46 +29,46 @@ def program() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def strays() -> OrphanReaper:
+def orphans() -> OrphanReaper:
     if sys.platform != "linux":
         not_run("only Linux tells a process of its orphans")
     return OrphanReaper()
 
 
-def test_what_a_run_sets_free_just_after_a_look_is_seen_within_a_second(strays: OrphanReaper) -> None:
-    strays.look((), 10.0)
+def test_what_a_run_sets_free_just_after_a_look_is_seen_within_a_second(orphans: OrphanReaper) -> None:
+    orphans.look((), 10.0)
     with program() as free:
-        strays.expect(10.1)
-        strays.look((), 10.1)
-        assert strays.deadline == 11.1, "the master is to wake for it"
-        strays.look((), strays.deadline)
-        strays.kill_new(())
+        orphans.expect(10.1)
+        orphans.look((), 10.1)
+        assert orphans.deadline == 11.1, "the master is to wake for it"
+        orphans.look((), orphans.deadline)
+        orphans.kill_new(())
         assert free.poll() is None
-    assert strays.deadline == math.inf, "and then no more"
+    assert orphans.deadline == math.inf, "and then no more"
 
 
-def test_what_appears_with_a_death_is_killed(strays: OrphanReaper) -> None:
-    strays.look((), 10.0)
+def test_what_appears_with_a_death_is_killed(orphans: OrphanReaper) -> None:
+    orphans.look((), 10.0)
     with program() as left:
-        strays.kill_new(())
+        orphans.kill_new(())
         assert left.wait(10) < 0
 
 
 def test_what_has_ended_with_its_worker_is_buried_without_a_word(
-    strays: OrphanReaper, caplog: pytest.LogCaptureFixture
+    orphans: OrphanReaper, caplog: pytest.LogCaptureFixture
 ) -> None:
     with program() as left:
         left.kill()
         wait_for(lambda: psutil.Process(left.pid).status() == psutil.STATUS_ZOMBIE)
-        strays.kill_new(())
+        orphans.kill_new(())
         assert not psutil.pid_exists(left.pid)
     assert not caplog.records
 
 
-def test_the_master_is_woken_for_no_look_that_is_not_taken(strays: OrphanReaper) -> None:
-    strays.look((), 10.0)
-    strays.expect(10.1)
-    strays.look((), 11.05)
-    assert strays.deadline >= 12.05
-    strays.look((), strays.deadline)
-    assert strays.deadline == math.inf
+def test_the_master_is_woken_for_no_look_that_is_not_taken(orphans: OrphanReaper) -> None:
+    orphans.look((), 10.0)
+    orphans.expect(10.1)
+    orphans.look((), 11.05)
+    assert orphans.deadline >= 12.05
+    orphans.look((), orphans.deadline)
+    assert orphans.deadline == math.inf

@@ -62,8 +62,8 @@ def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
         OverdueAlerter(alarms, ("/no/such/program",), 10).look()
     assert "on_late failed: exit status 3 no pager" in caplog.text
     assert "No such file" in caplog.text
-    [untold] = alarms.untold(10)
-    assert untold.key == "$(touch x)"
+    [unsent] = alarms.unsent(10)
+    assert unsent.key == "$(touch x)"
 
 
 def test_a_hook_that_hangs_is_ended(alarms: OverdueAlerts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,16 +75,16 @@ def test_a_hook_that_hangs_is_ended(alarms: OverdueAlerts, monkeypatch: pytest.M
 
 def test_closing_ends_a_hook_that_runs(alarms: OverdueAlerts, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
-    lookout = OverdueAlerter(
+    alerter = OverdueAlerter(
         alarms, (sys.executable, "-c", f"import time; open({str(begun)!r}, 'w'); time.sleep(60)"), 0.01
     )
-    lookout.start()
+    alerter.start()
     deadline = time.monotonic() + 20
     while not begun.exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    lookout.close()
-    assert not lookout.is_alive()
+    alerter.close()
+    assert not alerter.is_alive()
 
 
 def test_a_url_gets_json(alarms: OverdueAlerts) -> None:
@@ -107,7 +107,7 @@ def test_a_url_gets_json(alarms: OverdueAlerts) -> None:
     [body] = got
     facts = json.loads(body)
     assert (facts["key"], facts["scheduled_time"], facts["status"]) == ("$(touch x)", 1_600_000_000, "waiting")
-    assert alarms.untold(10) == []
+    assert alarms.unsent(10) == []
 
 
 def test_a_daemon_tells_of_what_nobody_can_run(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:

@@ -34,10 +34,10 @@ def test_a_successor_that_dies_leaves_the_estate_to_the_next(daemon: Daemon) -> 
     killed = daemon.wait_for_trace("began")["pid"]
     daemon.edit_app("VERSION = 1", "time.sleep(60)")
     psutil.Process(killed).kill()
-    heir = daemon.wait_for_successor(1, killed)
+    recovery_child = daemon.wait_for_successor(1, killed)
     daemon.wait_for(lambda: "psched: worker 1 booting" in daemon.titles())
     daemon.edit_app("time.sleep(60)", "VERSION = 2")
-    heir.kill()
+    recovery_child.kill()
     assert daemon.wait_for_trace("began", count=2)["version"] == 2
     daemon.go("s1")
     daemon.stop()

@@ -19,77 +19,77 @@ LONGEST = "schedules:" + "𝄞" * 255
 
 
 @pytest.fixture
-def board() -> Iterator[RunningTable]:
-    board = RunningTable(3)
-    yield board
-    board.close()
+def running_table() -> Iterator[RunningTable]:
+    running_table = RunningTable(3)
+    yield running_table
+    running_table.close()
 
 
-def test_an_empty_board_names_nothing(board: RunningTable) -> None:
-    assert board.names() == ()
+def test_an_empty_board_names_nothing(running_table: RunningTable) -> None:
+    assert running_table.names() == ()
 
 
-def test_names_come_by_cell_and_go(board: RunningTable) -> None:
-    board.running(2, LONGEST)
-    board.running(0, "schedules:a")
-    assert board.names() == ("schedules:a", LONGEST)
-    board.running(2, "b")
-    board.idle(0)
-    assert board.names() == ("b",)
+def test_names_come_by_cell_and_go(running_table: RunningTable) -> None:
+    running_table.running(2, LONGEST)
+    running_table.running(0, "schedules:a")
+    assert running_table.names() == ("schedules:a", LONGEST)
+    running_table.running(2, "b")
+    running_table.idle(0)
+    assert running_table.names() == ("b",)
 
 
-def test_what_a_killed_process_ran_is_known(board: RunningTable) -> None:
+def test_what_a_killed_process_ran_is_known(running_table: RunningTable) -> None:
     pid = os.fork()
     if pid == 0:
-        board.running(1, "schedules:s1")
+        running_table.running(1, "schedules:s1")
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert board.names() == ("schedules:s1",)
+    assert running_table.names() == ("schedules:s1",)
 
 
-def test_a_word_too_long_is_cut(board: RunningTable) -> None:
-    board.running(0, "x" * 10_000)
-    board.running(1, "y")
-    (long, short) = board.names()
+def test_a_word_too_long_is_cut(running_table: RunningTable) -> None:
+    running_table.running(0, "x" * 10_000)
+    running_table.running(1, "y")
+    (long, short) = running_table.names()
     assert set(long) == {"x"}
     assert short == "y"
 
 
-def test_a_torn_word_is_no_word(board: RunningTable) -> None:
+def test_a_torn_word_is_no_word(running_table: RunningTable) -> None:
     """Whatever part of a write has happened: the word before it, the new one, or none; never a mixture."""
     fresh = RunningTable(1)
     fresh.running(0, LONGEST)
     new = fresh._memory[:2048]
     fresh.close()
     for length in [*range(16), *range(16, 2048, 61)]:
-        board.running(0, "schedules:before")
-        board._memory[:length] = new[:length]
-        assert board.names() in {(), ("schedules:before",), (LONGEST,)}
+        running_table.running(0, "schedules:before")
+        running_table._memory[:length] = new[:length]
+        assert running_table.names() in {(), ("schedules:before",), (LONGEST,)}
 
 
-def test_rubbish_is_read_without_an_error(board: RunningTable) -> None:
+def test_rubbish_is_read_without_an_error(running_table: RunningTable) -> None:
     rubbish = random.Random(1)
     for _ in range(300):
-        board._memory[:64] = rubbish.randbytes(64)
-        board.names()
+        running_table._memory[:64] = rubbish.randbytes(64)
+        running_table.names()
 
 
 def test_what_is_sealed_is_said_for_good() -> None:
-    board = RunningTable(2)
-    board.running(0, "queue:begun")
-    board.seal({0: "queue:begun", 1: "queue:done"})
-    board.idle(0)
-    board.running(1, "queue:innocent")
-    assert board.names() == ("queue:begun", "queue:done")
+    running_table = RunningTable(2)
+    running_table.running(0, "queue:begun")
+    running_table.freeze({0: "queue:begun", 1: "queue:done"})
+    running_table.idle(0)
+    running_table.running(1, "queue:innocent")
+    assert running_table.names() == ("queue:begun", "queue:done")
 
 
 def test_who_owns_up_names_what_runs_and_the_last_that_has_run_however_it_goes_on() -> None:
-    board, runs = RunningTable(2), ActiveRuns(2)
+    running_table, runs = RunningTable(2), ActiveRuns(2)
     task: Any = SimpleNamespace(key="at work", concluded=False)
     runs.begin(0, ActiveRun(task, cast("Any", SimpleNamespace(name="queue"))))
     held = [SimpleNamespace(key="done", concluded=True), task, SimpleNamespace(key="done last", concluded=True)]
-    site = SimpleNamespace(name="queue", source=SimpleNamespace(held=held))
-    child: Any = SimpleNamespace(_sites=[site], _runs=runs, _boot=SimpleNamespace(board=board))
-    ChildWorker.own_up(child)
-    board.idle(0)
-    assert board.names() == ("queue:at work", "queue:done last")
+    open_section = SimpleNamespace(name="queue", source=SimpleNamespace(held=held))
+    child: Any = SimpleNamespace(_sites=[open_section], _runs=runs, _boot=SimpleNamespace(running_table=running_table))
+    ChildWorker.report_suspects(child)
+    running_table.idle(0)
+    assert running_table.names() == ("queue:at work", "queue:done last")

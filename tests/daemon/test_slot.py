@@ -23,63 +23,63 @@ REASON = "no such table: psched_queue"
 class TickedSlot:
     """A slot that is ticked whenever it wants to be."""
 
-    def __init__(self, folder: Path, nursery: PaperNursery, limit: float = 0.1) -> None:
+    def __init__(self, folder: Path, process_table: PaperNursery, limit: float = 0.1) -> None:
         plan = plan_of(folder, child_fork_frequency_limit=limit)
-        self.estate = DeadChildren()
-        self.slot = Slot(2, plan, None, nursery, self.estate, Log(None), lambda _: False)
-        self.nursery = nursery
+        self.dead_children = DeadChildren()
+        self.slot = Slot(2, plan, None, process_table, self.dead_children, Log(None), lambda _: False)
+        self.process_table = process_table
 
     def tick(self, later: float = 0.0) -> None:
         """Let time pass, and tick."""
-        self.nursery.now += later
-        self.nursery.tick(self.nursery.now)
-        self.slot.tick(self.nursery.now)
+        self.process_table.now += later
+        self.process_table.tick(self.process_table.now)
+        self.slot.tick(self.process_table.now)
 
     def refuse(self, ready: bool, reason: str = REASON, after: float = 0.1) -> float:
         """Let the next child be born and refuse to begin `after` it was; return the seconds until the one after it.
 
         `ready`: it is a reserve, which has stood by until it was called.
         """
-        count = len(self.nursery.born)
-        self.tick(max(0.0, self.slot.deadline - self.nursery.now))
-        assert len(self.nursery.born) == count + 1
-        child = self.nursery.born[-1]
+        count = len(self.process_table.born)
+        self.tick(max(0.0, self.slot.deadline - self.process_table.now))
+        assert len(self.process_table.born) == count + 1
+        child = self.process_table.born[-1]
         if ready:
-            child.voice.say(pipes.READY)
+            child.reporter.say(pipes.READY)
             self.tick()
-        child.voice.say(pipes.WHY, reason)
-        child.voice.say(pipes.EMPTY)
+        child.reporter.say(pipes.WHY, reason)
+        child.reporter.say(pipes.EMPTY)
         child.leave(BOOT_FAILED)
         self.tick(after)
-        return self.slot.deadline - self.nursery.now
+        return self.slot.deadline - self.process_table.now
 
     def crash(self, *words: str, running: str = "") -> float:
         """Let the next child be born, be ready, say `words` and die running that; return the seconds to the next."""
         if self.slot._child is None:
-            self.tick(max(0.0, self.slot.deadline - self.nursery.now))
-        child = self.nursery.born[-1]
+            self.tick(max(0.0, self.slot.deadline - self.process_table.now))
+        child = self.process_table.born[-1]
         for word in (pipes.READY, *words):
-            child.voice.say(word)
+            child.reporter.say(word)
         self.tick()
         if running:
             assert self.slot._boot is not None
-            self.slot._boot.board.running(0, running)
+            self.slot._boot.running_table.running(0, running)
         child.leave(-signal.SIGSEGV)
         self.tick()
-        return 0.0 if self.slot._child is not None else self.slot.deadline - self.nursery.now
+        return 0.0 if self.slot._child is not None else self.slot.deadline - self.process_table.now
 
 
 @pytest.fixture
 def slot(tmp_path: Path) -> Iterator[TickedSlot]:
-    with paper_nursery() as nursery:
-        yield TickedSlot(tmp_path, nursery)
+    with paper_nursery() as process_table:
+        yield TickedSlot(tmp_path, process_table)
 
 
 @pytest.fixture
 def patient(tmp_path: Path) -> Iterator[TickedSlot]:
     """A slot that forks no more often than each minute what dies before it has run anything."""
-    with paper_nursery() as nursery:
-        yield TickedSlot(tmp_path, nursery, LONGEST)
+    with paper_nursery() as process_table:
+        yield TickedSlot(tmp_path, process_table, LONGEST)
 
 
 def is_about(pause: float, expected: float) -> bool:
@@ -97,13 +97,13 @@ def test_a_reserve_that_was_refused_is_trusted_again_when_the_next_one_has_stood
     for _ in range(4):
         slot.refuse(ready=True)
     assert is_about(slot.refuse(ready=True, after=LONGEST - 1), SHORTEST * 16)
-    slot.tick(slot.slot.deadline - slot.nursery.now)
-    slot.nursery.born[-1].voice.say(pipes.READY)
+    slot.tick(slot.slot.deadline - slot.process_table.now)
+    slot.process_table.born[-1].reporter.say(pipes.READY)
     slot.tick(LONGEST)
-    slot.nursery.born[-1].voice.say(pipes.WHY, REASON)
-    slot.nursery.born[-1].leave(BOOT_FAILED)
+    slot.process_table.born[-1].reporter.say(pipes.WHY, REASON)
+    slot.process_table.born[-1].leave(BOOT_FAILED)
     slot.tick()
-    assert is_about(slot.slot.deadline - slot.nursery.now, SHORTEST)
+    assert is_about(slot.slot.deadline - slot.process_table.now, SHORTEST)
 
 
 def test_one_that_begins_after_refusals_at_boot_is_trusted_at_once(
@@ -126,7 +126,7 @@ def test_the_reason_of_refusals_is_told_once(slot: TickedSlot, caplog: pytest.Lo
 
 def test_who_has_given_back_all_that_it_held_leaves_no_estate(slot: TickedSlot) -> None:
     slot.refuse(ready=True)
-    assert slot.estate.empty
+    assert slot.dead_children.empty
 
 
 def test_children_that_die_before_they_have_run_anything_are_replaced_at_once_but_once(patient: TickedSlot) -> None:
@@ -145,18 +145,18 @@ def test_children_that_die_of_their_tasks_are_replaced_at_once_but_no_faster_tha
 def test_a_slot_says_when_its_next_child_comes_and_how_the_last_one_ended(patient: TickedSlot) -> None:
     first = patient.slot.pending
     assert first is not None
-    assert first.text(patient.nursery.now) == "worker 2 is being started"
+    assert first.text(patient.process_table.now) == "worker 2 is being started"
     patient.crash()
     patient.tick()
     booting = patient.slot.pending
     assert booting is not None
-    assert booting.text(patient.nursery.now) == "worker 2 is being restarted; the last one was killed by SIGSEGV"
+    assert booting.text(patient.process_table.now) == "worker 2 is being restarted; the last one was killed by SIGSEGV"
     patient.crash()
     waiting = patient.slot.pending
     assert waiting is not None
     expected = "worker 2 is being restarted (in 59.2 s); the last one was killed by SIGSEGV"
-    assert waiting.text(patient.nursery.now + 0.8) == expected
+    assert waiting.text(patient.process_table.now + 0.8) == expected
     patient.tick(LONGEST)
-    patient.nursery.born[-1].voice.say(pipes.READY)
+    patient.process_table.born[-1].reporter.say(pipes.READY)
     patient.tick()
     assert patient.slot.pending is None

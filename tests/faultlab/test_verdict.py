@@ -284,7 +284,7 @@ def test_recovery_is_the_time_from_healing_to_the_last_late_start() -> None:
     fault, next_one = replace(ON_A, begin=15, until=21), replace(ON_A, begin=29, until=30, kind="cut")
     trial = history(R1, late, R3, faults=[fault, next_one])
     assert recoveries(trial) == {"kill": [pytest.approx(2.5)], "cut": [0.0]}
-    assert recoveries(trial, calm=2)["kill"] == [0.0], "what was late long after the rest is the machine's doing"
+    assert recoveries(trial, idle=2)["kill"] == [0.0], "what was late long after the rest is the machine's doing"
     assert "kill" not in recoveries(replace(trial, faults=[fault, replace(next_one, begin=20)]))
 
 

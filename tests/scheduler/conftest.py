@@ -35,10 +35,10 @@ def farm(lab: Lab) -> Iterator[Farm]:
 
 
 @pytest.fixture
-def site(farm: Farm, tmp_path: Path) -> Iterator[Site]:
+def open_section(farm: Farm, tmp_path: Path) -> Iterator[Site]:
     """A place on SQLite that no scheduler has used."""
-    with Site(f"sqlite:///{tmp_path}/psched.db", "test:", tmp_path, farm) as site:
-        yield site
+    with Site(f"sqlite:///{tmp_path}/psched.db", "test:", tmp_path, farm) as open_section:
+        yield open_section
 
 
 @pytest.fixture(params=STORES)
@@ -68,5 +68,5 @@ def _site(kind: str, lab: Lab, urls: dict[str, str], farm: Farm, tmp_path: Path)
         server = lab.shared(KINDS[kind])
         urls[kind] = server.url(server.create_database())
     url = f"sqlite:///{tmp_path}/psched.db" if kind == "sqlite" else urls[kind]
-    with Site(url, f"test_{next(_numbers)}:", tmp_path, farm) as site:
-        yield site
+    with Site(url, f"test_{next(_numbers)}:", tmp_path, farm) as open_section:
+        yield open_section

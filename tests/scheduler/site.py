@@ -134,9 +134,9 @@ class Farm:
 class Instance:
     """A process with a scheduler."""
 
-    def __init__(self, site: Site, pid: int) -> None:
+    def __init__(self, open_section: Site, pid: int) -> None:
         self.pid = pid
-        self._site = site
+        self._site = open_section
         self._process = psutil.Process(pid)
 
     def wait_until_up(self) -> Self:

@@ -29,33 +29,35 @@ def stored(opened: OpenStores) -> ScheduleRow:
     return row
 
 
-def add_overdue(site: Site, seconds: float = 0) -> int:
+def add_overdue(open_section: Site, seconds: float = 0) -> int:
     """Add a registration that is due since so many seconds, wait until two occurrences are over; return the first."""
-    opened = site.opened()
+    opened = open_section.opened()
     opened.schedules.add(NAME, NAME, cron=EVERY_SECOND, next_time=int(opened.queue.now() - seconds) + 1)
     due = stored(opened).next_time
-    site.wait_for(lambda: opened.queue.now() > due + 1)
+    open_section.wait_for(lambda: opened.queue.now() > due + 1)
     return due
 
 
 @contextmanager
-def instance(site: Site, lease: float = 60) -> Iterator[InstanceRegistry]:
+def instance(open_section: Site, lease: float = 60) -> Iterator[InstanceRegistry]:
     """An instance that has bound the name; it gives no further sign by itself."""
-    presence = InstanceRegistry(site.opened().queue, {NAME}, lease)
+    presence = InstanceRegistry(open_section.opened().queue, {NAME}, lease)
     presence.announce()
     yield presence
     presence.leave()
 
 
-def arrears(site: Site, presence: InstanceRegistry, patience: float = 0.5) -> MissedOccurrences:
+def arrears(open_section: Site, presence: InstanceRegistry, patience: float = 0.5) -> MissedOccurrences:
     """What the instance of `presence` decides that starts now, and grants no grace."""
-    return MissedOccurrences(site.opened().schedules, presence, {NAME}, presence.announce(), patience=patience, grace=0)
+    return MissedOccurrences(
+        open_section.opened().schedules, presence, {NAME}, presence.announce(), patience=patience, grace=0
+    )
 
 
 @pytest.fixture
-def newcomer(site: Site) -> InstanceRegistry:
+def newcomer(open_section: Site) -> InstanceRegistry:
     """The instance that starts."""
-    return InstanceRegistry(site.opened().queue, {NAME})
+    return InstanceRegistry(open_section.opened().queue, {NAME})
 
 
 def test_nothing_that_came_in_a_downtime_is_run(file_and_server: Site, caplog: pytest.LogCaptureFixture) -> None:
@@ -79,57 +81,57 @@ def occurrence(scheduler: Scheduler) -> int:
     return scheduler.current.scheduled_time
 
 
-def test_what_came_while_an_instance_lived_is_left_to_be_run(site: Site, newcomer: InstanceRegistry) -> None:
-    with instance(site) as old:
-        due = add_overdue(site, -2)
-        arrears(site, newcomer).settle(StopEvent())
-        assert stored(site.opened()).next_time == due
+def test_what_came_while_an_instance_lived_is_left_to_be_run(open_section: Site, newcomer: InstanceRegistry) -> None:
+    with instance(open_section) as old:
+        due = add_overdue(open_section, -2)
+        arrears(open_section, newcomer).settle(StopEvent())
+        assert stored(open_section.opened()).next_time == due
         old.leave()
-        decision = arrears(site, newcomer)
+        decision = arrears(open_section, newcomer)
         decision.settle(StopEvent())
-        assert stored(site.opened()).next_time >= decision.since
+        assert stored(open_section.opened()).next_time >= decision.since
 
 
 def test_an_instance_that_came_later_is_no_witness_but_its_own_time_is_kept(
-    site: Site, newcomer: InstanceRegistry
+    open_section: Site, newcomer: InstanceRegistry
 ) -> None:
-    add_overdue(site, 100)
-    with instance(site):
-        since = site.now()
-        site.wait_for(lambda: site.now() > since + 1.1)
-        arrears(site, newcomer).settle(StopEvent())
-        kept = stored(site.opened()).next_time
+    add_overdue(open_section, 100)
+    with instance(open_section):
+        since = open_section.now()
+        open_section.wait_for(lambda: open_section.now() > since + 1.1)
+        arrears(open_section, newcomer).settle(StopEvent())
+        kept = stored(open_section.opened()).next_time
         assert since - 1 < kept < since + 1.1, "what came since the first of the two is not skipped"
 
 
 def test_an_instance_that_gives_no_sign_is_waited_for_and_then_forgotten(
-    site: Site, newcomer: InstanceRegistry
+    open_section: Site, newcomer: InstanceRegistry
 ) -> None:
-    with instance(site, lease=0.01):
-        due = add_overdue(site)
-        decision = arrears(site, newcomer, patience=0.6)
+    with instance(open_section, lease=0.01):
+        due = add_overdue(open_section)
+        decision = arrears(open_section, newcomer, patience=0.6)
         thread = threading.Thread(target=decision.settle, args=(StopEvent(),))
         thread.start()
         thread.join(0.3)
-        assert stored(site.opened()).next_time == due, "it was not waited for"
+        assert stored(open_section.opened()).next_time == due, "it was not waited for"
         thread.join()
-        assert stored(site.opened()).next_time >= decision.since
+        assert stored(open_section.opened()).next_time >= decision.since
         assert newcomer.signs() == []
 
 
 def test_an_instance_that_had_only_lost_the_database_keeps_what_it_lived_through(
-    site: Site, newcomer: InstanceRegistry
+    open_section: Site, newcomer: InstanceRegistry
 ) -> None:
-    with instance(site, lease=1.0) as old:
-        due = add_overdue(site)
-        site.wait_for(lambda: not newcomer_sees_life(newcomer))
-        decision = arrears(site, newcomer, patience=20)
+    with instance(open_section, lease=1.0) as old:
+        due = add_overdue(open_section)
+        open_section.wait_for(lambda: not newcomer_sees_life(newcomer))
+        decision = arrears(open_section, newcomer, patience=20)
         thread = threading.Thread(target=decision.settle, args=(StopEvent(),))
         thread.start()
         thread.join(0.2)
         old.tick()
         thread.join()
-        assert stored(site.opened()).next_time == due
+        assert stored(open_section.opened()).next_time == due
 
 
 def newcomer_sees_life(newcomer: InstanceRegistry) -> bool:
@@ -137,38 +139,38 @@ def newcomer_sees_life(newcomer: InstanceRegistry) -> bool:
 
 
 def test_an_occurrence_that_somebody_died_with_is_skipped_when_his_lease_is_over(
-    site: Site, newcomer: InstanceRegistry
+    open_section: Site, newcomer: InstanceRegistry
 ) -> None:
-    add_overdue(site, 100)
-    assert site.opened().schedules.store.acquire(1, 1.0, [NAME])
-    decision = arrears(site, newcomer)
+    add_overdue(open_section, 100)
+    assert open_section.opened().schedules.store.acquire(1, 1.0, [NAME])
+    decision = arrears(open_section, newcomer)
     decision.settle(StopEvent())
-    row = stored(site.opened())
+    row = stored(open_section.opened())
     assert row.next_time >= decision.since
     assert row.settled
 
 
-def test_the_order_to_stop_ends_the_waiting(site: Site, newcomer: InstanceRegistry) -> None:
-    with instance(site, lease=0.01):
-        due = add_overdue(site)
+def test_the_order_to_stop_ends_the_waiting(open_section: Site, newcomer: InstanceRegistry) -> None:
+    with instance(open_section, lease=0.01):
+        due = add_overdue(open_section)
         stopping = StopEvent()
-        thread = threading.Thread(target=arrears(site, newcomer, patience=3600).settle, args=(stopping,))
+        thread = threading.Thread(target=arrears(open_section, newcomer, patience=3600).settle, args=(stopping,))
         thread.start()
         stopping.set()
         thread.join(10)
         assert not thread.is_alive()
-        assert stored(site.opened()).next_time == due
+        assert stored(open_section.opened()).next_time == due
 
 
-def test_a_sign_that_was_removed_is_given_anew(site: Site, newcomer: InstanceRegistry) -> None:
-    with instance(site) as old:
+def test_a_sign_that_was_removed_is_given_anew(open_section: Site, newcomer: InstanceRegistry) -> None:
+    with instance(open_section) as old:
         newcomer.sweep([old.key])
         assert newcomer.signs() == []
         old.tick()
         assert newcomer_sees_life(newcomer)
 
 
-def test_a_row_that_says_nothing_usable_is_no_instance(site: Site, newcomer: InstanceRegistry) -> None:
+def test_a_row_that_says_nothing_usable_is_no_instance(open_section: Site, newcomer: InstanceRegistry) -> None:
     foreign: dict[str, Any] = {"names": None}
-    site.opened().queue.submit([NewTask("foreign", INSTANCE, foreign)])
+    open_section.opened().queue.submit([NewTask("foreign", INSTANCE, foreign)])
     assert [sign.names for sign in newcomer.signs()] == [frozenset()]

@@ -51,8 +51,8 @@ def test_one_that_pushed_before_the_fork_works_in_both_processes(each_site: Site
     assert [words[0] for words in lines if words[1] == str(os.getpid())] == ["later"]
 
 
-def test_one_that_was_started_before_the_fork_says_so_in_the_child(site: Site) -> None:
-    scheduler = site.scheduler()
+def test_one_that_was_started_before_the_fork_says_so_in_the_child(open_section: Site) -> None:
+    scheduler = open_section.scheduler()
     scheduler.bind("task", lambda data: None)
 
     def child() -> None:
@@ -62,4 +62,4 @@ def test_one_that_was_started_before_the_fork_says_so_in_the_child(site: Site) -
 
     with scheduler:
         assert in_a_fork(child) == 0
-        site.wait_until_over(scheduler.push("task"))
+        open_section.wait_until_over(scheduler.push("task"))

@@ -37,9 +37,9 @@ time.sleep(60)
 """
 
 
-def test_a_script_that_forgets_to_stop_ends_at_ctrl_c_after_the_running_handler(site: Site) -> None:
+def test_a_script_that_forgets_to_stop_ends_at_ctrl_c_after_the_running_handler(open_section: Site) -> None:
     script = subprocess.Popen(
-        [sys.executable, "-c", _FORGETFUL, site.url],
+        [sys.executable, "-c", _FORGETFUL, open_section.url],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -53,41 +53,41 @@ def test_a_script_that_forgets_to_stop_ends_at_ctrl_c_after_the_running_handler(
     assert complained.rstrip().endswith("KeyboardInterrupt")
 
 
-def test_it_leaves_signals_and_processes_alone(site: Site) -> None:
+def test_it_leaves_signals_and_processes_alone(open_section: Site) -> None:
     numbers = sorted(signal.valid_signals())
     before = [signal.getsignal(number) for number in numbers]
-    scheduler = site.scheduler()
+    scheduler = open_section.scheduler()
     scheduler.bind("task", lambda data: None)
     threads = set(threading.enumerate())
     with scheduler:
-        site.wait_until_over(scheduler.push("task"))
+        open_section.wait_until_over(scheduler.push("task"))
         assert all(thread.daemon for thread in set(threading.enumerate()) - threads)
         assert [signal.getsignal(number) for number in numbers] == before
         assert not subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "psched handler"], check=False).stdout
 
 
 @pytest.mark.parametrize("kind", [MariaDB, PostgreSQL, Redis], ids=lambda kind: kind.name)
-def test_a_wrong_password_is_told_at_start_and_not_repeated(lab: Lab, site: Site, kind: type[Server]) -> None:
+def test_a_wrong_password_is_told_at_start_and_not_repeated(lab: Lab, open_section: Site, kind: type[Server]) -> None:
     server = lab.shared(kind)
     with server.database() as url:
-        scheduler = site.scheduler(url=url.replace("secret", "wrong-one"))
+        scheduler = open_section.scheduler(url=url.replace("secret", "wrong-one"))
         with pytest.raises(ConfigError) as refusal:
             scheduler.start()
     assert "wrong-one" not in str(refusal.value)
 
 
-def go_on(site: Site, occurrences: list[int], count: int = 1) -> None:
+def go_on(open_section: Site, occurrences: list[int], count: int = 1) -> None:
     """Wait until more than `count` occurrences have fired from now on."""
     before = len(occurrences)
-    site.wait_for(lambda: len(occurrences) > before + count)
+    open_section.wait_for(lambda: len(occurrences) > before + count)
 
 
-def test_a_redis_that_is_away_forgets_its_scripts_or_its_clients_is_waited_for(lab: Lab, site: Site) -> None:
+def test_a_redis_that_is_away_forgets_its_scripts_or_its_clients_is_waited_for(lab: Lab, open_section: Site) -> None:
     """Nothing that came while the instance lived is skipped, however long the store was away."""
     with lab.private(Redis) as server:
         url = server.url(server.create_database())
         server.stop()
-        scheduler = site.scheduler(url=url)
+        scheduler = open_section.scheduler(url=url)
         occurrences: list[int] = []
 
         @scheduler.bind("tick")
@@ -98,14 +98,14 @@ def test_a_redis_that_is_away_forgets_its_scripts_or_its_clients_is_waited_for(l
         scheduler.register("tick", cron="* * * * * *", retry=True, retry_timeout=1)
         with scheduler:
             server.start()
-            go_on(site, occurrences)
+            go_on(open_section, occurrences)
             server.command("SCRIPT", "FLUSH")
             server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-            go_on(site, occurrences)
+            go_on(open_section, occurrences)
             server.kill()
             assert not threading.Event().wait(3)
             server.start()
-            go_on(site, occurrences, 4)
+            go_on(open_section, occurrences, 4)
         fired = sorted(set(occurrences))  # several threads catch up, and what lost its answer is begun again
         assert fired == list(range(fired[0], fired[-1] + 1))
 

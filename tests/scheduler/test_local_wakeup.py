@@ -21,41 +21,41 @@ def chime() -> LocalWakeup:
 
 
 @pytest.fixture
-def bells(chime: LocalWakeup) -> Iterator[list[Wakeup]]:
+def wakeups(chime: LocalWakeup) -> Iterator[list[Wakeup]]:
     """Two threads' bells."""
-    found = [bell for bell in (chime.open_bell(), chime.open_bell()) if bell is not None]
+    found = [wakeup for wakeup in (chime.open_wakeup(), chime.open_wakeup()) if wakeup is not None]
     yield found
-    for bell in found:
-        bell.close()
-        bell.close()
+    for wakeup in found:
+        wakeup.close()
+        wakeup.close()
 
 
-def readable(bells: list[Wakeup]) -> list[Wakeup]:
-    return list(select.select(bells, [], [], 0)[0])
+def readable(wakeups: list[Wakeup]) -> list[Wakeup]:
+    return list(select.select(wakeups, [], [], 0)[0])
 
 
-def test_a_ring_wakes_one_that_listens_and_the_next_ring_another(chime: LocalWakeup, bells: list[Wakeup]) -> None:
+def test_a_ring_wakes_one_that_listens_and_the_next_ring_another(chime: LocalWakeup, wakeups: list[Wakeup]) -> None:
     chime.ring()
-    assert readable(bells) == []
-    for bell in bells:
-        bell.arm(10)
+    assert readable(wakeups) == []
+    for wakeup in wakeups:
+        wakeup.arm(10)
     chime.ring()
-    assert readable(bells) == [bells[0]]
-    assert bells[0].rang()
-    assert not bells[0].rang()
+    assert readable(wakeups) == [wakeups[0]]
+    assert wakeups[0].rang()
+    assert not wakeups[0].rang()
     chime.ring()
-    assert readable(bells) == [bells[1]]
+    assert readable(wakeups) == [wakeups[1]]
 
 
-def test_a_ring_that_came_to_a_busy_one_is_passed_on(chime: LocalWakeup, bells: list[Wakeup]) -> None:
-    for bell in bells:
-        bell.arm(10)
+def test_a_ring_that_came_to_a_busy_one_is_passed_on(chime: LocalWakeup, wakeups: list[Wakeup]) -> None:
+    for wakeup in wakeups:
+        wakeup.arm(10)
     chime.ring()
-    bells[0].disarm()
-    assert readable(bells) == [bells[1]]
-    bells[1].disarm()
-    assert readable(bells) == []
+    wakeups[0].disarm()
+    assert readable(wakeups) == [wakeups[1]]
+    wakeups[1].disarm()
+    assert readable(wakeups) == []
 
 
-def test_it_is_not_taken_for_one_that_other_processes_ring(bells: list[Wakeup]) -> None:
-    assert not any(bell.proven for bell in bells)
+def test_it_is_not_taken_for_one_that_other_processes_ring(wakeups: list[Wakeup]) -> None:
+    assert not any(wakeup.proven for wakeup in wakeups)

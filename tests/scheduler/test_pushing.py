@@ -68,30 +68,30 @@ def test_stores_that_are_in_use_are_closed_by_who_ends_last(redis_site: Site) ->
     ],
 )
 def test_options_in_a_mapping_as_schedule_mq_takes_them_are_not_stored_as_data(
-    site: Site, options: dict[str, Any], call: str
+    open_section: Site, options: dict[str, Any], call: str
 ) -> None:
-    scheduler = site.scheduler()
+    scheduler = open_section.scheduler()
     with pytest.raises(ValueError, match=re.escape(call)):
         scheduler.push("task", options)
-    assert site.tasks() == []
+    assert open_section.tasks() == []
     scheduler.push("task", data=options)
-    assert [task.data for task in site.tasks()] == [{"data": options}]
+    assert [task.data for task in open_section.tasks()] == [{"data": options}]
 
 
 @pytest.mark.parametrize("data", [{}, {"retry": True, "uid": 1}, ["retry"], "im data", None])
-def test_other_data_may_be_given_by_position(site: Site, data: Any) -> None:
-    site.scheduler().push("task", data)
-    assert [task.data for task in site.tasks()] == [{"data": data}]
+def test_other_data_may_be_given_by_position(open_section: Site, data: Any) -> None:
+    open_section.scheduler().push("task", data)
+    assert [task.data for task in open_section.tasks()] == [{"data": data}]
 
 
-def test_more_than_data_is_not_taken_by_position(site: Site) -> None:
-    scheduler: Any = site.scheduler()
+def test_more_than_data_is_not_taken_by_position(open_section: Site) -> None:
+    scheduler: Any = open_section.scheduler()
     for call in (lambda: scheduler.push("task", 1, 5), lambda: scheduler.push("task", 1, data=2)):
         with pytest.raises(TypeError, match="given by keyword"):
             call()
 
 
-def test_options_of_a_registration_in_a_mapping_are_refused_with_the_call_to_write(site: Site) -> None:
-    scheduler: Any = site.scheduler()
+def test_options_of_a_registration_in_a_mapping_are_refused_with_the_call_to_write(open_section: Site) -> None:
+    scheduler: Any = open_section.scheduler()
     with pytest.raises(ValueError, match=re.escape("register('task', cron='@daily', retry=True, retry_timeout=10)")):
         scheduler.register("task", {"cronExpr": "@daily", "retry": True, "retryTimeout": 10000})

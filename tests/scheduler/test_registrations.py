@@ -40,32 +40,34 @@ def test_a_registration_that_changes_in_the_code_changes_the_stored_one(file_and
 
 
 def test_one_that_is_gone_from_the_code_stays_and_is_named_until_it_is_unregistered(
-    site: Site, caplog: pytest.LogCaptureFixture
+    open_section: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    started_once(site.scheduler(), cron=YEARLY)
-    later = site.scheduler()
+    started_once(open_section.scheduler(), cron=YEARLY)
+    later = open_section.scheduler()
     later.start()
     later.stop()
     assert "the registration 'task' (0 0 1 1 *) is in the store" in caplog.text
     assert "unregister('task')" in caplog.text
     assert later.unregister("task")
-    assert site.opened().schedules.store.get("task") is None
+    assert open_section.opened().schedules.store.get("task") is None
     assert not later.unregister("task")
 
 
-def test_one_that_is_unregistered_is_not_stored_again_at_the_next_start(site: Site) -> None:
-    scheduler = site.scheduler()
+def test_one_that_is_unregistered_is_not_stored_again_at_the_next_start(open_section: Site) -> None:
+    scheduler = open_section.scheduler()
     started_once(scheduler, cron=YEARLY)
     scheduler.unregister("task")
     scheduler.start()
-    assert site.opened().schedules.store.get("task") is None
+    assert open_section.opened().schedules.store.get("task") is None
 
 
-def test_registering_at_once_in_several_instances_is_no_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = site.opened()
+def test_registering_at_once_in_several_instances_is_no_error(
+    open_section: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_section.opened()
     add = opened.schedules.add
     monkeypatch.setattr("psched.schedules.collection.ScheduleCollection.add", overtaken(add))
-    started_once(site.scheduler(), cron=YEARLY)
+    started_once(open_section.scheduler(), cron=YEARLY)
     assert stored(opened).rule.cron == YEARLY
 
 
@@ -88,8 +90,8 @@ def test_prefixes_make_tables_of_their_own() -> None:
     assert all(stem.isidentifier() and stem.isascii() and len(stem) <= 36 for stem in stems)
 
 
-def test_a_name_is_registered_and_bound_once(site: Site) -> None:
-    scheduler = site.scheduler()
+def test_a_name_is_registered_and_bound_once(open_section: Site) -> None:
+    scheduler = open_section.scheduler()
     scheduler.bind("task", print)
     scheduler.register("task", cron=YEARLY)
     with pytest.raises(ScheduleError, match=r"'task' is bound already, to <built-in function print>"):
@@ -103,8 +105,8 @@ def test_a_name_is_registered_and_bound_once(site: Site) -> None:
         scheduler.register("task", cron="@daily")
     scheduler.start()
     scheduler.stop()
-    assert stored(site.opened()).rule.cron == YEARLY
+    assert stored(open_section.opened()).rule.cron == YEARLY
     assert scheduler.unregister("task")
     scheduler.register("task", cron="@daily")
     with scheduler:
-        assert stored(site.opened()).rule.cron == "@daily"
+        assert stored(open_section.opened()).rule.cron == "@daily"

@@ -87,8 +87,8 @@ def test_with_retry_what_fails_is_run_again_after_retry_timeout_until_it_succeed
     assert [task.status for task in each_site.tasks()] == ["finished"] * len(keys)
 
 
-def test_without_retry_what_fails_is_not_run_again(site: Site, calls: queue.Queue[Any]) -> None:
-    scheduler = site.scheduler()
+def test_without_retry_what_fails_is_not_run_again(open_section: Site, calls: queue.Queue[Any]) -> None:
+    scheduler = open_section.scheduler()
 
     @scheduler.bind("fail")
     def fail(way: str) -> bool:
@@ -99,18 +99,18 @@ def test_without_retry_what_fails_is_not_run_again(site: Site, calls: queue.Queu
 
     with scheduler:
         for key in [scheduler.push("fail", data=way) for way in ("raise", "return False")]:
-            site.wait_until_over(key)
-    assert [task.status for task in site.tasks()] == ["failed", "failed"]
+            open_section.wait_until_over(key)
+    assert [task.status for task in open_section.tasks()] == ["failed", "failed"]
     assert calls.qsize() == 2
 
 
 @pytest.mark.parametrize("result", [None, True, 0, "", []])
-def test_returning_anything_but_false_is_success(site: Site, result: object) -> None:
-    scheduler = site.scheduler()
+def test_returning_anything_but_false_is_success(open_section: Site, result: object) -> None:
+    scheduler = open_section.scheduler()
     scheduler.bind("any", lambda data: result)
     with scheduler:
-        site.wait_until_over(scheduler.push("any", retry=True))
-    assert [task.status for task in site.tasks()] == ["finished"]
+        open_section.wait_until_over(scheduler.push("any", retry=True))
+    assert [task.status for task in open_section.tasks()] == ["finished"]
 
 
 def test_a_delayed_task_is_not_run_before_its_time(file_and_server: Site, calls: queue.Queue[Any]) -> None:
@@ -122,21 +122,23 @@ def test_a_delayed_task_is_not_run_before_its_time(file_and_server: Site, calls:
         assert calls.get(timeout=10) - pushed >= 0.7
 
 
-def test_an_instance_takes_only_what_it_has_bound(site: Site, calls: queue.Queue[Any]) -> None:
-    one, other = site.scheduler(), site.scheduler()
+def test_an_instance_takes_only_what_it_has_bound(open_section: Site, calls: queue.Queue[Any]) -> None:
+    one, other = open_section.scheduler(), open_section.scheduler()
     one.bind("mine", lambda data: calls.put("one"))
     other.bind("yours", lambda data: calls.put("other"))
     with one:
         one.push("yours")
         one.push("mine")
         assert calls.get(timeout=10) == "one"
-        assert {task.status for task in site.tasks() if task.type == "yours"} == {"waiting"}
+        assert {task.status for task in open_section.tasks() if task.type == "yours"} == {"waiting"}
         with other:
             assert calls.get(timeout=10) == "other"
 
 
-def test_a_task_that_is_made_here_wakes_a_resting_handler_of_this_process(site: Site, calls: queue.Queue[Any]) -> None:
-    scheduler = site.scheduler(poll_interval=60)
+def test_a_task_that_is_made_here_wakes_a_resting_handler_of_this_process(
+    open_section: Site, calls: queue.Queue[Any]
+) -> None:
+    scheduler = open_section.scheduler(poll_interval=60)
     scheduler.bind("task", calls.put)
     scheduler.register("task", cron=EVERY_SECOND, data="made of an occurrence")
     with scheduler:
@@ -145,11 +147,11 @@ def test_a_task_that_is_made_here_wakes_a_resting_handler_of_this_process(site: 
     scheduler.unregister("task")
     with scheduler:
         for _ in range(3):
-            site.wait_until_over(scheduler.push("task", data="pushed"))
+            open_section.wait_until_over(scheduler.push("task", data="pushed"))
 
 
-def test_prefixes_do_not_see_one_another(site: Site, calls: queue.Queue[Any]) -> None:
-    one, other = site.scheduler(prefix="one:"), site.scheduler(prefix="other:")
+def test_prefixes_do_not_see_one_another(open_section: Site, calls: queue.Queue[Any]) -> None:
+    one, other = open_section.scheduler(prefix="one:"), open_section.scheduler(prefix="other:")
     one.bind("task", lambda data: calls.put("one"))
     other.bind("task", lambda data: calls.put("other"))
     with one, other:
@@ -161,21 +163,21 @@ def test_prefixes_do_not_see_one_another(site: Site, calls: queue.Queue[Any]) ->
         assert calls.get(timeout=10) == "one"
 
 
-def test_handlers_run_as_many_at_a_time_as_concurrency_says(site: Site) -> None:
+def test_handlers_run_as_many_at_a_time_as_concurrency_says(open_section: Site) -> None:
     together = threading.Barrier(3)
-    scheduler = site.scheduler(concurrency=3)
+    scheduler = open_section.scheduler(concurrency=3)
     scheduler.bind("together", lambda data: together.wait(10))
     with scheduler:
         for _ in range(3):
             site_key = scheduler.push("together")
-        site.wait_until_over(site_key)
+        open_section.wait_until_over(site_key)
     assert not together.broken
 
 
 def test_nothing_is_bound_registered_or_started_while_it_runs_and_everything_after_a_stop(
-    site: Site, calls: queue.Queue[Any]
+    open_section: Site, calls: queue.Queue[Any]
 ) -> None:
-    scheduler = site.scheduler()
+    scheduler = open_section.scheduler()
     scheduler.bind("task", calls.put)
     with scheduler:
         for forbidden in (
@@ -192,15 +194,15 @@ def test_nothing_is_bound_registered_or_started_while_it_runs_and_everything_aft
         assert calls.get(timeout=10) == "other"
 
 
-def test_what_is_registered_must_be_bound(site: Site) -> None:
-    scheduler = site.scheduler()
+def test_what_is_registered_must_be_bound(open_section: Site) -> None:
+    scheduler = open_section.scheduler()
     scheduler.register("nobody's", cron=EVERY_SECOND)
     with pytest.raises(ScheduleError, match='not bound to a handler: "nobody\'s"; bind each before the start'):
         scheduler.start()
 
 
-def test_stop_waits_for_running_handlers_and_takes_nothing_new(site: Site, calls: queue.Queue[Any]) -> None:
-    scheduler = site.scheduler(concurrency=1)
+def test_stop_waits_for_running_handlers_and_takes_nothing_new(open_section: Site, calls: queue.Queue[Any]) -> None:
+    scheduler = open_section.scheduler(concurrency=1)
     go = threading.Event()
 
     @scheduler.bind("long")
@@ -215,15 +217,17 @@ def test_stop_waits_for_running_handlers_and_takes_nothing_new(site: Site, calls
     scheduler.push("long")
     assert not scheduler.stop(timeout=0.2)
     go.set()
-    site.wait_until_over(key)
-    assert sorted(task.status for task in site.tasks()) == ["finished", "waiting", "waiting"]
+    open_section.wait_until_over(key)
+    assert sorted(task.status for task in open_section.tasks()) == ["finished", "waiting", "waiting"]
     scheduler.start()
     assert scheduler.stop()
     assert scheduler.stop(), "stopping what is stopped does nothing"
 
 
-def test_a_handler_cannot_stop_the_scheduler_that_would_wait_for_it(site: Site, calls: queue.Queue[Any]) -> None:
-    scheduler = site.scheduler()
+def test_a_handler_cannot_stop_the_scheduler_that_would_wait_for_it(
+    open_section: Site, calls: queue.Queue[Any]
+) -> None:
+    scheduler = open_section.scheduler()
 
     @scheduler.bind("stop")
     def stop(data: Any) -> None:
@@ -248,16 +252,16 @@ def test_clear_removes_registrations_and_tasks(file_and_server: Site) -> None:
     assert not file_and_server.tasks()
 
 
-def test_tasks_that_are_over_do_not_pile_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_that_are_over_do_not_pile_up(open_section: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retire, "retained", lambda store, retention: retention)
-    scheduler = site.scheduler(retention_time=0.2)
+    scheduler = open_section.scheduler(retention_time=0.2)
     scheduler.bind("good", lambda data: None)
     scheduler.bind("bad", lambda data: False)
     with scheduler:
         for _ in range(3):
             scheduler.push("good")
             scheduler.push("bad")
-        site.wait_for(lambda: not site.tasks())
+        open_section.wait_for(lambda: not open_section.tasks())
 
 
 @pytest.mark.parametrize(
@@ -275,13 +279,13 @@ def test_tasks_that_are_over_do_not_pile_up(site: Site, monkeypatch: pytest.Monk
     ],
     ids=str,
 )
-def test_what_cannot_be_stored_is_refused_by_push(site: Site, wrong: dict[str, Any]) -> None:
+def test_what_cannot_be_stored_is_refused_by_push(open_section: Site, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="data|delay|retry|key|name"):
-        site.scheduler().push(**{"name": "task", **wrong})
+        open_section.scheduler().push(**{"name": "task", **wrong})
 
 
-def test_what_makes_no_sense_is_refused_when_it_is_said(site: Site) -> None:
-    scheduler = site.scheduler()
+def test_what_makes_no_sense_is_refused_when_it_is_said(open_section: Site) -> None:
+    scheduler = open_section.scheduler()
     with pytest.raises(ConfigError, match="61"):
         scheduler.register("task", cron="61 * * * *")
     with pytest.raises(ConfigError, match="Nowhere"):
@@ -292,9 +296,9 @@ def test_what_makes_no_sense_is_refused_when_it_is_said(site: Site) -> None:
         scheduler.bind("task", "no function")  # type: ignore[type-var]
     for wrong in ({"concurrency": 0}, {"poll_interval": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            create_scheduler(site.url, **wrong)  # type: ignore[arg-type]
+            create_scheduler(open_section.url, **wrong)  # type: ignore[arg-type]
     for url in ("nothing", "gopher://localhost/1"):
         with pytest.raises(ConfigError):
             create_scheduler(url)
     with pytest.raises(ConfigError, match="prefix"):
-        create_scheduler(site.url, prefix="")
+        create_scheduler(open_section.url, prefix="")

@@ -29,10 +29,10 @@ def own_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith(names)]
 
 
-def test_a_store_that_does_not_answer_holds_no_stop_up(lab: Lab, site: Site) -> None:
+def test_a_store_that_does_not_answer_holds_no_stop_up(lab: Lab, open_section: Site) -> None:
     with lab.private(Redis) as server:
         assert isinstance(server, Redis)
-        scheduler = site.scheduler(url=server.url(server.create_database()), poll_interval=30)
+        scheduler = open_section.scheduler(url=server.url(server.create_database()), poll_interval=30)
         done = threading.Event()
         scheduler.bind("task", lambda data: done.set())
         scheduler.start()
@@ -43,11 +43,11 @@ def test_a_store_that_does_not_answer_holds_no_stop_up(lab: Lab, site: Site) -> 
             begun = monotonic()
             scheduler.stop(timeout=0.5)
             assert monotonic() - begun < 5, "telling the store that this instance leaves takes four times as long"
-        site.wait_for(lambda: not own_threads())
+        open_section.wait_for(lambda: not own_threads())
 
 
-def test_a_second_stop_waits_for_what_the_first_has_left_running(site: Site) -> None:
-    scheduler = site.scheduler()
+def test_a_second_stop_waits_for_what_the_first_has_left_running(open_section: Site) -> None:
+    scheduler = open_section.scheduler()
     begun, release, done = threading.Event(), threading.Event(), threading.Event()
 
     @scheduler.bind("slow")
@@ -64,22 +64,22 @@ def test_a_second_stop_waits_for_what_the_first_has_left_running(site: Site) -> 
     threading.Timer(0.1, release.set).start()
     assert scheduler.stop()
     assert done.is_set()
-    site.wait_for(lambda: not own_threads())
+    open_section.wait_for(lambda: not own_threads())
 
 
 def test_a_store_that_is_emptied_meanwhile_gets_the_registrations_back(file_and_server: Site) -> None:
-    site = file_and_server
-    scheduler = site.scheduler()
+    open_section = file_and_server
+    scheduler = open_section.scheduler()
     fired: list[object] = []
     scheduler.bind("tick", fired.append)
     scheduler.register("tick", cron="* * * * * *", data="again")
     with scheduler:
-        site.wait_for(lambda: fired)
-        empty(site.url)
+        open_section.wait_for(lambda: fired)
+        empty(open_section.url)
         before = len(fired)
-        site.wait_for(lambda: len(fired) > before + 2)
+        open_section.wait_for(lambda: len(fired) > before + 2)
         scheduler.push("tick", data="pushed")
-        site.wait_for(lambda: "pushed" in fired)
+        open_section.wait_for(lambda: "pushed" in fired)
 
 
 def empty(url: str) -> None:

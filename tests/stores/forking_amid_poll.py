@@ -28,7 +28,7 @@ def main(kind: str, type_: str, url: str, table: str, temperature: str) -> None:
     config = {"type": type_, "url": url, "table": table}
     is_queue = kind == "queue"
     collection: Any = psched.open_queue({"queue": config}) if is_queue else psched.open({"schedules": config})
-    collection.source.tidy = lambda idle=False: None  # the thread is to be amid acquiring, not before it
+    collection.source.maintain = lambda idle=False: None  # the thread is to be amid acquiring, not before it
     if temperature == "warm":
         collection.store.now()
     print("ready", flush=True)

@@ -37,29 +37,29 @@ class Watch:
 
     def after(self, cursor: Any) -> None:
         if self.bench.database == "mysql":
-            probe = cursor.connection.cursor()
-            read = handler_reads(probe)
-            own_cost = handler_reads(probe) - read
+            dry_run = cursor.connection.cursor()
+            read = handler_reads(dry_run)
+            own_cost = handler_reads(dry_run) - read
             self.reads.append(read - self._before - own_cost)
 
     def _before_sqlite(self, cursor: Any, statement: str, parameters: Any) -> None:
-        probe = cursor.connection.cursor()
-        for *_, detail in probe.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall():
+        dry_run = cursor.connection.cursor()
+        for *_, detail in dry_run.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall():
             self.plans.append(detail)
 
     def _before_mysql(self, cursor: Any, statement: str, parameters: Any) -> None:
-        probe = cursor.connection.cursor()
-        probe.execute(f"EXPLAIN FORMAT=TRADITIONAL {statement}", parameters)
-        names = [column[0] for column in probe.description]
-        for row in probe.fetchall():
+        dry_run = cursor.connection.cursor()
+        dry_run.execute(f"EXPLAIN FORMAT=TRADITIONAL {statement}", parameters)
+        names = [column[0] for column in dry_run.description]
+        for row in dry_run.fetchall():
             step = dict(zip(names, row, strict=True))
             self.plans.append(f"{step['table']} type={step['type']} key={step['key']} {step['Extra']}")
-        self._before = handler_reads(probe)
+        self._before = handler_reads(dry_run)
 
     def _before_postgresql(self, cursor: Any, statement: str, parameters: Any) -> None:
-        with undone(cursor) as probe:
-            probe.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters)
-            answer = probe.fetchone()[0]
+        with undone(cursor) as dry_run:
+            dry_run.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters)
+            answer = dry_run.fetchone()[0]
             plan = answer if isinstance(answer, list) else json.loads(answer)
             nodes = list(walk(plan[0]["Plan"]))
             self.plans += [f"{node['Node Type']} {node.get('Index Name', '')}" for node in nodes]
@@ -68,8 +68,8 @@ class Watch:
     def _look_at_locks(self, cursor: Any, statement: str, parameters: Any) -> None:
         """Run the statement, see from outside which rows nobody else may lock now, and undo it."""
         quoted = self.bench.quoted_key
-        with undone(cursor) as probe:
-            probe.execute(statement, parameters)
+        with undone(cursor) as dry_run:
+            dry_run.execute(statement, parameters)
             with self.bench.connect() as outside:
                 every = set(outside.scalars(sa.text(f"SELECT {quoted} FROM {self.bench.table}")))
                 free = set(outside.scalars(sa.text(f"SELECT {quoted} FROM {self.bench.table} FOR UPDATE SKIP LOCKED")))
@@ -128,14 +128,14 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def undone(cursor: Any) -> Iterator[Any]:
     """Yield a cursor of the same session whose writes are rolled back."""
     connection = cursor.connection
-    probe = connection.cursor()
+    dry_run = connection.cursor()
     inside = in_transaction(connection)
-    probe.execute("SAVEPOINT probe" if inside else "BEGIN")
+    dry_run.execute("SAVEPOINT probe" if inside else "BEGIN")
     try:
-        yield probe
+        yield dry_run
     finally:
-        probe.execute("ROLLBACK TO SAVEPOINT probe" if inside else "ROLLBACK")
-        probe.close()
+        dry_run.execute("ROLLBACK TO SAVEPOINT probe" if inside else "ROLLBACK")
+        dry_run.close()
 
 
 def in_transaction(connection: Any) -> bool:
@@ -151,10 +151,10 @@ def _reads_a_table(node: dict[str, Any]) -> bool:
     return "Scan" in node["Node Type"] and ("Relation Name" in node or "Index Name" in node)
 
 
-def handler_reads(probe: Any) -> int:
+def handler_reads(dry_run: Any) -> int:
     """How many rows the storage engine has handed to this session (MariaDB)."""
-    probe.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
-    return sum(int(value) for _, value in probe.fetchall())
+    dry_run.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
+    return sum(int(value) for _, value in dry_run.fetchall())
 
 
 def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -30,7 +30,7 @@ def test_the_clock_of_a_node_decides_nothing(
     """SQLite's clock is the host's: there the same judge must find fault, or it would find none anywhere."""
     add_rows(bench, store)
     before = store.now()
-    seen = probe(bench, wall_clock, offset)
+    seen = dry_run(bench, wall_clock, offset)
     assert abs(seen["node"] - time.time() - offset) < NEAR, "the shim did not shift the clock"
     faults = judge(bench, seen, before)
     assert bool(faults) is (bench.database == "sqlite"), faults
@@ -44,7 +44,7 @@ def add_rows(bench: Bench, store: ScheduleStore) -> None:
     bench.add(store, "soon", due=now + 300, next_time=LONG_AGO)
 
 
-def probe(bench: Bench, clock: WallClock, offset: float) -> dict[str, Any]:
+def dry_run(bench: Bench, clock: WallClock, offset: float) -> dict[str, Any]:
     """Run the probe in a process whose clock is `offset` seconds off, and return what it saw."""
     clock.set(offset)
     done = subprocess.run(

@@ -69,8 +69,8 @@ def ways_to_connect(stores: Stores) -> list[Callable[[], object]]:
     assert schedules is not None
     assert queue is not None
     calls = [schedules.create_tables, schedules.check_tables, lambda: list(schedules.list()), schedules.now, queue.now]
-    bell = queue.open_bell()
-    return calls if bell is None else [*calls, lambda: bell.arm(1)]
+    wakeup = queue.open_wakeup()
+    return calls if wakeup is None else [*calls, lambda: wakeup.arm(1)]
 
 
 @pytest.mark.parametrize("type_", STORES)

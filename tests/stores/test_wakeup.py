@@ -35,44 +35,44 @@ def store(bench: QueueBench) -> TaskStore:
 
 
 @pytest.fixture
-def bell(store: TaskStore) -> Iterator[Wakeup]:
+def wakeup(store: TaskStore) -> Iterator[Wakeup]:
     """A bell of the queue, armed and proven."""
-    with closing(open_bell(store)) as bell:
-        bell.arm(60)
-        eventually(lambda: not bell.rang() and bell.proven)
-        yield bell
+    with closing(open_wakeup(store)) as wakeup:
+        wakeup.arm(60)
+        eventually(lambda: not wakeup.rang() and wakeup.proven)
+        yield wakeup
 
 
-def open_bell(store: LeaseStore) -> Wakeup:
-    bell = store.open_bell()
-    assert bell is not None
-    return bell
+def open_wakeup(store: LeaseStore) -> Wakeup:
+    wakeup = store.open_wakeup()
+    assert wakeup is not None
+    return wakeup
 
 
-def rings(bell: Wakeup) -> bool:
+def rings(wakeup: Wakeup) -> bool:
     """Whether it rings within a moment."""
     end = time.monotonic() + SILENCE
     while time.monotonic() < end:
-        if bell.rang():
+        if wakeup.rang():
             return True
         time.sleep(0.005)
     return False
 
 
-def test_a_task_that_is_submitted_rings(store: TaskStore, bell: Wakeup) -> None:
+def test_a_task_that_is_submitted_rings(store: TaskStore, wakeup: Wakeup) -> None:
     store.submit([NewTask("key", "t")])
-    assert eventually(bell.rang)
-    assert not bell.rang()
+    assert eventually(wakeup.rang)
+    assert not wakeup.rang()
 
 
-def test_it_rings_for_the_types_that_are_accepted_only(bench: QueueBench, store: TaskStore, bell: Wakeup) -> None:
-    choosy = store.open_bell(lambda type_: type_ == "a=b")
+def test_it_rings_for_the_types_that_are_accepted_only(bench: QueueBench, store: TaskStore, wakeup: Wakeup) -> None:
+    choosy = store.open_wakeup(lambda type_: type_ == "a=b")
     assert choosy is not None
     with closing(choosy):
         choosy.arm(60)
         eventually(lambda: not choosy.rang() and choosy.proven)
         bench.submit(store, ["foreign", "more"], type="b")
-        assert eventually(bell.rang)
+        assert eventually(wakeup.rang)
         assert not rings(choosy)
         store.submit([NewTask("wanted", "a=b"), NewTask("other", "b")])
         assert eventually(choosy.rang)
@@ -82,15 +82,15 @@ def test_it_rings_for_the_types_that_are_accepted_only(bench: QueueBench, store:
         assert eventually(choosy.rang)
 
 
-def test_what_is_due_within_seconds_rings_and_what_is_due_later_does_not(store: TaskStore, bell: Wakeup) -> None:
+def test_what_is_due_within_seconds_rings_and_what_is_due_later_does_not(store: TaskStore, wakeup: Wakeup) -> None:
     store.submit([NewTask("later", "t", run_at=FAR_OFF)])
-    assert not rings(bell)
+    assert not rings(wakeup)
     store.submit([NewTask("soon", "t", run_at=store.now() + 5)])
-    assert eventually(bell.rang)
+    assert eventually(wakeup.rang)
 
 
 def test_a_caller_rings_when_he_commits_and_not_when_he_rolls_back(
-    bench: QueueBench, store: TaskStore, bell: Wakeup
+    bench: QueueBench, store: TaskStore, wakeup: Wakeup
 ) -> None:
     engine = sa.create_engine(bench.plain_url)
     try:
@@ -98,60 +98,60 @@ def test_a_caller_rings_when_he_commits_and_not_when_he_rolls_back(
             store.submit([NewTask("undone", "t")], connection)
             connection.rollback()
             store.submit([NewTask("done", "t")], connection)
-            assert not rings(bell)
+            assert not rings(wakeup)
             connection.commit()
-            assert eventually(bell.rang)
+            assert eventually(wakeup.rang)
     finally:
         engine.dispose()
 
 
-def test_what_is_given_back_or_tried_again_soon_rings(bench: QueueBench, store: TaskStore, bell: Wakeup) -> None:
+def test_what_is_given_back_or_tried_again_soon_rings(bench: QueueBench, store: TaskStore, wakeup: Wakeup) -> None:
     bench.submit(store, ["key"])
-    eventually(bell.rang)
+    eventually(wakeup.rang)
     store.release(bench.claim(store, "key").lease, soon())
-    assert eventually(bell.rang)
+    assert eventually(wakeup.rang)
     store.retry(bench.claim(store, "key").lease, 0, None, soon())
-    assert eventually(bell.rang)
+    assert eventually(wakeup.rang)
     claim = bench.claim(store, "key")
     store.give_back(claim.row.node or "", [], 10)
-    assert eventually(bell.rang)
+    assert eventually(wakeup.rang)
     store.retire(bench.claim(store, "key"), "failed", None, None, soon())
-    assert not rings(bell)
+    assert not rings(wakeup)
     store.retry_failed("key")
-    assert eventually(bell.rang)
+    assert eventually(wakeup.rang)
 
 
-def test_taking_renewing_and_finishing_call_nobody(bench: QueueBench, store: TaskStore, bell: Wakeup) -> None:
+def test_taking_renewing_and_finishing_call_nobody(bench: QueueBench, store: TaskStore, wakeup: Wakeup) -> None:
     bench.submit(store, ["key", "other"])
-    eventually(bell.rang)
+    eventually(wakeup.rang)
     done, late = store.acquire(2, 1)
     store.extend([done.lease, late.lease], 1)
     store.retire(done, "finished", None, 10, soon())
     store.retry(late.lease, 1000, None, soon())
-    assert not rings(bell)
+    assert not rings(wakeup)
 
 
-def test_rows_that_others_write_ring_too(bench: QueueBench, store: TaskStore, bell: Wakeup) -> None:
+def test_rows_that_others_write_ring_too(bench: QueueBench, store: TaskStore, wakeup: Wakeup) -> None:
     bench.submit(store, ["key"], run_at=FAR_OFF)
     bench.make_due("key")
-    assert eventually(bell.rang)
+    assert eventually(wakeup.rang)
 
 
-def test_who_is_busy_is_not_called_and_hears_again_afterwards(store: TaskStore, bell: Wakeup) -> None:
-    bell.disarm()
+def test_who_is_busy_is_not_called_and_hears_again_afterwards(store: TaskStore, wakeup: Wakeup) -> None:
+    wakeup.disarm()
     store.submit([NewTask("unheard", "t")])
-    bell.arm(60)
-    assert not rings(bell)
+    wakeup.arm(60)
+    assert not rings(wakeup)
     store.submit([NewTask("heard", "t")])
-    assert eventually(bell.rang)
-    assert bell.proven
+    assert eventually(wakeup.rang)
+    assert wakeup.proven
 
 
-def test_all_who_listen_are_called(store: TaskStore, bell: Wakeup) -> None:
-    with closing(open_bell(store)) as other:
+def test_all_who_listen_are_called(store: TaskStore, wakeup: Wakeup) -> None:
+    with closing(open_wakeup(store)) as other:
         other.arm(60)
         store.submit([NewTask("key", "t")])
-        assert eventually(bell.rang)
+        assert eventually(wakeup.rang)
         assert eventually(other.rang)
 
 
@@ -160,16 +160,16 @@ def test_a_schedule_rings_when_it_is_added_and_when_it_moves_on(places: Places, 
     store = bench.open()
     try:
         store.create_tables()
-        with closing(open_bell(store)) as bell:
-            bell.arm(60)
+        with closing(open_wakeup(store)) as wakeup:
+            wakeup.arm(60)
             store.add("later", "t", HOURLY, FAR_OFF, FAR_OFF, {})
-            assert not rings(bell)
+            assert not rings(wakeup)
             bench.add(store, "key")
-            assert eventually(bell.rang)
+            assert eventually(wakeup.rang)
             store.advance(bench.take(store, "key"), LONG_AGO + 1, LONG_AGO + 1, soon())
-            assert eventually(bell.rang)
+            assert eventually(wakeup.rang)
             store.advance(bench.take(store, "key"), FAR_OFF, FAR_OFF, soon())
-            assert not rings(bell)
+            assert not rings(wakeup)
     finally:
         bench.close()
 
@@ -178,25 +178,25 @@ def test_a_table_without_triggers_is_told_and_its_bell_not_trusted(bench: QueueB
     assert not [finding for finding in store.diagnose() if not finding.ok]
     bench.execute("DROP TRIGGER psched_ring ON {table}")
     assert ["psched init" in finding.message for finding in store.diagnose() if not finding.ok] == [True]
-    with closing(open_bell(store)) as bell:
-        bell.arm(60)
-        assert not rings(bell)
-        assert not bell.proven
+    with closing(open_wakeup(store)) as wakeup:
+        wakeup.arm(60)
+        assert not rings(wakeup)
+        assert not wakeup.proven
 
 
-def test_a_lost_connection_is_an_error_and_is_made_anew(bench: QueueBench, store: TaskStore, bell: Wakeup) -> None:
+def test_a_lost_connection_is_an_error_and_is_made_anew(bench: QueueBench, store: TaskStore, wakeup: Wakeup) -> None:
     listening = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%{table}\"'"
     assert bench.execute(listening) == 1
     with pytest.raises(OperationalError):
-        eventually(bell.rang)
-    bell.arm(60)
-    eventually(lambda: not bell.rang() and bell.proven)
+        eventually(wakeup.rang)
+    wakeup.arm(60)
+    eventually(lambda: not wakeup.rang() and wakeup.proven)
     store.submit([NewTask("key", "t")])
-    assert eventually(bell.rang)
+    assert eventually(wakeup.rang)
 
 
 def test_other_databases_call_nobody(places: Places, tmp_path: Path) -> None:
     for type_, database in [("rdb", "sqlite"), ("rdb", "mariadb"), ("rdb_compat", "postgresql")]:
         bench = places.bench(type_, database, tmp_path)
-        assert bench.open().open_bell() is None
+        assert bench.open().open_wakeup() is None
         bench.close()

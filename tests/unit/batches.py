@@ -64,16 +64,18 @@ class Child:
         self.ending = Counting(store)
         self.app = App()
         self.source = Source(store, self.ending, LeaseTimes(ALIVE, 300, SHORT), self.clock)
-        self.lane = SectionPoller(
+        self.poller = SectionPoller(
             "queue", self.source, Application((self.app,)), FixedBatchSize(10), PollTimer(1.0), None, 3.0
         )
-        self.lane.finished._clock = self.clock
+        self.poller.finished._clock = self.clock
         self.stopping = StopEvent()
-        self.board = RunningTable(1)
+        self.running_table = RunningTable(1)
         runs = ActiveRuns(1)
-        self.runner = Runner(0, [self.lane], runs, self.board, self.stopping, lambda: None, lambda: None, self.clock)
-        self.keeper = RunningLeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
-        self.steward = PrefetchedLeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
+        self.runner = Runner(
+            0, [self.poller], runs, self.running_table, self.stopping, lambda: None, lambda: None, self.clock
+        )
+        self.lease_renewer = RunningLeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
+        self.prefetched_renewer = PrefetchedLeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
 
     def clock(self) -> float:
         return self.time
@@ -81,9 +83,9 @@ class Child:
     def serve(self, *keys: str, known: bool = True) -> None:
         """Submit tasks of the type before the dot, and run what is due; `known`: such were run before."""
         for key in keys if known else ():
-            self.lane.prefetch.note(key.partition(".")[0], 0.0)
+            self.poller.prefetch.note(key.partition(".")[0], 0.0)
         self.store.submit([NewTask(key, key.partition(".")[0], run_at=n) for n, key in enumerate(keys, 1)])
-        self.runner._serve(self.lane)
+        self.runner._serve(self.poller)
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class Ledger:
         """Enter ("retried", wait, the first line of error)."""
         return self._enter("retried", wait, None if error is None else error.partition("\n")[0])
 
-    def put_off(self, claim: Claim, error: str, until: float) -> str:
+    def defer(self, claim: Claim, error: str, until: float) -> str:
         """Enter ("put off", error)."""
         self._enter("put off", error)
         return "retried"

@@ -21,7 +21,7 @@ def child() -> Iterator[Child]:
 def renew_what_waits(child: Child) -> None:
     """Let the renewal of what waits come, as in a moment it does."""
     child.time += 2.1
-    child.steward._renewal.renew()
+    child.prefetched_renewer._renewal.renew()
 
 
 def test_a_task_does_not_begin_once_a_renewal_tells_that_it_is_to_be_cancelled(child: Child) -> None:
@@ -57,7 +57,7 @@ def test_the_last_attempt_is_recorded_as_begun_before_its_handler_is_called(chil
     seen = []
     child.app.task("once", max_attempts=1 if by_type else None)(lambda task: seen.append(taken_ahead(child, task.key)))
     child.store.submit([NewTask(f"once.{n}", "once", max_attempts=None if by_type else 1) for n in range(2)])
-    child.runner._serve(child.lane)
+    child.runner._serve(child.poller)
     assert seen == [0, 0]
 
 

@@ -69,18 +69,18 @@ class Child:
         self.clock = Hands()
         self.source = Source(store, Advance(store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), self.clock)
         self.runs = ActiveRuns(1)
-        self.lane = SectionPoller(
+        self.poller = SectionPoller(
             "schedules", self.source, Application(()), FixedBatchSize(3), PollTimer(1.0), task_timeout, MARGIN
         )
-        self.warden = RunWatchdog(self.runs, KILL_INTERVAL, self._leave, self.clock)
-        self.runner = Runner(0, [self.lane], self.runs, RunningTable(1), StopEvent(), lambda: None, lambda: None)
-        self.keeper = RunningLeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
-        self.steward = PrefetchedLeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
+        self.watchdog = RunWatchdog(self.runs, KILL_INTERVAL, self._leave, self.clock)
+        self.runner = Runner(0, [self.poller], self.runs, RunningTable(1), StopEvent(), lambda: None, lambda: None)
+        self.lease_renewer = RunningLeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
+        self.prefetched_renewer = PrefetchedLeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
 
     def begin(self) -> ActiveRun:
         """Take one task and let its handler be at work."""
         (task,) = self.source.poll_multi(1)
-        run = ActiveRun(task, self.lane, Handler(task), started=self.clock())
+        run = ActiveRun(task, self.poller, Handler(task), started=self.clock())
         self.runs.begin(0, run)
         return run
 
@@ -124,8 +124,8 @@ def test_a_run_whose_lease_is_renewed_is_left_alone(child: Child) -> None:
     run = child.begin()
     for _ in range(20):
         child.clock.time += ALIVE / 3
-        assert child.keeper.tick()
-        assert child.warden.tick()
+        assert child.lease_renewer.tick()
+        assert child.watchdog.tick()
     assert run.told is None
 
 
@@ -134,40 +134,40 @@ def test_what_cannot_be_renewed_is_tried_again_soon_whatever_else_is_renewed_unt
     child: Child, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ended: bool
 ) -> None:
     away = Source(child.store, Advance(child.store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), child.clock)
-    keeper = RunningLeaseRenewer([away, child.source], [child.runner], interval=2.0, clock=child.clock)
+    lease_renewer = RunningLeaseRenewer([away, child.source], [child.runner], interval=2.0, clock=child.clock)
     tasks = [*away.poll_multi(1), *child.source.poll_multi(1)]
     assert all(task.begin() for task in tasks)
     with monkeypatch.context() as fault, caplog.at_level("WARNING"):
         fault.setattr(away, "extend", refuse)
         for _ in range(5):
             child.clock.time += ALIVE / 10
-            assert keeper.tick()
-            assert keeper.ticker.interval == 0.25
+            assert lease_renewer.tick()
+            assert lease_renewer.ticker.interval == 0.25
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["leases cannot be renewed"]
     if ended:
         tasks[0].forget()
-    assert keeper.tick()
-    assert keeper.ticker.interval == 1.0
+    assert lease_renewer.tick()
+    assert lease_renewer.ticker.interval == 1.0
 
 
 def test_a_run_whose_lease_cannot_be_renewed_is_told_before_it_ends_and_ended_before_it_ends(child: Child) -> None:
     run = child.begin()
     child.clock.time = run.task.deadline - MARGIN - 0.1
-    child.warden.tick()
+    child.watchdog.tick()
     assert run.told is None
     child.clock.time = run.task.deadline - MARGIN
-    child.warden.tick()
+    child.watchdog.tick()
     assert isinstance(reason_of(run), PreemptedError)
     child.clock.time = run.task.deadline - 0.6
     with pytest.raises(Left, match="schedules:a"):
-        child.warden.tick()
+        child.watchdog.tick()
 
 
 def test_a_lost_lease_is_told_to_its_handler_at_the_next_renewal(child: Child) -> None:
     run = child.begin()
     child.steal(run.task.key)
     child.clock.time += 2
-    child.keeper.tick()
+    child.lease_renewer.tick()
     assert isinstance(reason_of(run), PreemptedError)
 
 
@@ -175,32 +175,32 @@ def test_a_run_longer_than_task_timeout_is_told_and_then_ended(store: ScheduleSt
     child = Child(store, task_timeout=7)
     run = child.begin()
     child.clock.time += 6.9
-    child.warden.tick()
+    child.watchdog.tick()
     assert run.told is None
     child.clock.time += 0.1
-    child.warden.tick()
+    child.watchdog.tick()
     assert isinstance(reason_of(run), TimeoutError)
     child.clock.time += KILL_INTERVAL
     with pytest.raises(Left):
-        child.warden.tick()
+        child.watchdog.tick()
 
 
 def test_an_immediate_stop_tells_every_run_and_ends_the_process_after_its_grace(child: Child) -> None:
     run = child.begin()
-    child.warden.stop(grace=0.4)
-    child.warden.tick()
+    child.watchdog.stop(grace=0.4)
+    child.watchdog.tick()
     assert isinstance(reason_of(run), ImmediateProcessStopError)
     child.clock.time += 0.4
     with pytest.raises(Left, match="immediate stop"):
-        child.warden.tick()
+        child.watchdog.tick()
 
 
 def test_a_later_stop_can_only_hasten_the_end(child: Child) -> None:
-    child.warden.stop(grace=0.4)
-    child.warden.stop()
+    child.watchdog.stop(grace=0.4)
+    child.watchdog.stop()
     child.clock.time += 0.4
     with pytest.raises(Left):
-        child.warden.tick()
+        child.watchdog.tick()
 
 
 def test_what_stopped_at_once_is_released_and_what_took_too_long_is_retried(child: Child) -> None:
@@ -223,8 +223,8 @@ def test_a_task_taken_ahead_has_a_short_lease_until_it_begins(child: Child) -> N
     assert {first.deadline, second.deadline} == {child.clock.time + SHORT}
     assert first.begin()
     child.clock.time += 2
-    child.keeper.tick()
-    child.steward.tick()
+    child.lease_renewer.tick()
+    child.prefetched_renewer.tick()
     assert first.deadline == child.clock.time + ALIVE
     assert second.deadline == child.clock.time + SHORT
 
@@ -233,7 +233,7 @@ def test_a_lease_is_not_written_again_before_it_is_due(child: Child) -> None:
     run = child.begin()
     child.clock.time += 1.9
     before = run.task.lease
-    child.keeper.tick()
+    child.lease_renewer.tick()
     assert run.task.lease is before
 
 
@@ -247,7 +247,7 @@ def test_a_task_whose_lease_is_found_lost_does_not_begin(child: Child) -> None:
     first, second = child.source.poll_multi(2, ahead=True)
     child.steal(first.key)
     child.clock.time += 2
-    child.steward.tick()
+    child.prefetched_renewer.tick()
     assert not first.begin()
     assert second.begin()
 
@@ -257,7 +257,7 @@ def test_a_task_that_is_being_settled_is_not_renewed_meanwhile(child: Child) -> 
     child.clock.time += 5
     before = run.task.lease
     with run.task.lock:
-        other = threading.Thread(target=child.keeper.tick)
+        other = threading.Thread(target=child.lease_renewer.tick)
         other.start()
         other.join(10)
     assert run.task.lease is before
@@ -267,8 +267,8 @@ def test_at_a_stop_what_has_not_begun_is_given_back_and_what_runs_is_kept(child:
     running, *waiting = child.source.poll_multi(3, ahead=True)
     assert running.begin()
     child.runner.queue([running, *waiting])
-    child.steward.stop()
-    assert child.steward.tick()
+    child.prefetched_renewer.stop()
+    assert child.prefetched_renewer.tick()
     assert [task.outcome for task in waiting] == ["released", "released"]
     assert not running.settled
     assert [row.key for row in child.store.list() if row.status == "waiting"] == ["b", "c"]
@@ -278,11 +278,11 @@ def test_what_waits_behind_a_long_run_is_given_back(child: Child) -> None:
     running, *waiting = child.source.poll_multi(3, ahead=True)
     assert running.begin()
     child.runner.queue([running, *waiting])
-    child.runs.begin(0, ActiveRun(running, child.lane, Handler(running)))
-    child.steward.tick()
+    child.runs.begin(0, ActiveRun(running, child.poller, Handler(running)))
+    child.prefetched_renewer.tick()
     assert not any(task.settled for task in waiting)
-    child.runs.begin(0, ActiveRun(running, child.lane, Handler(running), started=-10_000.0))
-    child.steward.tick()
+    child.runs.begin(0, ActiveRun(running, child.poller, Handler(running), started=-10_000.0))
+    child.prefetched_renewer.tick()
     assert [task.outcome for task in waiting] == ["released", "released"]
 
 
@@ -291,6 +291,6 @@ def test_nothing_delays_the_renewal_of_what_runs(child: Child) -> None:
     assert running.begin()
     child.clock.time += 2
     with waiting[0].lock, waiting[1].lock:  # somebody is at their rows
-        child.keeper.tick()
+        child.lease_renewer.tick()
     assert running.deadline == child.clock.time + ALIVE
     assert {task.deadline for task in waiting} == {child.clock.time - 2 + SHORT}

@@ -30,7 +30,7 @@ class Siblings:
     def __init__(self, watch: PollElection) -> None:
         self.watch = watch
         self.clock = Hands()
-        self.seats = [self.sit(slot) for slot in (1, 2, 3, 4)]
+        self.members = [self.sit(slot) for slot in (1, 2, 3, 4)]
 
     def sit(self, slot: int) -> ElectionMember:
         """Return the seat of a newborn child."""
@@ -38,7 +38,7 @@ class Siblings:
 
     def rest(self, *slots: int) -> list[float | None]:
         """Let these stand by, if there is somebody to rely on."""
-        return [self.seats[slot - 1].stand_by() for slot in slots]
+        return [self.members[slot - 1].stand_by() for slot in slots]
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def siblings() -> Iterator[Siblings]:
 
 
 def test_while_one_keeps_watch_the_others_rest(siblings: Siblings) -> None:
-    first, *_ = siblings.seats
+    first, *_ = siblings.members
     assert siblings.rest(1, 2, 3, 4) == [None] * 4
     for _ in range(10):
         first.keep()
@@ -62,25 +62,25 @@ def test_while_one_keeps_watch_the_others_rest(siblings: Siblings) -> None:
 
 
 def test_a_keeper_that_is_silent_is_replaced_within_two_intervals_by_one_of_them(siblings: Siblings) -> None:
-    siblings.seats[0].keep()
+    siblings.members[0].keep()
     rests = [rest for rest in siblings.rest(2, 3, 4) if rest is not None]
     assert len(set(rests)) == 3
     assert 1.5 * INTERVAL < rests[0] <= 2 * INTERVAL
     assert min(rests[1:]) > 5 * INTERVAL
     siblings.clock.time += rests[0]
     assert siblings.rest(2) == [None]
-    siblings.seats[1].keep()
+    siblings.members[1].keep()
     assert all(siblings.rest(3, 4))
 
 
 def test_where_the_guard_is_not_there_any_more_the_next_who_wakes_becomes_it(siblings: Siblings) -> None:
-    first, *_ = siblings.seats
+    first, *_ = siblings.members
     first.keep()
     siblings.rest(2)
     (rest,) = siblings.rest(3)
     assert rest is not None
     assert rest <= 10 * INTERVAL
-    siblings.seats[1].leave()
+    siblings.members[1].leave()
     siblings.clock.time += rest
     first.keep()
     (rest,) = siblings.rest(3)
@@ -89,18 +89,18 @@ def test_where_the_guard_is_not_there_any_more_the_next_who_wakes_becomes_it(sib
 
 
 def test_what_a_dead_keeper_has_kept_is_left_to_one_who_is_called_at_once(siblings: Siblings) -> None:
-    siblings.seats[0].keep()
+    siblings.members[0].keep()
     siblings.rest(2, 3)
-    siblings.watch.vacate(1)
-    assert [seat.heard() for seat in siblings.seats[1:]] == [WakeReason(work=False), None, None]
+    siblings.watch.remove(1)
+    assert [member.heard() for member in siblings.members[1:]] == [WakeReason(work=False), None, None]
     assert siblings.rest(2) == [None]
-    siblings.watch.vacate(3)
-    siblings.watch.vacate(4)
-    assert [seat.heard() for seat in siblings.seats] == [None] * 4
+    siblings.watch.remove(3)
+    siblings.watch.remove(4)
+    assert [member.heard() for member in siblings.members] == [None] * 4
 
 
 def test_a_call_that_was_heard_and_not_answered_is_passed_on(siblings: Siblings) -> None:
-    first, second, *_ = siblings.seats
+    first, second, *_ = siblings.members
     for answer in (second.keep, second.answer, second.stand_by, lambda: None):
         first.keep()
         siblings.rest(2, 3)
@@ -111,119 +111,119 @@ def test_a_call_that_was_heard_and_not_answered_is_passed_on(siblings: Siblings)
         answer()
         if answer != second.keep:
             second.leave()
-            assert siblings.seats[2].heard() == (
+            assert siblings.members[2].heard() == (
                 None if answer in (second.answer, second.stand_by) else WakeReason(work=False)
             )
 
 
 def test_of_two_who_keep_watch_one_steps_down(siblings: Siblings) -> None:
-    for seat in siblings.seats[1:3]:
-        seat.keep()
+    for member in siblings.members[1:3]:
+        member.keep()
     assert siblings.rest(2) == [None]
     assert siblings.rest(3) != [None]
-    assert siblings.seats[2].pause() == float("inf")
+    assert siblings.members[2].pause() == float("inf")
 
 
 def test_a_keeper_that_has_something_to_run_calls_one_to_the_watch(siblings: Siblings) -> None:
-    siblings.seats[0].keep()
+    siblings.members[0].keep()
     siblings.rest(2, 3, 4)
-    siblings.seats[0].leave()
-    assert [seat.heard() for seat in siblings.seats] == [None, WakeReason(work=False), None, None]
+    siblings.members[0].leave()
+    assert [member.heard() for member in siblings.members] == [None, WakeReason(work=False), None, None]
     assert siblings.rest(2) == [None]
 
 
 def test_who_has_run_something_tells_the_keeper_to_look_again(siblings: Siblings) -> None:
-    siblings.seats[1].keep()
-    siblings.seats[2].stand_by()
-    assert siblings.seats[1].heard() is None
-    siblings.seats[3].stand_by(news=True)
-    assert [seat.heard() for seat in siblings.seats] == [None, WakeReason(work=False), None, None]
+    siblings.members[1].keep()
+    siblings.members[2].stand_by()
+    assert siblings.members[1].heard() is None
+    siblings.members[3].stand_by(news=True)
+    assert [member.heard() for member in siblings.members] == [None, WakeReason(work=False), None, None]
 
 
 def test_who_is_about_to_rest_looks_himself_when_the_keeper_leaves_at_this_moment(siblings: Siblings) -> None:
-    first, second, *_ = siblings.seats
+    first, second, *_ = siblings.members
     first.keep()
     write = siblings.watch.write
 
-    def leave_meanwhile(seat: int, term: float) -> None:
+    def leave_meanwhile(member: int, term: float) -> None:
         siblings.watch.write = write  # type: ignore[method-assign]
         first.leave()
-        write(seat, term)
+        write(member, term)
 
     siblings.watch.write = leave_meanwhile  # type: ignore[method-assign]
     assert second.stand_by() is None
 
 
 def test_a_file_that_a_handler_has_opened_in_place_of_a_bell_is_left_alone(siblings: Siblings, tmp_path: Path) -> None:
-    first, second, *_ = siblings.seats
+    first, second, *_ = siblings.members
     first.keep()
     second.stand_by()
-    bell = second.descriptor
-    assert bell is not None
+    wakeup = second.descriptor
+    assert wakeup is not None
     file = tmp_path / "file"
     file.write_bytes(bytes(7) + b"\1")
     with file.open("r+b") as opened:
-        os.dup2(opened.fileno(), bell)
+        os.dup2(opened.fileno(), wakeup)
         first.leave()
         assert second.heard() is None
         assert second.descriptor is None
         assert opened.tell() == 0
     assert file.read_bytes() == bytes(7) + b"\1"
-    os.close(bell)
+    os.close(wakeup)
 
 
 def test_where_there_may_be_more_than_was_taken_others_are_called_for_it_the_keeper_too(siblings: Siblings) -> None:
-    siblings.seats[1].keep()
+    siblings.members[1].keep()
     siblings.rest(3, 4)
-    siblings.seats[0].leave(taken=1)
-    assert [seat.heard() for seat in siblings.seats] == [None, WakeReason(work=True), WakeReason(work=True), None]
-    siblings.seats[0].leave(taken=500)
-    assert [seat.heard() for seat in siblings.seats] == [None, *[WakeReason(work=True)] * 3]
+    siblings.members[0].leave(taken=1)
+    assert [member.heard() for member in siblings.members] == [None, WakeReason(work=True), WakeReason(work=True), None]
+    siblings.members[0].leave(taken=500)
+    assert [member.heard() for member in siblings.members] == [None, *[WakeReason(work=True)] * 3]
 
 
 def test_before_something_is_due_one_is_called_to_be_ready_and_goes_on_resting(siblings: Siblings) -> None:
-    first, *_ = siblings.seats
+    first, *_ = siblings.members
     first.keep()
     siblings.rest(2, 3)
     first.alert()
     first.alert()
-    assert [seat.heard() for seat in siblings.seats] == [None, WakeReason(work=False), None, None]
+    assert [member.heard() for member in siblings.members] == [None, WakeReason(work=False), None, None]
     assert all(siblings.rest(2))
     first.leave()
-    assert siblings.seats[1].heard() == WakeReason(work=False)
+    assert siblings.members[1].heard() == WakeReason(work=False)
 
 
 def test_who_runs_something_is_not_called(siblings: Siblings) -> None:
-    siblings.seats[0].keep()
+    siblings.members[0].keep()
     siblings.rest(2, 3)
-    siblings.seats[1].leave()
-    siblings.seats[0].leave()
-    assert [seat.heard() for seat in siblings.seats] == [None, None, WakeReason(work=False), None]
+    siblings.members[1].leave()
+    siblings.members[0].leave()
+    assert [member.heard() for member in siblings.members] == [None, None, WakeReason(work=False), None]
 
 
 def test_a_call_that_comes_too_late_is_passed_on(siblings: Siblings) -> None:
-    siblings.seats[0].keep()
+    siblings.members[0].keep()
     siblings.rest(2, 3)
-    siblings.seats[0].leave()
-    siblings.seats[1].leave()
-    assert siblings.seats[2].heard() == WakeReason(work=False)
+    siblings.members[0].leave()
+    siblings.members[1].leave()
+    assert siblings.members[2].heard() == WakeReason(work=False)
 
 
 def test_who_is_frozen_is_not_called(siblings: Siblings) -> None:
-    siblings.seats[0].keep()
+    siblings.members[0].keep()
     siblings.rest(2)
     siblings.clock.time += 2 * INTERVAL
-    siblings.seats[0].keep()
+    siblings.members[0].keep()
     siblings.rest(3)
-    siblings.seats[0].leave()
-    assert [seat.heard() for seat in siblings.seats] == [None, None, WakeReason(work=False), None]
+    siblings.members[0].leave()
+    assert [member.heard() for member in siblings.members] == [None, None, WakeReason(work=False), None]
 
 
 def test_a_newborn_child_does_not_speak_for_its_predecessor(siblings: Siblings) -> None:
-    siblings.seats[0].keep()
-    siblings.seats[0] = siblings.sit(1)
+    siblings.members[0].keep()
+    siblings.members[0] = siblings.sit(1)
     assert siblings.rest(2) == [None]
-    assert not siblings.seats[0].taken
+    assert not siblings.members[0].taken
 
 
 def test_what_cannot_be_a_word_of_a_child_is_not_relied_on(siblings: Siblings) -> None:

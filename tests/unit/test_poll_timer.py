@@ -24,148 +24,148 @@ class Watchman:
 
     def __init__(self, interval: float = INTERVAL) -> None:
         self.clock = Hands()
-        self.vigil = PollTimer(interval, self.clock, lambda low, high: high)
+        self.timer = PollTimer(interval, self.clock, lambda low, high: high)
 
     def sleep(self) -> float:
         """Let time pass until the next look, and return how long that took."""
-        pause = self.vigil.pause()
+        pause = self.timer.pause()
         self.clock.time += pause
         return round(pause, 6)
 
 
 def test_the_first_look_reaches_for_work_at_once() -> None:
-    vigil = Watchman().vigil
-    assert vigil.pause() == 0
-    assert not vigil.looks_first
+    timer = Watchman().timer
+    assert timer.pause() == 0
+    assert not timer.looks_first
 
 
 def test_with_nothing_due_it_looks_once_an_interval_and_asks_first() -> None:
     man = Watchman()
     for _ in range(3):
-        man.vigil.rest(None, called=False)
+        man.timer.rest(None, called=False)
         assert man.sleep() == 1.1
-        assert man.vigil.looks_first
+        assert man.timer.looks_first
 
 
 def test_what_is_due_sooner_than_the_interval_is_reached_for_when_it_is_due() -> None:
     man = Watchman()
-    man.vigil.rest(0.3, called=False)
+    man.timer.rest(0.3, called=False)
     assert man.sleep() == 0.3
-    assert not man.vigil.looks_first
+    assert not man.timer.looks_first
 
 
 def test_how_long_the_question_took_delays_nothing() -> None:
     man = Watchman()
-    man.vigil.rest(0.3, called=False, took=0.02)
+    man.timer.rest(0.3, called=False, took=0.02)
     assert man.sleep() == 0.28
 
 
 def test_what_is_due_later_than_the_interval_is_asked_for_again() -> None:
     man = Watchman()
-    man.vigil.rest(1000, called=False)
+    man.timer.rest(1000, called=False)
     assert man.sleep() == 1.1
-    assert man.vigil.looks_first
+    assert man.timer.looks_first
 
 
 def test_who_is_called_looks_rarely_and_still_wakes_for_what_is_due() -> None:
     man = Watchman()
-    man.vigil.rest(None, called=True)
-    assert man.vigil.pause() == CALLED * 1.1
-    man.vigil.rest(4, called=True)
-    assert man.vigil.pause() == 4
+    man.timer.rest(None, called=True)
+    assert man.timer.pause() == CALLED * 1.1
+    man.timer.rest(4, called=True)
+    assert man.timer.pause() == 4
 
 
 def test_a_long_poll_interval_stays_when_it_is_called() -> None:
     man = Watchman(interval=60)
-    man.vigil.rest(None, called=True)
-    assert man.vigil.pause() == 66
+    man.timer.rest(None, called=True)
+    assert man.timer.pause() == 66
 
 
 def test_what_is_due_but_for_others_is_looked_at_once_an_interval() -> None:
     man = Watchman()
     for _ in range(3):
-        man.vigil.rest(0.0, called=True)
+        man.timer.rest(0.0, called=True)
         assert man.sleep() == 1.1
-        assert man.vigil.looks_first
+        assert man.timer.looks_first
 
 
 def test_a_ring_wakes_at_once() -> None:
     man = Watchman()
-    man.vigil.rest(None, called=True)
-    man.vigil.ring()
-    assert man.vigil.pause() == 0
-    assert not man.vigil.looks_first
+    man.timer.rest(None, called=True)
+    man.timer.ring()
+    assert man.timer.pause() == 0
+    assert not man.timer.looks_first
 
 
 def test_who_came_for_nothing_holds_back_a_moment_and_asks_first() -> None:
     man = Watchman()
-    man.vigil.rest(None, called=True)
+    man.timer.rest(None, called=True)
     delays = []
     for _ in range(20):
-        man.vigil.ring()
+        man.timer.ring()
         delays.append(man.sleep())
-        man.vigil.rest(None, called=True)
+        man.timer.rest(None, called=True)
     assert delays[0] == 0
     assert delays[1:] == sorted(delays[1:])
     assert 0 < delays[1] < delays[-1] <= SOON
-    man.vigil.ring()
-    assert man.vigil.looks_first
+    man.timer.ring()
+    assert man.timer.looks_first
 
 
 def test_a_ring_for_what_is_due_in_a_moment_is_not_in_vain() -> None:
     man = Watchman()
-    man.vigil.rest(None, called=True)
+    man.timer.rest(None, called=True)
     for wait in (5, 4, 3):
-        man.vigil.ring()
+        man.timer.ring()
         assert man.sleep() == 0
-        man.vigil.rest(wait, called=True)
+        man.timer.rest(wait, called=True)
     assert man.sleep() == 3
-    assert not man.vigil.looks_first
-    man.vigil.rest(300, called=True)
-    man.vigil.ring()
+    assert not man.timer.looks_first
+    man.timer.rest(300, called=True)
+    man.timer.ring()
     assert man.sleep() > 0, "somebody else has taken it, and his lease ends later"
 
 
 def test_who_got_something_goes_first_the_next_time() -> None:
     man = Watchman()
     for _ in range(5):
-        man.vigil.ring()
-        man.vigil.rest(None, called=True)
-    man.vigil.worked()
-    man.vigil.rest(0.5, called=False)
-    assert man.vigil.pause() == 0.5
-    assert not man.vigil.looks_first
+        man.timer.ring()
+        man.timer.rest(None, called=True)
+    man.timer.worked()
+    man.timer.rest(0.5, called=False)
+    assert man.timer.pause() == 0.5
+    assert not man.timer.looks_first
 
 
 def test_polls_that_find_nothing_hold_nobody_back() -> None:
     man = Watchman()
     for _ in range(5):
-        man.vigil.rest(None, called=False)
+        man.timer.rest(None, called=False)
         man.sleep()
-    man.vigil.ring()
-    assert man.vigil.pause() == 0
+    man.timer.ring()
+    assert man.timer.pause() == 0
 
 
 def test_rings_while_it_holds_back_change_nothing() -> None:
     man = Watchman()
-    man.vigil.ring()
-    man.vigil.rest(None, called=True)
-    man.vigil.ring()
-    before = man.vigil.pause()
-    man.vigil.ring()
-    assert man.vigil.pause() == before
+    man.timer.ring()
+    man.timer.rest(None, called=True)
+    man.timer.ring()
+    before = man.timer.pause()
+    man.timer.ring()
+    assert man.timer.pause() == before
 
 
 def test_who_is_not_called_any_more_looks_within_an_interval_of_the_last_look() -> None:
     man = Watchman()
-    man.vigil.rest(None, called=True)
+    man.timer.rest(None, called=True)
     man.clock.time += 0.4
-    man.vigil.deafen()
-    assert round(man.vigil.pause(), 9) == round(INTERVAL * 1.1 - 0.4, 9)
+    man.timer.ignore_wakeups()
+    assert round(man.timer.pause(), 9) == round(INTERVAL * 1.1 - 0.4, 9)
 
 
 def test_a_database_that_fails_is_left_alone_for_intervals() -> None:
     man = Watchman()
-    man.vigil.fail(3)
+    man.timer.fail(3)
     assert man.sleep() == 3.3
-    assert man.vigil.looks_first
+    assert man.timer.looks_first

@@ -30,16 +30,20 @@ class Road:
         self._until = self.time + until
         self._taken = taken
         store = SimpleNamespace(next_due=self._next_due, is_refused=lambda _: False)
-        source: Any = SimpleNamespace(open_bell=lambda _: None, poll_multi=self._take, tidy=self._tidy, store=store)
-        vigil = PollTimer(1.0, lambda: self.time, lambda least, most: (least + most) / 2)
-        self.lane = SectionPoller("queue", cast("Source", source), Application(()), FixedBatchSize(9), vigil, None, 3.0)
+        source: Any = SimpleNamespace(
+            open_wakeup=lambda _: None, poll_multi=self._take, maintain=self._tidy, store=store
+        )
+        timer = PollTimer(1.0, lambda: self.time, lambda least, most: (least + most) / 2)
+        self.poller = SectionPoller(
+            "queue", cast("Source", source), Application(()), FixedBatchSize(9), timer, None, 3.0
+        )
 
     def drive(self, seconds: float) -> None:
         """Let the lane poll for so long."""
         end = self.time + seconds
         while self.time < end:
-            self.lane.poll()
-            self.time += max(self.lane.pause(), 0.001)
+            self.poller.poll()
+            self.time += max(self.poller.pause(), 0.001)
 
     def _take(self, *_: object, **__: object) -> list[Any]:
         if self._next_due() != 0:
@@ -92,11 +96,11 @@ class Refusing(SoleMember):
             next_due=self._refuse, is_unavailable=lambda _: True, is_refused=lambda _: self.refuses_user
         )
         source: Any = SimpleNamespace(
-            open_bell=lambda _: None, poll_multi=self._refuse, tidy=lambda **_: None, store=store
+            open_wakeup=lambda _: None, poll_multi=self._refuse, maintain=lambda **_: None, store=store
         )
-        vigil = PollTimer(1.0, lambda: self.time, lambda least, most: (least + most) / 2)
-        self.lane = SectionPoller(
-            "queue", cast("Source", source), Application(()), FixedBatchSize(9), vigil, None, 3.0, self
+        timer = PollTimer(1.0, lambda: self.time, lambda least, most: (least + most) / 2)
+        self.poller = SectionPoller(
+            "queue", cast("Source", source), Application(()), FixedBatchSize(9), timer, None, 3.0, self
         )
 
     def stand_by(self, news: bool = False) -> float | None:
@@ -112,10 +116,10 @@ def test_who_leaves_it_to_a_sibling_does_not_take_it_that_the_database_answers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     refusing = Refusing()
-    refusing.lane.expect()
+    refusing.poller.expect()
     with caplog.at_level("WARNING"):
         for _ in range(50):
-            refusing.lane.poll()
+            refusing.poller.poll()
             refusing.time += 0.5
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
         "section=queue the database does not answer"
@@ -128,8 +132,8 @@ def test_who_is_called_in_vain_has_heard_the_database_though_a_sibling_keeps_wat
     refusing = Refusing(until=2.0)
     with caplog.at_level("WARNING"):
         for refusing.time in (1.0, 3.0):
-            refusing.lane.expect()
-            refusing.lane.poll()
+            refusing.poller.expect()
+            refusing.poller.poll()
     assert caplog.records[-1].getMessage() == "section=queue the database answers again after 1 failed polls"
 
 
@@ -143,8 +147,8 @@ def test_a_database_that_is_asked_but_does_not_let_take_is_told_of_once(caplog: 
         refused.append(road.time)
         raise ConnectionError("read-only")
 
-    road.lane.source.poll_multi = refuse  # type: ignore[method-assign]
-    road.lane.source.store.is_unavailable = lambda _: True  # type: ignore[method-assign]
+    road.poller.source.poll_multi = refuse  # type: ignore[method-assign]
+    road.poller.source.store.is_unavailable = lambda _: True  # type: ignore[method-assign]
     with caplog.at_level("WARNING"):
         road.drive(60)
     assert len(caplog.records) == 1
@@ -169,20 +173,20 @@ def test_a_database_that_refuses_the_user_is_asked_less_and_less_often_by_one_ch
         def leave(self, taken: int = 0) -> None:
             self.left = True
 
-    lone.lane.seat = seat = Kept()
-    store = lone.lane.source.store
-    lone.lane.source.poll_multi = store.next_due = refuse  # type: ignore[method-assign]
+    lone.poller.member = member = Kept()
+    store = lone.poller.source.store
+    lone.poller.source.poll_multi = store.next_due = refuse  # type: ignore[method-assign]
     store.is_refused = lambda error: isinstance(error, PermissionError)  # type: ignore[method-assign]
     with caplog.at_level("WARNING"):
         lone.drive(700)
     pauses = [round(after - before) for before, after in itertools.pairwise(asked)]
     assert pauses[:6] == [1, 2, 4, 8, 16, 32]
     assert set(pauses[6:]) == {60}
-    assert not seat.left, "siblings would be refused, too"
+    assert not member.left, "siblings would be refused, too"
     told = [record.getMessage() for record in caplog.records]
     assert told[0] == "section=queue the database refuses this user: wrong password; trying again, the next time in 1 s"
     assert len(told) == 2, "and again ten minutes later"
-    assert lone.lane.trouble == "queue: the database refuses this user: wrong password"
+    assert lone.poller.trouble == "queue: the database refuses this user: wrong password"
 
 
 def test_a_pooler_that_comes_in_between_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -191,8 +195,8 @@ def test_a_pooler_that_comes_in_between_is_told_in_one_line(caplog: pytest.LogCa
     def refuse(*_: object, **__: object) -> list[Any]:
         raise PoolerError("a pooler stands before this PostgreSQL")
 
-    road.lane.source.poll_multi = refuse  # type: ignore[method-assign]
-    road.lane.source.store.is_unavailable = lambda _: False  # type: ignore[method-assign]
+    road.poller.source.poll_multi = refuse  # type: ignore[method-assign]
+    road.poller.source.store.is_unavailable = lambda _: False  # type: ignore[method-assign]
     road.drive(30)
     assert [record.getMessage() for record in caplog.records] == [
         "section=queue polling fails: a pooler stands before this PostgreSQL; trying again"

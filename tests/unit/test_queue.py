@@ -175,5 +175,5 @@ def test_retired_tasks_are_removed_some_hundreds_at_a_time(queue: Queue, monkeyp
 
     monkeypatch.setattr(queue.store, "purge", noted)
     retire = Retire(queue.store, 0, None)
-    assert [retire.tidy(), retire.tidy(), retire.tidy()] == [True, True, False]
+    assert [retire.maintain(), retire.maintain(), retire.maintain()] == [True, True, False]
     assert asked == [(500, 500), (500, 500), (500, 200)]

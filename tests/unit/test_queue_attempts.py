@@ -65,7 +65,7 @@ def test_a_run_that_is_put_off_counts_as_no_attempt_and_keeps_the_reason(queue: 
     queue.submit("key", "t", max_attempts=1)
     for _ in range(3):
         task = take(queue)
-        task.put_off("no handler here")
+        task.defer("no handler here")
         row = queue["key"].metadata()
         assert (task.outcome, row.status, row.attempts, row.last_error) == ("retried", "waiting", 0, "no handler here")
     assert fail(queue) == "failed"

@@ -59,8 +59,8 @@ def test_nobody_waits_for_a_run_that_is_slow_or_of_a_new_type(child: Child, seco
     seen: list[list[str]] = []
     child.app.task("other")(lambda task: seen.append(finished(child)))
     if seconds is not None:
-        child.lane.prefetch.note("other", seconds)
-    child.lane.prefetch.note("quick", 0.0)
+        child.poller.prefetch.note("other", seconds)
+    child.poller.prefetch.note("quick", 0.0)
     child.serve("quick.1", "quick.2", "other.3", known=False)
     assert seen == [["quick.1", "quick.2"]]
 
@@ -86,7 +86,7 @@ def test_slow_settlements_become_fewer_but_nothing_waits_for_longer_than_a_secon
     child.ending.before = takes_long
     child.serve(*(f"takes.{n}" for n in range(10)))
     assert len(child.ending.parts) == 2
-    assert child.lane.finished._longest() == 1.0
+    assert child.poller.finished._longest() == 1.0
 
 
 def test_a_run_that_is_over_at_once_costs_no_renewal(child: Child) -> None:
@@ -96,11 +96,11 @@ def test_a_run_that_is_over_at_once_costs_no_renewal(child: Child) -> None:
     def stays(task: Task) -> None:
         for _ in range(2):
             child.time += 0.5
-            child.keeper.tick()
-            child.steward.tick()
+            child.lease_renewer.tick()
+            child.prefetched_renewer.tick()
             deadlines.extend(held.deadline - child.time for held in child.source.held)
 
-    child.lane.finished._since = 1e9  # not overdue
+    child.poller.finished._since = 1e9  # not overdue
     child.serve("stays.1", "quick.2")
     assert deadlines == [SHORT - 0.5, SHORT - 0.5, ALIVE, SHORT - 1.0]
 
@@ -110,10 +110,10 @@ def test_the_steward_settles_what_waits_for_a_handler_that_takes_long(child: Chi
 
     @child.app.task("stays")
     def stays(task: Task) -> None:
-        child.steward.tick()
+        child.prefetched_renewer.tick()
         seen.append(finished(child))
         child.time += LONGEST * 2
-        child.steward.tick()
+        child.prefetched_renewer.tick()
         seen.append(finished(child))
 
     child.serve("quick.1", "quick.2", "stays.3")
@@ -126,10 +126,10 @@ def test_the_leases_of_what_is_not_settled_yet_are_kept(child: Child) -> None:
 
     @child.app.task("stays")
     def stays(task: Task) -> None:
-        child.lane.finished._since = child.time + 1e9  # not overdue
+        child.poller.finished._since = child.time + 1e9  # not overdue
         child.time += 2
-        child.keeper.tick()
-        child.steward.tick()
+        child.lease_renewer.tick()
+        child.prefetched_renewer.tick()
         deadlines.extend(held.deadline - child.time for held in child.source.held)
 
     child.serve("quick.1", "quick.2", "stays.3")
@@ -138,7 +138,7 @@ def test_the_leases_of_what_is_not_settled_yet_are_kept(child: Child) -> None:
 
 def test_what_is_not_settled_yet_is_no_suspect(child: Child) -> None:
     seen: list[tuple[str, ...]] = []
-    child.ending.before = lambda: seen.append(child.board.names())
+    child.ending.before = lambda: seen.append(child.running_table.names())
     child.serve("quick.1", "quick.2")
     assert seen == [()]
 
@@ -146,7 +146,7 @@ def test_what_is_not_settled_yet_is_no_suspect(child: Child) -> None:
 def test_a_stop_settles_what_ran_and_gives_back_the_rest(child: Child) -> None:
     child.app.task("last")(lambda task: child.stopping.set())
     for type_ in ("quick", "last"):
-        child.lane.prefetch.note(type_, 0.0)
+        child.poller.prefetch.note(type_, 0.0)
     keys = ["quick.1", "last.2", "quick.3"]
     child.store.submit([NewTask(key, key.partition(".")[0], run_at=n) for n, key in enumerate(keys, 1)])
     child.runner.run()

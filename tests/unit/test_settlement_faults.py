@@ -33,7 +33,7 @@ def test_what_the_steward_cannot_settle_is_settled_later(child: Child) -> None:
     def stays(task: Task) -> None:
         child.ending.before = fail
         child.time += LONGEST * 2
-        child.steward.tick()
+        child.prefetched_renewer.tick()
         assert finished(child) == []
 
     child.serve("quick.1", "quick.2", "stays.3")
@@ -131,7 +131,7 @@ def test_the_steward_lets_nobody_wait_for_what_cannot_be_finished(child: Child) 
     @child.app.task("stays")
     def stays(task: Task) -> None:
         child.time += LONGEST * 2
-        child.steward.tick()
+        child.prefetched_renewer.tick()
         seen.append(finished(child))
 
     child.serve("quick.1", "quick.2", "stays.3")

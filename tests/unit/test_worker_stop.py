@@ -22,15 +22,15 @@ class Winding:
     def __init__(self) -> None:
         self.time = 1000.0
         self.runs = ActiveRuns(1)
-        self.warden = RunWatchdog(self.runs, 2.0, self._leave, lambda: self.time)
+        self.watchdog = RunWatchdog(self.runs, 2.0, self._leave, lambda: self.time)
         task: Any = SimpleNamespace(key="k", deadline=math.inf, lease=SimpleNamespace(cancel_requested=False))
-        lane: Any = SimpleNamespace(name="queue", margin=3.0, task_timeout=None)
-        self.runs.begin(0, ActiveRun(task, cast("Any", lane), started=self.time))
+        poller: Any = SimpleNamespace(name="queue", margin=3.0, task_timeout=None)
+        self.runs.begin(0, ActiveRun(task, cast("Any", poller), started=self.time))
 
     def pass_(self, seconds: float) -> bool:
         """Let time pass, and tell whether the warden goes on watching."""
         self.time += seconds
-        return self.warden.tick()
+        return self.watchdog.tick()
 
     def _leave(self, why: str) -> None:
         raise Left(why)
@@ -38,7 +38,7 @@ class Winding:
 
 def test_what_runs_is_waited_for_and_then_the_database_20_s() -> None:
     winding = Winding()
-    winding.warden.wind_up()
+    winding.watchdog.wind_up()
     assert winding.pass_(0)
     assert winding.pass_(1000)
     winding.runs.end(0)
@@ -57,7 +57,7 @@ def test_who_is_not_to_stop_may_wait_for_work_for_ever() -> None:
 def test_what_handlers_have_opened_is_closed_in_its_own_time() -> None:
     winding = Winding()
     winding.runs.end(0)
-    winding.warden.wind_up()
+    winding.watchdog.wind_up()
     winding.runs.close(0, lambda: [winding.pass_(19) for _ in range(3)])
     with pytest.raises(Left):
         [winding.pass_(19) for _ in range(3)]

@@ -57,7 +57,7 @@ class RdbOverdueAlerts:
         """Return up to `limit` occurrences that are overdue, those longest overdue first."""
         return self._read(self._overdue, limit)
 
-    def untold(self, limit: int) -> list[Overdue]:
+    def unsent(self, limit: int) -> list[Overdue]:
         """Return up to `limit` overdue occurrences that nobody has told of, and nobody is telling of."""
         return self._read(self._untold, limit)
 

@@ -274,7 +274,7 @@ class CombinedAcquire:
     def __init__(self, acquire: Acquire) -> None:
         self._acquire = acquire
         self.begin_anew()
-        forks.mind(self)
+        forks.register_for_fork(self)
 
     def begin_anew(self) -> None:
         """Know of no thread that acquires, as at first; in a process that was forked off there is none."""

@@ -51,7 +51,7 @@ class Leases:
         self._holder = holder
         self._claiming = claiming_by(dialect, table, self.statements) if claiming is None else claiming
         self.begin_anew()
-        forks.mind(self)
+        forks.register_for_fork(self)
 
     def begin_anew(self) -> None:
         """Have every acquire answered, as at first; those of a parent process are the parent's to undo."""

@@ -62,7 +62,7 @@ class RdbLeaseStore(SqlStore):
     def create_tables(self) -> None:
         """Create the tables, their indexes, and what calls idle workers where the database can do that."""
         super().create_tables()
-        self._database.install_bell(self._rows)
+        self._database.install_wakeup(self._rows)
 
     def diagnose(self) -> Iterator[Finding]:
         """Yield what `psched doctor` shows of this store."""
@@ -70,13 +70,13 @@ class RdbLeaseStore(SqlStore):
         if self._layout.problem() is None:
             name, dialect = self._rows.name, self._database.dialect
             yield unusable(self._due_times.never_due(NAMED + 1))
-            problem = self._database.run(lambda connection, _: dialect.bell_problem(connection, name))
+            problem = self._database.run(lambda connection, _: dialect.wakeup_problem(connection, name))
             if problem is not None:
                 yield Finding("calls", False, problem)
 
-    def open_bell(self, accepts: Accepts | None = None) -> Wakeup | None:
+    def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
         """Return what rings when rows become due; None where the database calls nobody."""
-        return self._database.open_bell(self._rows.name, accepts)
+        return self._database.open_wakeup(self._rows.name, accepts)
 
     def acquire(
         self,

@@ -88,7 +88,7 @@ class CompatLeases:
         self.occurrence = occurrence.label("occurrence")
         self._write_statements()
         self.begin_anew()
-        forks.mind(self)
+        forks.register_for_fork(self)
 
     def begin_anew(self) -> None:
         """Have every acquire answered, as at first; those of a parent process are the parent's to undo."""

@@ -29,7 +29,7 @@ class RubyOnlyRows:
     def __init__(self, clock: Clock = boottime) -> None:
         self._clock = clock
         self.begin_anew()
-        forks.mind(self)
+        forks.register_for_fork(self)
         self._rows: OrderedDict[Any, tuple[int, float]] = OrderedDict()
         self._accepts: Accepts | None = None
         self._reported: OrderedDict[Any, str] = OrderedDict()

@@ -25,7 +25,7 @@ class RedisOverdueAlerts:
         """Return up to `limit` occurrences that are overdue, those longest overdue first."""
         return self._found(limit, 0)
 
-    def untold(self, limit: int) -> list[Overdue]:
+    def unsent(self, limit: int) -> list[Overdue]:
         """Return up to `limit` overdue occurrences that nobody has told of, and nobody is telling of."""
         return self._found(limit, 1)
 
@@ -38,8 +38,8 @@ class RedisOverdueAlerts:
         """Enter that somebody was told of the occurrence."""
         self._run("told", overdue.key, milliseconds(overdue.scheduled_time))
 
-    def _found(self, limit: int, untold: int) -> list[Overdue]:
-        found = self._run("overdue", limit, untold)
+    def _found(self, limit: int, unsent: int) -> list[Overdue]:
+        found = self._run("overdue", limit, unsent)
         return [read_overdue(_regular(stored(key, row)) | {"now": int(now)}) for key, row, now in found]
 
 

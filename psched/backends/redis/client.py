@@ -92,7 +92,7 @@ class RedisServer:
         self._parents: list[Client] = []
         self._client: Client | None = None
         self._lock = threading.Lock()
-        forks.mind(self)
+        forks.register_for_fork(self)
 
     def run(self, work: Callable[[bool], T], until: float | None = None) -> T:
         """Return `work(uncertain)`, done again when the connection was lost or the server is not ready.

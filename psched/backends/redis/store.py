@@ -145,7 +145,7 @@ class RedisLeaseStore:
         heads = zip(found[::2], found[1::2], strict=True)
         return {type_.decode(errors="replace"): int(wait) / 1000 for type_, wait in heads}
 
-    def open_bell(self, accepts: Accepts | None = None) -> Wakeup:
+    def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup:
         """Return a bell on the table's wake list."""
         return WakeList(self._server, self._table, accepts)
 
@@ -362,7 +362,7 @@ class AcquireNumbers:
 
     def __init__(self) -> None:
         self.begin_anew()
-        forks.mind(self)
+        forks.register_for_fork(self)
 
     def begin_anew(self) -> None:
         """Begin with a number of chance; in a process that was forked off, whose parent goes on with its own."""

@@ -145,13 +145,13 @@ class WakeList:
 
         Numbers of such rings grow, so each ring ends with the first waiter that has had it, or a later one.
         """
-        bell, number = self._popped
-        if bell != self._new or not number.isdigit():
+        wakeup, number = self._popped
+        if wakeup != self._new or not number.isdigit():
             return True
         if int(number) <= self._last_new:
             return False
         self._last_new = int(number)
-        connection.send_command("RPUSH", bell, number, check_health=False)
+        connection.send_command("RPUSH", wakeup, number, check_health=False)
         self._owed += 1
         return True
 

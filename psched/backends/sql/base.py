@@ -165,14 +165,14 @@ class Dialect:
         found = connection.dialect.server_version_info
         return f"{self.name} {'.'.join(str(part) for part in found or ())}"
 
-    def install_bell(self, connection: Connection, table: Table) -> None:
+    def install_wakeup(self, connection: Connection, table: Table) -> None:
         """Let rows of `table` that become due call who listens, where the database can do that. In a transaction."""
 
-    def bell_problem(self, connection: Connection, table: str) -> str | None:
+    def wakeup_problem(self, connection: Connection, table: str) -> str | None:
         """Say why rows of `table` call nobody although they could, or None."""
         return None
 
-    def open_bell(self, connections: Connections, table: str, accepts: Accepts | None = None) -> Wakeup | None:
+    def open_wakeup(self, connections: Connections, table: str, accepts: Accepts | None = None) -> Wakeup | None:
         """Return what rings when rows of `table` become due; None where the database calls nobody."""
         return None
 

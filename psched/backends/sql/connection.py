@@ -79,7 +79,7 @@ class RawConnection:
 
 def as_sqlalchemy(connection: Executing) -> Connection:
     """Return SQLAlchemy's Connection of what executes prepared statements."""
-    return connection if isinstance(connection, Connection) else cast("RawConnection", connection).whole
+    return connection if isinstance(connection, Connection) else cast("RawConnection", connection).as_sqlalchemy
 
 
 def wrapped(error: Any, dialect: Any, text: str | None = None, lost: bool = False) -> BaseException:

@@ -55,7 +55,7 @@ class Database:
         self._logins = LoginBackoff()
         self._engine = self._new_engine()
         self._work: AbstractContextManager[None] = nullcontext()
-        forks.mind(self)
+        forks.register_for_fork(self)
         if not dialect.crosses_forks:
             self._work = forks.work_on_closing
             forks.close_before_fork(self)
@@ -220,12 +220,12 @@ class Database:
         with closing(self.dedicated()) as first, closing(self.dedicated()) as second:
             return self.dialect.shares_sessions(first.dbapi_connection, second.dbapi_connection)
 
-    def install_bell(self, table: Table) -> None:
+    def install_wakeup(self, table: Table) -> None:
         """Let rows of `table` that become due call who listens, where the database can do that; idempotent."""
 
         def work(connection: Connection, uncertain: bool) -> None:
             with self.transaction(connection):
-                self.dialect.install_bell(connection, table)
+                self.dialect.install_wakeup(connection, table)
 
         try:
             self.run(work)
@@ -234,9 +234,9 @@ class Database:
                 raise
             log.warning("%s cannot notify idle workers of due rows, so workers poll: %s", table.name, error.orig)
 
-    def open_bell(self, table: str, accepts: Accepts | None = None) -> Wakeup | None:
+    def open_wakeup(self, table: str, accepts: Accepts | None = None) -> Wakeup | None:
         """Return what rings when rows of `table` become due; None where the database calls nobody."""
-        return self.dialect.open_bell(self, table, accepts)
+        return self.dialect.open_wakeup(self, table, accepts)
 
     def is_same(self, other: Database) -> bool:
         """Tell whether `other` is the same database, reached in the same way."""

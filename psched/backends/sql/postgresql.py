@@ -192,17 +192,17 @@ class Dialect(base.Dialect):
         found = connection.dialect.server_version_info or (0,)
         return None if found >= (12,) else f"{self.version(connection)} is too old: PostgreSQL 12 or later is needed"
 
-    def install_bell(self, connection: Connection, table: Table) -> None:
+    def install_wakeup(self, connection: Connection, table: Table) -> None:
         """Let rows that become due notify who listens."""
         create_triggers(connection, table)
 
-    def bell_problem(self, connection: Connection, table: str) -> str | None:
+    def wakeup_problem(self, connection: Connection, table: str) -> str | None:
         """Say that the triggers are missing, or None."""
         if has_triggers(connection, table):
             return None
         return f"the triggers of {table} that call idle workers are missing: run psched init"
 
-    def open_bell(self, connections: Connections, table: str, accepts: Accepts | None = None) -> Wakeup | None:
+    def open_wakeup(self, connections: Connections, table: str, accepts: Accepts | None = None) -> Wakeup | None:
         """Return a bell; None with another driver than psycopg 3."""
         return ListenWakeup(table, connections, self.timeouts.read, accepts) if self._is_psycopg else None
 

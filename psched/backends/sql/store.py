@@ -53,7 +53,7 @@ class SqlStore:
         """Tell whether `error` means that the database refuses our user."""
         return self._database.is_refused(error)
 
-    def open_bell(self, accepts: Accepts | None = None) -> Wakeup | None:
+    def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
         """Return None: what these databases can do to call somebody is a dialect's."""
         return None
 

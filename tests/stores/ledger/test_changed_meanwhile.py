@@ -167,9 +167,9 @@ def test_a_type_that_had_no_handler_waits_unless_it_was_changed_since(schedules:
     task = schedules.poll()
     assert task is not None
     schedules["key"].modify(type="u")
-    task.put_off("no handler for the type 't'")
+    task.defer("no handler for the type 't'")
     again = schedules.poll()
     assert again is not None
     assert (again.type, again.attempts) == ("u", 1)
-    again.put_off("no handler for the type 'u'")
+    again.defer("no handler for the type 'u'")
     assert schedules.poll() is None

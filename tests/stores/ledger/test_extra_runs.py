@@ -272,11 +272,11 @@ def test_an_extra_run_leaves_the_alarm_with_the_regular_occurrence(
     assert store.alarms is not None
     assert store.alarms.overdue(10) == []
     bench.write("key", alert_at=LONG_AGO * 1000)
-    [overdue] = store.alarms.untold(10)
+    [overdue] = store.alarms.unsent(10)
     assert overdue.scheduled_time == FAR_OFF + 1600
     assert store.alarms.claim(overdue, 60)
     store.alarms.told(overdue)
-    assert store.alarms.untold(10) == []
+    assert store.alarms.unsent(10) == []
     task.finish()
     assert (bench.raw("key") or {})["alert_at"] == before
 

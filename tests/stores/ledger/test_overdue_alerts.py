@@ -69,15 +69,15 @@ def test_one_alone_tells_and_once_for_each_occurrence(
 ) -> None:
     bench.add(store, "key", policy=WATCHED)
     assert other.alarms is not None
-    [one], [two] = alarms.untold(10), other.alarms.untold(10)
+    [one], [two] = alarms.unsent(10), other.alarms.unsent(10)
     assert [alarms.claim(one, 100), other.alarms.claim(two, 100)] == [True, False]
-    assert other.alarms.untold(10) == []
+    assert other.alarms.unsent(10) == []
     alarms.told(one)
     assert not other.alarms.claim(two, 100)
-    assert other.alarms.untold(10) == []
+    assert other.alarms.unsent(10) == []
     assert keys(other.alarms) == ["key"]
     store.advance(bench.take(store, "key"), LONG_AGO + 3600, LONG_AGO + 3600, soon())
-    [another] = other.alarms.untold(10)
+    [another] = other.alarms.unsent(10)
     assert another.scheduled_time == LONG_AGO + 3600
 
 
@@ -85,7 +85,7 @@ def test_who_dies_while_telling_is_replaced(
     bench: Bench, store: ScheduleStore, other: ScheduleStore, alarms: OverdueAlerts
 ) -> None:
     bench.add(store, "key", policy=WATCHED)
-    [overdue] = alarms.untold(10)
+    [overdue] = alarms.unsent(10)
     assert alarms.claim(overdue, 0)
     assert other.alarms is not None
     assert other.alarms.claim(overdue, 100)
@@ -95,7 +95,7 @@ def test_an_occurrence_that_was_finished_meanwhile_is_not_told_of(
     bench: Bench, store: ScheduleStore, alarms: OverdueAlerts
 ) -> None:
     bench.add(store, "key", policy=WATCHED)
-    [overdue] = alarms.untold(10)
+    [overdue] = alarms.unsent(10)
     store.advance(bench.take(store, "key"), FAR_OFF, FAR_OFF, soon())
     assert not alarms.claim(overdue, 100)
 
@@ -112,7 +112,7 @@ def test_looking_out_reads_no_more_than_what_is_overdue(
         assert store.modify(seen, replace(seen, policy=WATCHED))
     with watched(bench) as watch:
         assert keys(alarms) == ["key00100", "key04000"] or keys(alarms) == ["key04000", "key00100"]
-        [first, _] = alarms.untold(10)
+        [first, _] = alarms.unsent(10)
         assert alarms.claim(first, 10)
         alarms.told(first)
     see_that_few_rows_were_read(watch)

@@ -53,17 +53,17 @@ def test_an_idle_poll_is_one_statement_and_takes_nothing(bench: QueueBench, stor
     bench.submit(store, ["later"], run_at=FAR_OFF)
     clock = Hands()
     source = Source(store, Retire(store, 300, None), LeaseTimes(300, 300, 30), clock)
-    lane = SectionPoller("queue", source, Application(()), FixedBatchSize(10), PollTimer(1.0, clock), None, 3.0)
-    assert list(lane.poll()) == []
+    poller = SectionPoller("queue", source, Application(()), FixedBatchSize(10), PollTimer(1.0, clock), None, 3.0)
+    assert list(poller.poll()) == []
     for _ in range(3):
-        assert lane.pause() > 0
-        clock.time += lane.pause()
+        assert poller.pause() > 0
+        clock.time += poller.pause()
         with counted() as statements:
-            assert list(lane.poll()) == []
+            assert list(poller.poll()) == []
         if not bench.url.startswith("redis"):  # which has no statements to count
             assert len(statements) == 1, statements
             assert statements[0].lstrip().startswith("SELECT")
-    lane.close()
+    poller.close()
 
 
 class Ticking(Hands):
@@ -84,12 +84,12 @@ def test_an_idle_lane_removes_what_a_burst_has_left_until_nothing_is(ours: Queue
     assert ours.execute("UPDATE {table} SET purge_at = 1") == BURST
     clock = Ticking()
     source = Source(store, Retire(store, 300, None), LeaseTimes(300, 300, 30), clock)
-    lane = SectionPoller("queue", source, Application(()), FixedBatchSize(10), PollTimer(600.0, clock), None, 3.0)
+    poller = SectionPoller("queue", source, Application(()), FixedBatchSize(10), PollTimer(600.0, clock), None, 3.0)
     for _ in range(BURST):
-        assert list(lane.poll()) == []
+        assert list(poller.poll()) == []
         if not keys_in(store):
             break
-        clock.time += lane.pause()
+        clock.time += poller.pause()
     assert keys_in(store) == []
     assert clock.time < 1000 + 300, "it left old rows for a whole rest"
-    lane.close()
+    poller.close()

@@ -229,13 +229,13 @@ def test_a_forgotten_type_rings_for_those_that_take_some_types_when_it_is_known_
     ours.submit(store, ["a"], type="a")
     store.retire(ours.claim(store, "a"), "cancelled", None, None, soon())
     forget(ours, store, "a")
-    bell = store.open_bell(lambda type_: type_ == "a")
-    assert bell is not None
-    with closing(bell):
-        bell.arm(60)
-        assert eventually(lambda: not bell.rang() and bell.proven)
+    wakeup = store.open_wakeup(lambda type_: type_ == "a")
+    assert wakeup is not None
+    with closing(wakeup):
+        wakeup.arm(60)
+        assert eventually(lambda: not wakeup.rang() and wakeup.proven)
         store.retry_failed("a")
-        assert eventually(bell.rang)
+        assert eventually(wakeup.rang)
 
 
 def noted_types(bench: QueueBench) -> tuple[Any, str]:

@@ -71,12 +71,12 @@ def test_all_works_on_a_cluster_whichever_node_is_named(nodes: list[RedisNode], 
 
 def see_that_it_rings(queue: TaskStore) -> None:
     """Submit a task "other" and hear of it."""
-    bell = queue.open_bell()
-    assert bell is not None
-    bell.arm(10)
+    wakeup = queue.open_wakeup()
+    assert wakeup is not None
+    wakeup.arm(10)
     assert queue.submit([NewTask("other", "t")]) == []
-    assert eventually(bell.rang)
-    bell.close()
+    assert eventually(wakeup.rang)
+    wakeup.close()
 
 
 def test_calls_whose_answers_are_lost_on_a_cluster_know_of_it(nodes: list[RedisNode]) -> None:

@@ -56,11 +56,11 @@ def test_a_server_is_trusted_by_its_certificate_and_its_name(place: tuple[int, P
         store = opened(url, **tls)
         store.create_tables()
         assert store.now() > 0
-        bell = store.open_bell()
-        assert bell is not None
-        bell.arm(1)
-        assert not bell.rang()
-        bell.close()
+        wakeup = store.open_wakeup()
+        assert wakeup is not None
+        wakeup.arm(1)
+        assert not wakeup.rang()
+        wakeup.close()
         store.close()
     for url, tls in [(named, {}), (unnamed, {"ca": ca})]:
         store = opened(url, **tls)

@@ -24,109 +24,109 @@ SILENCE = 0.1
 
 
 def armed(store: LeaseStore) -> Wakeup:
-    bell = store.open_bell()
-    assert bell is not None
-    bell.arm(60)
-    return bell
+    wakeup = store.open_wakeup()
+    assert wakeup is not None
+    wakeup.arm(60)
+    return wakeup
 
 
 @pytest.fixture
-def bell(queue: TaskStore) -> Iterator[Wakeup]:
+def wakeup(queue: TaskStore) -> Iterator[Wakeup]:
     """One that is proven."""
-    with closing(armed(queue)) as bell:
-        assert eventually(lambda: not bell.rang() and bell.proven)
-        yield bell
+    with closing(armed(queue)) as wakeup:
+        assert eventually(lambda: not wakeup.rang() and wakeup.proven)
+        yield wakeup
 
 
-def rings(bell: Wakeup) -> bool:
+def rings(wakeup: Wakeup) -> bool:
     """Whether it rings within a moment; it is armed again then."""
     end = time.monotonic() + SILENCE
     while (left := end - time.monotonic()) > 0:
-        if select.select([bell.fileno()], [], [], left)[0] and bell.rang():
-            bell.arm(60)
+        if select.select([wakeup.fileno()], [], [], left)[0] and wakeup.rang():
+            wakeup.arm(60)
             return True
     return False
 
 
-def test_what_makes_tasks_due_rings(tasks: QueueBench, queue: TaskStore, bell: Wakeup) -> None:
+def test_what_makes_tasks_due_rings(tasks: QueueBench, queue: TaskStore, wakeup: Wakeup) -> None:
     tasks.submit(queue, ["key"])
-    assert rings(bell)
+    assert rings(wakeup)
     queue.release(tasks.claim(queue, "key").lease, soon())
-    assert rings(bell)
+    assert rings(wakeup)
     queue.retry(tasks.claim(queue, "key").lease, 0, None, soon())
-    assert rings(bell)
+    assert rings(wakeup)
     claim = tasks.claim(queue, "key")
     queue.give_back(claim.row.node or "", [], 10)
-    assert rings(bell)
+    assert rings(wakeup)
     queue.retire(tasks.claim(queue, "key"), "failed", None, None, soon())
     queue.retry_failed("key")
-    assert rings(bell)
+    assert rings(wakeup)
     queue.submit([NewTask("later", "t", run_at=FAR_OFF)])
-    assert rings(bell), "whoever sleeps until something else is due must look again"
+    assert rings(wakeup), "whoever sleeps until something else is due must look again"
 
 
-def test_taking_renewing_and_finishing_call_nobody(tasks: QueueBench, queue: TaskStore, bell: Wakeup) -> None:
+def test_taking_renewing_and_finishing_call_nobody(tasks: QueueBench, queue: TaskStore, wakeup: Wakeup) -> None:
     tasks.submit(queue, ["key", "other"])
-    while rings(bell):
+    while rings(wakeup):
         pass
     done, late = queue.acquire(2, 1)
     queue.extend([done.lease, late.lease], 2)
     queue.retire(done, "finished", None, 10, soon())
     queue.retry(late.lease, 1000, None, soon())
-    assert not rings(bell)
+    assert not rings(wakeup)
 
 
-def test_a_run_that_ends_calls_for_those_who_waited_for_it(tasks: QueueBench, queue: TaskStore, bell: Wakeup) -> None:
+def test_a_run_that_ends_calls_for_those_who_waited_for_it(tasks: QueueBench, queue: TaskStore, wakeup: Wakeup) -> None:
     tasks.submit(queue, ["a", "b"], user="u", max_running=1)
     claim = tasks.claim(queue, "a")
     assert queue.acquire(1, 100) == []
-    while rings(bell):
+    while rings(wakeup):
         pass
     queue.retire(claim, "finished", None, 10, soon())
-    assert rings(bell)
+    assert rings(wakeup)
 
 
 def test_schedules_ring_when_they_are_due_earlier_than_was_known(bench: Bench, store: ScheduleStore) -> None:
-    with closing(armed(store)) as bell:
+    with closing(armed(store)) as wakeup:
         bench.add(store, "key")
-        assert rings(bell)
+        assert rings(wakeup)
         store.advance(bench.take(store, "key"), LONG_AGO + 1, LONG_AGO + 1, soon())
-        assert rings(bell)
+        assert rings(wakeup)
         claim = bench.take(store, "key")
         store.extend([claim.lease], 200)
         store.advance(claim, FAR_OFF, FAR_OFF, soon())
-        assert not rings(bell)
+        assert not rings(wakeup)
 
 
-def test_each_row_calls_one(queue: TaskStore, bell: Wakeup) -> None:
+def test_each_row_calls_one(queue: TaskStore, wakeup: Wakeup) -> None:
     with closing(armed(queue)) as other:
         queue.submit([NewTask("one", "t")])
-        assert sorted([rings(bell), rings(other)]) == [False, True]
+        assert sorted([rings(wakeup), rings(other)]) == [False, True]
         queue.submit([NewTask("two", "t"), NewTask("three", "t")])
-        assert rings(bell)
+        assert rings(wakeup)
         assert rings(other)
 
 
-def test_workers_of_some_types_are_called_for_these_besides_and_for_no_others(queue: TaskStore, bell: Wakeup) -> None:
+def test_workers_of_some_types_are_called_for_these_besides_and_for_no_others(queue: TaskStore, wakeup: Wakeup) -> None:
     queue.submit([NewTask("known", "a"), NewTask("as well", "b")])
-    while rings(bell):
+    while rings(wakeup):
         pass
-    bells = [queue.open_bell(lambda type_: type_ == "a"), queue.open_bell(lambda type_: type_ == "b")]
-    for choosy in bells:
+    wakeups = [queue.open_wakeup(lambda type_: type_ == "a"), queue.open_wakeup(lambda type_: type_ == "b")]
+    for choosy in wakeups:
         assert choosy is not None
         choosy.arm(60)
         assert eventually(lambda choosy=choosy: not choosy.rang() and choosy.proven)
-    of_a, of_b = (choosy for choosy in bells if choosy is not None)
+    of_a, of_b = (choosy for choosy in wakeups if choosy is not None)
     with closing(of_a), closing(of_b):
         for type_, wanted in (("a", of_a), ("b", of_b), ("a", of_a)):
             queue.submit([NewTask(f"{type_}{time.monotonic()}", type_)])
-            assert rings(bell)
+            assert rings(wakeup)
             assert rings(wanted)
             assert not rings(of_b if wanted is of_a else of_a)
 
 
-def test_workers_of_some_types_are_called_for_a_type_that_is_new_to_the_table(queue: TaskStore, bell: Wakeup) -> None:
-    choosy = queue.open_bell(lambda type_: type_.startswith("video."))
+def test_workers_of_some_types_are_called_for_a_type_that_is_new_to_the_table(queue: TaskStore, wakeup: Wakeup) -> None:
+    choosy = queue.open_wakeup(lambda type_: type_.startswith("video."))
     assert choosy is not None
     with closing(choosy):
         choosy.arm(60)
@@ -145,9 +145,9 @@ def test_workers_of_some_types_are_called_for_a_type_that_is_new_to_the_table(qu
 
 
 def test_all_that_wait_get_to_know_a_new_type_when_they_look(queue: TaskStore) -> None:
-    bells = [queue.open_bell(lambda type_: type_ == "new") for _ in range(6)]
+    wakeups = [queue.open_wakeup(lambda type_: type_ == "new") for _ in range(6)]
     with ExitStack() as stack:
-        waiting = [stack.enter_context(closing(choosy)) for choosy in bells if choosy is not None]
+        waiting = [stack.enter_context(closing(choosy)) for choosy in wakeups if choosy is not None]
         for choosy in waiting:
             choosy.arm(60)
             assert eventually(lambda choosy=choosy: not choosy.rang() and choosy.proven)
@@ -168,9 +168,9 @@ def test_a_new_type_calls_each_worker_of_some_types_once_however_many_there_are(
 ) -> None:
     rows = tasks.rows
     assert isinstance(rows, RedisRows)
-    bells = [queue.open_bell(lambda type_, n=n: type_ == f"type{n}") for n in range(9)]  # type: ignore[misc]
+    wakeups = [queue.open_wakeup(lambda type_, n=n: type_ == f"type{n}") for n in range(9)]  # type: ignore[misc]
     with ExitStack() as stack:
-        waiting = [stack.enter_context(closing(choosy)) for choosy in bells if choosy is not None]
+        waiting = [stack.enter_context(closing(choosy)) for choosy in wakeups if choosy is not None]
         for choosy in waiting:  # the worker that takes the new type waits last
             choosy.arm(60)
             assert eventually(lambda choosy=choosy: not choosy.rang() and choosy.proven)
@@ -198,9 +198,9 @@ def test_a_new_type_calls_each_worker_of_some_types_once_however_many_there_are(
 
 
 def test_a_ring_for_a_new_type_reaches_the_others_past_one_that_hangs(queue: TaskStore) -> None:
-    bells = [queue.open_bell(lambda type_: type_ == "new") for _ in range(7)]
+    wakeups = [queue.open_wakeup(lambda type_: type_ == "new") for _ in range(7)]
     with ExitStack() as stack:
-        hanging, *others = (stack.enter_context(closing(choosy)) for choosy in bells if choosy is not None)
+        hanging, *others = (stack.enter_context(closing(choosy)) for choosy in wakeups if choosy is not None)
         for choosy in (hanging, *others):
             choosy.arm(60)
             assert eventually(lambda choosy=choosy: not choosy.rang() and choosy.proven)
@@ -210,7 +210,7 @@ def test_a_ring_for_a_new_type_reaches_the_others_past_one_that_hangs(queue: Tas
 
 
 def test_a_ring_for_a_new_type_that_was_passed_on_leaves_the_connection_in_order(queue: TaskStore) -> None:
-    choosy = queue.open_bell(lambda type_: type_.startswith("type"))
+    choosy = queue.open_wakeup(lambda type_: type_.startswith("type"))
     assert choosy is not None
     with closing(choosy):
         choosy.arm(60)
@@ -225,9 +225,9 @@ def test_a_ring_for_a_new_type_that_was_passed_on_leaves_the_connection_in_order
             assert choosy.proven
 
 
-def test_a_ring_for_a_busy_worker_of_some_types_is_anothers(queue: TaskStore, bell: Wakeup) -> None:
+def test_a_ring_for_a_busy_worker_of_some_types_is_anothers(queue: TaskStore, wakeup: Wakeup) -> None:
     queue.submit([NewTask("known", "a")])
-    choosy, other = (queue.open_bell(lambda type_: type_ == "a") for _ in range(2))
+    choosy, other = (queue.open_wakeup(lambda type_: type_ == "a") for _ in range(2))
     assert choosy is not None and other is not None
     with closing(choosy), closing(other):
         choosy.arm(60)
@@ -240,77 +240,77 @@ def test_a_ring_for_a_busy_worker_of_some_types_is_anothers(queue: TaskStore, be
         assert rings(other)
 
 
-def test_a_bell_is_trusted_once_the_server_has_answered_a_wait(queue: TaskStore, bell: Wakeup) -> None:
-    bell.disarm()
-    assert not bell.proven
-    bell.arm(60)
-    assert not bell.proven
+def test_a_bell_is_trusted_once_the_server_has_answered_a_wait(queue: TaskStore, wakeup: Wakeup) -> None:
+    wakeup.disarm()
+    assert not wakeup.proven
+    wakeup.arm(60)
+    assert not wakeup.proven
     queue.submit([NewTask("key", "t")])
-    assert rings(bell)
-    assert bell.proven
+    assert rings(wakeup)
+    assert wakeup.proven
 
 
-def test_a_ring_for_one_who_is_busy_is_anothers(queue: TaskStore, bell: Wakeup) -> None:
+def test_a_ring_for_one_who_is_busy_is_anothers(queue: TaskStore, wakeup: Wakeup) -> None:
     queue.submit([NewTask("one", "t")])
-    select.select([bell.fileno()], [], [], 5)
-    bell.disarm()
+    select.select([wakeup.fileno()], [], [], 5)
+    wakeup.disarm()
     with closing(armed(queue)) as other:
         assert rings(other)
 
 
 def test_one_who_is_busy_is_not_called_and_hears_again_afterwards(
-    tasks: QueueBench, queue: TaskStore, bell: Wakeup
+    tasks: QueueBench, queue: TaskStore, wakeup: Wakeup
 ) -> None:
-    bell.disarm()
-    bell.disarm()
-    assert not bell.rang()
+    wakeup.disarm()
+    wakeup.disarm()
+    assert not wakeup.rang()
     rows = tasks.rows
     assert isinstance(rows, RedisRows)
     eventually(lambda: not [client for client in rows.client.client_list() if client["cmd"] == "blpop"])
     queue.submit([NewTask("unheard", "t")])
     eventually(lambda: not rows.client.exists(f"{rows.prefix}bell"))
-    bell.arm(60)
-    assert not rings(bell)
+    wakeup.arm(60)
+    assert not rings(wakeup)
     queue.submit([NewTask("heard", "t")])
-    assert rings(bell)
+    assert rings(wakeup)
 
 
 def test_nobody_listens_for_ever(queue: TaskStore, tasks: QueueBench) -> None:
-    bell = queue.open_bell()
-    assert bell is not None
-    bell.arm(0.05)
+    wakeup = queue.open_wakeup()
+    assert wakeup is not None
+    wakeup.arm(0.05)
     time.sleep(0.1)
-    assert not bell.rang()
-    bell.arm(60)
+    assert not wakeup.rang()
+    wakeup.arm(60)
     queue.submit([NewTask("key", "t")])
-    assert rings(bell)
-    bell.close()
-    bell.close()
+    assert rings(wakeup)
+    wakeup.close()
+    wakeup.close()
 
 
-def test_who_listens_on_keeps_his_connection_and_his_place(tasks: QueueBench, queue: TaskStore, bell: Wakeup) -> None:
+def test_who_listens_on_keeps_his_connection_and_his_place(tasks: QueueBench, queue: TaskStore, wakeup: Wakeup) -> None:
     rows = tasks.rows
     assert isinstance(rows, RedisRows)
-    bell.arm(0.05)
-    before = bell.fileno(), [client["id"] for client in rows.client.client_list()]
+    wakeup.arm(0.05)
+    before = wakeup.fileno(), [client["id"] for client in rows.client.client_list()]
     for _ in range(3):
-        bell.arm(60)
-    assert (bell.fileno(), [client["id"] for client in rows.client.client_list()]) == before
+        wakeup.arm(60)
+    assert (wakeup.fileno(), [client["id"] for client in rows.client.client_list()]) == before
     queue.submit([NewTask("key", "t")])
-    assert rings(bell)
+    assert rings(wakeup)
 
 
 def test_a_wait_that_was_prolonged_goes_on_when_the_first_ends(queue: TaskStore) -> None:
-    bell = queue.open_bell()
-    assert bell is not None
-    with closing(bell):
-        bell.arm(0.1)
-        bell.arm(60)
-        assert not rings(bell)
+    wakeup = queue.open_wakeup()
+    assert wakeup is not None
+    with closing(wakeup):
+        wakeup.arm(0.1)
+        wakeup.arm(60)
+        assert not rings(wakeup)
         time.sleep(0.1)
-        assert not bell.rang()
+        assert not wakeup.rang()
         queue.submit([NewTask("key", "t")])
-        assert rings(bell)
+        assert rings(wakeup)
 
 
 def test_rings_that_nobody_waits_for_are_few(tasks: QueueBench, queue: TaskStore) -> None:
@@ -327,51 +327,53 @@ def test_a_lost_connection_is_an_error_and_is_made_anew(lab: Lab) -> None:
         bench = QueueBench("redis", server.url("0"), "queue")
         queue = bench.queue()
         queue.create_tables()
-        with closing(armed(queue)) as bell:
+        with closing(armed(queue)) as wakeup:
             server.kill()
             with pytest.raises(RedisConnectionError):
-                eventually(bell.rang)
+                eventually(wakeup.rang)
             server.start()
-            bell.arm(60)
+            wakeup.arm(60)
             queue.submit([NewTask("key", "t")])
-            assert rings(bell)
+            assert rings(wakeup)
             server.kill()
-            bell.disarm()
+            wakeup.disarm()
         bench.close()
 
 
-def test_a_connection_on_which_no_answer_comes_is_trusted_for_a_moment_only(queue: TaskStore, bell: Wakeup) -> None:
-    assert isinstance(bell, WakeList)
-    bell.arm(60)
+def test_a_connection_on_which_no_answer_comes_is_trusted_for_a_moment_only(queue: TaskStore, wakeup: Wakeup) -> None:
+    assert isinstance(wakeup, WakeList)
+    wakeup.arm(60)
     late = time.monotonic() + 70
-    bell._clock = lambda: late  # as if nothing had come for so long
-    bell.arm(60)
-    assert not bell.proven
-    assert eventually(lambda: not bell.rang() and bell.proven)
+    wakeup._clock = lambda: late  # as if nothing had come for so long
+    wakeup.arm(60)
+    assert not wakeup.proven
+    assert eventually(lambda: not wakeup.rang() and wakeup.proven)
     queue.submit([NewTask("key", "t")])
-    assert rings(bell)
+    assert rings(wakeup)
 
 
-def test_a_connection_that_was_lost_amid_a_run_is_made_anew(queue: TaskStore, tasks: QueueBench, bell: Wakeup) -> None:
+def test_a_connection_that_was_lost_amid_a_run_is_made_anew(
+    queue: TaskStore, tasks: QueueBench, wakeup: Wakeup
+) -> None:
     queue.submit([NewTask("key", "t")])
-    select.select([bell.fileno()], [], [], 5)
-    assert bell.rang()
-    bell.disarm()
+    select.select([wakeup.fileno()], [], [], 5)
+    assert wakeup.rang()
+    wakeup.disarm()
     rows = tasks.rows
     assert isinstance(rows, RedisRows)
     rows.client.client_kill_filter(_type="normal", skipme=True)
-    bell.arm(60)
+    wakeup.arm(60)
     queue.submit([NewTask("other", "t")])
-    assert rings(bell)
+    assert rings(wakeup)
 
 
-def test_one_who_was_called_keeps_his_connection_and_takes_no_rings(queue: TaskStore, bell: Wakeup) -> None:
+def test_one_who_was_called_keeps_his_connection_and_takes_no_rings(queue: TaskStore, wakeup: Wakeup) -> None:
     queue.submit([NewTask("key", "t")])
-    select.select([bell.fileno()], [], [], 5)
-    assert bell.rang()
+    select.select([wakeup.fileno()], [], [], 5)
+    assert wakeup.rang()
     with closing(armed(queue)) as other:
         queue.submit([NewTask("more", "t")])
         assert rings(other)
-    before = bell.fileno()
-    bell.arm(60)
-    assert bell.fileno() == before
+    before = wakeup.fileno()
+    wakeup.arm(60)
+    assert wakeup.fileno() == before
