@@ -29,7 +29,7 @@ class Road:
         self._pace = pace
         self._until = self.time + until
         self._taken = taken
-        store = SimpleNamespace(next_due=self._next_due, is_refused=lambda _: False)
+        store = SimpleNamespace(next_due=self._next_due, is_refused=lambda _: False, is_unavailable=lambda _: False)
         source: Any = SimpleNamespace(
             open_wakeup=lambda _: None, poll_multi=self._take, maintain=self._tidy, store=store
         )
