@@ -1,12 +1,12 @@
-"""Time behind one object, so that tests can own it. Used in every process.
+"""Clocks that measure spans within one process, passed as arguments so that tests can replace them; times as dates.
 
-No clock here decides what is due or when a lease ends: that is the database's alone. These measure spans within one
-process.
+The database's clock alone decides what is due and when a lease ends.
 """
 
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Protocol
 
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -15,20 +15,25 @@ _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class Clock(Protocol):
     """Seconds since some fixed point; only differences mean anything."""
 
-    def __call__(self) -> float:
-        """Return the present time in seconds."""
-        ...
+    def __call__(self) -> float: ...
 
 
 def monotonic() -> float:
-    """Seconds that never jump; stands still while the machine sleeps. For everything but leases."""
+    """Return seconds that never jump and stand still while the machine sleeps. For everything but leases."""
     return time.monotonic()
 
 
 def boottime() -> float:
-    """Seconds that never jump and count a suspended machine's sleep (CLOCK_BOOTTIME). For lease deadlines.
+    """Return seconds that never jump and include the sleep of a suspended machine. For lease deadlines.
 
-    Where there is no such clock (macOS) it is the monotonic one: a lease that ended during sleep is then found out
-    by the fence alone.
+    macOS has no such clock and gets the monotonic one: there only the fence detects a lease that ended during sleep.
     """
     return time.clock_gettime(_BOOTTIME)
+
+
+def local_time(seconds: float) -> str:
+    """Return unix seconds as a date in this host's time zone: `2026-11-22 21:30:00 +0100`."""
+    try:
+        return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S %z}"
+    except (ValueError, OverflowError, OSError):  # outside the years 1 to 9999
+        return str(seconds)

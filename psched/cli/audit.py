@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from psched.cli.formatting import json_lines, local_iso, local_time, printable, write
+from psched.cli.formatting import json_lines, local_iso, printable, write
 from psched.cli.history import When
 from psched.cli.options import Chosen, Moment, Seconds, common_options
 from psched.cli.session import opened
+from psched.clock import local_time
 from psched.errors import NotFoundError
 from psched.schedules.audit import Verdict, Violation, Why
 

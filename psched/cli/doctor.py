@@ -12,9 +12,10 @@ import click
 from psched import cron
 from psched.application import load
 from psched.cli.errors import DatabaseError, database_errors
-from psched.cli.formatting import json_lines, local_time, printable, span, write
+from psched.cli.formatting import json_lines, printable, span, write
 from psched.cli.options import Chosen, common_options
 from psched.cli.unrouted_types import LeftToRuby, left_to_ruby, left_to_ruby_finding, routing_findings
+from psched.clock import local_time
 from psched.config import Section, Settings
 from psched.error_summary import error_summary
 from psched.errors import ConfigError, PoolerError

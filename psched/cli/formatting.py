@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
+from psched.clock import local_time
 from psched.model import ScheduleRow, TaskRow
 from psched.payload import encode
 from psched.schedules.schedule import ScheduleState
@@ -141,12 +142,6 @@ def local_iso(time: float) -> str | None:
     """Return unix seconds in this host's time zone, ISO 8601; None where no calendar reaches."""
     moment = _moment(time)
     return None if moment is None else moment.isoformat(timespec="seconds")
-
-
-def local_time(time: float) -> str:
-    """Return unix seconds in this host's time zone, with its offset from UTC."""
-    moment = _moment(time)
-    return str(time) if moment is None else f"{moment:%Y-%m-%d %H:%M:%S %z}"
 
 
 def exact_time(time: float) -> str:

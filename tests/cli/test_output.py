@@ -16,12 +16,12 @@ from psched.cli.formatting import (
     fixed,
     json_lines,
     local_iso,
-    local_time,
     number,
     printable,
     short_time,
     write_fields,
 )
+from psched.clock import local_time
 
 
 def taken(limit: int) -> Iterator[tuple[str, str]]:
