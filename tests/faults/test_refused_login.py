@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+import psycopg
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from faultlab.laboratory import Lab
 from faultlab.login import Login, made_login
@@ -14,6 +16,7 @@ from faultlab.postgresql import PostgreSQL
 from faultlab.proxy import Proxy
 from faultlab.redis import Redis
 from faultlab.servers import Server
+from psched.backends.sql import open_database
 from psched.clock import boottime
 from tests.stores.bench import Bench, eventually
 
@@ -117,3 +120,19 @@ def test_a_missing_privilege_is_a_refusal_and_not_an_outage(shared: Server, benc
     assert store.is_refused(caught.value), repr(caught.value)
     assert not store.is_unavailable(caught.value)
     store.close()
+
+
+@pytest.mark.parametrize(("part", "wrong", "state"), [("secret@", "wrong@", "28P01"), ("/postgres", "/none", "3D000")])
+def test_a_refusal_is_known_in_any_language(
+    postgresql: Server, monkeypatch: pytest.MonkeyPatch, part: str, wrong: str, state: str
+) -> None:
+    for words in ("_REFUSED", "_TURNED_AWAY"):
+        monkeypatch.setattr(f"psched.backends.sql.postgresql.{words}", ())  # so the error's words say nothing
+    database = open_database(postgresql.url("postgres").replace(part, wrong), {})
+    with pytest.raises(OperationalError) as caught:
+        database.run(lambda connection, _: connection.exec_driver_sql("SELECT 1"))
+    assert isinstance(caught.value.orig, psycopg.Error)
+    assert caught.value.orig.sqlstate == state
+    assert database.fault(caught.value) is None
+    assert database.is_refused(caught.value) is (state == "28P01")
+    database.close()

@@ -24,13 +24,14 @@ LONGEST_GAP = 3 * 3600
 class Window:
     """The seconds around a clock change: the instant of the first, and what clocks on the wall show in each.
 
-    `first`: when they show a time first. `days`: which times of which days they show. `gaps`: an instant, and what they
-    have not shown before it.
+    `first`: when they show a time first. `hours`: the index in `clock` at which an hour begins. `days`: which times of
+    which days they show. `gaps`: an instant, and what they have not shown before it.
     """
 
     start: int
     clock: list[int]
     first: dict[int, int]
+    hours: dict[int, int]
     days: dict[int, set[int]]
     gaps: list[tuple[int, dict[int, set[int]]]]
 
@@ -47,8 +48,11 @@ def window(zone: str, change: int) -> Window:
     start = change - margin
     clock = [wall(instant) for instant in range(start, change + margin)]
     first = {shown: start + i for i, shown in reversed(list(enumerate(clock)))}
+    hours = {shown // 3600: i for i, shown in reversed(list(enumerate(clock)))}
     jumps = [(start + i, a + 1, b) for i, (a, b) in enumerate(pairwise(clock), 1) if 1 < b - a <= LONGEST_GAP]
-    return Window(start, clock, first, by_day(first), [(instant, by_day(range(a, b))) for instant, a, b in jumps])
+    return Window(
+        start, clock, first, hours, by_day(first), [(instant, by_day(range(a, b))) for instant, a, b in jumps]
+    )
 
 
 def by_day(walls: Iterable[int]) -> dict[int, set[int]]:
@@ -120,7 +124,7 @@ class Reading:
 def cut(reading: Reading, seen: Window, place: int) -> bool:
     """Whether it lies in an hour whose beginning was skipped, which Ruby sees only when it looks at the hour before."""
     hour = seen.clock[place] // 3600
-    begins = next(i for i, shown in enumerate(seen.clock) if shown // 3600 == hour)
+    begins = seen.hours[hour]
     if reading.vixie or begins == 0 or hour * 3600 in seen.first:
         return False
     before = seen.clock[begins - 1] // 3600 % 24

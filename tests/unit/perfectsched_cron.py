@@ -10,6 +10,7 @@ from __future__ import annotations
 from calendar import monthrange
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache, cached_property
 
 from psched.backends.rdb_compat.ruby_cron_check import _FIELDS, _split
 from psched.cron.zones import load_zone, offset_at
@@ -28,7 +29,7 @@ class Moment:
     def instant(self) -> int:
         return self.wall - self.offset
 
-    @property
+    @cached_property
     def date(self) -> datetime:
         return EPOCH + timedelta(seconds=self.wall)
 
@@ -38,19 +39,45 @@ class Moment:
 
     def set_to(self, date: datetime) -> Moment:
         """Go to another wall time."""
-        wall = round((date - EPOCH).total_seconds())
-        while True:
-            offsets = {
-                offset
-                for shift in (-86400, 0, 86400)
-                for offset in [offset_at(load_zone(self.zone), wall - self.offset + shift)]
-                if offset_at(load_zone(self.zone), wall - offset) == offset
-            }
-            if offsets:
-                return Moment(self.zone, wall, self.offset if self.offset in offsets else max(offsets))
-            wall += 3600
+        return on_wall(self.zone, self.offset, (date - EPOCH) // timedelta(seconds=1))
+
+    @cached_property
+    def next_month(self) -> Moment:
+        first = self.date.replace(day=1, hour=0, minute=0, second=0)
+        return self.set_to(first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1))
+
+    @cached_property
+    def next_day(self) -> Moment:
+        next_day = self.set_to(self.date + timedelta(days=1))
+        return next_day.set_to(next_day.date.replace(hour=0, minute=0, second=0))
+
+    @cached_property
+    def next_hour(self) -> Moment:
+        next_hour = self.later(3600)
+        return next_hour.set_to(next_hour.date.replace(minute=0, second=0))
+
+    @cached_property
+    def next_minute(self) -> Moment:
+        next_minute = self.later(60)
+        return next_minute.set_to(next_minute.date.replace(second=0))
 
 
+@cache
+def on_wall(zone: str, offset: int, wall: int) -> Moment:
+    """Return the moment of a wall time, by choice in the pass that has this offset."""
+    while True:
+        offsets = {
+            found
+            for shift in (-86400, 0, 86400)
+            for found in [at(zone, wall - offset + shift).offset]
+            if at(zone, wall - found).offset == found
+        }
+        if offsets:
+            return Moment(zone, wall, offset if offset in offsets else max(offsets))
+        wall += 3600
+
+
+@cache
 def at(zone: str, instant: int) -> Moment:
     offset = offset_at(load_zone(zone), instant)
     return Moment(zone, instant + offset, offset)
@@ -64,8 +91,7 @@ def original_next(cron: str, after: int, zone: str) -> int:
     """Return the first match after `after`. Raises EndlessError."""
     texts = _split(cron)
     minutes, hours, days, months, weekdays = (field.values(text) for field, text in zip(_FIELDS, texts, strict=True))
-    moment = at(zone, after).later(60)
-    moment = moment.set_to(moment.date.replace(second=0))
+    moment = at(zone, after).next_minute
 
     def is_day(date: datetime) -> bool:
         if texts[2] == "L":
@@ -76,17 +102,13 @@ def original_next(cron: str, after: int, zone: str) -> int:
     for _ in range(STEPS):
         date = moment.date
         if date.month not in months:
-            first = date.replace(day=1, hour=0, minute=0, second=0)
-            moment = moment.set_to(first.replace(year=date.year + date.month // 12, month=date.month % 12 + 1))
+            moment = moment.next_month
         elif not is_day(date):
-            moment = moment.set_to(date + timedelta(days=1))
-            moment = moment.set_to(moment.date.replace(hour=0, minute=0, second=0))
+            moment = moment.next_day
         elif date.hour not in hours:
-            moment = moment.later(3600)
-            moment = moment.set_to(moment.date.replace(minute=0, second=0))
+            moment = moment.next_hour
         elif date.minute not in minutes:
-            moment = moment.later(60)
-            moment = moment.set_to(moment.date.replace(second=0))
+            moment = moment.next_minute
         else:
             return moment.instant
     raise EndlessError

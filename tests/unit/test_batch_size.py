@@ -45,7 +45,7 @@ class Worker:
 def stream_of(weights: dict[str, float], seed: int = 1) -> Iterator[str]:
     chance = random.Random(seed)
     while True:
-        yield from chance.choices(list(weights), list(weights.values()), k=1)
+        yield from chance.choices(list(weights), list(weights.values()), k=500)
 
 
 def test_nothing_is_taken_ahead_while_durations_are_unknown() -> None:

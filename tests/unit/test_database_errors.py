@@ -8,9 +8,8 @@ from typing import Any
 import psycopg
 import pymysql
 import pytest
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
-from faultlab.servers import Server
 from psched.backends.common.errors import Fault
 from psched.backends.common.retries import Retries
 from psched.backends.sql import open_database
@@ -119,22 +118,6 @@ def test_a_server_that_knows_no_such_password_is_not_waited_for() -> None:
     starting = "connection failed: FATAL:  the database system is starting up"
     assert POSTGRESQL.fault(wrapped(psycopg.OperationalError(refused), psycopg.Error)) is None
     assert POSTGRESQL.fault(wrapped(psycopg.OperationalError(starting), psycopg.Error)) is LOST
-
-
-@pytest.mark.parametrize(("part", "wrong", "state"), [("secret@", "wrong@", "28P01"), ("/postgres", "/none", "3D000")])
-def test_a_refusal_is_known_in_any_language(
-    postgresql: Server, monkeypatch: pytest.MonkeyPatch, part: str, wrong: str, state: str
-) -> None:
-    for words in ("_REFUSED", "_TURNED_AWAY"):
-        monkeypatch.setattr(f"psched.backends.sql.postgresql.{words}", ())  # so the error's words say nothing
-    database = open_database(postgresql.url("postgres").replace(part, wrong), {})
-    with pytest.raises(OperationalError) as caught:
-        database.run(lambda connection, _: connection.exec_driver_sql("SELECT 1"))
-    assert isinstance(caught.value.orig, psycopg.Error)
-    assert caught.value.orig.sqlstate == state
-    assert database.fault(caught.value) is None
-    assert database.is_refused(caught.value) is (state == "28P01")
-    database.close()
 
 
 @pytest.mark.parametrize(
