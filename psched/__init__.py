@@ -2,17 +2,16 @@
 
 with psched.open("etc/psched.yml") as schedules:
     schedules.add("report", "report.daily", cron="0 7 * * *", timezone="Europe/Berlin")
+
+Most names are imported when they are first used: `import psched` is quick and loads no database library.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from psched.application.app import App
-from psched.config import Settings, coerce
 from psched.errors import (
     AlreadyExistsError,
     AlreadyFinishedError,
@@ -32,13 +31,18 @@ from psched.errors import (
     ScheduleError,
     TaskError,
 )
-from psched.model import NewSchedule, NewTask, Policy, Rule, ScheduleRow, TaskRow
-from psched.queue.queue import Queue, QueuedTask
-from psched.queue.queue import open_queue as _open_queue
-from psched.scheduler import Scheduler, create_scheduler
-from psched.schedules.collection import Schedule, ScheduleCollection, open_schedules
-from psched.store import holder_name
-from psched.task import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from psched.application.app import App
+    from psched.config import Settings
+    from psched.model import NewSchedule, NewTask, Policy, Rule, ScheduleRow, TaskRow
+    from psched.queue.queue import Queue, QueuedTask
+    from psched.scheduler import Scheduler, create_scheduler
+    from psched.schedules.collection import Schedule, ScheduleCollection
+    from psched.task import Task
 
 __all__ = [
     "AlreadyExistsError",
@@ -77,6 +81,36 @@ __all__ = [
 ]
 
 
+_MODULE_OF = {
+    "App": "psched.application.app",
+    "NewSchedule": "psched.model",
+    "NewTask": "psched.model",
+    "Policy": "psched.model",
+    "Queue": "psched.queue.queue",
+    "QueuedTask": "psched.queue.queue",
+    "Rule": "psched.model",
+    "Schedule": "psched.schedules.collection",
+    "ScheduleCollection": "psched.schedules.collection",
+    "ScheduleRow": "psched.model",
+    "Scheduler": "psched.scheduler",
+    "Task": "psched.task",
+    "TaskRow": "psched.model",
+    "create_scheduler": "psched.scheduler",
+}
+"""Names that are imported when they are first used."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def open(config: Settings | Mapping[str, Any] | str | Path, environment: str | None = None) -> ScheduleCollection:  # noqa: A001
     """Open the schedules that `config` names: settings, one environment as a dict, or the path of a YAML file.
 
@@ -85,6 +119,10 @@ def open(config: Settings | Mapping[str, Any] | str | Path, environment: str | N
     Raises:
         ConfigError: the configuration cannot be used, or the table is missing (`psched init` makes it).
     """
+    from psched.config import coerce
+    from psched.schedules.collection import open_schedules
+    from psched.store import holder_name
+
     section = coerce(config, environment).schedules
     if section is None:
         raise ConfigError("the configuration has no schedules: give it type and url, or a section `schedules:`")
@@ -105,10 +143,14 @@ def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: s
     Raises:
         ConfigError: the configuration cannot be used, or the table is missing (`psched queue init` makes it).
     """
+    from psched.config import coerce
+    from psched.queue.queue import open_queue
+    from psched.store import holder_name
+
     section = coerce(config, environment, reader="queue").queue
     if section is None:
         raise ConfigError("the configuration has no queue: give it type and url, or a section `queue:`")
-    queue = _open_queue(section, holder_name(str(os.getpid())))
+    queue = open_queue(section, holder_name(str(os.getpid())))
     try:
         queue.store.check_tables()
     except BaseException:

@@ -1,4 +1,4 @@
-"""Where the stores are found: a package for each `type`, and nothing to register. Children and clients."""
+"""The backends: one package for each `type`, imported when a configuration names it."""
 
 from __future__ import annotations
 
@@ -7,35 +7,39 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from psched.errors import ConfigError
 from psched.store import Stores, StoreSettings
 
-_DRIVERS_OWN = (
+_DRIVER_ERRORS = (
+    ("sqlalchemy.exc", "SQLAlchemyError"),
     ("sqlite3", "Error"),
     ("redis.exceptions", "RedisError"),
     ("redis.exceptions", "RedisClusterException"),
 )
-"""The errors that come to us as the driver raised them, by their modules."""
+"""Modules and classes of the errors that drivers raise."""
 
 
 def open_stores(type_: str, settings: StoreSettings) -> Stores:
-    """Return the stores of the backend `type_` for the tables that `settings` name; nothing is connected yet.
+    """Return the stores of the backend `type_` for the tables that `settings` name. Connects to nothing.
 
-    Raises ConfigError.
+    Raises:
+        ConfigError: there is no such backend, or it refuses the settings.
     """
     stores: Stores = find_backend(type_)(settings)
     return stores
 
 
 def find_backend(type_: str) -> Callable[[StoreSettings], Stores]:
-    """Import the backend `type_` and return its `open_stores`. Raises ConfigError."""
+    """Import the backend `type_` and return its `open_stores`.
+
+    Raises:
+        ConfigError: there is no such backend, or it has no `open_stores`.
+    """
     check_name(type_)
     try:
         opener: Callable[[StoreSettings], Stores] | None = getattr(import_module(_module(type_)), "open_stores", None)
     except ModuleNotFoundError as error:
-        if not f"{_module(type_)}.".startswith(f"{error.name}."):  # the package is there, but not what it imports
+        if not f"{_module(type_)}.".startswith(f"{error.name}."):  # a module that the backend imports is missing
             raise
         raise ConfigError(_unknown(type_)) from None
     if opener is None:
@@ -44,10 +48,10 @@ def find_backend(type_: str) -> Callable[[StoreSettings], Stores]:
 
 
 def check_name(type_: str) -> None:
-    """Raise ConfigError unless `type_` may name a backend. Imports nothing: root checks configurations, too.
+    """Raise ConfigError unless `type_` can name a backend. Imports nothing, since root checks configurations too.
 
-    A name with a dot is somebody else's package with an `open_stores(settings)` of its own. Of such a name only the
-    first part is looked for here, since Python imports a package to look inside it.
+    A name with a dot is a third-party package with its own `open_stores(settings)`. Only its first part is looked
+    up, because Python imports a package in order to look inside it.
     """
     name = _module(type_)
     known = all(part.isidentifier() for part in name.split("."))
@@ -56,10 +60,9 @@ def check_name(type_: str) -> None:
 
 
 def is_driver_error(error: BaseException) -> bool:
-    """Tell whether a database's driver raised it, so that its own words say more than a traceback."""
-    # Errors of a driver can only be met once somebody has loaded it; without need that takes time and memory.
-    loaded = [(sys.modules[module], name) for module, name in _DRIVERS_OWN if module in sys.modules]
-    return isinstance(error, (SQLAlchemyError, *(getattr(module, name) for module, name in loaded)))
+    """Return whether a database driver raised `error`, so that its text says more than a traceback. Imports nothing."""
+    loaded = [(sys.modules[module], name) for module, name in _DRIVER_ERRORS if module in sys.modules]
+    return isinstance(error, tuple(getattr(module, name) for module, name in loaded))
 
 
 def _module(type_: str) -> str:

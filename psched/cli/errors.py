@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
-from sqlalchemy.exc import DBAPIError
 
 from psched.backends import is_driver_error
 from psched.config import Section
@@ -77,7 +76,8 @@ def explain(error: Exception, section: Section, store: LeaseStore) -> str:
 
 def reason(error: BaseException) -> str:
     """Return what `error` says, on one line and without the statement that SQLAlchemy adds."""
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    original = getattr(error, "orig", None)  # SQLAlchemy's errors hold the driver's
+    cause = original if isinstance(original, BaseException) else error
     arguments = cause.args
     if len(arguments) == 2 and isinstance(arguments[0], int):
         return f"{_one_line(str(arguments[1]))} ({arguments[0]})"

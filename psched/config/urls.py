@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
 
 _SECRET = re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE)
 _EXPECTED = (
@@ -33,8 +35,9 @@ def check_url(url: str) -> None:
         raise ValueError(
             "expected sqlite:///file.db (three slashes, relative) or sqlite:////folder/file.db (four, absolute)"
         )
-    parts = parse(url)
-    if parts.get_backend_name() == "sqlite" and (parts.database or "").startswith("file:"):
+    if scheme in _OF_REDIS:
+        _check_port(rest)
+    elif _sqlite_file(url).startswith("file:"):
         raise ValueError("expected the path of a file as it is, as in sqlite:///psched.db, not a file: URI")
 
 
@@ -56,29 +59,44 @@ def pooler_fault(pooler: str | None, url: str) -> str | None:
     return f"pooler: {pooler} is for PostgreSQL, not {scheme}://; leave the key out"
 
 
-def parse(url: str) -> URL:
-    """Return the parts of `url`. Raises ValueError."""
-    try:
-        return make_url(url)
-    except (ArgumentError, ValueError):
-        raise ValueError(_EXPECTED) from None
-
-
 def is_in_memory(url: str) -> bool:
-    """Tell whether `url` is of a SQLite database that is gone with the process that opens it."""
-    parts = parse(url)
-    return parts.get_backend_name() == "sqlite" and parts.database in (None, "", ":memory:")
+    """Return whether `url` names a SQLite database that ends with the process that opens it."""
+    return url.startswith("sqlite") and _sqlite_file(url) in ("", ":memory:")
 
 
 def absolute_url(url: str, base: Path) -> str:
     """Return `url`; the relative file of a SQLite URL is taken from the folder `base`."""
-    parts = parse(url)
-    file = parts.database
-    if parts.get_backend_name() != "sqlite" or not file or file == ":memory:":
+    file = _sqlite_file(url) if url.startswith("sqlite") else ""
+    if file in ("", ":memory:"):
         return url
-    return parts.set(database=str(absolute_path(file, base))).render_as_string(hide_password=False)
+    return _parse(url).set(database=str(absolute_path(file, base))).render_as_string(hide_password=False)
 
 
 def absolute_path(path: str | Path, base: Path) -> Path:
     """Return `path` without `..`; a relative one is taken from `base`, one that begins with ~ from a home folder."""
     return Path(os.path.normpath(base / os.path.expanduser(path)))  # noqa: PTH111 - Path's fails for unknown users
+
+
+def _check_port(rest: str) -> None:
+    """Raise ValueError unless the port in a Redis URL without its scheme is a number. `redis.url` checks the rest."""
+    try:
+        _ = urlsplit(f"//{rest.rpartition('@')[2]}").port
+    except ValueError:
+        raise ValueError(_EXPECTED) from None
+
+
+def _sqlite_file(url: str) -> str:
+    """Return the file of a SQLite URL, empty for a database in memory or another SQL database. Raises ValueError."""
+    parts = _parse(url)
+    return (parts.database or "") if parts.get_backend_name() == "sqlite" else ""
+
+
+def _parse(url: str) -> URL:
+    """Return the parts of the URL of a SQL database. Raises ValueError."""
+    from sqlalchemy.engine import make_url  # noqa: PLC0415 – Redis needs no SQLAlchemy
+    from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
+
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        raise ValueError(_EXPECTED) from None
