@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import traceback
 from typing import Any, Protocol
 
@@ -10,10 +9,8 @@ from psched.backoff import Backoff
 from psched.errors import OutcomeUnknownError, PreemptedError
 from psched.suggest import did_you_mean
 from psched.task import Task
+from psched.telemetry import emit
 
-log = logging.getLogger(__name__)
-
-_LONGEST_NAME = 200
 _LONGEST_TRACE = 6000
 """Characters kept of a traceback: its end says most."""
 
@@ -57,7 +54,7 @@ class DefaultDecider(Decider):
     """Tries again later."""
 
     def unexpected_error_raised(self, error: Exception) -> None:
-        """Log the traceback and make the task due again after the handler's `retry_wait` (None: the configured one).
+        """Report the error and make the task due again after the handler's `retry_wait` (None: the configured one).
 
         A run that was settled before, or that was told to stop, stays as it is. Raises `error` again when it says that
         the lease of this very run is lost: then there is nothing to decide. Such an error of another task, which the
@@ -66,19 +63,9 @@ class DefaultDecider(Decider):
         task = self.task
         if task.lease_lost and isinstance(error, PreemptedError | OutcomeUnknownError):
             raise error
-        if task.settled:
-            log.error("key=%s type=%s raised after it was %s", task.key, task.type, task.outcome, exc_info=error)
-        elif task.stop_reason is not None:
-            log.info("key=%s type=%s raised when told to stop: %r", task.key, task.type, error)
-        else:
-            log.error("key=%s type=%s %s", task.key, task.type, failure(task, error), exc_info=error)
+        emit("run_error", task=task, error=error)
+        if not task.settled and task.stop_reason is None:
             task.retry(self.handler.retry_wait, error=account_of(error))
-
-
-def failure(task: Task, error: BaseException) -> str:
-    """Say how a run failed. When the task is tried again is logged once that is settled."""
-    good = " for good, as this was its last attempt" if task.last_attempt else ""
-    return f"failed{good}: {(repr(error).splitlines() or [''])[0][:_LONGEST_NAME]}"
 
 
 def account_of(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from psched.execution.runner import Runner, give_back
 from psched.process.logs import one_line
 from psched.source.source import Source
 from psched.task import Task
+from psched.telemetry import emit
 
 _LONGEST_TICK = 1.0
 _AGAIN = 0.25
@@ -114,7 +115,7 @@ class LeaseRenewal:
         return self._interval if task.alive_time is None else min(self._interval, task.alive_time / 4)
 
     def _tell_lost(self, task: Task) -> None:
-        log.info("key=%s preempted: its lease is no longer ours", task.key)
+        emit("lease_lost", task=task)
         for runner in self._runners:
             run = runner.current()
             if run is not None and run.task is task:

@@ -18,6 +18,7 @@ from psched.source.claimable_types import ClaimableTypes
 from psched.source.source import Source
 from psched.store.type_filter import TypeFilter
 from psched.task import Task
+from psched.telemetry import emit
 
 log = logging.getLogger(__name__)
 
@@ -190,10 +191,12 @@ class SectionPoller:
         limit = self.prefetch.limit()
         begun = self._clock()
         tasks = self._types.acquire(limit)
+        seconds = self._clock() - begun
+        emit("poll", section=self.name, seconds=seconds, tasks=tasks, error=None)
         self._asked = True
         self._full = len(tasks) >= limit
         if tasks:
-            self.prefetch.took(self._clock() - begun)
+            self.prefetch.took(seconds)
             self._vigil.worked()
             self.member.answer()
             self._standing_by = False
@@ -231,8 +234,10 @@ class SectionPoller:
         self._ear.listen(self._vigil.longest * _LISTENING)
         asked = self._clock()
         wait = self._types.next_due()
+        seconds = self._clock() - asked
+        emit("poll", section=self.name, seconds=seconds, tasks=(), error=None)
         self._asked = True
-        self._vigil.rest(wait, self._ear.called, self._clock() - asked)
+        self._vigil.rest(wait, self._ear.called, seconds)
         self._news = False
         if wait is not None and wait < _SOON:
             self.member.alert()
@@ -252,6 +257,7 @@ class SectionPoller:
         """Log a failing poll once for as long as it fails the same way, and come back less and less often."""
         self._failures += 1
         self._failed_at = self._clock()
+        emit("poll", section=self.name, seconds=None, tasks=(), error=error)
         if self.source.store.is_refused(error):
             self._refused(error)
             return

@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from psched.application.decider import account_of, failure
+from psched.application.decider import account_of
 from psched.clock import Clock, boottime
 from psched.errors import (
     CancelRequestedError,
@@ -22,10 +22,11 @@ from psched.execution.batch_size import TOO_LONG
 from psched.execution.poller import SectionPoller
 from psched.execution.settlement import CompletedRun
 from psched.execution.stop_event import StopEvent
-from psched.process.logs import is_refusal, one_line, say_unsettled
+from psched.process.logs import one_line
 from psched.process.running_table import RunningTable
 from psched.source.unrunnable import LOST_ATTEMPTS
 from psched.task import Task
+from psched.telemetry import emit
 
 log = logging.getLogger(__name__)
 
@@ -150,16 +151,14 @@ class Runner:
             return self._clock()
         run = ActiveRun(task, poller, started=task.begun_at)
         try:
+            emit("run_start", section=poller.name, task=task)
             self._run(run)
-        except ScheduleError as error:
-            say_unsettled(task, error)
-        except Exception as error:
-            fault = None if is_refusal(error) else error
-            words = "key=%s type=%s could not be settled: %s; it comes back"
-            log.error(words, task.key, task.type, one_line(error), exc_info=fault)
+        except Exception as error:  # noqa: BLE001 – whatever a driver raises: the lease ends by itself
+            self._unsettled(run, error)
         finally:
             now = self._clock()
             took = now - run.started
+            emit("run_end", section=poller.name, task=task, seconds=took)
             if task.concluded or task.outcome == "finished":
                 poller.finished.add(CompletedRun(task, took), now)
             else:
@@ -187,53 +186,53 @@ class Runner:
             handler = run.poller.application.handler(run.task)
             known = handler is not None
             run.task.max_attempts = getattr(handler, "max_attempts", None)
-            if handler is not None and self._may_run(run.task) and run.take(handler):
+            if handler is not None and self._may_run(run) and run.take(handler):
                 handler.run()
         except BaseException as error:  # noqa: BLE001 – an application's error, even SystemExit, is its task's alone
             self._leave_if_forked()
-            self._raised(run.task, error)
+            self._raised(run, error)
         self._leave_if_forked()
         if not known:
-            self._unknown(run.task)
+            task = run.task
+            emit("run_skip", section=run.poller.name, task=task, reason="no handler for this type; trying again later")
+            task.defer(f"no handler for the type {task.type!r}")  # a newer worker may have one: no attempt of this task
 
-    def _may_run(self, task: Task) -> bool:
-        return not self._is_worn_out(task) and self._is_recorded(task)
+    def _may_run(self, run: ActiveRun) -> bool:
+        """Record that the run has begun if that cannot wait; release the task when that fails.
 
-    def _is_worn_out(self, task: Task) -> bool:
-        """Let a task fail that has ended its workers as often as its type may be tried."""
-        if not task.worn_out:
+        A task that has ended its workers as often as its type may be tried fails instead.
+        """
+        task = run.task
+        if task.worn_out:
+            emit("run_skip", section=run.poller.name, task=task, reason=f"failed for good: {LOST_ATTEMPTS}")
+            task.retry(error=LOST_ATTEMPTS)
             return False
-        log.error("key=%s type=%s failed for good: %s", task.key, task.type, LOST_ATTEMPTS)
-        task.retry(error=LOST_ATTEMPTS)
-        return True
-
-    def _is_recorded(self, task: Task) -> bool:
-        """Record that the run has begun if that cannot wait; give the task back when that fails."""
         try:
             task.record_begin()
         except PreemptedError as lost:
             task.stop_reason = lost
             return False
         except Exception as error:  # noqa: BLE001 – whatever a driver raises: the handler has not begun
-            log.warning("key=%s type=%s not run: its begin was not recorded: %s", task.key, task.type, one_line(error))
+            reason = f"not run: its begin was not recorded: {one_line(error)}"
+            emit("run_skip", section=run.poller.name, task=task, reason=reason)
             if not give_back(task):
                 task.stop_reason = error
             return False
         return True
 
-    def _unknown(self, task: Task) -> None:
-        log.error("key=%s type=%s no handler for this type; trying again later", task.key, task.type)
-        task.defer(f"no handler for the type {task.type!r}")  # a newer worker may have one: no attempt of this task
-
-    def _raised(self, task: Task, error: BaseException) -> None:
-        """A handler let an exception out, perhaps SystemExit: that ends its run and nothing else."""
+    def _raised(self, run: ActiveRun, error: BaseException) -> None:
+        """End the run whose handler let an exception out, perhaps SystemExit; nothing else ends."""
+        task = run.task
         if task.lease_lost and isinstance(error, PreemptedError | OutcomeUnknownError):
-            say_unsettled(task, error)
-        elif task.settled:
-            log.error("key=%s raised after it was settled", task.key, exc_info=error)
-        elif task.stop_reason is None:
-            log.error("key=%s type=%s %s", task.key, task.type, failure(task, error), exc_info=error)
+            self._unsettled(run, error)
+            return
+        emit("run_error", task=task, error=error)
+        if not task.settled and task.stop_reason is None:
             task.retry(error=account_of(error))
+
+    def _unsettled(self, run: ActiveRun, error: Exception | str) -> None:
+        done = CompletedRun(run.task, self._clock() - run.started)
+        emit("settle", section=run.poller.name, runs=(done,), error=error)
 
     def _leave_if_forked(self) -> None:
         """A process that the handler forked and that came back here must not go on as a second worker."""
@@ -246,27 +245,24 @@ class Runner:
             return
         if not task.settled:
             settle_stopped(task)
-        if task.settled and task.outcome != "finished":
-            level, took = logging.DEBUG if task.outcome == "released" else logging.INFO, self._clock() - run.started
-            log.log(level, "key=%s type=%s %s", task.key, task.type, task.account(took))
+        if task.settled:
+            done = CompletedRun(task, self._clock() - run.started)
+            emit("settle", section=run.poller.name, runs=(done,), error=None)
+        elif task.stop_reason is None:
+            self._unsettled(run, "was left unsettled by its handler; it comes back when its lease ends")
+        elif isinstance(task.stop_reason, PreemptedError):
+            self._unsettled(run, f"was stopped: {task.stop_reason}")
 
 
 def settle_stopped(task: Task) -> None:
-    """Settle a run that its handler left open, by the reason it was stopped for."""
+    """Settle a run that its handler left open, by the reason for which it was stopped. Raises like `Task.retry`."""
     reason = task.stop_reason
-    try:
-        if isinstance(reason, ImmediateProcessStopError):
-            task.release()
-        elif isinstance(reason, CancelRequestedError):
-            task.cancel()
-        elif isinstance(reason, TimeoutError):
-            task.retry(error=str(reason))
-        elif isinstance(reason, PreemptedError):
-            log.warning("key=%s was stopped: %s", task.key, reason)
-        elif reason is None:
-            log.warning("key=%s was left unsettled by its handler; it comes back when its lease ends", task.key)
-    except ScheduleError as error:
-        say_unsettled(task, error)
+    if isinstance(reason, ImmediateProcessStopError):
+        task.release()
+    elif isinstance(reason, CancelRequestedError):
+        task.cancel()
+    elif isinstance(reason, TimeoutError):
+        task.retry(error=str(reason))
 
 
 def give_back(task: Task) -> bool:

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from psched.clock import Clock, boottime
-from psched.errors import IdempotentAlreadyFinishedError, ScheduleError
+from psched.errors import ScheduleError
 from psched.execution.batch_size import BatchBudget
-from psched.process.logs import one_line, say_unsettled
 from psched.source.source import Source
 from psched.task import Task
+from psched.telemetry import emit
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,8 @@ class SettlementBuffer:
             except IndexError:  # somebody else was faster
                 break
         settled = [done for done in taken if done.task.settled]
-        report(self._section, settled)
+        if settled:
+            emit("settle", section=self._section, runs=settled, error=None)
         return [done for done in taken if not done.task.settled] if settled else taken
 
     def _settle(self, runs: Sequence[CompletedRun], until: float) -> None:
@@ -95,10 +96,12 @@ class SettlementBuffer:
         with _locked(runs):
             left = [done for done in runs if not done.task.settled]
             errors = self._finish([done.task for done in left], until) if left else []
-        refused = [(done.task, error) for done, error in zip(left, errors, strict=True) if error is not None]
-        report(self._section, [done for done in runs if done.task.settled] if refused else runs)
-        for task, error in refused:
-            _tell(task, error)
+        refused = [(done, error) for done, error in zip(left, errors, strict=True) if error is not None]
+        settled = [done for done in runs if done.task.settled] if refused else runs
+        if settled:
+            emit("settle", section=self._section, runs=settled, error=None)
+        for done, error in refused:
+            emit("settle", section=self._section, runs=(done,), error=error)
 
     def _finish(self, tasks: Sequence[Task], until: float) -> Sequence[ScheduleError | None]:
         begun = self._clock()
@@ -118,15 +121,19 @@ class SettlementBuffer:
                 return [(done, error) for done in runs]
             if len(runs) > 1:  # what somebody has spoilt of one harms no other
                 return [left for done in runs for left in self._try([done], until)]
-            _give_up(runs[0].task, error)
+            self._give_up(runs[0], error)
         return []
 
     def _outlasts(self, done: CompletedRun, until: float, error: Exception) -> bool:
         """Tell whether its lease goes on, as the database may answer yet; give it up otherwise."""
         if done.task.deadline > until + _LAST_MOMENT:
             return True
-        _give_up(done.task, error)
+        self._give_up(done, error)
         return False
+
+    def _give_up(self, done: CompletedRun, error: Exception) -> None:
+        done.task.forget()
+        emit("settle", section=self._section, runs=(done,), error=error)
 
 
 @contextmanager
@@ -140,25 +147,3 @@ def _locked(runs: Sequence[CompletedRun]) -> Iterator[None]:
     finally:
         for lock in locked:
             lock.release()
-
-
-def report(section: str, runs: Sequence[CompletedRun]) -> None:
-    """Log runs that were finished: a single one, or how many."""
-    if len(runs) == 1 or log.isEnabledFor(logging.DEBUG):
-        level = logging.INFO if len(runs) == 1 else logging.DEBUG
-        for task, seconds in runs:
-            log.log(level, "key=%s type=%s %s after %.3f s", task.key, task.type, task.outcome, seconds)
-    if len(runs) > 1:
-        log.info("section=%s %d runs finished, the last one key=%s", section, len(runs), runs[-1].task.key)
-
-
-def _give_up(task: Task, error: Exception) -> None:
-    task.forget()
-    log.error("key=%s type=%s could not be settled: %s; it comes back", task.key, task.type, one_line(error))
-
-
-def _tell(task: Task, error: ScheduleError) -> None:
-    if isinstance(error, IdempotentAlreadyFinishedError):
-        log.debug("key=%s %s", task.key, error)  # by us, and the answer was lost
-    else:
-        say_unsettled(task, error)

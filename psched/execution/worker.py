@@ -19,6 +19,7 @@ from psched.execution.lease_renewal import PrefetchedLeaseRenewer, RunningLeaseR
 from psched.execution.node_heartbeat import open_node_heartbeats
 from psched.execution.poll_timer import PollTimer
 from psched.execution.poller import SectionPoller
+from psched.execution.run_log import log_runs
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.runner import Runner, give_back
 from psched.execution.sections import FIRST_SLOT, OpenSection, open_sections
@@ -43,6 +44,7 @@ class ChildWorker:
 
     def __init__(self, boot: ChildSpec, application: Application, say: Callable[[str], None]) -> None:
         """`say` sends the master a word of `pipes`."""
+        log_runs()
         settings = boot.settings
         cells = settings.processors if settings.processor_type == "thread" else 1
         self._boot = boot

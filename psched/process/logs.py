@@ -12,9 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from psched.backends import is_driver_error
-from psched.errors import ConfigError, OutcomeUnknownError, PreemptedError, ScheduleError
+from psched.errors import ConfigError
 from psched.process.channel import OwnedDescriptor
-from psched.task import Task
 
 _STDERR = 2
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
@@ -139,9 +138,6 @@ def _open(path: Path) -> int:
         ) from error
 
 
-log = logging.getLogger(__name__)
-
-
 def is_refusal(error: BaseException) -> bool:
     """Tell whether a database's driver raised it, so that its words say more than a traceback."""
     return is_driver_error(error)
@@ -152,13 +148,3 @@ def one_line(error: BaseException) -> str:
     cause = getattr(error, "orig", None)
     text = str(error if cause is None else cause).strip()
     return text.splitlines()[0] if text else type(error).__name__
-
-
-def say_unsettled(task: Task, error: ScheduleError) -> None:
-    """Log why a run was not settled; nothing is tried again."""
-    if isinstance(error, OutcomeUnknownError):
-        log.warning("key=%s type=%s outcome unknown: %s", task.key, task.type, error)
-    elif isinstance(error, PreemptedError):
-        log.info("key=%s preempted: %s", task.key, error)
-    else:
-        log.info("key=%s was not settled: %s", task.key, error)

@@ -19,6 +19,7 @@ from psched.execution.batch_size import FixedBatchSize
 from psched.execution.lease_renewal import PrefetchedLeaseRenewer, RunningLeaseRenewer
 from psched.execution.poll_timer import PollTimer
 from psched.execution.poller import SectionPoller
+from psched.execution.run_log import log_runs
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.runner import Runner
 from psched.execution.stop_event import StopEvent
@@ -57,6 +58,7 @@ class SchedulerThreads:
 
     def __init__(self, opened: OpenStores, work: SchedulerWork) -> None:
         """Begins nothing yet; `opened` is closed at the end."""
+        log_runs()
         self.opened = opened
         self._work = work
         self._stopping = StopEvent()

@@ -18,6 +18,7 @@ from psched.process.signals import VERBS, SignalQueue
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.oom_kills import OomKills
 from psched.supervisor.orphans import OrphanReaper
+from psched.telemetry import emit
 
 
 def be_own_process(master: int) -> None:
@@ -99,6 +100,7 @@ class ProcessTable:
         now = self._clock()
         child = ChildProcess(name, pid, ends, born=now, heard=now)
         self._living.add(child)
+        emit("fork", name=name, pid=pid)
         self._selector.register(ends.words, EVENT_READ, child)
         return child
 
@@ -115,6 +117,7 @@ class ProcessTable:
             if gone:
                 child.ends.close()
                 self._living.remove(child)
+                emit("child_exit", name=child.name, pid=child.pid, code=child.code, reason=child.end)
                 self._forsaken = self._forsaken or (child.ready and not child.left)
         self._oom_kills.look(now)
         ours = {child.pid for child in self._living} | self._others()

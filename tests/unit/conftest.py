@@ -9,10 +9,17 @@ import pytest
 
 from psched.application import App
 from psched.backends import open_stores
+from psched.execution.run_log import log_runs
 from psched.queue.queue import Queue
 from psched.store import StoreSettings
 from tests.unit.ledger import Ledger
 from tests.unit.memory import TIMES
+
+
+@pytest.fixture(autouse=True)
+def _logged_runs() -> None:
+    """Log what becomes of runs, as a child does."""
+    log_runs()
 
 
 @pytest.fixture
