@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.goals import GOALS, Goal, Rounds
 from benchmarks.places import DURABILITY
-from faultlab import absent
+from faultlab import prerequisites
 
 _DRIVERS = ("psycopg", "PyMySQL", "redis", "SQLAlchemy")
 _SERVERS = {"PostgreSQL": ("postgres",), "MariaDB": ("mariadbd", "mysqld"), "Redis": ("redis-server",)}
@@ -140,7 +140,7 @@ def _processor() -> str:
 
 
 def _version(server: str) -> str:
-    program = absent.find(*_SERVERS[server])
+    program = prerequisites.find(*_SERVERS[server])
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     found = _VERSION.search(said)
     return f"{server} {found[0] if found else said.strip()}"

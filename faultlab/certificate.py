@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from faultlab.identity import own
+from faultlab.unprivileged import chown_to_server_user
 
 
 class Certificate(NamedTuple):
@@ -23,5 +23,5 @@ def make_certificate(folder: Path) -> Certificate:
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
     subprocess.run([*command, "-out", made.file, "-keyout", made.key], check=True, capture_output=True)
     made.key.chmod(0o600)
-    own(made.key)
+    chown_to_server_user(made.key)
     return made

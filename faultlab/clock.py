@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from faultlab import absent
+from faultlab import prerequisites
 
 _SOURCE = Path(__file__).with_name("clock_shim.c")
 _PAGE = struct.Struct("=Q qqd qqd")
@@ -23,9 +23,9 @@ _NANO = 1_000_000_000
 def build_shim(folder: Path) -> Path:
     """Compile the library that shifts the clock into a folder and return its path; NOT RUN where that can't be."""
     if sys.platform != "linux":
-        absent.not_run("the clock of a process can be shifted on Linux only")
+        prerequisites.not_run("the clock of a process can be shifted on Linux only")
     library = folder / "clock_shim.so"
-    compiler = str(absent.find("cc", "gcc", "clang"))
+    compiler = str(prerequisites.find("cc", "gcc", "clang"))
     subprocess.run([compiler, "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, _SOURCE], check=True)
     return library
 

@@ -26,7 +26,7 @@ HEADER = 8
 """Bytes of a request's length."""
 
 _SERVER = Path(__file__).with_name("forkserver.py")
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[1]
 _NOT_AFTER_A_FORK = ("LD_PRELOAD", "DYLD_INSERT_LIBRARIES")
 """Variables that a process heeds when it starts, and only then."""
 

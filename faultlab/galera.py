@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from faultlab import absent
+from faultlab import prerequisites
 from faultlab.mariadb import MariaDB
 from faultlab.ports import HOST, free_port
 from faultlab.servers import Server
@@ -36,7 +36,7 @@ class Member(MariaDB):
     def _command(self) -> list[str]:
         provider = next((path for path in _PROVIDERS if Path(path).exists()), None)
         if provider is None:
-            absent.not_run("Galera is missing, install with: apt-get install galera-4")
+            prerequisites.not_run("Galera is missing, install with: apt-get install galera-4")
         options = (
             f"gmcast.listen_addr=tcp://{self.address};ist.recv_addr={HOST}:{self._state_port};gcache.size=32M;{_TIMES}"
         )

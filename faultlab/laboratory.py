@@ -10,8 +10,8 @@ from typing import Self
 
 from faultlab.clock import WallClock, build_shim
 from faultlab.forked import Forks
-from faultlab.identity import own
 from faultlab.servers import Server
+from faultlab.unprivileged import chown_to_server_user
 
 
 class Lab:
@@ -55,7 +55,7 @@ class Lab:
         """Where prepared data are kept for the session."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="psched-lab-"))
-            own(self._folder)
+            chown_to_server_user(self._folder)
         return self._folder
 
     @property

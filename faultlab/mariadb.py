@@ -1,4 +1,4 @@
-"""A private MariaDB, or the MySQL that was chosen in its place (`faultlab/absent.py`). In the test process."""
+"""A private MariaDB, or the MySQL that was chosen in its place (`faultlab/prerequisites.py`). In the test process."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import pymysql
 from pymysql.cursors import Cursor
 
-from faultlab import absent, mysql
-from faultlab.identity import own, run_as_owner
+from faultlab import mysql, prerequisites
 from faultlab.ports import HOST
 from faultlab.servers import PASSWORD, USER, Server
+from faultlab.unprivileged import chown_to_server_user, run_as_server_user
 
 _SMALL = ["--innodb-log-file-size=16M", "--innodb-buffer-pool-size=32M", "--aria-pagecache-buffer-size=8M"]
 _USERS = f"""
@@ -81,14 +81,14 @@ class MariaDB(Server):
             self._install_mariadb(data)
 
     def _install_mariadb(self, data: Path) -> None:
-        program = absent.find("mariadb-install-db", "mysql_install_db")
+        program = prerequisites.find("mariadb-install-db", "mysql_install_db")
         # servers remove each other's files from a temporary folder that they share
         with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".sql") as users:
             users.write(_BEFORE_USERS + _USERS)
             users.flush()
-            own(Path(users.name))
-            own(Path(folder))
-            run_as_owner([
+            chown_to_server_user(Path(users.name))
+            chown_to_server_user(Path(folder))
+            run_as_server_user([
                 program, "--no-defaults", f"--datadir={data}", f"--tmpdir={folder}",
                 "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
                 f"--extra-file={users.name}", *_SMALL,
@@ -98,7 +98,7 @@ class MariaDB(Server):
         kind = mysql.OPTIONS if mysql.is_chosen() else _SMALL
         quick = ["--innodb-flush-log-at-trx-commit=2", "--innodb-doublewrite=0", "--innodb-flush-method=nosync"]
         return [
-            str(absent.find("mariadbd", "mysqld")), "--no-defaults", f"--datadir={self.data}",
+            str(prerequisites.find("mariadbd", "mysqld")), "--no-defaults", f"--datadir={self.data}",
             f"--bind-address={HOST}", f"--port={self.port}", f"--socket={self.folder}/s",
             f"--pid-file={self.folder}/pid", f"--tmpdir={self.folder}", "--skip-name-resolve", "--skip-log-bin",
             "--max-connections=400", *kind, *([] if self.durable else quick), *self.options,

@@ -7,8 +7,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from faultlab import absent
-from faultlab.identity import own, run_as_owner
+from faultlab import prerequisites
+from faultlab.unprivileged import chown_to_server_user, run_as_server_user
 
 OPTIONS = [
     "--innodb-redo-log-capacity=16M",
@@ -22,7 +22,7 @@ OPTIONS = [
 
 def is_chosen() -> bool:
     """Tell whether PSCHED_TEST_SERVERS has a `mysqld` that is MySQL's."""
-    program = absent.chosen("mysqld")
+    program = prerequisites.chosen("mysqld")
     return program is not None and _is_mysql(program)
 
 
@@ -31,10 +31,10 @@ def install(data: Path, users: str) -> None:
     with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
         file.write(users)
         file.flush()
-        own(Path(file.name))
-        own(Path(folder))
-        run_as_owner([
-            absent.find("mysqld"), "--no-defaults", "--initialize-insecure", f"--datadir={data}",
+        chown_to_server_user(Path(file.name))
+        chown_to_server_user(Path(folder))
+        run_as_server_user([
+            prerequisites.find("mysqld"), "--no-defaults", "--initialize-insecure", f"--datadir={data}",
             f"--tmpdir={folder}", f"--init-file={file.name}", *OPTIONS,
         ])  # fmt: skip
 

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from faultlab import absent
-from faultlab.identity import run_as_owner
+from faultlab import prerequisites
 from faultlab.ports import HOST
 from faultlab.postgresql import SUPERUSER, PostgreSQL
 from faultlab.servers import PASSWORD, Server
+from faultlab.unprivileged import run_as_server_user
 
 _SETTINGS = {
     "wal_level": "replica",
@@ -35,8 +35,8 @@ class Member(PostgreSQL):
         if self.data.exists():
             shutil.rmtree(self.data)
         source = f"host={HOST} port={primary.port} user={SUPERUSER} password={PASSWORD}"
-        run_as_owner([
-            absent.find("pg_basebackup"), "--no-sync", "--checkpoint=fast", "--wal-method=stream",
+        run_as_server_user([
+            prerequisites.find("pg_basebackup"), "--no-sync", "--checkpoint=fast", "--wal-method=stream",
             "--write-recovery-conf", f"--pgdata={self.data}", f"--dbname={source}",
         ])  # fmt: skip
         self.start()

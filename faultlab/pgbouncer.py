@@ -7,11 +7,11 @@ from typing import Any
 
 import psycopg
 
-from faultlab import absent
-from faultlab.identity import own
+from faultlab import prerequisites
 from faultlab.ports import HOST
 from faultlab.postgresql import SUPERUSER, PostgreSQL
 from faultlab.servers import PASSWORD, USER, Server
+from faultlab.unprivileged import chown_to_server_user
 
 
 class PgBouncer(Server):
@@ -51,7 +51,7 @@ class PgBouncer(Server):
 
     def _install(self, data: Path) -> None:
         data.mkdir()
-        own(data)
+        chown_to_server_user(data)
 
     def _command(self) -> list[str]:
         users, settings = self.data / "users.txt", self.data / "pgbouncer.ini"
@@ -62,4 +62,4 @@ class PgBouncer(Server):
             f"auth_type = md5\nauth_file = {users}\n"
             f"pool_mode = {self.mode}\ndefault_pool_size = {self.sessions}\n"
         )
-        return [str(absent.find("pgbouncer")), str(settings)]
+        return [str(prerequisites.find("pgbouncer")), str(settings)]

@@ -9,10 +9,10 @@ from typing import Any
 
 import psycopg
 
-from faultlab import absent
-from faultlab.identity import own, run_as_owner
+from faultlab import prerequisites
 from faultlab.ports import HOST
 from faultlab.servers import PASSWORD, USER, Server
+from faultlab.unprivileged import chown_to_server_user, run_as_server_user
 
 SUPERUSER = "postgres"
 _USERS = f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}';\n"
@@ -64,12 +64,12 @@ class PostgreSQL(Server):
         with tempfile.NamedTemporaryFile("w") as password:
             password.write(PASSWORD)
             password.flush()
-            own(Path(password.name))
-            run_as_owner([
-                absent.find("initdb"), "--no-sync", "--encoding=UTF8", "--locale=C", f"--pgdata={data}",
+            chown_to_server_user(Path(password.name))
+            run_as_server_user([
+                prerequisites.find("initdb"), "--no-sync", "--encoding=UTF8", "--locale=C", f"--pgdata={data}",
                 f"--username={SUPERUSER}", f"--pwfile={password.name}", "--auth=md5",
             ])  # fmt: skip
-        run_as_owner([absent.find("postgres"), "--single", "-F", "-D", data, "postgres"], _USERS)
+        run_as_server_user([prerequisites.find("postgres"), "--single", "-F", "-D", data, "postgres"], _USERS)
 
     def _command(self) -> list[str]:
         settings = {
@@ -81,7 +81,7 @@ class PostgreSQL(Server):
             "fsync": "on" if self.durable else "off",  # a commit is still written before it is answered
         }
         return [
-            str(absent.find("postgres")),
+            str(prerequisites.find("postgres")),
             "-D",
             str(self.data),
             *(f"--{key}={value}" for key, value in settings.items()),

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from faultlab import absent
-from faultlab.identity import own
+from faultlab import prerequisites
 from faultlab.ports import HOST, free_port
 from faultlab.servers import PASSWORD, Server
+from faultlab.unprivileged import chown_to_server_user
 
 _RUNNING = re.compile(rb"aof_rewrite_(in_progress|scheduled):1")
 
@@ -68,11 +68,11 @@ class Redis(Server):
 
     def _install(self, data: Path) -> None:
         data.mkdir()
-        own(data)
+        chown_to_server_user(data)
 
     def _command(self) -> list[str]:
         return [
-            str(absent.find("redis-server")), "--bind", HOST, "--port", str(self.port), "--dir", str(self.data),
+            str(prerequisites.find("redis-server")), "--bind", HOST, "--port", str(self.port), "--dir", str(self.data),
             "--requirepass", PASSWORD, "--save", "", "--appendonly", "yes",
             "--appendfsync", "always" if self.durable else "no", *self.options,
         ]  # fmt: skip

@@ -1,6 +1,6 @@
 """A private server in a folder of its own on a loopback port: what all kinds have in common. In the test process.
 
-Each server process runs under a guardian (guardian.py), so it ends with the tests even when they are killed.
+Each server process runs under a wrapper (server_wrapper.py), so it ends with the tests even when they are killed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import ClassVar, Self
 
 import psutil
 
-from faultlab.identity import ordinary_user, own
 from faultlab.ports import free_port, is_free
+from faultlab.unprivileged import chown_to_server_user, server_user
 
 USER = "psched"
 PASSWORD = "secret"
 
-_GUARDIAN = Path(__file__).with_name("guardian.py")
+_WRAPPER = Path(__file__).with_name("server_wrapper.py")
 _START_LIMIT = 30.0
 _STOP_LIMIT = 20.0
 _ENDED = (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE)
@@ -53,7 +53,7 @@ class Server(ABC):
         self.place: Path | None = None  # set before `start`: where its folder is made, such as a small disk
         self._template = template
         self._folder: Path | None = None
-        self._guardian: subprocess.Popen[bytes] | None = None
+        self._wrapper: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self._databases = 0
 
@@ -114,7 +114,7 @@ class Server(ABC):
         """Everything the server has on disk; of the user it runs as."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix=f"psched-{self.name.lower()}-", dir=self.place))
-            own(self._folder)
+            chown_to_server_user(self._folder)
         return self._folder
 
     @property
@@ -131,23 +131,23 @@ class Server(ABC):
     @property
     def pid(self) -> int:
         """The main process of the running server."""
-        if self._guardian is None:
+        if self._wrapper is None:
             raise RuntimeError(f"{self.name} is not running")
         return self._pid
 
     @property
     def processes(self) -> set[int]:
-        """The pids that belong to this server at this moment, its guardian included."""
-        if self._guardian is None:
+        """The pids that belong to this server at this moment, its wrapper included."""
+        if self._wrapper is None:
             return set()
-        tree = psutil.Process(self._guardian.pid).children(recursive=True)
-        return {self._guardian.pid, *(process.pid for process in tree)}
+        tree = psutil.Process(self._wrapper.pid).children(recursive=True)
+        return {self._wrapper.pid, *(process.pid for process in tree)}
 
     @property
     def descriptors(self) -> set[int]:
         """The file descriptors that the test process keeps open for this server."""
-        guardian = self._guardian
-        return set() if guardian is None or guardian.stdin is None else {guardian.stdin.fileno()}
+        wrapper = self._wrapper
+        return set() if wrapper is None or wrapper.stdin is None else {wrapper.stdin.fileno()}
 
     def start(self) -> None:
         """Start the server and return when it answers.
@@ -155,7 +155,7 @@ class Server(ABC):
         Raises:
             RuntimeError: its port is taken, or it ended, or did not answer within 30 s; its log is in the message.
         """
-        if self._guardian is not None:
+        if self._wrapper is not None:
             raise RuntimeError(f"{self.name} is running")
         if not self.data.exists():
             self._provide_data()
@@ -165,10 +165,10 @@ class Server(ABC):
             raise RuntimeError(f"{self.name} cannot start: somebody else listens on its port {self.port}")
         command = self._command()
         try:
-            self._guardian = self._launch(command)
+            self._wrapper = self._launch(command)
             self._wait_for_answer()
         except BaseException:
-            if self._guardian is not None:
+            if self._wrapper is not None:
                 self.kill()
             raise
 
@@ -192,7 +192,7 @@ class Server(ABC):
 
     def close(self) -> None:
         """End the server by force and remove its folder; the object can be started anew after that."""
-        if self._guardian is not None:
+        if self._wrapper is not None:
             self.resume()
             self._end(self.quick_end)
         if self._folder is not None:
@@ -230,9 +230,9 @@ class Server(ABC):
         subprocess.run(["cp", "-a", self._template, self.data], check=True)
 
     def _launch(self, command: list[str]) -> subprocess.Popen[bytes]:
-        arguments = [str(_GUARDIAN), str(self.folder), ordinary_user() or "", *command]
+        arguments = [str(_WRAPPER), str(self.folder), server_user() or "", *command]
         with (self.folder / "log").open("ab") as log:
-            guardian = subprocess.Popen(
+            wrapper = subprocess.Popen(
                 [sys.executable, "-I", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -240,10 +240,10 @@ class Server(ABC):
                 env={**os.environ, "LC_ALL": "C", **self.environment},
                 start_new_session=True,  # a Ctrl-C at the terminal is for the tests
             )
-        assert guardian.stdout is not None
-        with guardian.stdout as answer:
+        assert wrapper.stdout is not None
+        with wrapper.stdout as answer:
             self._pid = int(answer.readline() or 0)
-        return guardian
+        return wrapper
 
     def _wait_for_answer(self) -> None:
         deadline = time.monotonic() + _START_LIMIT
@@ -251,7 +251,7 @@ class Server(ABC):
             try:
                 return self._ping()
             except Exception as error:
-                ended = self._guardian is None or self._guardian.poll() is not None
+                ended = self._wrapper is None or self._wrapper.poll() is not None
                 if ended or time.monotonic() > deadline:
                     raise RuntimeError(f"{self.name} does not start: {error}\n{self.log[-4000:]}") from error
             time.sleep(0.02)
@@ -263,11 +263,11 @@ class Server(ABC):
         _wait(lambda: all(_status(process) in _ENDED for process in tree))
 
     def _reap(self) -> None:
-        assert self._guardian is not None
-        self._guardian.wait(_STOP_LIMIT)
-        assert self._guardian.stdin is not None
-        self._guardian.stdin.close()
-        self._guardian = None
+        assert self._wrapper is not None
+        self._wrapper.wait(_STOP_LIMIT)
+        assert self._wrapper.stdin is not None
+        self._wrapper.stdin.close()
+        self._wrapper = None
 
 
 def _send(processes: list[psutil.Process], number: int) -> None:

@@ -20,7 +20,7 @@ from faultlab.postgresql import PostgreSQL
 from faultlab.redis import Redis
 from faultlab.servers import Server
 
-pytest_plugins = ["faultlab.reporting"]
+pytest_plugins = ["faultlab.pytest_plugin"]
 
 _PATIENCE = 2.0
 """Seconds in which what a test has told to end must have ended."""

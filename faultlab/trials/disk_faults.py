@@ -42,7 +42,7 @@ class DiskFull(Fault):
     def _comes_to_itself(self, server: Server) -> bool:
         """Wait until the server writes again, or has ended: one that dies of a full disk does so only after a while."""
         deadline = boottime() + _UNDECIDED
-        while len(server.processes) > 1:  # its guardian is one
+        while len(server.processes) > 1:  # its wrapper is one
             try:
                 self.stage.sabotage.write()
                 return True

@@ -8,7 +8,7 @@ import sys
 
 import psutil
 
-from faultlab.absent import not_run
+from faultlab.prerequisites import not_run
 from psched.process.channel import FORCED
 from tests.daemon.harness import is_alive, wait_for
 

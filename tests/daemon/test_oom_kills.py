@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from faultlab.absent import not_run
+from faultlab.prerequisites import not_run
 from psched.model import OUT_OF_MEMORY, worker_died
 from psched.supervisor.oom_kills import OomKills, find_counter
 from tests.daemon.harness import Daemon, wait_for

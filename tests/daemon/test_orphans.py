@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from faultlab.absent import not_run
+from faultlab.prerequisites import not_run
 from psched.supervisor.orphans import OrphanReaper
 from tests.daemon.harness import wait_for
 

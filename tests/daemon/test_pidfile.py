@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faultlab.absent import not_run
+from faultlab.prerequisites import not_run
 from psched.supervisor import pidfile
 from psched.supervisor.pidfile import (
     AlreadyRunningError,

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from faultlab.absent import not_run
+from faultlab.prerequisites import not_run
 from psched.errors import ConfigError
 from psched.supervisor.daemonize import Identity
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faultlab.absent import not_run
 from faultlab.laboratory import Lab
 from faultlab.postgresql import PostgreSQL
+from faultlab.prerequisites import not_run
 from faultlab.servers import PASSWORD
 from tests.daemon.harness import Daemon
 from tests.daemon.pschedd import Pschedd

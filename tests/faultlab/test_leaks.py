@@ -60,7 +60,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def nothing_is_installed(monkeypatch):
-    monkeypatch.setattr("faultlab.absent._locate", lambda name: None)
+    monkeypatch.setattr("faultlab.prerequisites._locate", lambda name: None)
 
 def test_stores(database):
     pass

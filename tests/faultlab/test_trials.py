@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from faultlab.absent import not_run
 from faultlab.laboratory import Lab
+from faultlab.prerequisites import not_run
 from faultlab.trials import verdict
 from faultlab.trials.child_faults import Kill, Misdeeds
 from faultlab.trials.database_faults import EndSessions, KillServer, Locked

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from faultlab.absent import find, not_run
+from faultlab.prerequisites import find, not_run
 from tests.daemon.harness import wait_for
 from tests.programs import programs
 

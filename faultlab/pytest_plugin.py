@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from faultlab import absent
+from faultlab import prerequisites
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
@@ -23,7 +23,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test marked `needs(program, …)` is NOT RUN where one of these programs is missing."""
     for marker in item.iter_markers("needs"):
         for program in marker.args:
-            absent.find(program)
+            prerequisites.find(program)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -67,5 +67,5 @@ def _strict(report: Report) -> Report:
 
 def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     if isinstance(report.longrepr, tuple):
-        return report.longrepr[2].removeprefix("Skipped: ").removeprefix(absent.NOT_RUN)
+        return report.longrepr[2].removeprefix("Skipped: ").removeprefix(prerequisites.NOT_RUN)
     return str(report.longrepr)

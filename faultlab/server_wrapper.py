@@ -1,8 +1,8 @@
-"""Runs one server and takes it down when the tests end, however they end. A process of its own between the two.
+"""Runs one database server and kills it when the test process ends, even by kill -9. A process between the two.
 
-Arguments: folder, user (empty: the present one), command… It prints the server's pid, then waits for the server to
-end, or for the end of file on stdin, which comes when the test process is gone, even by kill -9. Then it kills the
-server with all its processes and removes the folder.
+Arguments: folder, user (empty: the present one), command… The wrapper prints the server's pid, then waits until the
+server ends, or until its own stdin is at end of file, because the test process is gone. Then it kills the server with
+all its processes and removes the folder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(folder: str, user: str, *command: str) -> int:
     ending = threading.Lock()
     threading.Thread(target=_end_with_the_tests, args=(server.pid, folder, ending), daemon=True).start()
     status = server.wait()
-    ending.acquire()  # the thread ends with us: not before it has killed all and removed the folder
+    ending.acquire()  # this process ends its thread, too: wait until the thread has killed all and removed the folder
     return status
 
 
@@ -45,7 +45,7 @@ def _end_with_the_tests(pid: int, folder: str, ending: threading.Lock) -> None:
         for process in tree:
             with suppress(psutil.NoSuchProcess):  # a session may end at any moment
                 process.kill()
-        psutil.wait_procs([server], timeout=5)  # else they may still write while the folder is removed
+        psutil.wait_procs([server], timeout=5)  # a server that still writes would prevent that the folder is removed
         shutil.rmtree(folder, ignore_errors=True)
 
 

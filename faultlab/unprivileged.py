@@ -1,4 +1,4 @@
-"""Whom servers run as: an ordinary user, also when the tests are root's. In the test process."""
+"""The unprivileged user that servers run as when tests run as root: PostgreSQL refuses root. In the test process."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import subprocess
 from pathlib import Path
 
 
-def ordinary_user() -> str | None:
-    """Return whom servers run as: nobody when we are root, as PostgreSQL refuses root; None means ourselves."""
+def server_user() -> str | None:
+    """Return "nobody" when the tests run as root; None means the user of the tests."""
     return "nobody" if os.geteuid() == 0 else None
 
 
-def own(path: Path) -> None:
-    """Give a path to the user that servers run as."""
-    if user := ordinary_user():
+def chown_to_server_user(path: Path) -> None:
+    """Make that user the owner of `path`."""
+    if user := server_user():
         shutil.chown(path, user)
 
 
-def run_as_owner(command: list[str | Path], text: str = "") -> None:
-    """Run a command as the servers' user, `text` on its stdin.
+def run_as_server_user(command: list[str | Path], text: str = "") -> None:
+    """Run a command as that user, with `text` on its stdin.
 
     Raises:
         RuntimeError: it failed; its output is in the message.
     """
-    user = ordinary_user()
+    user = server_user()
     done = subprocess.run(
         command,
         input=text,
