@@ -96,7 +96,7 @@ class Supervisor:
         return self._was_up and not changing and all(slot.idle for slot in self._slots.values())
 
     def take_signal(self, number: int) -> None:
-        """Do what the signal asks for; see the table in the README."""
+        """Do what the signal asks for; see the table in docs/operations.md."""
         verb = self._verbs().get(number)
         if verb is not None:
             resized = number == signal.SIGWINCH and self.terminal.attached
