@@ -212,7 +212,7 @@ def test_a_missing_file_is_named_with_its_path(fresh: Commands) -> None:
     fresh.use("sqlite:///../psched.db")
     expected = (
         f"url: the SQLite file {fresh.folder}/psched.db does not exist; name the right one, "
-        "or create it with: psched init"
+        "or create it with: psched init (a queue's: psched queue init)"
     )
     assert fresh.fault("list") == expected
     [failed] = [one for one in fresh("doctor", "--json").json if not one["ok"]]

@@ -135,7 +135,8 @@ class Dialect(base.Dialect):
             try:
                 os.lstat(path)
             except (FileNotFoundError, NotADirectoryError):
-                no_file = f"the SQLite file {path} does not exist; name the right one, or create it with: psched init"
+                remedy = "name the right one, or create it with: psched init (a queue's: psched queue init)"
+                no_file = f"the SQLite file {path} does not exist; {remedy}"
                 raise _NoFile(self._folder_problem() or no_file) from error
             except OSError as failure:
                 raise sqlite3.OperationalError(f"{error}: {path}: {failure.strerror}") from failure
