@@ -1,62 +1,209 @@
-"""One run of a schedule or a queue task, as its handler sees it. Used in children and in clients that poll themselves.
+"""One run of a schedule or a queue task, as its handler sees it, and the base class that settles runs in a store.
 
-Settling and renewing share one lock per task, so that a renewal never crosses a finish. Times are boottime seconds.
+A Task holds the state of its run and calls its `Completion`, which writes to the store and never calls back.
+Settling and renewing share one lock per task, so that they never overlap. Times are boottime seconds.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from psched.backoff import Backoff, check_wait
 from psched.clock import Clock, boottime
 from psched.errors import (
+    RUN_IS_OVER,
     IdempotentAlreadyFinishedError,
     NotSupportedError,
     OutcomeUnknownError,
     PreemptedError,
     ScheduleError,
 )
-from psched.model import Claim, Lease, NewTask, Row, ScheduleRow
+from psched.model import Claim, Lease, NewTask, Row, ScheduleRow, version_of
 from psched.payload import byte_length, check_stored, encode, enqueued_key, object_of
+from psched.store import LeaseStore
 from psched.suggest import shown
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """How long leases and waits are, in seconds.
+
+    `alive_time`: the lease of a run that has begun. `prefetch_time`: the lease of a task acquired ahead of its run; it
+    is short, so that the task is soon due again when the worker dies. `retry_wait`: from a failure to the next attempt.
+    """
+
+    alive_time: float
+    retry_wait: float | Backoff
+    prefetch_time: float
+
+    @property
+    def backoff(self) -> Backoff:
+        """`retry_wait` as a Backoff."""
+        return Backoff.of(self.retry_wait)
+
+    def lease_time(self, started: bool) -> float:
+        """Return the length of a lease, by whether its run has begun."""
+        return self.alive_time if started else self.prefetch_time
+
+
+class Completion(ABC):
+    """How runs are settled in one store. Schedules (`Advance`) and queue tasks (`Retire`) differ only in this.
+
+    `until` is the boottime up to which a write is retried. Methods that settle a claim raise PreemptedError,
+    NotFoundError or AlreadyFinishedError when its lease is not ours any more.
+    """
+
+    keeps_data = False
+    """Whether a run can change its data."""
+    maintenance_interval = 60.0
+    """Seconds between two calls of `maintain` while nothing is run."""
+
+    def __init__(self, store: LeaseStore, max_attempts: int | None) -> None:
+        """`max_attempts`: the bound of rows that name none and whose type has none."""
+        self.store = store
+        self._max_attempts = max_attempts
+
+    @abstractmethod
+    def finish(self, claim: Claim, until: float) -> None:
+        """Settle the claimed run as done."""
+
+    @abstractmethod
+    def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
+        """Settle claimed runs as done, in few transactions; for each None, or the error that `finish` would raise."""
+
+    @abstractmethod
+    def fail(self, claim: Claim, error: str | None, until: float) -> Row | None:
+        """Settle the claimed run as failed for good, and return None.
+
+        When the row was changed since it was acquired, nothing is written and the stored row is returned: it may allow
+        more attempts now.
+        """
+
+    @abstractmethod
+    def maintain(self) -> bool:
+        """Delete a small batch of rows that are not needed any more; True when there may be more of them."""
+
+    def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
+        """Settle the claimed run as done by submitting `task` to the queue. Raises NotSupportedError."""
+        raise NotSupportedError(
+            f"{claim.row.key!r} is a queue task; only a schedule finishes by submitting another one"
+        )
+
+    def cancel(self, claim: Claim, until: float) -> None:
+        """Settle the claimed run as cancelled. Raises NotSupportedError."""
+        raise NotSupportedError(f"{claim.row.key!r} is a schedule, whose runs cannot be cancelled; delete it")
+
+    def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
+        """Write the data of the claimed run. Raises NotSupportedError."""
+        raise NotSupportedError(f"{claim.row.key!r} is a schedule, whose runs cannot change its data")
+
+    def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
+        """Return after how many attempts the row has failed, `max_attempts` being the bound of its type; None: never.
+
+        The row's own bound comes first, then that of its type, then the configured one.
+        """
+        own = row.policy.max_attempts if isinstance(row, ScheduleRow) else row.max_attempts
+        if own is None:
+            return self._max_attempts if max_attempts is None else max_attempts
+        return own
+
+    def problem(self, row: Row) -> str | None:
+        """Return why this row cannot be run, and the remedy; None when it can."""
+        return None
+
+    def is_paused(self, row: Row) -> bool:
+        """Return whether the row waits for the end of a pause: until then it is neither run nor given up."""
+        return False
+
+    def pass_over(self, claim: Claim, now: float, until: float) -> bool:
+        """Settle the claimed run if it is not to be run any more at `now` (database's clock); True when it was."""
+        return False
+
+    def retry(self, claim: Claim, wait: float, error: str | None, max_attempts: int | None, until: float) -> str:
+        """Make the claimed row due `wait` seconds from now, unless it is to be cancelled or its attempts are used up.
+
+        `max_attempts`: as for `attempts_allowed`. Returns the outcome: `retried`, `cancelled` or `failed`.
+        """
+        if claim.lease.cancel_requested:
+            self.cancel(claim, until)
+            return "cancelled"
+        row = claim.row
+        while (allowed := self.attempts_allowed(row, max_attempts)) is not None and row.attempts >= allowed:
+            exhausted = row.attempts > allowed  # and this attempt was not begun
+            ended = claim._replace(row=row.attempted(row.attempts - 1) if exhausted else row)
+            changed = self.fail(ended, error, until)
+            if changed is None:
+                return "failed"
+            row = changed
+        self.store.retry(claim.lease, wait, error, until)
+        return "retried"
+
+    def defer(self, claim: Claim, wait: float, error: str, until: float) -> str:
+        """Make the claimed row due `wait` seconds from now, the attempt not counted; a row to be cancelled ends.
+
+        Returns the outcome: `retried` or `cancelled`.
+        """
+        if claim.lease.cancel_requested:
+            self.cancel(claim, until)
+            return "cancelled"
+        self.store.retry(claim.lease, wait, error, until, counted=False, version=version_of(claim.row))
+        return "retried"
+
+    def release(self, claim: Claim, until: float) -> str:
+        """Make the claimed row due now, as if it had not been acquired; a row to be cancelled ends.
+
+        Returns the outcome: `released` or `cancelled`.
+        """
+        if claim.lease.cancel_requested:
+            self.cancel(claim, until)
+            return "cancelled"
+        self.store.release(claim.lease, until)
+        return "released"
 
 
 class Task:
     """A run that was acquired: run it, then settle it once with finish, retry or release.
 
-    A task that nobody settles is due again when its lease ends. May be used from any thread of the process.
+    A task that is never settled is due again when its lease ends. May be used from any thread of the process.
     """
 
     stop_reason: Exception | None = None
-    """Why this run was asked to stop (what `kill` was given), or None."""
+    """Why this run was asked to stop (the argument of the handler's `kill`), or None."""
     max_attempts: int | None = None
-    """After how many attempts tasks of this type have failed, unless the task says so itself; set by the daemon."""
+    """After how many attempts tasks of this type have failed, unless the row says so itself; set by the daemon."""
     alive_time: float | None = None
-    """For how many seconds each renewal makes its lease last from now on; None: as long as its source's do."""
+    """For how many seconds each renewal makes its lease last from now on; None: as configured."""
     finished_later = False
-    """Whether `conclude` leaves it to the daemon, which sets this, to finish the run, together with others."""
+    """Whether `conclude` leaves it to the daemon, which sets this, to finish the run together with others."""
 
     def __init__(
         self,
         claim: Claim,
-        source: Settler[Task],
+        completion: Completion,
+        times: LeaseTimes,
         deadline: float,
         started: bool = True,
         clock: Clock = boottime,
         pid: int | None = None,
     ) -> None:
-        """`deadline`: when the lease ends at the latest, on `clock`, counted from before it was asked for.
+        """`deadline`: the latest end of the lease on `clock`, counted from before the acquire.
 
-        `started` is False for a task taken ahead of its run, until `begin`. `pid`: this process.
+        `started` is False for a task acquired ahead of its run, until `begin`. `pid`: this process.
         """
         self._row = claim.row
         self._lease = claim.lease
         self._records_begin = claim.records_begin
         self._begin_recorded = started
-        self._source = source
+        self._completion = completion
+        self._times = times
         self._deadline = deadline
         self._clock = clock
         self._outcome: str | None = None
@@ -64,6 +211,7 @@ class Task:
         self.begun_at = clock() if started else deadline
         """When the run began, in boottime seconds; of no meaning while `started` is False."""
         self._lost = self._concluded = self._failed = False
+        self._in_flight = True
         self._retry_wait: float | None = None
         self._data = self._saved = claim.row.data
         self._changing = threading.Lock()
@@ -80,12 +228,12 @@ class Task:
 
     @property
     def type(self) -> str:
-        """What the application routes by."""
+        """The type, by which the application chooses the handler."""
         return self._row.type
 
     @property
     def data(self) -> dict[str, Any]:
-        """The JSON object stored with it, and what `update_data` has merged into it."""
+        """The JSON object stored with the row, with the changes that `update_data` merged into it."""
         return self._data
 
     @property
@@ -95,7 +243,7 @@ class Task:
 
     @property
     def enqueued_key(self) -> str:
-        """The key of the task that this occurrence of a schedule becomes, if its run is to submit one."""
+        """The key of the queue task that this occurrence of a schedule becomes, if its run submits one."""
         extra = isinstance(self._row, ScheduleRow) and self._row.is_extra
         return enqueued_key(self.key, self.scheduled_time, extra)
 
@@ -110,37 +258,34 @@ class Task:
         return self._row
 
     @property
-    def worn_out(self) -> bool:
-        """Whether all attempts that are allowed were begun before this one, and none was settled."""
+    def attempts_exhausted(self) -> bool:
+        """Whether all allowed attempts were begun before this one, and none was settled."""
         if self._row.attempts <= 1:
             return False
-        allowed = self._source.attempts_allowed(self._row, self.max_attempts)
+        allowed = self._completion.attempts_allowed(self._row, self.max_attempts)
         return allowed is not None and self._row.attempts > allowed
 
     @property
     def last_attempt(self) -> bool:
-        """Whether it has failed for good if this attempt fails."""
-        allowed = self._source.attempts_allowed(self._row, self.max_attempts)
+        """Whether the task fails for good if this attempt fails."""
+        allowed = self._completion.attempts_allowed(self._row, self.max_attempts)
         return allowed is not None and self._row.attempts >= allowed
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether somebody had asked for it to be cancelled when the lease was last written."""
+        """Whether its cancellation had been requested when the lease was last written."""
         return self._lease.cancel_requested
 
     @property
-    def is_to_begin(self) -> bool:
-        """Whether nothing was found since it was taken ahead because of which its run is not to begin.
-
-        That its cancellation was asked for, or its schedule paused, is found when its lease is renewed.
-        """
+    def may_begin(self) -> bool:
+        """Whether the task was neither cancelled nor its schedule paused, as far as the last renewal could see."""
         is_asked_for = isinstance(self._row, ScheduleRow) and self._row.is_asked_for
         return not self._lease.cancel_requested and (is_asked_for or not self._lease.paused)
 
     @property
     def fence(self) -> int | None:
         """A number that grows with every acquire of this key, to fence side effects by; None on `rdb_compat`."""
-        return self._lease.fence if self._source.shows_fence else None
+        return self._lease.fence if self._completion.store.shows_fence else None
 
     @property
     def settled(self) -> bool:
@@ -158,18 +303,24 @@ class Task:
         return self._lost
 
     @property
+    def in_flight(self) -> bool:
+        """Whether the lease is to be renewed: the run is neither settled, nor known to be lost, nor forgotten."""
+        return self._in_flight
+
+    @property
     def outcome(self) -> str | None:
         """How this run was settled: `finished`, `retried`, `released`, `failed`, `cancelled`, or None."""
         return self._outcome
 
-    def account(self, seconds: float) -> str:
-        """Say how a run of so many `seconds` that was settled ended, and when it is tried again; for the log."""
+    def describe_outcome(self, seconds: float) -> str:
+        """Return how a run of so many `seconds` was settled, and when its next attempt is; for the log."""
         if self._outcome != "retried":
             return f"{self._outcome} after {seconds:.3f} s"
         ended = f"{'failed' if self._failed else 'given up'} after {seconds:.3f} s"
         if self._retry_wait is None:
             return f"{ended}; tried again later"
-        attempt = f" (attempt {self.attempts + 1})" if self._source.shows_fence else ""  # else none are counted
+        is_counted = self._completion.store.shows_fence
+        attempt = f" (attempt {self.attempts + 1})" if is_counted else ""
         return f"{ended}; next attempt in {f'{self._retry_wait:.1f}'.removesuffix('.0')} s{attempt}"
 
     @property
@@ -179,7 +330,7 @@ class Task:
 
     @property
     def started(self) -> bool:
-        """Whether the run was begun, or its holder means to begin it at once."""
+        """Whether the run was begun, or is about to begin at once."""
         return self._started
 
     @property
@@ -188,11 +339,17 @@ class Task:
         return self._lease
 
     @property
+    def lease_time(self) -> float:
+        """For how many seconds a renewal makes the lease last."""
+        own = self.alive_time if self._started else None
+        return self._times.lease_time(self._started) if own is None else own
+
+    @property
     def claim(self) -> Claim:
         """The row and the lease as last written, and when the run began."""
         if not self._started:
             return Claim(self._row, self._lease)
-        # The database's time, as the lease tells it: late by a round trip at the most.
+        # The lease ends on the database's clock and on ours: the difference tells the begin, a round trip late at most.
         return Claim(self._row, self._lease, self._lease.expires_at + self.begun_at - self._deadline)
 
     def begin(self, margin: float = 0) -> bool:
@@ -210,7 +367,7 @@ class Task:
     def record_begin(self) -> None:
         """Record that the run has begun, where that cannot wait for the next renewal.
 
-        It cannot for the last attempt, which is not to begin twice; nor when the row's last lease ended by itself:
+        It cannot for the last attempt, which must not begin twice; nor when the row's last lease ended by itself:
         else a run that ends its host within moments would never count as an attempt. Raises PreemptedError when the
         lease is lost.
         """
@@ -228,7 +385,7 @@ class Task:
             IdempotentAlreadyFinishedError: this task object was settled before, perhaps with an answer that was lost.
             IdempotentNotFoundError: the row is gone.
         """
-        self._settle("finished", lambda claim: self._source.finish(claim, self._deadline))
+        self._settle("finished", self._completion.finish)
 
     def conclude(self) -> None:
         """Finish the run; under a daemon within moments, together with others, so that it may be run again until then.
@@ -242,118 +399,110 @@ class Task:
             self.finish()
 
     def finish_by_submitting(self, task: NewTask) -> None:
-        """Settle the run as done by submitting `task` to the queue; one that is there already is as good.
+        """Settle the run as done by submitting `task` to the queue; a task that is there already counts as submitted.
 
         Both are one transaction where the tables are in one database. Raises NotSupportedError without a queue.
         """
-        self._settle("finished", lambda claim: self._source.finish_by(claim, task, self._deadline))
+        self._settle("finished", self._completion.finish_by, task)
 
     def retry(self, retry_wait: float | Backoff | None = None, error: str | None = None) -> None:
         """Give the run up and try it again `retry_wait` seconds from now (default: the configured one).
 
         A run whose attempts are used up has failed for good instead: a queue task becomes `failed`, a schedule moves
         on. A queue task that was to be cancelled becomes `cancelled`.
-        `error` is kept with the row for those who look. Raises like `finish`, and ValueError for an error that is no
-        text, or a wait that is no number of seconds from 0 to 1,000,000,000.
+        `error` is kept with the row. Raises like `finish`, and ValueError for an error that is no text, or a wait that
+        is no number of seconds from 0 to 1,000,000,000.
         """
-        wait = retry_wait.seconds(self.attempts) if isinstance(retry_wait, Backoff) else retry_wait
-        if wait is not None:
-            check_wait("retry_wait", wait)
+        if retry_wait is None:
+            wait = self._times.backoff.seconds(self._row.attempts)
         else:
-            wait = self._source.retry_seconds(self._row.attempts)
+            wait = retry_wait.seconds(self.attempts) if isinstance(retry_wait, Backoff) else retry_wait
+            check_wait("retry_wait", wait)
         if error is not None and not isinstance(error, str):
             raise ValueError(f"error must be text, such as str(error), got {shown(error)}")
         self._retry_wait, self._failed = wait, error is not None
-        self._settle("retried", lambda claim: self._source.retry(claim, wait, error, self._deadline, self.max_attempts))
+        self._settle("retried", self._completion.retry, wait, error, self.max_attempts)
 
     def defer(self, error: str) -> None:
-        """Give up a run that could not begin here until the longest `retry_wait` is over; it counts as no attempt."""
-        self._settle("retried", lambda claim: self._source.defer(claim, error, self._deadline))
+        """Give up a run that cannot begin here until the longest `retry_wait` is over; it counts as no attempt."""
+        self._settle("retried", self._completion.defer, self._times.backoff.limit, error)
 
     def release(self) -> None:
-        """Give the run back, due at once for anybody, as if it had not been begun. Raises like `finish`."""
-        self._settle("released", lambda claim: self._source.release(claim, self._deadline))
+        """Give the run back, due at once for every worker, as if it had not been begun. Raises like `finish`."""
+        self._settle("released", self._completion.release)
 
     def cancel(self) -> None:
         """Retire a queue task as cancelled. Raises like `finish`, and NotSupportedError for a schedule."""
-        self._settle("cancelled", lambda claim: self._source.cancel(claim, self._deadline))
+        self._settle("cancelled", self._completion.cancel)
 
     def update_data(self, changes: Mapping[str, Any]) -> None:
         """Merge `changes` into `data`: written with the next heartbeat, and in any case before the run is settled.
 
-        Raises ValueError for what is no JSON or too large (`max_data_size`), NotSupportedError for a schedule.
+        Raises ValueError for data that is no JSON or too large (`max_data_size`), NotSupportedError for a schedule.
         """
         self._refuse_elsewhere()
-        if not self._source.keeps_data:
+        if not self._completion.keeps_data:
             raise NotSupportedError(f"{self.key!r} is a schedule, whose data its runs cannot change; queue tasks can")
         wanted = object_of(changes)
         with self._changing:
             merged = {**self._data, **wanted}
-            text = encode(merged, self._source.max_data_size)
+            text = encode(merged, self._completion.store.max_data_size)
             if getattr(self._row, "compression", None) is None:
                 check_stored(byte_length(text))
             self._data = merged
 
     def heartbeat(self) -> None:
-        """Renew the lease, and write what `update_data` changed; the daemon does so by itself.
+        """Renew the lease, and write the changes of `update_data`; the daemon does so by itself.
 
         Raises PreemptedError when the lease is not ours any more.
         """
         self._refuse_elsewhere()
         with self.lock:
             self._refuse_if_settled("renewed")
-            if self._source.extend([self]):
+            if extend_many([self]):
                 self._lost = True
                 raise PreemptedError(f"{self.key!r}: the lease of this run is lost; another worker may be running it")
 
-    def save(self, until: float) -> None:
-        """Write the data if `update_data` changed it, trying until `until`. The caller holds `lock`."""
+    def forget(self) -> None:
+        """Stop renewing the lease: unless the run was settled, it is due again when its lease ends."""
+        self._in_flight = False
+
+    def _save(self, until: float) -> None:
+        """Write the data if `update_data` changed it, trying until `until`."""
         data = self._data
         if data is not self._saved:
-            self._source.save(Claim(self._row, self._lease), data, until)
+            self._completion.save(Claim(self._row, self._lease), data, until)
             self._saved = data
 
-    def forget(self) -> None:
-        """Let go of the run as it is: unless it was settled, it is due again when its lease ends."""
-        self._source.forget(self)
-
-    def renewed(self, lease: Lease, deadline: float) -> None:
-        """Take over a lease that was written anew. Called by the source, which holds `lock`."""
+    def _renewed(self, lease: Lease, deadline: float) -> None:
         self._lease = lease._replace(unanswered=True) if self._lease.unanswered else lease
         self._deadline = deadline
         self._begin_recorded = self._started
 
-    def settled_as(self, outcome: str) -> None:
-        """Know how the run was settled. Called like `renewed`."""
-        self._outcome = outcome
-
-    def settling_unanswered(self) -> None:
-        """Know that a call that was to settle the run had no answer. Called like `renewed`."""
+    def _unanswered(self) -> None:
+        """Note that the outcome of a write that was to settle the run is unknown."""
         self._lease = self._lease._replace(unanswered=True)
 
-    def lost(self) -> None:
-        """Know that the lease is not ours any more: a run that has not begun does not. Called like `renewed`."""
-        self._lost = True
-
-    def _settle(self, wanted: str, verb: Callable[[Claim], str]) -> None:
+    def _settle(self, wanted: str, settle: Callable[..., str | None], *details: object) -> None:
+        """Call `settle(claim, *details, until)`; the outcome is what it returns, or `wanted`."""
         self._refuse_elsewhere()
         with self.lock:
             self._refuse_if_settled(wanted)
             try:
-                self.save(self._deadline)
-                self._outcome = verb(self.claim)
+                self._save(self._deadline)
+                self._outcome = settle(self.claim, *details, self._deadline) or wanted
             except (PreemptedError, OutcomeUnknownError):
                 self._lost = True
                 raise
             except ScheduleError:
                 raise
             except BaseException:
-                self.settling_unanswered()
+                self._unanswered()
                 raise
-            self.forget()
+            self._in_flight = False
 
     def _refuse_elsewhere(self) -> None:
-        """Refuse a process that was forked: it has our connection, and perhaps our lock, for good."""
+        """Raise NotSupportedError in a forked process: the connection, and perhaps the lock, belong to its parent."""
         if os.getpid() != self._pid:
             raise NotSupportedError(
                 f"{self.key!r}: taken by process {self._pid}, which alone may settle it; this is {os.getpid()}"
@@ -365,63 +514,66 @@ class Task:
             raise IdempotentAlreadyFinishedError(message)
 
 
-T = TypeVar("T")
-"""What is settled: a `psched.task.Task`."""
+def finish_many(tasks: Sequence[Task], until: float) -> list[ScheduleError | None]:
+    """Finish runs of one store together; for each None, or why it could not be. The caller holds each task's lock.
 
-
-class Settler(Protocol[T]):
-    """Where a task's verbs go: the source that acquired it. Each raises PreemptedError or NotFoundError.
-
-    Those that settle return how the run was settled in the end, such as `failed` for what was not to be retried again.
+    After an exception of the driver the outcome is unknown; the runs may be finished again.
     """
+    for task in tasks:
+        try:
+            task._save(until)  # changes made after `conclude`, by a thread of the handler for instance
+        except RUN_IS_OVER as error:
+            log.info("key=%s data not written: %s", task.key, error)
+    completion = tasks[0]._completion
+    try:
+        if len(tasks) == 1:
+            errors: list[ScheduleError | None] = [None]
+            try:
+                completion.finish(tasks[0].claim, until)
+            except ScheduleError as error:
+                errors = [error]
+        else:
+            errors = completion.finish_many([task.claim for task in tasks], until)
+    except BaseException:
+        for task in tasks:
+            task._unanswered()
+        raise
+    for task, refusal in zip(tasks, errors, strict=True):
+        if refusal is None:
+            task._outcome = "finished"
+        task._in_flight = False
+    return errors
 
-    shows_fence: bool
-    max_data_size: int
-    keeps_data: bool
-    """Whether `save` can write data."""
 
-    def finish(self, claim: Claim, until: float) -> str:
-        """Finish the claimed run for good."""
-        ...
+def extend_many(tasks: Sequence[Task]) -> list[Task]:
+    """Renew the leases of tasks of one store, and return the tasks whose lease is lost.
 
-    def finish_by(self, claim: Claim, task: NewTask, until: float) -> str:
-        """Finish the claimed run by submitting `task` to the queue."""
-        ...
+    The caller holds each task's lock.
+    """
+    groups: dict[tuple[float, bool], list[Task]] = {}
+    for task in tasks:
+        groups.setdefault((task.lease_time, task.started), []).append(task)
+    lost: list[Task] = []
+    for (lease_time, begun), group in groups.items():
+        asked = group[0]._clock()
+        leases = group[0]._completion.store.extend([task.lease for task in group], lease_time, begun)
+        for task, lease in zip(group, leases, strict=True):
+            if lease is None:
+                task._lost, task._in_flight = True, False
+                lost.append(task)
+            else:
+                task._renewed(lease, asked + lease_time)
+        for task, lease in zip(group, leases, strict=True):
+            if lease is not None:
+                _save_if_possible(task)
+    return lost
 
-    def retry(
-        self, claim: Claim, wait: float | None, error: str | None, until: float, max_attempts: int | None = None
-    ) -> str:
-        """Make it due again `wait` seconds from now; None takes the configured `retry_wait`."""
-        ...
 
-    def defer(self, claim: Claim, error: str, until: float) -> str:
-        """Make it due again after the longest `retry_wait`, the attempt not counted."""
-        ...
-
-    def release(self, claim: Claim, until: float) -> str:
-        """Make it due now, as if it had not been acquired."""
-        ...
-
-    def cancel(self, claim: Claim, until: float) -> str:
-        """Retire it as cancelled."""
-        ...
-
-    def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
-        """Write its data."""
-        ...
-
-    def retry_seconds(self, attempts: int) -> float | None:
-        """Return how long `retry` is to wait after so many attempts; None leaves that to `retry`."""
-        ...
-
-    def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
-        """Return after how many attempts it has failed, `max_attempts` being its type's; None: never."""
-        ...
-
-    def extend(self, tasks: list[T]) -> list[T]:
-        """Renew the leases of `tasks` and return those whose lease is lost."""
-        ...
-
-    def forget(self, task: T) -> None:
-        """Stop counting the run among those held."""
-        ...
+def _save_if_possible(task: Task) -> None:
+    """Write changed data of a renewed task; the next renewal tries again, and finds out whether the lease is lost."""
+    try:
+        task._save(task._clock())
+    except RUN_IS_OVER as error:
+        log.info("key=%s data not written: %s", task.key, error)
+    except Exception as error:  # noqa: BLE001 – the caller must learn that the leases were renewed
+        log.warning("key=%s data not written: %s; retrying with the next renewal", task.key, error)

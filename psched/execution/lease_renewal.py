@@ -12,7 +12,7 @@ from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.runner import Runner, give_back
 from psched.process.logs import one_line
 from psched.source.source import Source
-from psched.task import Task
+from psched.task import Task, extend_many
 from psched.telemetry import emit
 
 _LONGEST_TICK = 1.0
@@ -82,7 +82,7 @@ class LeaseRenewal:
     def _renew(self, source: Source) -> None:
         try:
             with _locked(self._due(source)) as tasks:
-                lost = source.extend(tasks) if tasks else []
+                lost = extend_many(tasks) if tasks else []
         except Exception as error:  # noqa: BLE001 – whatever a driver raises, the next tick tries again
             self._failed(source, error)
             return
@@ -107,8 +107,8 @@ class LeaseRenewal:
     def _due_length(self, source: Source, task: Task, now: float) -> float:
         """Return for how long its lease should have been written; what is over at once need not have a longer one."""
         if task.started and (task.concluded or now < task.begun_at + min(self._interval, _BRIEF)):
-            return min(source.lease_time(task), source.times.prefetch_time)
-        return source.lease_time(task)
+            return min(task.lease_time, source.times.prefetch_time)
+        return task.lease_time
 
     def _interval_of(self, task: Task) -> float:
         """Return the seconds between two renewals: a lease of the task's own may be shorter than what is configured."""

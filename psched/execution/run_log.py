@@ -42,7 +42,7 @@ def _settled(section: str, runs: Sequence[CompletedRun]) -> None:
     if len(runs) == 1 or log.isEnabledFor(logging.DEBUG):
         for task, seconds in runs:
             level = logging.DEBUG if len(runs) > 1 or task.outcome == "released" else logging.INFO
-            log.log(level, "key=%s type=%s %s", task.key, task.type, task.account(seconds))
+            log.log(level, "key=%s type=%s %s", task.key, task.type, task.describe_outcome(seconds))
     if len(runs) > 1:
         log.info("section=%s %d runs finished, the last one key=%s", section, len(runs), runs[-1].task.key)
 

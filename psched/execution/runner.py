@@ -144,7 +144,7 @@ class Runner:
 
     def _take(self, poller: SectionPoller, task: Task) -> float:
         """Run a task and return when it ended. Few steps: handlers may take a millionth of a second."""
-        if not task.is_to_begin:
+        if not task.may_begin:
             give_back(task)
             return self._clock()
         if not task.begin(poller.margin):
@@ -203,7 +203,7 @@ class Runner:
         A task that has ended its workers as often as its type may be tried fails instead.
         """
         task = run.task
-        if task.worn_out:
+        if task.attempts_exhausted:
             emit("run_skip", section=run.poller.name, task=task, reason=f"failed for good: {LOST_ATTEMPTS}")
             task.retry(error=LOST_ATTEMPTS)
             return False

@@ -17,7 +17,7 @@ from psched.clock import Clock, boottime
 from psched.errors import ScheduleError
 from psched.execution.batch_size import BatchBudget
 from psched.source.source import Source
-from psched.task import Task
+from psched.task import Task, finish_many
 from psched.telemetry import emit
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class SettlementBuffer:
 
     def _finish(self, tasks: Sequence[Task], until: float) -> Sequence[ScheduleError | None]:
         begun = self._clock()
-        errors = self._source.finish_many(tasks, until)
+        errors = finish_many(tasks, until)
         self._worth.learn(self._clock() - begun)
         return errors
 

@@ -17,10 +17,10 @@ from psched.payload import check_key, encode, object_of
 from psched.queue.retire import Retire, retained
 from psched.schedules.collection import checked_type
 from psched.schedules.rules import check_time, check_types
-from psched.source.source import LeaseTimes, Source
+from psched.source.source import Source
 from psched.store import StoreSettings, TaskStore
 from psched.suggest import shown
-from psched.task import Task
+from psched.task import LeaseTimes, Task
 
 PRIORITIES = range(-100, 101)
 """What a priority may be. Each one that is in use at a time costs every poll a look of its own."""

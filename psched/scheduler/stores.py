@@ -19,8 +19,9 @@ from psched.queue.retire import Retire
 from psched.scheduler.local_wakeup import LocalWakeup
 from psched.schedules.advance import Keeping
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.source.source import LeaseTimes, Source
+from psched.source.source import Source
 from psched.store import StoreSettings, TaskStore, holder_name
+from psched.task import LeaseTimes
 
 
 class UseCount:

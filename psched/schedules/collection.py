@@ -34,11 +34,11 @@ from psched.schedules.rules import (
     moved,
 )
 from psched.schedules.schedule import Schedule, ScheduleState, failed_attempts, overdue_after, state_of
-from psched.source.source import LeaseTimes, Source
+from psched.source.source import Source
 from psched.store import ScheduleStore, StoreSettings, TaskStore
 from psched.store.ledger import Change, Ledger, LedgerFilter, LedgerRow
 from psched.suggest import shown
-from psched.task import Task
+from psched.task import LeaseTimes, Task
 
 _ALL = Policy()
 

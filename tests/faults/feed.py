@@ -10,7 +10,7 @@ from typing import Any
 from psched.handlers.enqueue import Enqueue
 from psched.model import Rule, ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.source.source import LeaseTimes
+from psched.task import LeaseTimes
 from tests.stores.bench import Bench
 from tests.stores.queue.bench import QueueBench, keys_in
 

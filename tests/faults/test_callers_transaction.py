@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from psched.errors import AlreadyExistsError
 from psched.model import NewTask
 from psched.queue.queue import Queue
-from psched.source.source import LeaseTimes
+from psched.task import LeaseTimes
 from tests.faults.doomed import is_killed_before
 from tests.stores.bench import eventually
 from tests.stores.places import DATABASES, STORES, Places

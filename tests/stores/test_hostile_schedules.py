@@ -6,7 +6,8 @@ import pytest
 
 from psched.model import Rule
 from psched.schedules.advance import Advance
-from psched.source.source import LeaseTimes, Source
+from psched.source.source import Source
+from psched.task import LeaseTimes
 from tests.stores.bench import LONG_AGO, Bench, soon
 from tests.stores.hostile import IN_SQL, SCHEDULE_COLUMNS, spoil
 from tests.stores.places import DATABASES

@@ -10,9 +10,8 @@ import pytest
 from psched import cron
 from psched.errors import NotFoundError, PreemptedError, ScheduleError
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore
-from psched.task import Task
+from psched.task import LeaseTimes, Task
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 from tests.stores.places import on_our_tables
 

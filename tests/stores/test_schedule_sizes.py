@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from psched.model import Rule
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore
+from psched.task import LeaseTimes
 from tests.stores.bench import LONG_AGO, Bench, keys_of
 from tests.stores.places import on_our_tables
 

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from psched.errors import AlreadyExistsError, NotFoundError, ScheduleError
 from psched.model import Policy, Rule, ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore
+from psched.task import LeaseTimes
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, new_row, soon
 from tests.stores.places import on_sql
 from tests.stores.traffic import before_each

@@ -20,8 +20,9 @@ from psched.execution.stop_event import StopEvent
 from psched.model import Claim, NewTask
 from psched.process.running_table import RunningTable
 from psched.queue.retire import Retire
-from psched.source.source import LeaseTimes, Source
+from psched.source.source import Source
 from psched.store import StoreSettings, TaskStore
+from psched.task import LeaseTimes
 from tests.stores.queue.bench import keys_in
 
 ALIVE, SHORT = 60.0, 15.0

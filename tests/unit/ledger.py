@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
-from psched.errors import PreemptedError
+from psched.errors import PreemptedError, ScheduleError
 from psched.model import Claim, Lease, NewTask, Row, Rule, ScheduleRow
-from psched.task import Task
+from psched.store import LeaseStore
+from psched.task import Completion, LeaseTimes, Task
+
+_RETRY_WAIT = 300.0
 
 
-class Ledger:
-    """Where the tasks it hands out are settled. `entries` holds a tuple for each settling, in order."""
+class Store:
+    """What tasks ask of a store besides settling."""
 
     shows_fence = True
     max_data_size = 16_000_000
-    knows_holders = True
+
+    def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool) -> list[Lease]:
+        """Lose no lease."""
+        return list(leases)
+
+
+class Ledger(Completion):
+    """Where the tasks it hands out are settled. `entries` holds a tuple for each settling, in order."""
+
     keeps_data = True
 
     def __init__(self) -> None:
+        super().__init__(cast("LeaseStore", Store()), None)
         self.entries: list[tuple[Any, ...]] = []
         self.preempted = False
 
@@ -34,24 +46,37 @@ class Ledger:
             next_time=60,
             next_run_time=60,
         )
-        return Task(Claim(row, Lease(key, 7, 1e12)), self, deadline=1e12)
+        return Task(Claim(row, Lease(key, 7, 1e12)), self, LeaseTimes(300, _RETRY_WAIT, 30), deadline=1e12)
 
-    def finish(self, claim: Claim, until: float) -> str:
+    def finish(self, claim: Claim, until: float) -> None:
         """Enter ("finished",)."""
-        return self._enter("finished")
+        self._enter("finished")
 
-    def finish_by(self, claim: Claim, task: NewTask, until: float) -> str:
+    def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
+        """Enter ("finished",) for each."""
+        for claim in claims:
+            self.finish(claim, until)
+        return [None] * len(claims)
+
+    def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
         """Enter ("submitted", task)."""
         self._enter("submitted", task)
-        return "finished"
 
-    def retry(
-        self, claim: Claim, wait: float | None, error: str | None, until: float, max_attempts: int | None = None
-    ) -> str:
-        """Enter ("retried", wait, the first line of error)."""
-        return self._enter("retried", wait, None if error is None else error.partition("\n")[0])
+    def fail(self, claim: Claim, error: str | None, until: float) -> Row | None:
+        """Enter ("failed", error)."""
+        self._enter("failed", error)
+        return None
 
-    def defer(self, claim: Claim, error: str, until: float) -> str:
+    def maintain(self) -> bool:
+        """Nothing is old here."""
+        return False
+
+    def retry(self, claim: Claim, wait: float, error: str | None, max_attempts: int | None, until: float) -> str:
+        """Enter ("retried", wait or None for the configured one, the first line of error)."""
+        seconds = None if wait == _RETRY_WAIT else wait
+        return self._enter("retried", seconds, None if error is None else error.partition("\n")[0])
+
+    def defer(self, claim: Claim, wait: float, error: str, until: float) -> str:
         """Enter ("put off", error)."""
         self._enter("put off", error)
         return "retried"
@@ -60,27 +85,17 @@ class Ledger:
         """Enter ("released",)."""
         return self._enter("released")
 
-    def cancel(self, claim: Claim, until: float) -> str:
+    def cancel(self, claim: Claim, until: float) -> None:
         """Enter ("cancelled",)."""
-        return self._enter("cancelled")
+        self._enter("cancelled")
 
     def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         """Enter ("saved", data)."""
         self._enter("saved", data)
 
-    def retry_seconds(self, attempts: int) -> None:
-        """Leave that to `retry`."""
-
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
         """As many as the type says."""
         return max_attempts
-
-    def extend(self, tasks: list[Task]) -> list[Task]:
-        """Lose every lease once `preempted`."""
-        return tasks if self.preempted else []
-
-    def forget(self, task: Task) -> None:
-        """Nothing is counted here."""
 
     def _enter(self, *entry: Any) -> str:
         if self.preempted:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from psched.queue.queue import Queue
-from psched.source.source import LeaseTimes
-from psched.task import Task
+from psched.task import LeaseTimes, Task
 
 TIMES = LeaseTimes(alive_time=60, retry_wait=0, prefetch_time=15)
 

@@ -56,7 +56,7 @@ def test_it_is_told_about_its_run(ledger: Ledger, caplog: pytest.LogCaptureFixtu
 
 
 def test_without_fences_none_is_told(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger.shows_fence = False
+    ledger.store.shows_fence = False
     shell(ledger, 'test "${PSCHED_FENCE-unset}" = unset')
     assert ledger.entries == [("finished",)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from copy import copy
 from datetime import UTC, datetime
 
 import pytest
@@ -22,9 +23,9 @@ from psched.execution.stop_event import StopEvent
 from psched.model import Rule
 from psched.process.running_table import RunningTable
 from psched.schedules.collection import Advance
-from psched.source.source import LeaseTimes, Source
+from psched.source.source import Source
 from psched.store import ScheduleStore, StoreSettings
-from psched.task import Task
+from psched.task import LeaseTimes, Task
 
 NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())
 ALIVE, SHORT, MARGIN, KILL_INTERVAL = 60.0, 15.0, 3.0, 2.0
@@ -133,12 +134,13 @@ def test_a_run_whose_lease_is_renewed_is_left_alone(child: Child) -> None:
 def test_what_cannot_be_renewed_is_tried_again_soon_whatever_else_is_renewed_until_it_is_or_has_ended(
     child: Child, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ended: bool
 ) -> None:
-    away = Source(child.store, Advance(child.store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), child.clock)
+    store = copy(child.store)
+    away = Source(store, Advance(store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), child.clock)
     lease_renewer = RunningLeaseRenewer([away, child.source], [child.runner], interval=2.0, clock=child.clock)
     tasks = [*away.poll_multi(1), *child.source.poll_multi(1)]
     assert all(task.begin() for task in tasks)
     with monkeypatch.context() as fault, caplog.at_level("WARNING"):
-        fault.setattr(away, "extend", refuse)
+        fault.setattr(store, "extend", refuse)
         for _ in range(5):
             child.clock.time += ALIVE / 10
             assert lease_renewer.tick()

@@ -15,9 +15,9 @@ from psched.errors import ConfigError
 from psched.model import Policy, Rule
 from psched.queue.queue import Queue
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.source.source import LeaseTimes
 from psched.store import StoreSettings
 from psched.suggest import shown
+from psched.task import LeaseTimes
 
 NO_NUMBERS = [math.inf, -math.inf, math.nan, 1e17, -1e17, 10**400, 10**5000, "5", True]
 IDS = [shown(value) for value in NO_NUMBERS]

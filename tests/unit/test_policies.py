@@ -14,9 +14,9 @@ from psched.model import Policy, Rule, ScheduleRow
 from psched.schedules.audit import Verdict
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.schedules.rules import passed_over
-from psched.source.source import LeaseTimes
 from psched.store import StoreSettings
 from psched.store.ledger import LedgerRow
+from psched.task import LeaseTimes
 
 MINUTE = 60
 

@@ -142,7 +142,7 @@ def test_polling_removes_what_is_retained_no_longer(queue: Queue) -> None:
     for n in range(3):
         queue.submit(f"key{n}", "t")
         queue.store.force_finish(f"key{n}", 0 if n else 100)
-    queue.source._tidying._tidied = 0.0
+    queue.source._maintained_at = 0.0
     assert queue.poll() is None
     assert [row.key for row in queue.list()] == ["key0"]
 

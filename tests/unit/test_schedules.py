@@ -20,8 +20,8 @@ from psched.errors import (
 )
 from psched.model import NewSchedule, Rule, ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection, moved
-from psched.source.source import LeaseTimes
 from psched.store import StoreSettings
+from psched.task import LeaseTimes
 
 HOUR = 3600
 NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())

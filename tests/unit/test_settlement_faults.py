@@ -97,7 +97,7 @@ def test_a_run_whose_lease_lasts_longer_is_still_settled_when_the_database_comes
     def fail_once() -> None:
         child.ending.before = lambda: None
         late = next(task for task in child.source.held if task.key == "quick.2")
-        late.renewed(late.lease, late.deadline + 10)
+        late._renewed(late.lease, late.deadline + 10)
         raise AwayError
 
     child.ending.before = fail_once

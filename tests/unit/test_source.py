@@ -12,8 +12,9 @@ from psched.backends import open_stores
 from psched.errors import OutcomeUnknownError, PreemptedError
 from psched.model import Policy, Rule
 from psched.schedules.advance import Advance
-from psched.source.source import LeaseTimes, Source
+from psched.source.source import Source
 from psched.store import ScheduleStore, StoreSettings
+from psched.task import LeaseTimes, extend_many
 
 NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())
 
@@ -53,7 +54,7 @@ def test_a_run_whose_row_was_deleted_and_came_again_is_told_so_while_the_new_one
     store.add("again", "t", Rule("0 * * * *", "UTC"), NOON, NOON, {})
     second = polled.poll()
     assert (first and first.key, second and second.key) == ("again", "again")
-    assert polled.extend(polled.held) == [first]
+    assert extend_many(polled.held) == [first]
     assert polled.held == [second]
 
 
@@ -63,7 +64,7 @@ def test_a_task_taken_ahead_does_not_begin_once_its_lease_is_found_lost(store: S
         store.add(key, "t", Rule("0 * * * *", "UTC"), NOON, NOON, {})
     kept, lost = polled.poll_multi(10, ahead=True)
     store.delete("lost")
-    assert polled.extend([kept, lost]) == [lost]
+    assert extend_many([kept, lost]) == [lost]
     assert not lost.begin()
     assert not lost.started
     assert kept.begin()
@@ -143,6 +144,6 @@ def test_a_task_taken_ahead_is_not_to_begin_once_its_schedule_is_found_paused(st
     seen = store.get("is paused")
     assert seen is not None
     assert store.modify(seen, replace(seen, paused_from=NOON))
-    assert all(task.is_to_begin for task in tasks), "nobody has looked"
-    polled.extend(tasks)
-    assert [task.key for task in tasks if task.is_to_begin] == ["goes on"]
+    assert all(task.may_begin for task in tasks), "nobody has looked"
+    extend_many(tasks)
+    assert [task.key for task in tasks if task.may_begin] == ["goes on"]

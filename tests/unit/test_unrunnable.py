@@ -29,9 +29,6 @@ class Refusing:
     def retry(self, lease: Lease, *given: object) -> None:
         self.alone.append(lease.key)
 
-    def settle(self, claim: Claim, *given: object) -> str:
-        raise AssertionError("nothing but a retry comes of these")
-
 
 def claim(key: str) -> Claim:
     rule = Rule("@daily", "UTC", 0)
@@ -44,17 +41,17 @@ def claim(key: str) -> Claim:
 @pytest.mark.parametrize("away", [False, True])
 def test_a_database_that_is_away_is_not_asked_for_each_row(away: bool) -> None:
     store = Refusing(away)
-    sieve = RunnableFilter(cast("Any", store), cast("Any", store), store.settle, lambda attempts: 5.0, lambda: 0.0)
-    assert sieve.able([claim("a"), claim("b")]) == []
+    sieve = RunnableFilter(cast("Any", store), cast("Any", store), lambda attempts: 5.0, lambda: 0.0)
+    assert sieve.split_runnable([claim("a"), claim("b")]) == []
     assert store.alone == ([] if away else ["a", "b"])
 
 
 def test_what_was_told_of_is_not_remembered_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     store = Refusing(away=True)
-    sieve = RunnableFilter(cast("Any", store), cast("Any", store), store.settle, lambda attempts: 5.0, lambda: 0.0)
+    sieve = RunnableFilter(cast("Any", store), cast("Any", store), lambda attempts: 5.0, lambda: 0.0)
     seen = [claim(str(number)) for number in range(12_000)]
-    sieve.able(seen)
-    sieve.able(seen[-1:])
+    sieve.split_runnable(seen)
+    sieve.split_runnable(seen[-1:])
     told = [record for record in caplog.records if record.levelname == "ERROR"]
     assert len(told) == len(seen), "the last ones are told of once"
     assert len(sieve._reported) < 11_000

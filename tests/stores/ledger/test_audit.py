@@ -12,9 +12,9 @@ from psched.backends import open_stores
 from psched.model import ScheduleRow
 from psched.schedules.audit import Verdict, Why
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore, StoreSettings
 from psched.store.ledger import Entry
+from psched.task import LeaseTimes
 from tests.stores.bench import Bench, soon
 from tests.stores.places import KINDS, Places
 

@@ -13,9 +13,9 @@ from psched.model import Claim, Retry
 from psched.schedules.advance import Advance
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.schedules.rules import run_now
-from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore
 from psched.store.ledger import RUN_NOW
+from psched.task import LeaseTimes
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 
 HOUR = 3600

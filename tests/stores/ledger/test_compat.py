@@ -15,9 +15,9 @@ from psched.config import load
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import Rule, ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection, open_schedules
-from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore, StoreSettings
 from psched.store.ledger import LedgerFilter
+from psched.task import LeaseTimes
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 from tests.stores.places import KINDS, Places
 

@@ -11,10 +11,9 @@ import pytest
 from psched.errors import ScheduleError
 from psched.model import ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore
 from psched.store.ledger import Ledger
-from psched.task import Task
+from psched.task import LeaseTimes, Task
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench
 
 DAY = 86400

@@ -11,9 +11,8 @@ from psched.errors import IdempotentAlreadyFinishedError
 from psched.model import Policy, ScheduleRow
 from psched.schedules.advance import Advance
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore
-from psched.task import Task
+from psched.task import LeaseTimes, Task
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 
 FIRST = (LONG_AGO // 3600 + 1) * 3600

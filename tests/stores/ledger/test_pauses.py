@@ -10,9 +10,9 @@ import pytest
 from psched.errors import ScheduleError
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.schedules.rules import MOST_PAUSES
-from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore
 from psched.store.ledger import LedgerRow
+from psched.task import LeaseTimes
 from tests.stores.bench import eventually
 
 Pause = tuple[float, float]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.source.source import LeaseTimes
 from psched.store import ScheduleStore
-from psched.task import Task
+from psched.task import LeaseTimes, Task
 
 
 def run(schedules: ScheduleCollection) -> Task:

@@ -7,7 +7,8 @@ import sqlalchemy as sa
 
 from psched.model import TaskFilter
 from psched.queue.retire import Retire
-from psched.source.source import LeaseTimes, Source
+from psched.source.source import Source
+from psched.task import LeaseTimes
 from tests.stores.bench import FAR_OFF, LONG_AGO, soon
 from tests.stores.hostile import IN_SQL, QUEUE_COLUMNS, spoil
 from tests.stores.places import DATABASES

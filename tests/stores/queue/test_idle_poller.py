@@ -14,8 +14,9 @@ from psched.execution.batch_size import FixedBatchSize
 from psched.execution.poll_timer import PollTimer
 from psched.execution.poller import SectionPoller
 from psched.queue.retire import Retire
-from psched.source.source import LeaseTimes, Source
+from psched.source.source import Source
 from psched.store import TaskStore
+from psched.task import LeaseTimes
 from tests.stores.bench import FAR_OFF, soon
 from tests.stores.places import DATABASES
 from tests.stores.queue.bench import QueueBench, keys_in

@@ -9,8 +9,8 @@ import pytest
 
 from psched.errors import NotFoundError
 from psched.queue.queue import Queue
-from psched.source.source import LeaseTimes
 from psched.store import TaskStore
+from psched.task import LeaseTimes
 from tests.stores.bench import soon
 from tests.stores.losing import answer_lost, conflict_before_delete, sent_again, writes_of
 from tests.stores.places import SQL_PAIRS

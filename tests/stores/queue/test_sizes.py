@@ -12,8 +12,9 @@ import pytest
 from psched.backends import open_stores
 from psched.model import Claim, NewTask, TaskFilter
 from psched.queue.retire import Retire
-from psched.source.source import LeaseTimes, Source
+from psched.source.source import Source
 from psched.store import StoreSettings, TaskStore
+from psched.task import LeaseTimes
 from tests.stores.bench import LONG_AGO, soon
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
 from tests.stores.traffic import before_each

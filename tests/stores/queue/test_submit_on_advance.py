@@ -14,8 +14,7 @@ from psched.handlers.enqueue import Enqueue
 from psched.model import NewTask
 from psched.queue.queue import Queue
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.source.source import LeaseTimes
-from psched.task import Task
+from psched.task import LeaseTimes, Task
 from tests.stores.bench import LONG_AGO, Bench
 from tests.stores.places import PAIRS, Places
 from tests.stores.queue.bench import QueueBench, keys_in, row_of

@@ -8,7 +8,8 @@ import pytest
 
 from psched.model import TaskFilter
 from psched.queue.retire import Retire
-from psched.source.source import LeaseTimes, Source
+from psched.source.source import Source
+from psched.task import LeaseTimes
 from tests.stores.bench import soon
 from tests.stores.places import Places
 from tests.stores.queue.bench import QueueBench
