@@ -1,9 +1,9 @@
-"""The scheduler that lives inside an application: threads of the host's process, no daemon, no signals, no fork.
+"""The embedded scheduler: runs in threads of the application's own process, without a daemon, signals or forks.
 
 scheduler = psched.create_scheduler("redis://127.0.0.1:6379/0")
 
-A registration is a schedule; each of its occurrences becomes a task of its own in a queue of the same database, in one
-transaction with the step to the next occurrence. Whichever instance takes a task that it has bound runs it.
+A registration is a schedule. At each occurrence a scheduler thread submits a task to a queue in the same database and
+advances the schedule, in one transaction. Any instance that has bound the task's name runs it.
 """
 
 from psched.scheduler.scheduler import Scheduler, create_scheduler

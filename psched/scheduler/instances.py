@@ -1,7 +1,7 @@
-"""The instances of a scheduler, each with a row of its own while it lives. A thread of each; in the host's process.
+"""The live instances of a scheduler, each with a heartbeat row in the queue.
 
-The row is a task of a type that nobody runs, leased and renewed: when it was created says since when an instance lives,
-its lease whether it still does. By it one that starts knows whether what is overdue came in a downtime.
+The row is a leased task of a type that no handler runs. `created_at` is the start of the instance, a valid lease means
+that it is alive. An instance that starts reads these rows to learn which overdue occurrences fell into a downtime.
 """
 
 from __future__ import annotations
@@ -16,56 +16,57 @@ from psched.errors import NotFoundError
 from psched.execution.periodic_thread import PeriodicThread
 from psched.model import Lease, NewTask, TaskFilter, TaskRow
 from psched.process.logs import one_line
-from psched.scheduler.job_data import INSTANCE
+from psched.scheduler.jobs import INSTANCE
 from psched.store import TaskStore
 
 log = logging.getLogger(__name__)
 
 LEASE = 8.0
-"""Seconds for which an instance counts as living after the last sign of it."""
+"""Seconds without a heartbeat after which an instance counts as dead."""
 INTERVAL = 2.0
-"""Seconds between two signs."""
-_SWEEP = 300
-"""Signs in a row between two looks for those who gave none in all that time, and so are dead."""
+"""Seconds between two heartbeats."""
+_CLEANUP_INTERVAL = 300
+"""Heartbeats between two cleanups, which delete the rows of instances that were dead at the previous cleanup too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What one instance's row says. `since`: when it came (unix seconds); `lives`: whether its lease holds."""
+    """An instance by its heartbeat row. `names`: the bound names; `since`: its start (unix seconds)."""
 
     key: str
     names: frozenset[str]
     since: float
-    lives: bool
+    is_alive: bool
 
 
 class InstanceRegistry:
-    """The sign of this instance, and those of the others."""
+    """Writes the heartbeats of this instance and reads those of the others. `thread` renews the row once started."""
 
     def __init__(
         self,
         queue: TaskStore,
         names: Collection[str],
         lease: float = LEASE,
-        mend: Callable[[], None] = lambda: None,
+        restore_tables: Callable[[], None] = lambda: None,
     ) -> None:
-        """`names`: what this instance has bound. `lease`: seconds for which a sign holds.
+        """`names`: the names that this instance has bound. `lease`: seconds.
 
-        `mend` is called when a sign is refused by a database that answers: its tables may be gone.
+        `restore_tables` is called when a database that answers refuses a heartbeat: its tables may have been dropped.
         """
         self.key = f"instance:{secrets.token_hex(16)}"
-        self.ticker = PeriodicThread("presence", self.tick, INTERVAL, self.leave)
+        self.thread = PeriodicThread("psched instance heartbeat", self.heartbeat, INTERVAL, self.unregister)
         self._queue = queue
-        self._mend = mend
+        self._restore_tables = restore_tables
         self._lease_time = lease
         self._data = {"names": sorted(names)}
         self._lease: Lease | None = None
-        self._steady = 0
-        self._silent: set[str] = set()
-        self._failing = False
+        self._renewals = 0
+        """Heartbeats in a row without a failure."""
+        self._dead_at_last_cleanup: set[str] = set()
+        self._is_failing = False
 
-    def announce(self) -> float:
-        """Give the first sign, and return when that was by the database's clock. Raises the driver's errors."""
+    def register(self) -> float:
+        """Create this instance's row, and return when, by the database's clock. Raises the driver's errors."""
         self._queue.submit([NewTask(self.key, INSTANCE, self._data)])
         claim = self._queue.preempt(self.key, self._lease_time)
         self._lease = claim.lease
@@ -73,71 +74,71 @@ class InstanceRegistry:
         assert isinstance(row, TaskRow)
         return _since(row)
 
-    def tick(self) -> bool:
-        """Give a sign; an error is logged once, until it works again."""
+    def heartbeat(self) -> bool:
+        """Renew the row's lease. Logs the first of several errors in a row."""
         try:
-            self._renew_or_mend()
-        except Exception as error:  # noqa: BLE001 – the next tick tries again, whatever a driver raises
-            self._steady = 0
-            if not self._failing:
-                log.warning("recording that this instance is alive failed: %s; retrying", one_line(error))
-            self._failing = True
+            self._renew_or_restore()
+        except Exception as error:  # noqa: BLE001 – the next heartbeat tries again, whatever a driver raises
+            self._renewals = 0
+            if not self._is_failing:
+                log.warning("heartbeat of this instance failed: %s; retrying", one_line(error))
+            self._is_failing = True
         else:
-            self._failing = False
+            self._is_failing = False
         return True
 
-    def signs(self) -> list[Instance]:
-        """Return the others' signs. Raises the driver's errors."""
+    def others(self) -> list[Instance]:
+        """Return the other instances, dead ones too. Raises the driver's errors."""
         now = self._queue.now()
         rows = self._queue.list(TaskFilter(type=INSTANCE))
-        return [_sign(row, now) for row in rows if row.key != self.key]
+        return [_instance(row, now) for row in rows if row.key != self.key]
 
-    def sweep(self, dead: Collection[str]) -> None:
-        """Remove the rows of dead instances. Raises the driver's errors."""
-        for key in dead:
+    def delete(self, keys: Collection[str]) -> None:
+        """Delete the rows of instances. Raises the driver's errors."""
+        for key in keys:
             try:
                 self._queue.delete(key)
             except NotFoundError:
                 log.debug("key=%s was removed by another client", key)
 
-    def leave(self) -> None:
-        """Take back the sign. Raises nothing: without it, others wait a moment for what gives no sign any more."""
+    def unregister(self) -> None:
+        """Delete this instance's row. Raises nothing: without the delete, the row's lease ends soon."""
         try:
-            self.sweep([self.key])
-        except Exception as error:  # noqa: BLE001 – the instance is on its way out
-            log.info("removing the record of this instance failed: %s", one_line(error))
+            self.delete([self.key])
+        except Exception as error:  # noqa: BLE001 – the instance is stopping
+            log.info("deleting the heartbeat row of this instance failed: %s", one_line(error))
 
-    def _renew_or_mend(self) -> None:
+    def _renew_or_restore(self) -> None:
         try:
             self._renew()
         except Exception as error:
             if self._queue.is_unavailable(error):
                 raise
-            self._mend()
+            self._restore_tables()
             self._renew()
 
     def _renew(self) -> None:
         lease = None if self._lease is None else self._queue.extend([self._lease], self._lease_time)[0]
         if lease is None:
-            self._steady = 0
-            self.announce()
+            self._renewals = 0
+            self.register()
             return
         self._lease = lease
-        self._steady += 1
-        if self._steady % _SWEEP == 0:
-            self._remove_silent()
+        self._renewals += 1
+        if self._renewals % _CLEANUP_INTERVAL == 0:
+            self._delete_dead()
 
-    def _remove_silent(self) -> None:
-        """Remove those who were silent at the last look too: all the time since, this instance gave signs itself."""
-        silent = {sign.key for sign in self.signs() if not sign.lives}
-        self.sweep(silent & self._silent if self._steady > _SWEEP else ())
-        self._silent = silent
+    def _delete_dead(self) -> None:
+        """Delete instances that were dead at the last cleanup too, if this instance had the database all the time."""
+        dead = {instance.key for instance in self.others() if not instance.is_alive}
+        self.delete(dead & self._dead_at_last_cleanup if self._renewals > _CLEANUP_INTERVAL else ())
+        self._dead_at_last_cleanup = dead
 
 
-def _sign(row: TaskRow, now: float) -> Instance:
+def _instance(row: TaskRow, now: float) -> Instance:
     names: Any = row.data.get("names")
-    lives = row.due is not None and row.status == "running" and row.due > now
-    return Instance(row.key, frozenset(map(str, names) if isinstance(names, list) else ()), _since(row), lives)
+    is_alive = row.due is not None and row.status == "running" and row.due > now
+    return Instance(row.key, frozenset(map(str, names) if isinstance(names, list) else ()), _since(row), is_alive)
 
 
 def _since(row: TaskRow) -> float:

@@ -1,6 +1,6 @@
-"""Waking a handler thread for a task of this very process, where the database calls nobody. In the host's process.
+"""Wakes a handler thread for a task that this process has submitted, on stores without a wake-up of their own.
 
-Each ring wakes one thread that rests. Other processes find the task by polling.
+Other processes find the task by polling.
 """
 
 from __future__ import annotations
@@ -13,80 +13,77 @@ from psched.store import Accepts, LeaseStore, Wakeup
 
 
 class LocalWakeup:
-    """Gives each handler thread a bell of its own, and rings the one that has been listening longest."""
+    """Opens a wake-up for each handler thread, and wakes the thread that has been waiting longest."""
 
     def __init__(self, store: LeaseStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._listening: list[ThreadWakeup] = []
+        self._waiting: list[ThreadWakeup] = []
 
     def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
-        """Return the store's own bell where it has one, which all processes hear; else one of this process."""
+        """Return the store's own wake-up, which reaches all processes; if it has none, a wake-up of this process."""
         wakeup = self._store.open_wakeup(accepts)
         return ThreadWakeup(self) if wakeup is None else wakeup
 
-    def ring(self) -> None:
-        """Wake one listening thread, if any: the others have something to run, and look again when it is done."""
+    def wake_one(self) -> None:
+        """Wake one waiting thread, if any. Busy threads poll again when their task is done."""
         with self._lock:
-            if self._listening:
-                self._listening.pop(0).strike()
+            if self._waiting:
+                self._waiting.pop(0).signal()
 
-    def listen(self, wakeup: ThreadWakeup) -> None:
-        """Let `bell` be among those that are rung."""
+    def add(self, wakeup: ThreadWakeup) -> None:
+        """Count the thread of `wakeup` as waiting."""
         with self._lock:
-            if wakeup not in self._listening:
-                self._listening.append(wakeup)
+            if wakeup not in self._waiting:
+                self._waiting.append(wakeup)
 
-    def leave(self, wakeup: ThreadWakeup) -> None:
-        """Ring `bell` no more."""
+    def remove(self, wakeup: ThreadWakeup) -> None:
+        """Count the thread of `wakeup` as busy."""
         with self._lock:
-            if wakeup in self._listening:
-                self._listening.remove(wakeup)
+            if wakeup in self._waiting:
+                self._waiting.remove(wakeup)
 
 
 class ThreadWakeup:
-    """The `Bell` of one thread: a pipe that is readable when it has rung."""
+    """The `Wakeup` of one thread: a pipe, readable once signalled."""
 
     proven = False
-    """Other processes do not ring it."""
+    """Submits of other processes do not signal it, so its thread must poll at the usual rate."""
 
-    def __init__(self, chime: LocalWakeup) -> None:
-        self._chime = chime
+    def __init__(self, owner: LocalWakeup) -> None:
+        self._owner = owner
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
         self._closed = False
 
     def arm(self, seconds: float) -> None:
-        """Listen until it is disarmed; what rang before is forgotten."""
+        """Wait for signals until `disarm`; earlier signals are dropped."""
         self.rang()
-        self._chime.listen(self)
+        self._owner.add(self)
 
     def fileno(self) -> int:
-        """Return the readable end."""
         return self._reader
 
     def rang(self) -> bool:
-        """Tell whether it has rung since the last call."""
         with suppress(BlockingIOError):
             return bool(os.read(self._reader, 4096))
         return False
 
     def disarm(self) -> None:
-        """Listen no more. A ring that has come is passed on to somebody else, since this thread is busy."""
-        self._chime.leave(self)
+        """Stop waiting. A signal that has arrived is passed on to another thread, since this thread is busy."""
+        self._owner.remove(self)
         if self.rang():
-            self._chime.ring()
+            self._owner.wake_one()
 
     def close(self) -> None:
-        """Close the pipe; idempotent."""
         if not self._closed:
             self._closed = True
             self.disarm()
             os.close(self._reader)
             os.close(self._writer)
 
-    def strike(self) -> None:
-        """Ring. The chime's lock is held, so that it is not closed meanwhile."""
-        with suppress(BlockingIOError):  # full: it rings already
+    def signal(self) -> None:
+        """Make the pipe readable. The owner's lock is held, so the pipe is not closed meanwhile."""
+        with suppress(BlockingIOError):  # the pipe is full, and so readable
             os.write(self._writer, b".")

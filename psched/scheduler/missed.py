@@ -1,8 +1,7 @@
-"""What came due while nobody was there: skipped once, by an instance that starts. In the host's process.
+"""Skips the occurrences that came due while no instance ran. Run once by each instance that starts.
 
-An occurrence is skipped only when no living instance that has bound its name was there when it came: others' signs say
-since when they live. One whose sign has run out may be dead, or may have lost the database for as long as we have: it
-is given time to give a new one.
+An occurrence is missed only if no live instance with a handler for its name had started by then. An instance whose
+heartbeat lease has ended may be dead, or may have lost the database just like this instance: it gets time to renew it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from psched.clock import Clock, monotonic
+from psched.clock import Clock, local_time, monotonic
 from psched.errors import IdempotentError, OutcomeUnknownError, PreemptedError
 from psched.execution.stop_event import StopEvent
 from psched.model import ScheduleRow
@@ -21,77 +20,78 @@ from psched.schedules.collection import ScheduleCollection, first_match
 log = logging.getLogger(__name__)
 
 GRACE = 5.0
-"""What is overdue by no more seconds is run all the same: a crash may have delayed it."""
+"""Seconds: a schedule that is overdue by less runs all the same, since a crash may have delayed it."""
 PATIENCE = 6.0
-"""Seconds for which an instance that may have lost the database, as we have, can give a new sign of life."""
+"""Seconds in which an instance with an expired heartbeat lease can renew it before it counts as dead."""
 _PAUSE = 0.5
 
 
 @dataclass(slots=True)
 class MissedOccurrences:
-    """Decides, for one instance that starts, what is skipped."""
+    """Decides for each name whether its overdue occurrence was missed, and skips it."""
 
     schedules: ScheduleCollection
-    presence: InstanceRegistry
+    instances: InstanceRegistry
     names: Collection[str]
     since: float
-    """When this instance came, by the database's clock."""
+    """The start of this instance, by the database's clock."""
     dialect: str = "vixie"
     clock: Clock = monotonic
     patience: float = PATIENCE
     grace: float = GRACE
 
-    def settle(self, stopping: StopEvent) -> None:
-        """Skip what came while nobody was there; returns when all is decided, or `stopping` is set.
+    def skip(self, stopping: StopEvent) -> None:
+        """Skip all missed occurrences; returns when every name is decided, or `stopping` is set.
 
         Raises the driver's errors; it may be called again.
         """
-        undecided = [name for name in self.names if self._overdue(name) is not None]
+        undecided = [name for name in self.names if self._overdue_row(name) is not None]
         end = self.clock() + self.patience
         while undecided and not stopping.is_set():
-            signs = self.presence.signs()
+            others = self.instances.others()
             if self.clock() >= end:
-                self.presence.sweep([sign.key for sign in signs if not sign.lives])
-                signs = [sign for sign in signs if sign.lives]
-            undecided = [name for name in undecided if not self._is_settled(name, signs)]
+                self.instances.delete([other.key for other in others if not other.is_alive])
+                others = [other for other in others if other.is_alive]
+            undecided = [name for name in undecided if not self._is_decided(name, others)]
             if undecided:
                 stopping.wait(_PAUSE)
 
-    def _overdue(self, name: str) -> ScheduleRow | None:
-        """Return the registration if it was due before this instance came, and not just so."""
+    def _overdue_row(self, name: str) -> ScheduleRow | None:
+        """Return the schedule if it was due before this instance started, by more than the grace."""
         row = self.schedules.store.get(name)
         return None if row is None or row.next_time >= self.since - self.grace else row
 
-    def _is_settled(self, name: str, signs: Sequence[Instance]) -> bool:
-        """Skip what is to be skipped of one registration; False when that is not known, or not done, yet."""
-        row = self._overdue(name)
+    def _is_decided(self, name: str, others: Sequence[Instance]) -> bool:
+        """Skip the schedule's missed occurrences; False when it must be tried again."""
+        row = self._overdue_row(name)
         if row is None:
             return True
-        concerned = [sign for sign in signs if name in sign.names]
-        if any(sign.lives and sign.since <= row.next_time for sign in concerned):
+        with_handler = [other for other in others if name in other.names]
+        if any(other.is_alive and other.since <= row.next_time for other in with_handler):
             return True
-        if not all(sign.lives for sign in concerned):
+        if not all(other.is_alive for other in with_handler):
             return False
-        return self._skip(row, min([self.since, *(sign.since for sign in concerned)]))
+        return self._skip(row, min([self.since, *(other.since for other in with_handler)]))
 
     def _skip(self, row: ScheduleRow, start: float) -> bool:
-        """Let the registration go on with its first occurrence since `start`; False when it must be tried again."""
+        """Advance the schedule to its first occurrence since `start`; False when it must be tried again."""
         if row.problem is not None:
             return True
         if not row.settled:
-            return self._skip_by_finishing(row.key, start)
+            self._finish_abandoned(row.key, start)
+            return False
         time = first_match(row.rule, int(-(-start // 1)), self.dialect)
         wanted = replace(row, next_time=time, next_run_time=time + row.rule.delay)
         if not self.schedules.store.modify(row, wanted):
             return False
         log.warning(
-            "%r was due at %d, when no instance was there to run it: what came since is skipped, and it goes on at %d",
-            row.key, row.next_time, time,
+            "%r was due at %s, when no instance ran; skipped to its next occurrence at %s",
+            row.key, local_time(row.next_time), local_time(time),
         )  # fmt: skip
         return True
 
-    def _skip_by_finishing(self, name: str, start: float) -> bool:
-        """Take an occurrence that somebody died with, once his lease is over, and finish it without a task."""
+    def _finish_abandoned(self, name: str, start: float) -> None:
+        """Acquire an occurrence whose worker died, once its lease has ended, and finish it without a task."""
         task = self.schedules.poll([name])
         if task is not None:
             try:
@@ -101,4 +101,3 @@ class MissedOccurrences:
                     task.release()
             except (IdempotentError, OutcomeUnknownError, PreemptedError) as error:
                 log.info("key=%s another instance changed the registration first: %s", name, error)
-        return False

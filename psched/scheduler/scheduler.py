@@ -1,4 +1,4 @@
-"""The scheduler as its host sees it: bind, register, push, start, stop. Any thread of the host's process."""
+"""The public Scheduler: bind, register, push, start, stop. Any thread of the host's process."""
 
 from __future__ import annotations
 
@@ -11,46 +11,48 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
-from psched import fork_safety as forks
+from psched import fork_safety
 from psched.errors import ConfigError, IdempotentError, NotFoundError, ScheduleError
 from psched.model import Rule, TaskFilter
 from psched.queue.queue import storable_task
-from psched.scheduler.calls import Function, check_function, current
-from psched.scheduler.job_data import check_seconds, checked_name, order, refuse_options
-from psched.scheduler.registrations import Registration
-from psched.scheduler.stores import OpenStores, StoreLocation, place_of
-from psched.scheduler.threads import SchedulerThreads, SchedulerWork, names_of
+from psched.scheduler.handlers import Function, check_function, current
+from psched.scheduler.jobs import Registration, check_seconds, checked_name, job_data, refuse_options
+from psched.scheduler.stores import OpenStores, StoreLocation, store_location
+from psched.scheduler.threads import SchedulerThreads
 from psched.schedules.collection import checked_rule
 from psched.suggest import shown
 from psched.task import Task
 
 F = TypeVar("F", bound=Function)
 
-_EXIT_PATIENCE = 10.0
-"""Seconds that a host which ends without a stop waits for running handlers."""
+_EXIT_TIMEOUT = 10.0
+"""Seconds that the interpreter waits for running handlers at exit, when the host has not called `stop`."""
 
 
 class Scheduler:
-    """An instance of a scheduler. Instances with the same URL and prefix, in any process, work together.
+    """An instance of a scheduler. Instances with the same URL and prefix, in any process, share the work.
 
-    A context object: entering starts it, leaving stops it. Made before a fork it may be started after it, in each
-    process of its own; a started one does not survive a fork.
+    A context manager: entering starts it, leaving stops it. A scheduler created before a fork may be started after the
+    fork, in each process. A started scheduler does not survive a fork.
     """
 
-    def __init__(self, place: StoreLocation, poll_interval: float, concurrency: int) -> None:
+    def __init__(self, location: StoreLocation, poll_interval: float, concurrency: int) -> None:
         """Connects to nothing yet; see `create_scheduler`."""
-        self._place = place
+        self._location = location
         self._poll_interval = poll_interval
         self._concurrency = concurrency
         self._bindings: dict[str, Function] = {}
         self._registrations: dict[str, Registration] = {}
-        self._engine: SchedulerThreads | None = None
-        self._ending: SchedulerThreads | None = None
-        self._client: OpenStores | None = None
-        self._abandoned: list[OpenStores | None] = []
+        self._threads: SchedulerThreads | None = None
+        """The threads while the scheduler is started."""
+        self._stopping: SchedulerThreads | None = None
+        """The threads of a stop that has not completed."""
+        self._client_stores: OpenStores | None = None
+        """The stores for calls while the scheduler is not started."""
+        self._parents_stores: list[OpenStores | None] = []
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        forks.register_for_fork(self)
+        fork_safety.register_for_fork(self)
 
     def __enter__(self) -> Scheduler:
         self.start()
@@ -63,7 +65,7 @@ class Scheduler:
 
     @property
     def current(self) -> Task | None:
-        """The task that the calling handler runs (its key, scheduled_time and attempts), None elsewhere."""
+        """The task that the calling handler runs (with its key, scheduled_time and attempts); None elsewhere."""
         return current.get()
 
     @overload
@@ -73,10 +75,10 @@ class Scheduler:
     def bind(self, name: str, function: F) -> F: ...
 
     def bind(self, name: str, function: F | None = None) -> Callable[[F], F] | F:
-        """Let this instance run tasks of this name by `function`, which gets their data; also as a decorator.
+        """Run tasks of this name by `function`, called with their data, in this instance; also as a decorator.
 
-        It runs in a thread of the scheduler, an `async def` on an event loop of that thread. Returning False, or
-        raising, means that it failed.
+        The function runs in a thread of the scheduler, an `async def` on an event loop of that thread. It fails by
+        returning False or raising.
 
         Raises:
             ScheduleError: the scheduler is running, or the name is bound already.
@@ -105,39 +107,39 @@ class Scheduler:
         retry_timeout: float | None = None,
         timezone: str | None = None,
     ) -> None:
-        """Let a task of this name be made at each time that `cron` (five fields, or six with seconds first) matches.
+        """Submit a task of this name at each time that `cron` (five fields, or six with seconds first) matches.
 
-        It is stored at `start`; one that is stored already is changed then. `data`: any JSON value. `timezone`: the
-        scheduler's own by default. `retry`, `retry_timeout`: as for `push`.
+        `start` stores the registration, or changes the stored one. `data`: any JSON value. `timezone`: the scheduler's
+        by default. `retry`, `retry_timeout`: as for `push`.
 
         Raises:
             ScheduleError: the scheduler is running, or the name is registered already.
             ConfigError: the cron expression or the time zone cannot be used.
-            ValueError: another value cannot.
+            ValueError: another value cannot be used.
         """
         self._refuse_running("register")
-        section = self._place.settings.sections[0]
+        section = self._location.settings.sections[0]
         refuse_options("register", name, cron)
         if not isinstance(cron, str):
             raise ConfigError(f"cron must be text like '*/10 * * * *', got {shown(cron)}")
         rule = checked_rule(Rule(cron, section.timezone if timezone is None else timezone), section.cron_dialect)
-        wanted = order(data, retry, retry_timeout)
-        wanted.check_data()
+        job = job_data(data, retry, retry_timeout)
+        job.check_data()
         before = self._registrations.get(checked_name(name))
         if before is not None:
             again = f"register each name once, or unregister({name!r}) first"
             raise ScheduleError(f"{name!r} is registered already, with {before.rule.cron!r}; {again}")
-        self._registrations[name] = Registration(name, rule, wanted)
+        self._registrations[name] = Registration(name, rule, job)
 
     def unregister(self, name: str) -> bool:
-        """Remove the registration, here and in the store, whoever stored it; False when the store had none.
+        """Remove the registration, from this instance and from the store; False when the store had none.
 
-        Tasks that it has made stay. An instance that still registers the name stores it again when it starts.
+        Its tasks stay. Another instance that registers the name stores it again at its next start.
         """
-        with self._using() as opened:
+        with self._stores() as stores:
             self._registrations.pop(name, None)
             try:
-                opened.schedules[checked_name(name)].delete()
+                stores.schedules[checked_name(name)].delete()
             except NotFoundError:
                 return False
             return True
@@ -174,15 +176,15 @@ class Scheduler:
         retry: bool = False,
         retry_timeout: float | None = None,
     ) -> str:
-        """Submit a task that is run once, at once or `delay` seconds from now, and return its key. Needs no `start`.
+        """Submit a task that runs once, now or in `delay` seconds, and return its key. Needs no `start`.
 
-        `data`: any JSON value, by position or keyword; by position no mapping that has only option names of
-        schedule-mq, since those are keywords here. The task is run by an instance that has bound `name`. Without
-        `retry` it is begun at most once. With it, it is begun again `retry_timeout` seconds (None: 60) after it
-        failed, or its process died, until a handler succeeds.
+        An instance that has bound `name` runs the task. Without `retry` it starts at most once. With `retry` it starts
+        again `retry_timeout` seconds (None: 60) after it failed or its process died, until a handler succeeds.
+        `data`: any JSON value, by position or keyword. By position, a mapping of schedule-mq's option names is refused:
+        psched takes them as keywords.
 
         Raises:
-            ScheduleError: this process was forked off a process in which the scheduler is started.
+            ScheduleError: the scheduler was started before this process was forked.
             ValueError: a value cannot be stored.
         """
         if positional:
@@ -190,114 +192,119 @@ class Scheduler:
                 raise TypeError("push takes a name and data; delay, retry and retry_timeout are given by keyword")
             (data,) = positional
             refuse_options("push", name, data)
-        wanted = order(data, retry, retry_timeout)
+        job = job_data(data, retry, retry_timeout)
         check_seconds("delay", delay)
         key = f"push:{secrets.token_hex(16)}"
-        with self._using() as opened:
-            run_at = opened.queue.now() + delay if delay > 0 else None
-            opened.queue.submit([storable_task(wanted.task(key, checked_name(name), run_at))])
+        with self._stores() as stores:
+            run_at = stores.queue.now() + delay if delay > 0 else None
+            stores.queue.submit([storable_task(job.task(key, checked_name(name), run_at))])
             if run_at is None:
-                opened.chime.ring()
+                stores.wakeup.wake_one()
         return key
 
     def start(self) -> None:
-        """Store what is registered and begin to work, in threads of this process; returns when that is done.
+        """Store the registrations and start the threads; returns when that is done.
 
-        A database that does not answer is waited for in the background.
+        If the database does not answer, the threads wait for it in the background.
 
         Raises:
-            ScheduleError: it is running; something is registered that is not bound; or it was started before a fork.
-            ConfigError: the database refuses us, or its tables are not ours.
+            ScheduleError: the scheduler is running or was started before a fork; or a registered name is not bound.
+            ConfigError: the database refuses the login, or other tables have our names.
         """
-        with self._here():
+        with self._checked_lock():
             self._refuse_running("start")
-            unbound = self._registrations.keys() - self._bindings.keys()
+            unbound = sorted(self._registrations.keys() - self._bindings.keys())
             if unbound:
-                raise ScheduleError(
-                    f"registered, but not bound to a handler: {names_of(unbound)}; bind each before the start"
-                )
-            work = SchedulerWork(
-                dict(self._bindings), dict(self._registrations), self._poll_interval, self._concurrency
+                names = ", ".join(map(repr, unbound))
+                raise ScheduleError(f"registered, but not bound to a handler: {names}; bind each before the start")
+            threads = SchedulerThreads(
+                self._location.open(self._concurrency),
+                dict(self._bindings),
+                dict(self._registrations),
+                self._poll_interval,
+                self._concurrency,
             )
-            engine = SchedulerThreads(self._place.open(self._concurrency), work)
-            self._engine = engine
-            atexit.register(self._at_exit)  # first, as Ctrl-C may come any time
+            self._threads = threads
+            atexit.register(self._stop_at_exit)  # before the threads start, as Ctrl-C may come any time
             try:
-                engine.start()
+                threads.start()
             except Exception:
-                self._engine = None
-                atexit.unregister(self._at_exit)
+                self._threads = None
+                atexit.unregister(self._stop_at_exit)
                 raise
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Take no more tasks, and wait for running handlers, at most `timeout` seconds; False when that was too short.
+        """Acquire no more tasks, and wait for running handlers, `timeout` seconds at most; False if that is too short.
 
-        What runs then goes on in its thread, its lease kept, and another `stop` waits for it again. A database that is
-        away holds nobody up. Does nothing when it is not running; can be started again. Raises ScheduleError when a
-        handler calls it, which it would wait for, ValueError for a timeout that is no number of seconds.
+        Handlers that still run then continue in their threads, with their leases, and another `stop` waits for them
+        again. An unavailable database does not delay the stop. Does nothing when the scheduler is not running. The
+        scheduler can be started again.
+
+        Raises:
+            ScheduleError: a handler calls it, and would wait for itself.
+            ValueError: `timeout` is not a number of seconds.
         """
         if timeout is not None:
             check_seconds("timeout", timeout)
-        with self._here():
-            if any(engine is not None and engine.runs_here() for engine in (self._engine, self._ending)):
+        with self._checked_lock():
+            if any(
+                threads is not None and threads.owns_current_thread() for threads in (self._threads, self._stopping)
+            ):
                 raise ScheduleError("a handler cannot stop its scheduler, which waits for handlers; let another thread")
-            if self._engine is not None:
-                self._ending, self._engine = self._engine, None
-            ending = self._ending
-            atexit.unregister(self._at_exit)
-        done = ending is None or ending.stop(timeout)  # not under the lock: a running handler may push
-        with self._here():
-            if done and self._ending is ending:
-                self._ending = None
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
+            if self._threads is not None:
+                self._stopping, self._threads = self._threads, None
+            stopping = self._stopping
+            atexit.unregister(self._stop_at_exit)
+        done = stopping is None or stopping.stop(timeout)  # not under the lock: a running handler may push
+        with self._checked_lock():
+            if done and self._stopping is stopping:
+                self._stopping = None
+            client_stores, self._client_stores = self._client_stores, None
+        if client_stores is not None:
+            client_stores.close()
         return done
 
     def clear(self) -> None:
         """Remove all registrations and tasks of this URL and prefix from the store, also those of other instances.
 
-        What is running goes on, but cannot be settled. What this code registers is stored again at the next `start`.
+        Running handlers continue, but their tasks cannot be settled. The next `start` stores the registrations again.
         """
-        with self._using() as opened:
-            for row in opened.schedules.list():
-                with suppress(IdempotentError):  # it is gone already
-                    opened.schedules.store.delete(row.key)
-            for task in opened.queue.list(TaskFilter()):
+        with self._stores() as stores:
+            for row in stores.schedules.list():
+                with suppress(IdempotentError):  # deleted meanwhile
+                    stores.schedules.store.delete(row.key)
+            for task in stores.queue.list(TaskFilter()):
                 with suppress(IdempotentError):
-                    opened.queue.delete(task.key)
+                    stores.queue.delete(task.key)
 
     @contextmanager
-    def _using(self) -> Iterator[OpenStores]:
-        """Lend the stores to the calling thread: a `stop` meanwhile does not close them under its hands."""
-        with self._here():
-            opened = self._opened()
-            opened.borrow()
+    def _stores(self) -> Iterator[OpenStores]:
+        """Yield the stores of the threads, or of a client, its tables created; a `stop` meanwhile keeps them open."""
+        with self._checked_lock():
+            if self._threads is not None and self._threads.is_ready:
+                stores = self._threads.stores
+            else:
+                if self._client_stores is None:
+                    client_stores = self._location.open()
+                    client_stores.create_tables()
+                    self._client_stores = client_stores
+                stores = self._client_stores
+            stores.begin_use()
         try:
-            yield opened
+            yield stores
         finally:
-            opened.give_back()
-
-    def _opened(self) -> OpenStores:
-        """Return the running engine's stores, or some for what needs no start, their tables made."""
-        if self._engine is not None and self._engine.is_ready:
-            return self._engine.opened
-        if self._client is None:
-            client = self._place.open()
-            client.make_tables()
-            self._client = client
-        return self._client
+            stores.end_use()
 
     def begin_anew(self) -> None:
-        """In a process that was forked off: use nothing that the parent opened; what it started is not started here."""
+        """In a forked process: use no connection of the parent. A started scheduler cannot be used here."""
         self._lock = threading.RLock()
-        self._abandoned.append(self._client)  # closing it here could end the parent's sessions
-        self._client = self._ending = None
-        if self._engine is None:
+        self._parents_stores.append(self._client_stores)  # kept, as closing them could end the parent's sessions
+        self._client_stores = self._stopping = None
+        if self._threads is None:
             self._pid = os.getpid()
 
-    def _here(self) -> threading.RLock:
-        """Return the lock, for a process in which the scheduler may be used. Raises ScheduleError."""
+    def _checked_lock(self) -> threading.RLock:
+        """Return the lock. Raises ScheduleError in a process forked from one in which the scheduler was started."""
         pid = os.getpid()
         if pid != self._pid:
             raise ScheduleError(
@@ -307,14 +314,14 @@ class Scheduler:
         return self._lock
 
     def _refuse_running(self, verb: str) -> None:
-        with self._here():
-            if self._engine is not None:
+        with self._checked_lock():
+            if self._threads is not None:
                 raise ScheduleError(f"cannot {verb} while the scheduler is running; stop it first")
 
-    def _at_exit(self) -> None:
-        """Stop with the interpreter, which does not wait for our threads by itself."""
-        if os.getpid() == self._pid and self._engine is not None:
-            self._engine.stop(_EXIT_PATIENCE, leave_rest=True)
+    def _stop_at_exit(self) -> None:
+        """Wait for running handlers: the interpreter does not wait for daemon threads."""
+        if os.getpid() == self._pid and self._threads is not None:
+            self._threads.stop(_EXIT_TIMEOUT, is_exiting=True)
 
 
 def create_scheduler(
@@ -328,18 +335,22 @@ def create_scheduler(
     tls: Mapping[str, Any] | None = None,
     pooler: str | None = None,
 ) -> Scheduler:
-    """Return a scheduler on the database at `url`; nothing is connected yet.
+    """Return a scheduler on the database at `url`; connects to nothing yet.
 
-    `prefix` sets apart schedulers that share a database: its tables are named after it. `concurrency`: how many
-    handlers this instance runs at a time. `timezone`: of registrations that name none. `retention_time`: seconds for
-    which tasks that are over are kept. `poll_interval`: seconds between looks at a database that calls nobody.
-    `tls` and `pooler` are the configuration's keys of these names.
+    `prefix`: schedulers that share a database need different ones; the table names begin with it.
+    `concurrency`: the number of handlers that this instance runs at a time.
+    `timezone`: the time zone of registrations without their own.
+    `retention_time`: seconds for which finished tasks are kept.
+    `poll_interval`: seconds between polls, on databases that cannot wake a waiting process.
+    `tls`, `pooler`: as in the configuration.
 
-    Raises ConfigError.
+    Raises:
+        ConfigError: the URL, the prefix, the time zone or a setting of the connection cannot be used.
+        ValueError: `poll_interval` or `concurrency` cannot be used.
     """
-    place = place_of(url, prefix, timezone, {} if tls is None else tls, retention_time, pooler)
-    place.open().close()  # what is wrong with the URL is said here, not in the first push
+    location = store_location(url, prefix, timezone, {} if tls is None else tls, retention_time, pooler)
+    location.open().close()  # reports a bad URL here instead of in the first push
     check_seconds("poll_interval", poll_interval, above=True)
     if type(concurrency) is not int or not 1 <= concurrency <= 1000:
         raise ValueError(f"concurrency must be a number of threads from 1 to 1000, got {shown(concurrency)}")
-    return Scheduler(place, poll_interval, concurrency)
+    return Scheduler(location, poll_interval, concurrency)

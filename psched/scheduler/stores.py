@@ -1,4 +1,4 @@
-"""Who uses something at the moment that another thread may want to close. In the host's process."""
+"""Where a scheduler keeps its rows: URL and prefix to tables, and the open stores of a process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from psched.backends import open_stores
@@ -23,147 +23,121 @@ from psched.source.source import Source
 from psched.store import StoreSettings, TaskStore, holder_name
 from psched.task import LeaseTimes
 
-
-class UseCount:
-    """Counts users, and tells the last one that it is to be closed. Any thread, signal handlers too."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._open = 0
-        self._called_in = False
-
-    def begin(self) -> None:
-        """Use it from now on."""
-        with self._lock:
-            self._open += 1
-
-    def end(self) -> bool:
-        """Use it no more; True when the caller is to close it."""
-        with self._lock:
-            self._open -= 1
-            return self._called_in and self._open == 0
-
-    def call_in(self) -> bool:
-        """Have it closed; True when nobody uses it, so that the caller is to do so."""
-        with self._lock:
-            self._called_in = True
-            return self._open == 0
-
-
-TICK_LEASE = 3.0
-"""Seconds for which an instance that dies in the middle of it delays an occurrence."""
-TASK_LEASE = 10.0
-"""Seconds of lease on a task unless it has a retry_timeout to go by."""
-_MENDING = Backoff()
-"""How long a row is left alone of which nothing can be made."""
-
+_OCCURRENCE_LEASE = 3.0
+"""Seconds by which an instance that dies while it submits a task delays the occurrence."""
+_TASK_LEASE = 10.0
+"""Seconds of lease on a task without retry."""
+_UNRUNNABLE_WAIT = Backoff()
+"""How long a row that cannot be run is put off."""
 _LEDGER = Keeping(retention=7 * 86400.0, count=1000)
-"""How much is kept of which occurrence became a task when, where the store has a ledger."""
-
-_MOST = 10
-"""Connections that are kept open however many threads there are."""
-_LONGEST_PREFIX = 36
+"""How much of the record of submitted occurrences is kept."""
+_MAX_CONNECTIONS = 10
+"""Connections that stay open, however many threads there are."""
+_MAX_STEM = 36
 _REDIS = ("redis", "rediss", "unix")
+
+
+class OpenStores:
+    """The open stores of one process. Any thread; not across a fork."""
+
+    def __init__(self, schedules: ScheduleCollection, queue: TaskStore, tasks: Source, wakeup: LocalWakeup) -> None:
+        """`wakeup` is to be called for each task that this process submits."""
+        self.schedules = schedules
+        self.queue = queue
+        self.tasks = tasks
+        self.wakeup = wakeup
+        self._lock = threading.RLock()
+        self._users = 0
+        self._close_requested = False
+
+    def create_tables(self) -> bool:
+        """Create missing tables; True if there were any. Several processes may do so at once.
+
+        Raises ConfigError: other tables have these names.
+        """
+        created = False
+        for store in (self.schedules.store, self.queue):
+            try:
+                store.check_tables()
+            except ConfigError:
+                store.create_tables()
+                created = True
+        return created
+
+    def begin_use(self) -> None:
+        """Keep the connections open until `end_use`."""
+        with self._lock:
+            self._users += 1
+
+    def end_use(self) -> None:
+        """End one use; the last one closes the connections if `close` was called meanwhile."""
+        with self._lock:
+            self._users -= 1
+        self._close_if_unused()
+
+    def close(self) -> None:
+        """Close every connection, at once or with the last `end_use`; idempotent."""
+        self._close_requested = True
+        self._close_if_unused()
+
+    @property
+    def is_closed(self) -> bool:
+        with self._lock:
+            return self._close_requested and self._users == 0
+
+    def _close_if_unused(self) -> None:
+        if self.is_closed:
+            self.schedules.close()
+            self.queue.close()
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """A database, and the tables in it."""
+    """A database, and the tables of a scheduler in it. `retention`: seconds for which finished tasks are kept."""
 
     settings: Settings
     retention: float
 
     def open(self, threads: int = 1) -> OpenStores:
-        """Return its stores, opened for so many threads; nothing is connected yet. Raises ConfigError."""
+        """Return the stores, for this number of threads; connects to nothing yet. Raises ConfigError."""
         schedules, queue = self.settings.schedules, self.settings.queue
         assert schedules is not None and queue is not None
-        reckoning = f"{schedules.cron_dialect} {tz_database()}"
-        holder = holder_name(str(os.getpid()))
         stores = open_stores(
             schedules.type,
             StoreSettings(
                 schedules.url,
-                holder,
+                holder_name(str(os.getpid())),
                 schedules.table,
                 queue.table,
                 schedules.tls,
-                reckoning,
-                min(threads, _MOST),
+                f"{schedules.cron_dialect} {tz_database()}",
+                min(threads, _MAX_CONNECTIONS),
                 pooler=schedules.pooler,
             ),
         )
         if stores.schedules is None or stores.queue is None:
             raise ConfigError(f"the store type {schedules.type!r} keeps no schedules or no queue")
         defaults = Defaults(schedules.timezone, schedules.cron_dialect, _LEDGER)
-        collection = ScheduleCollection(stores.schedules, LeaseTimes(TICK_LEASE, _MENDING, TICK_LEASE), defaults)
+        occurrence_times = LeaseTimes(_OCCURRENCE_LEASE, _UNRUNNABLE_WAIT, _OCCURRENCE_LEASE)
+        collection = ScheduleCollection(stores.schedules, occurrence_times, defaults)
         collection.feed(stores.queue)
         completion = Retire(stores.queue, self.retention, None, failed_retention=self.retention)
-        times = LeaseTimes(TASK_LEASE, _MENDING, TASK_LEASE)
-        tasks = Source(stores.queue, completion, times)
-        chime = LocalWakeup(stores.queue)
-        tasks.open_wakeup = chime.open_wakeup
-        return OpenStores(collection, stores.queue, tasks, chime)
+        tasks = Source(stores.queue, completion, LeaseTimes(_TASK_LEASE, _UNRUNNABLE_WAIT, _TASK_LEASE))
+        wakeup = LocalWakeup(stores.queue)
+        tasks.open_wakeup = wakeup.open_wakeup
+        return OpenStores(collection, stores.queue, tasks, wakeup)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenStores:
-    """The open stores of one process. Any thread; not across a fork."""
-
-    schedules: ScheduleCollection
-    queue: TaskStore
-    tasks: Source
-    chime: LocalWakeup
-    """Rung when this process has made a task."""
-    loans: UseCount = field(default_factory=UseCount)
-
-    def make_tables(self) -> bool:
-        """Make what tables are missing, and tell whether any was; several processes may do so at once.
-
-        Raises ConfigError for foreign ones.
-        """
-        made = False
-        for store in (self.schedules.store, self.queue):
-            try:
-                store.check_tables()
-            except ConfigError:
-                store.create_tables()
-                made = True
-        return made
-
-    def is_unavailable(self, error: Exception) -> bool:
-        """Tell whether `error` means that the database is away, and will pass by itself."""
-        return self.queue.is_unavailable(error)
-
-    def borrow(self) -> None:
-        """Let nobody close the connections before `give_back`."""
-        self.loans.begin()
-
-    def give_back(self) -> None:
-        """Need the connections no more: who is last closes them, if they are to be closed."""
-        if self.loans.end():
-            self._close()
-
-    def close(self) -> None:
-        """Close every connection, now or when nobody uses them any more; idempotent."""
-        if self.loans.call_in():
-            self._close()
-
-    def _close(self) -> None:
-        self.schedules.close()
-        self.queue.close()
-
-
-def place_of(
+def store_location(
     url: str, prefix: str, timezone: str, tls: Mapping[str, Any], retention: float, pooler: str | None = None
 ) -> StoreLocation:
-    """Return where a scheduler with this URL and prefix keeps its rows. Raises ConfigError."""
+    """Return the location for this URL and prefix. Raises ConfigError."""
     if not isinstance(tls, Mapping):
         raise ConfigError(f"tls: expected a mapping, got {tls!r}")
-    kind = "redis" if str(url).partition("://")[0] in _REDIS else "rdb"
     stem = table_stem(prefix)
     settings = from_mapping(
         {
-            "type": kind,
+            "type": "redis" if str(url).partition("://")[0] in _REDIS else "rdb",
             "url": url,
             "timezone": timezone,
             "tls": dict(tls),
@@ -177,16 +151,16 @@ def place_of(
 
 
 def table_stem(prefix: object) -> str:
-    """Return what the names of the tables of a prefix begin with; different ones for different prefixes.
+    """Return the beginning of the table names of a prefix; different prefixes get different ones.
 
-    `_schedule_mq:` gives `_schedule_mq`. What no table can be named like is replaced, and told apart by a digest.
+    `_schedule_mq:` gives `_schedule_mq`. Characters that no table name may have are replaced, and a digest is added.
     Raises ConfigError unless the prefix is text.
     """
     if not isinstance(prefix, str) or not prefix.strip(":"):
         raise ConfigError(f"prefix: expected text, got {prefix!r}")
     plain = prefix.removesuffix(":")
-    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", plain) and len(plain) <= _LONGEST_PREFIX:
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", plain) and len(plain) <= _MAX_STEM:
         return plain
     digest = hashlib.sha256(prefix.encode(errors="surrogatepass")).hexdigest()[:8]
-    words = re.sub(r"[^A-Za-z0-9_]", "_", plain)[: _LONGEST_PREFIX - len(digest) - 1]
+    words = re.sub(r"[^A-Za-z0-9_]", "_", plain)[: _MAX_STEM - len(digest) - 1]
     return f"{words if not words[0].isdigit() else '_' + words[1:]}_{digest}"

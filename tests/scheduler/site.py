@@ -15,8 +15,8 @@ import psutil
 
 from psched import Scheduler, create_scheduler
 from psched.model import TaskFilter, TaskRow
-from psched.scheduler.job_data import INSTANCE
-from psched.scheduler.stores import OpenStores, place_of
+from psched.scheduler.jobs import INSTANCE
+from psched.scheduler.stores import OpenStores, store_location
 from tests.daemon.harness import PATIENCE, is_alive, read_lines, wait_for
 from tests.programs import ROOT
 
@@ -54,13 +54,13 @@ class Site:
     def opened(self) -> OpenStores:
         """Return the stores, their tables made."""
         if self._opened is None:
-            self._opened = place_of(self.url, self.prefix, "UTC", {}, 300).open()
+            self._opened = store_location(self.url, self.prefix, "UTC", {}, 300).open()
             self._stack.callback(self._opened.close)
-            self._opened.make_tables()
+            self._opened.create_tables()
         return self._opened
 
     def tasks(self) -> list[TaskRow]:
-        """Return all tasks, retired or not, without the signs of instances."""
+        """Return all tasks, retired or not, without the heartbeat rows of instances."""
         return [row for row in self.opened().queue.list(TaskFilter()) if row.type != INSTANCE]
 
     def now(self) -> float:

@@ -1,4 +1,4 @@
-"""What came due while nobody was there is skipped; what came while somebody was is not."""
+"""Occurrences that came due while no instance ran are skipped; others are not."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from psched import Scheduler
+from psched.clock import local_time
 from psched.execution.stop_event import StopEvent
 from psched.model import NewTask, ScheduleRow
 from psched.scheduler.instances import InstanceRegistry
-from psched.scheduler.job_data import INSTANCE
+from psched.scheduler.jobs import INSTANCE
 from psched.scheduler.missed import MissedOccurrences
 from psched.scheduler.stores import OpenStores
 from tests.scheduler.site import Site
@@ -40,17 +41,17 @@ def add_overdue(open_section: Site, seconds: float = 0) -> int:
 
 @contextmanager
 def instance(open_section: Site, lease: float = 60) -> Iterator[InstanceRegistry]:
-    """An instance that has bound the name; it gives no further sign by itself."""
-    presence = InstanceRegistry(open_section.opened().queue, {NAME}, lease)
-    presence.announce()
-    yield presence
-    presence.leave()
+    """An instance that has bound the name; it sends no further heartbeat by itself."""
+    registry = InstanceRegistry(open_section.opened().queue, {NAME}, lease)
+    registry.register()
+    yield registry
+    registry.unregister()
 
 
-def arrears(open_section: Site, presence: InstanceRegistry, patience: float = 0.5) -> MissedOccurrences:
-    """What the instance of `presence` decides that starts now, and grants no grace."""
+def missed_occurrences(open_section: Site, registry: InstanceRegistry, patience: float = 0.5) -> MissedOccurrences:
+    """The decision of the instance of `registry`, which starts now, without grace."""
     return MissedOccurrences(
-        open_section.opened().schedules, presence, {NAME}, presence.announce(), patience=patience, grace=0
+        open_section.opened().schedules, registry, {NAME}, registry.register(), patience=patience, grace=0
     )
 
 
@@ -73,7 +74,7 @@ def test_nothing_that_came_in_a_downtime_is_run(file_and_server: Site, caplog: p
         found = [calls.get(timeout=10) for _ in range(2)]
     assert found[0] >= int(before)
     assert found[1] == found[0] + 1
-    assert f"'task' was due at {missed}, when no instance was there to run it" in caplog.text
+    assert f"'task' was due at {local_time(missed)}, when no instance ran" in caplog.text
 
 
 def occurrence(scheduler: Scheduler) -> int:
@@ -84,11 +85,11 @@ def occurrence(scheduler: Scheduler) -> int:
 def test_what_came_while_an_instance_lived_is_left_to_be_run(open_section: Site, newcomer: InstanceRegistry) -> None:
     with instance(open_section) as old:
         due = add_overdue(open_section, -2)
-        arrears(open_section, newcomer).settle(StopEvent())
+        missed_occurrences(open_section, newcomer).skip(StopEvent())
         assert stored(open_section.opened()).next_time == due
-        old.leave()
-        decision = arrears(open_section, newcomer)
-        decision.settle(StopEvent())
+        old.unregister()
+        decision = missed_occurrences(open_section, newcomer)
+        decision.skip(StopEvent())
         assert stored(open_section.opened()).next_time >= decision.since
 
 
@@ -99,24 +100,24 @@ def test_an_instance_that_came_later_is_no_witness_but_its_own_time_is_kept(
     with instance(open_section):
         since = open_section.now()
         open_section.wait_for(lambda: open_section.now() > since + 1.1)
-        arrears(open_section, newcomer).settle(StopEvent())
+        missed_occurrences(open_section, newcomer).skip(StopEvent())
         kept = stored(open_section.opened()).next_time
         assert since - 1 < kept < since + 1.1, "what came since the first of the two is not skipped"
 
 
-def test_an_instance_that_gives_no_sign_is_waited_for_and_then_forgotten(
+def test_an_instance_without_heartbeat_is_waited_for_and_then_deleted(
     open_section: Site, newcomer: InstanceRegistry
 ) -> None:
     with instance(open_section, lease=0.01):
         due = add_overdue(open_section)
-        decision = arrears(open_section, newcomer, patience=0.6)
-        thread = threading.Thread(target=decision.settle, args=(StopEvent(),))
+        decision = missed_occurrences(open_section, newcomer, patience=0.6)
+        thread = threading.Thread(target=decision.skip, args=(StopEvent(),))
         thread.start()
         thread.join(0.3)
         assert stored(open_section.opened()).next_time == due, "it was not waited for"
         thread.join()
         assert stored(open_section.opened()).next_time >= decision.since
-        assert newcomer.signs() == []
+        assert newcomer.others() == []
 
 
 def test_an_instance_that_had_only_lost_the_database_keeps_what_it_lived_through(
@@ -125,17 +126,17 @@ def test_an_instance_that_had_only_lost_the_database_keeps_what_it_lived_through
     with instance(open_section, lease=1.0) as old:
         due = add_overdue(open_section)
         open_section.wait_for(lambda: not newcomer_sees_life(newcomer))
-        decision = arrears(open_section, newcomer, patience=20)
-        thread = threading.Thread(target=decision.settle, args=(StopEvent(),))
+        decision = missed_occurrences(open_section, newcomer, patience=20)
+        thread = threading.Thread(target=decision.skip, args=(StopEvent(),))
         thread.start()
         thread.join(0.2)
-        old.tick()
+        old.heartbeat()
         thread.join()
         assert stored(open_section.opened()).next_time == due
 
 
 def newcomer_sees_life(newcomer: InstanceRegistry) -> bool:
-    return any(sign.lives for sign in newcomer.signs())
+    return any(other.is_alive for other in newcomer.others())
 
 
 def test_an_occurrence_that_somebody_died_with_is_skipped_when_his_lease_is_over(
@@ -143,8 +144,8 @@ def test_an_occurrence_that_somebody_died_with_is_skipped_when_his_lease_is_over
 ) -> None:
     add_overdue(open_section, 100)
     assert open_section.opened().schedules.store.acquire(1, 1.0, [NAME])
-    decision = arrears(open_section, newcomer)
-    decision.settle(StopEvent())
+    decision = missed_occurrences(open_section, newcomer)
+    decision.skip(StopEvent())
     row = stored(open_section.opened())
     assert row.next_time >= decision.since
     assert row.settled
@@ -154,7 +155,9 @@ def test_the_order_to_stop_ends_the_waiting(open_section: Site, newcomer: Instan
     with instance(open_section, lease=0.01):
         due = add_overdue(open_section)
         stopping = StopEvent()
-        thread = threading.Thread(target=arrears(open_section, newcomer, patience=3600).settle, args=(stopping,))
+        thread = threading.Thread(
+            target=missed_occurrences(open_section, newcomer, patience=3600).skip, args=(stopping,)
+        )
         thread.start()
         stopping.set()
         thread.join(10)
@@ -162,15 +165,15 @@ def test_the_order_to_stop_ends_the_waiting(open_section: Site, newcomer: Instan
         assert stored(open_section.opened()).next_time == due
 
 
-def test_a_sign_that_was_removed_is_given_anew(open_section: Site, newcomer: InstanceRegistry) -> None:
+def test_a_heartbeat_row_that_was_deleted_is_created_again(open_section: Site, newcomer: InstanceRegistry) -> None:
     with instance(open_section) as old:
-        newcomer.sweep([old.key])
-        assert newcomer.signs() == []
-        old.tick()
+        newcomer.delete([old.key])
+        assert newcomer.others() == []
+        old.heartbeat()
         assert newcomer_sees_life(newcomer)
 
 
 def test_a_row_that_says_nothing_usable_is_no_instance(open_section: Site, newcomer: InstanceRegistry) -> None:
     foreign: dict[str, Any] = {"names": None}
     open_section.opened().queue.submit([NewTask("foreign", INSTANCE, foreign)])
-    assert [sign.names for sign in newcomer.signs()] == [frozenset()]
+    assert [other.names for other in newcomer.others()] == [frozenset()]

@@ -1,4 +1,4 @@
-"""The bells of one process."""
+"""The wake-ups within one process."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from psched.store import StoreSettings, Wakeup
 
 
 @pytest.fixture
-def chime() -> LocalWakeup:
-    """That of a store which calls nobody."""
+def local() -> LocalWakeup:
+    """The wake-up of a store without one of its own."""
     store = open_stores("rdb", StoreSettings("sqlite://", "test", queue="queue")).queue
     assert store is not None
     return LocalWakeup(store)
 
 
 @pytest.fixture
-def wakeups(chime: LocalWakeup) -> Iterator[list[Wakeup]]:
-    """Two threads' bells."""
-    found = [wakeup for wakeup in (chime.open_wakeup(), chime.open_wakeup()) if wakeup is not None]
+def wakeups(local: LocalWakeup) -> Iterator[list[Wakeup]]:
+    """The wake-ups of two threads."""
+    found = [wakeup for wakeup in (local.open_wakeup(), local.open_wakeup()) if wakeup is not None]
     yield found
     for wakeup in found:
         wakeup.close()
@@ -34,28 +34,28 @@ def readable(wakeups: list[Wakeup]) -> list[Wakeup]:
     return list(select.select(wakeups, [], [], 0)[0])
 
 
-def test_a_ring_wakes_one_that_listens_and_the_next_ring_another(chime: LocalWakeup, wakeups: list[Wakeup]) -> None:
-    chime.ring()
+def test_a_wake_up_wakes_one_waiting_thread_and_the_next_another(local: LocalWakeup, wakeups: list[Wakeup]) -> None:
+    local.wake_one()
     assert readable(wakeups) == []
     for wakeup in wakeups:
         wakeup.arm(10)
-    chime.ring()
+    local.wake_one()
     assert readable(wakeups) == [wakeups[0]]
     assert wakeups[0].rang()
     assert not wakeups[0].rang()
-    chime.ring()
+    local.wake_one()
     assert readable(wakeups) == [wakeups[1]]
 
 
-def test_a_ring_that_came_to_a_busy_one_is_passed_on(chime: LocalWakeup, wakeups: list[Wakeup]) -> None:
+def test_the_wake_up_of_a_busy_thread_is_passed_on(local: LocalWakeup, wakeups: list[Wakeup]) -> None:
     for wakeup in wakeups:
         wakeup.arm(10)
-    chime.ring()
+    local.wake_one()
     wakeups[0].disarm()
     assert readable(wakeups) == [wakeups[1]]
     wakeups[1].disarm()
     assert readable(wakeups) == []
 
 
-def test_it_is_not_taken_for_one_that_other_processes_ring(wakeups: list[Wakeup]) -> None:
+def test_it_does_not_claim_to_be_woken_by_other_processes(wakeups: list[Wakeup]) -> None:
     assert not any(wakeup.proven for wakeup in wakeups)

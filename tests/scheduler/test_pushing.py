@@ -45,17 +45,17 @@ def test_what_is_pushed_while_another_thread_starts_and_stops_is_accepted_and_ru
         file_and_server.wait_for(lambda: run >= set(pushed))
 
 
-def test_stores_that_are_in_use_are_closed_by_who_ends_last(redis_site: Site) -> None:
-    opened = redis_site.scheduler()._place.open()
-    opened.make_tables()
-    opened.borrow()
-    opened.borrow()
-    opened.close()
-    opened.give_back()
-    assert opened.queue.now() > 0, "it still works"
-    assert opened.loans.call_in() is False, "somebody uses it"
-    opened.give_back()
-    assert opened.loans.call_in() is True
+def test_stores_in_use_are_closed_by_the_last_end_of_use(redis_site: Site) -> None:
+    stores = redis_site.scheduler()._location.open()
+    stores.create_tables()
+    stores.begin_use()
+    stores.begin_use()
+    stores.close()
+    stores.end_use()
+    assert stores.queue.now() > 0, "they still work"
+    assert not stores.is_closed, "there is one user left"
+    stores.end_use()
+    assert stores.is_closed
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def frozen(server: Redis) -> Iterator[None]:
 
 
 def own_threads() -> list[threading.Thread]:
-    names = ("psched", "presence", "keeper", "steward", "warden")
+    names = ("psched", "keeper", "steward", "warden")
     return [thread for thread in threading.enumerate() if thread.name.startswith(names)]
 
 

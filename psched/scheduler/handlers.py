@@ -1,0 +1,159 @@
+"""The scheduler's handlers: an occurrence submits a task, a task calls the function bound to its name."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Collection, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from psched.application.event_loop import CancellableRun, EventLoops
+from psched.application.handler import Base
+from psched.application.routing import HandlerFactory
+from psched.errors import NotFoundError, ScheduleError
+from psched.queue.queue import checked_task
+from psched.scheduler.jobs import JobData
+from psched.scheduler.stores import OpenStores
+from psched.task import Task
+
+log = logging.getLogger(__name__)
+
+Function = Callable[[Any], Any]
+"""A bound function: it is called with the data; it fails by returning False or raising."""
+
+MIN_LEASE = 3.0
+"""Seconds of lease that a running task has at least, however short its retry_timeout: time to renew it."""
+
+current: ContextVar[Task | None] = ContextVar("psched_scheduler_task", default=None)
+"""The task that the calling handler runs."""
+
+
+def check_function(name: str, function: object) -> None:
+    """Raise ValueError unless `function` can be bound to this name."""
+    if not callable(function):
+        raise ValueError(f"{name!r}: expected a function to bind, got {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ValueError(f"{name!r}: {function!r} is a generator, which would never run; use return, not yield")
+
+
+class OccurrenceHandler(Base):
+    """Submits the task of one occurrence and advances its schedule, in one transaction."""
+
+    def __init__(self, task: Task, stores: OpenStores) -> None:
+        super().__init__(task)
+        self._stores = stores
+
+    def run(self) -> None:
+        """Submit and advance. If the database does not answer, the occurrence is due again when its lease ends."""
+        occurrence = self.task
+        key = occurrence.enqueued_key
+        job = JobData.of(occurrence.data)
+        wanted = checked_task(job.task(key, occurrence.type, occurrence.scheduled_time))
+        try:
+            occurrence.finish_by_submitting(wanted)
+        except ScheduleError as error:
+            log.info("key=%s another instance submits this occurrence: %s", key, error)
+            occurrence.stop_reason = error
+        except Exception as error:
+            if not self._stores.queue.is_unavailable(error):
+                raise
+            log.warning("key=%s is not submitted, as the database does not answer; retrying", key)
+            occurrence.stop_reason = error
+        else:
+            self._stores.wakeup.wake_one()
+
+
+class OccurrenceRouter:
+    """Routes the occurrences of the bound names to `OccurrenceHandler`."""
+
+    def __init__(self, names: Collection[str], stores: OpenStores) -> None:
+        self._names = names
+        self._stores = stores
+
+    def route(self, type: str) -> HandlerFactory:
+        return lambda task: OccurrenceHandler(task, self._stores)
+
+    def routed_types(self) -> Collection[str]:
+        return self._names
+
+    def check(self) -> None:
+        """Do nothing: there is nothing to load."""
+
+    def close(self) -> None:
+        """Do nothing: no thread holds anything."""
+
+
+class FunctionHandler(Base):
+    """Calls the function that is bound to the task's name."""
+
+    def __init__(self, task: Task, function: Function, loops: EventLoops) -> None:
+        super().__init__(task)
+        self._function = function
+        self._loops = loops
+        self._running = CancellableRun()
+        self._job = JobData.of(task.data)
+        self.retry_wait = self._job.retry_timeout if self._job.retry else None
+
+    def perform(self) -> None:
+        """Call the function with the data, await its result if it is awaitable, and settle the task."""
+        if self._job.retry:
+            # if this process dies, the retry is due when the lease ends: after about retry_timeout
+            self.task.alive_time = max(self._job.retry_timeout, MIN_LEASE)
+            self.task.heartbeat()
+        token = current.set(self.task)
+        try:
+            result = self._function(self._job.data)
+            if inspect.isawaitable(result):
+                result = self._running.run(result, self._loops.runner())
+        finally:
+            current.reset(token)
+        try:
+            if result is False:
+                self._retry()
+            else:
+                self.task.finish()
+        except NotFoundError as error:
+            self._stop_without_row(error)
+
+    def decide(self, decision: str, **options: Any) -> Any:
+        """Let the decider settle a failed run; without a row there is nothing to settle."""
+        try:
+            return super().decide(decision, **options)
+        except NotFoundError as error:
+            self._stop_without_row(error)
+
+    def kill(self, reason: Exception) -> None:
+        """Cancel the awaited result; a plain function continues."""
+        self._running.cancel()
+
+    def _stop_without_row(self, error: NotFoundError) -> None:
+        log.warning("key=%s type=%s was removed while it ran: %s", self.task.key, self.task.type, error)
+        self.task.stop_reason = error
+
+    def _retry(self) -> None:
+        then = f"next attempt in {self.retry_wait:g} s" if self.retry_wait is not None else "no further attempt"
+        log.warning("key=%s type=%s failed: the handler returned False; %s", self.task.key, self.task.type, then)
+        self.task.retry(self.retry_wait, error="the handler returned False")
+
+
+class FunctionRouter:
+    """Routes tasks to the functions bound to their names."""
+
+    def __init__(self, bindings: Mapping[str, Function]) -> None:
+        self._bindings = bindings
+        self._loops = EventLoops()
+
+    def route(self, type: str) -> HandlerFactory | None:
+        function = self._bindings.get(type)
+        return None if function is None else lambda task: FunctionHandler(task, function, self._loops)
+
+    def routed_types(self) -> Collection[str]:
+        return tuple(self._bindings)
+
+    def check(self) -> None:
+        """Do nothing: there is nothing to load."""
+
+    def close(self) -> None:
+        """Close the event loop of the calling thread."""
+        self._loops.close()

@@ -1,0 +1,163 @@
+"""Jobs: the data of a registration or a task, the checks of their arguments, and storing registrations as schedules."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psched.backoff import check_wait
+from psched.errors import AlreadyExistsError, NotFoundError
+from psched.model import NewTask, Rule, ScheduleRow
+from psched.payload import check_key, encode
+from psched.schedules.collection import ScheduleCollection
+from psched.suggest import shown
+
+log = logging.getLogger(__name__)
+
+RETRY_TIMEOUT = 60.0
+"""Seconds between a failed run and its retry, by default."""
+
+INSTANCE = "psched.instance"
+"""The task type of the heartbeat rows of instances; reserved."""
+
+_MAX_NAME_LENGTH = 200
+"""Leaves room in the keys of the tasks for the time of the occurrence."""
+
+_STORE_ATTEMPTS = 10
+
+_OPTIONS = {
+    "push": {"data": "data", "delay": "delay", "retry": "retry", "retryTimeout": "retry_timeout"},
+    "register": {"cronExpr": "cron", "retry": "retry", "retryTimeout": "retry_timeout"},
+}
+"""By method: the names of schedule-mq's options, and psched's keywords for them."""
+_MILLISECONDS = {"delay", "retryTimeout"}
+
+
+@dataclass(frozen=True, slots=True)
+class JobData:
+    """The data of one task. `retry_timeout` (seconds) matters with `retry` only."""
+
+    data: Any = None
+    retry: bool = False
+    retry_timeout: float = RETRY_TIMEOUT
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for unusable options; `check_data` checks the data."""
+        if not isinstance(self.retry, bool):
+            raise ValueError(f"retry must be True or False, got {shown(self.retry)}")
+        check_seconds("retry_timeout", self.retry_timeout, above=True)
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> JobData:
+        """Return the job data of a row. Raises ValueError."""
+        return cls(stored.get("data"), stored.get("retry", False), stored.get("retry_timeout", RETRY_TIMEOUT))
+
+    def stored(self) -> dict[str, Any]:
+        """Return the JSON object for a row."""
+        options = {"retry": True, "retry_timeout": self.retry_timeout} if self.retry else {}
+        return {"data": self.data, **options}
+
+    def check_data(self) -> None:
+        """Raise ValueError when the data cannot be stored."""
+        encode(self.stored())
+
+    def task(self, key: str, name: str, run_at: float | None) -> NewTask:
+        """Return a task with this data. Without `retry` it starts at most once, even if its process dies."""
+        return NewTask(key, name, self.stored(), run_at, max_attempts=None if self.retry else 1)
+
+
+def job_data(data: object, retry: bool, retry_timeout: float | None) -> JobData:
+    """Return job data; None is the default `retry_timeout`. Raises ValueError."""
+    return JobData(data, retry, RETRY_TIMEOUT if retry_timeout is None else retry_timeout)
+
+
+def refuse_options(method: str, name: str, given: object) -> None:
+    """Raise ValueError, with the call to write instead, when `given` is a mapping of schedule-mq's options."""
+    keywords = _OPTIONS[method]
+    if not isinstance(given, Mapping) or not given or not given.keys() <= keywords.keys():
+        return
+    options = (f"{keywords[option]}={_as_keyword(option, value)}" for option, value in given.items())
+    call = ", ".join([repr(name), *options])
+    as_data = f"; or {method}({name!r}, data={{…}}) if this mapping is the task's data" if method == "push" else ""
+    raise ValueError(
+        f"{name!r}: {', '.join(given)} in a mapping are options as schedule-mq takes them; "
+        f"write {method}({call}), in seconds{as_data}"
+    )
+
+
+def _as_keyword(option: str, value: object) -> str:
+    """Return the text of psched's value for an option; omits data, which may be long or secret."""
+    if option in _MILLISECONDS and isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value / 1000:g}"
+    return "…" if option == "data" else repr(value)
+
+
+def checked_name(name: object) -> str:
+    """Return the name of a task. Raises ValueError unless it is text of 1 to 200 characters that is not reserved."""
+    if callable(name):
+        raise ValueError(f"{name!r} is no name of a task; write bind('name') or @bind('name')")
+    text = check_key(name)
+    if len(text) > _MAX_NAME_LENGTH or text == INSTANCE:
+        raise ValueError(
+            f"a task's name has at most {_MAX_NAME_LENGTH} characters and is not {INSTANCE!r}, got {text!r}"
+        )
+    return text
+
+
+def check_seconds(name: str, value: object, above: bool = False) -> None:
+    """Raise ValueError unless `value` is a number of seconds ≥ 0 (`above`: > 0)."""
+    check_wait(name, value)
+    if above and value == 0:
+        raise ValueError(f"{name} must be more than 0 seconds, got {shown(value)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A recurring task, stored as a schedule."""
+
+    name: str
+    rule: Rule
+    data: JobData
+
+    def is_stored_in(self, row: ScheduleRow) -> bool:
+        """Whether the row has the same rule, type and data."""
+        same_rule = (row.rule.cron, row.rule.timezone) == (self.rule.cron, self.rule.timezone)
+        return same_rule and row.type == self.name and row.data == self.data.stored()
+
+
+def store_registrations(schedules: ScheduleCollection, registrations: Mapping[str, Registration]) -> None:
+    """Add and change schedules until they are as registered. Safe to run in several instances at once.
+
+    Raises the driver's errors.
+    """
+    for registration in registrations.values():
+        _store(schedules, registration)
+    for row in schedules.list():
+        if row.key not in registrations:
+            log.warning(
+                "the registration %r (%s) is in the store, but not in this code; it stays until unregister(%r)",
+                row.key, row.rule.cron, row.key,
+            )  # fmt: skip
+
+
+def _store(schedules: ScheduleCollection, registration: Registration) -> None:
+    """Add or change one schedule; another instance may add or delete it at the same time."""
+    name, rule, data = registration.name, registration.rule, registration.data.stored()
+    for attempts_left in reversed(range(_STORE_ATTEMPTS)):
+        row = schedules.store.get(name)
+        if row is not None and registration.is_stored_in(row):
+            return
+        try:
+            if row is None:
+                schedules.add(name, name, cron=rule.cron, timezone=rule.timezone, data=data)
+            else:
+                schedules[name].modify(type=name, cron=rule.cron, timezone=rule.timezone, data=data)
+        except (AlreadyExistsError, NotFoundError):
+            if attempts_left == 0:
+                raise
+        else:
+            verb = "added" if row is None else "changed"
+            log.info("%s the registration %r: %s (%s)", verb, name, rule.cron, rule.timezone)
+            return
