@@ -7,7 +7,7 @@ from pathlib import Path
 
 from psched.application import ApplicationSpec
 from psched.config import Settings, coerce
-from psched.supervisor.run import run
+from psched.supervisor.run import run_master
 
 Config = Settings | Mapping[str, object] | str | Path
 
@@ -29,4 +29,4 @@ class Worker:
         Settings, or a path) and is called at every restart. `include` and `require`: as -I and -r. Raises ConfigError.
         """
         names: tuple[object, ...] = tuple(app) if isinstance(app, list | tuple) else (app,)
-        return run(ApplicationSpec(names, tuple(include), tuple(require)), lambda: coerce(config_loader()))
+        return run_master(ApplicationSpec(names, tuple(include), tuple(require)), lambda: coerce(config_loader()))

@@ -1,6 +1,6 @@
-"""The thread that beats and obeys: it waits for nothing but orders, signals and the next beat. In children.
+"""The heartbeat thread of a child: it beats and obeys orders and signals, and waits for nothing else.
 
-So a child that is silent is frozen by definition: its interpreter is held, or the process is stopped.
+So a child without a heartbeat is frozen by definition: its interpreter is held, or the process is stopped.
 """
 
 from __future__ import annotations
@@ -10,143 +10,166 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
-from psched.clock import Clock, monotonic
+from setproctitle import setproctitle
+
+from psched.clock import monotonic
+from psched.config import Settings
 from psched.execution.forced_exit import kill_descendants
-from psched.process import channel as pipes
-from psched.process.channel import LOST_MASTER, ChildPipe
+from psched.process.channel import BEAT, BYE, DONE, GRACEFUL, IMMEDIATE, LOST_MASTER, READY, REOPEN, TROUBLE, ChildPipe
+from psched.process.child_spec import ChildRole
+from psched.process.escalation import RELEASE
 from psched.process.linux import KillTimer
+from psched.process.logs import Log
 from psched.process.signals import SignalQueue
 
 log = logging.getLogger(__name__)
 
-_REOPEN = {pipes.REOPEN, signal.SIGUSR2}
+_REOPEN = {REOPEN, signal.SIGUSR2}
 _STOPS: dict[int, bool] = {
-    pipes.GRACEFUL: False,
+    GRACEFUL: False,
     signal.SIGTERM: False,
     signal.SIGINT: False,
-    pipes.IMMEDIATE: True,
+    IMMEDIATE: True,
     signal.SIGQUIT: True,
 }
 """Orders and signals that end the child, and whether at once."""
 _ORPHAN_GRACE = 0.4
 _ORPHAN_END = 1.7
-"""A child without a master gives its handler the first, and is gone after the second: within 2 s in all."""
-
-
-class HeartbeatTarget(Protocol):
-    """What the beating thread commands. Every method returns at once."""
-
-    def stop(self, immediate: bool, grace: float | None = None) -> None:
-        """Stop, now or after the running task; `grace` bounds the seconds of an immediate stop."""
-        ...
-
-    def reopen(self) -> None:
-        """Reopen the log file."""
-        ...
-
-    def report_suspects(self) -> None:
-        """Name what has run and is not settled, since something of it has spoilt the process."""
-        ...
-
-    def beating(self) -> bool:
-        """Called at each beat; tell whether nothing was run since the last one, so that the master need not look."""
-        ...
+"""Seconds after the death of its master: a child gives its handler the first, and is gone after the second."""
 
 
 class HeartbeatThread(threading.Thread):
-    """Beats every `interval` seconds, aloud unless the child rests, and passes orders and signals on to it."""
+    """Beats every `child_heartbeat_interval`, keeps the process title, and passes orders and signals to the role.
 
-    def __init__(
-        self,
-        ends: ChildPipe,
-        signals: SignalQueue,
-        interval: float,
-        longest: float,
-        child: HeartbeatTarget,
-        clock: Clock = monotonic,
-    ) -> None:
-        """`longest`: seconds without a beat after which the kernel ends the process, should the master not have."""
-        super().__init__(name="beat", daemon=True)
-        self._ends = ends
+    Should the master not kill a frozen process, a kernel timer does.
+    """
+
+    def __init__(self, name: str, pipe: ChildPipe, signals: SignalQueue, settings: Settings, log_file: Log) -> None:
+        super().__init__(name="heartbeat", daemon=True)
+        self._child_name = name
+        self._pipe = pipe
         self._signals = signals
-        self._interval = interval
-        self._switch = KillTimer(longest)
-        self._child = child
-        self._clock = clock
+        self._interval = settings.child_heartbeat_interval
+        self._kill_timer = KillTimer(settings.child_heartbeat_limit + settings.child_kill_interval + RELEASE)
+        self._log_file = log_file
+        self._role: ChildRole | None = None
+        self._role_lock = threading.Lock()
+        self._title = ""
+        self._trouble: str | None = None
         self._end_at: float | None = None
+
+    def started(self, role: ChildRole) -> None:
+        """Command `role` from now on, and report to the master that the child is ready. In the main thread."""
+        with self._role_lock:  # an order that finds no role ends the process, so it must not come in between
+            self._role = role
+        self._report()  # first: the master learns of trouble at the start before the child counts as ready
+        self._pipe.send(READY)
 
     def run(self) -> None:
         """Beat until the process ends."""
-        next_beat = self._clock()
+        next_beat = monotonic()
         while True:
-            if not self._ends.are_ours():
-                self._leave("a handler has closed the pipes to the master")
-            if self._clock() >= next_beat:
-                next_beat = self._clock() + self._interval
+            if not self._pipe.are_ours():
+                self._end_process("a handler has closed the pipes to the master")
+            if monotonic() >= next_beat:
+                next_beat = monotonic() + self._interval
                 self._beat()
-            told = self._await(next_beat)
-            if self._end_at is not None and self._clock() >= self._end_at:
-                self._leave("the master is gone, and the running task did not stop")
-            if told:
-                self._guarded(self._obey)
+            has_orders = self._wait(next_beat)
+            if self._end_at is not None and monotonic() >= self._end_at:
+                self._end_process("the master is gone, and the running task did not stop")
+            if has_orders:
+                self._obey()
 
     def _beat(self) -> None:
-        self._switch.press()
-        rests = self._guarded(self._child.beating)
-        self._ends.beat(self._clock())
-        if not rests:
-            self._ends.say(pipes.BEAT)
+        self._kill_timer.restart()
+        was_idle = False
+        try:
+            was_idle = self._report()
+        except Exception:
+            log.exception("an error in the heartbeat thread; it goes on")
+        self._pipe.beat(monotonic())
+        if not was_idle:
+            self._pipe.send(BEAT)
 
-    def _await(self, next_beat: float) -> bool:
-        """Wait for the time, an order or a signal; tell whether it was one of these.
+    def _report(self) -> bool:
+        """Update the process title and the master's view; tell whether nothing was run since the last beat."""
+        role = self._role
+        if role is None:
+            self._set_title("booting")
+            return False
+        trouble, running = role.trouble(), role.running()
+        if trouble != self._trouble:
+            self._pipe.send(TROUBLE, trouble or "")
+            self._trouble = trouble
+        if running is not None:
+            self._set_title(f"running {running}")
+        else:
+            self._set_title("idle" if trouble is None else "waiting for the database")
+        return role.was_idle()
 
-        Looks at no descriptor that is not ours any more, and at none for orders once there is no master.
+    def _set_title(self, state: str) -> None:
+        if state != self._title:
+            setproctitle(f"psched: {self._child_name} {state}")
+            self._title = state
+
+    def _wait(self, next_beat: float) -> bool:
+        """Wait for the next beat, an order or a signal; tell whether an order or a signal came.
+
+        Only descriptors that are still ours are polled, and no orders once the master is gone.
         """
         poll = select.poll()
-        for pipe in (self._ends.orders, self._signals.reader):
-            if self._end_at is None and pipe.is_ours():
-                poll.register(pipe.descriptor, select.POLLIN)
+        for descriptor in (self._pipe.orders, self._signals.reader):
+            if self._end_at is None and descriptor.is_ours():
+                poll.register(descriptor.descriptor, select.POLLIN)
         until = next_beat if self._end_at is None else min(next_beat, self._end_at)
-        return bool(poll.poll(max(0.0, until - self._clock()) * 1000))
+        return bool(poll.poll(max(0.0, until - monotonic()) * 1000))
 
     def _obey(self) -> None:
-        if not self._ends.are_ours():
+        if not self._pipe.are_ours():
             return
-        orders = self._ends.listen()
-        if orders is None:
-            self._orphaned()
-            return
-        for order in [*orders, *self._signals.take()]:
-            if order in _REOPEN:
-                self._child.reopen()
-            elif order in _STOPS:
-                self._child.stop(_STOPS[order])
-
-    def _orphaned(self) -> None:
-        """Stop now, and be gone soon whatever happens: nobody is there to see us freeze, or to give our leases back."""
-        self._end_at = self._clock() + _ORPHAN_END
-        log.warning("the master is gone; leaving")
-        self._child.stop(immediate=True, grace=_ORPHAN_GRACE)
-
-    def _leave(self, why: str) -> NoReturn:
-        """End the process here and now; it gives nothing back.
-
-        Where the pipes are gone the database's connection is gone too, or another file has its number. The master sees
-        the death, and the successor gives back.
-        """
         try:
-            log.error("%s; leaving at once", why)
-            self._guarded(self._child.report_suspects)
+            orders = self._pipe.receive()
+            if orders is None:
+                self._stop_as_orphan()
+                return
+            for order in [*orders, *self._signals.take()]:
+                if order in _REOPEN:
+                    self._log_file.reopen()
+                elif order in _STOPS:
+                    self._stop(_STOPS[order])
+        except Exception:
+            log.exception("an error in the heartbeat thread; it goes on")
+
+    def _stop(self, immediate: bool, grace: float | None = None) -> None:
+        """Stop the role; without a role nothing is leased, and the process just ends."""
+        with self._role_lock:
+            role = self._role
+            if role is None:
+                self._pipe.send(BYE)
+                os._exit(DONE)
+        role.stop(immediate, grace)
+
+    def _stop_as_orphan(self) -> None:
+        """Stop now and be gone soon in any case: no master is left to kill a frozen child or to release its leases."""
+        self._end_at = monotonic() + _ORPHAN_END
+        log.warning("the master is gone; leaving")
+        self._stop(immediate=True, grace=_ORPHAN_GRACE)
+
+    def _end_process(self, why: str) -> NoReturn:
+        """End the process at once, without giving back leases.
+
+        Where the pipes are closed, the database's connection is closed too, or another file has its number. The master
+        sees the death, and lease recovery follows.
+        """
+        log.error("%s; leaving at once", why)
+        try:
+            if self._role is not None:
+                self._role.report_suspects()
+        except Exception:
+            log.exception("an error in the heartbeat thread; leaving all the same")
+        try:
             kill_descendants()
         finally:
             os._exit(LOST_MASTER)
-
-    def _guarded(self, act: Callable[[], bool | None]) -> bool | None:
-        try:
-            return act()
-        except Exception:
-            log.exception("an error in the heartbeat thread; it goes on")
-            return None

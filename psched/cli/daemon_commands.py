@@ -20,11 +20,10 @@ from psched.clock import monotonic
 from psched.config import Settings, load
 from psched.config.validators import is_file
 from psched.errors import ConfigError
-from psched.process.signals import REPLACE_NOW
-from psched.supervisor import run as worker
+from psched.process.signals import UPGRADE_NOW
 from psched.supervisor.binary_upgrade import ExecCommand, hold_pid_file
 from psched.supervisor.daemonize import Identity, Outcome, detach
-from psched.supervisor.master_status import MasterStatus, PendingWorker, RequestOutcomes
+from psched.supervisor.master_status import MasterStatus, PendingWorker, RequestStatus
 from psched.supervisor.pidfile import (
     AlreadyRunningError,
     PidFile,
@@ -34,7 +33,7 @@ from psched.supervisor.pidfile import (
     remove_unused,
     signal_running,
 )
-from psched.supervisor.run import RunOptions
+from psched.supervisor.run import RunOptions, run_master
 
 DONE = 0
 FAILED = 1
@@ -187,8 +186,8 @@ def serve(invocation: Invocation, pid_file: PidFile | None, ready: Callable[[], 
         if pid_file is not None:
             pid_file.give_to(identity.uid, identity.gid)
         identity.assume()
-    surroundings = RunOptions(pid_file, ready, invocation.background, invocation.again())
-    return worker.run(None, invocation.settings, surroundings)
+    options = RunOptions(pid_file, ready, invocation.background, invocation.again())
+    return run_master(None, invocation.settings, options)
 
 
 def stop(invocation: Invocation) -> int:
@@ -252,7 +251,7 @@ def upgrade(invocation: Invocation) -> int:
     """Replace the master by a new one and wait until that has taken the pid file over."""
     control = invocation.control()
     news = _news(invocation)
-    number = REPLACE_NOW if invocation.immediate else signal.SIGWINCH
+    number = UPGRADE_NOW if invocation.immediate else signal.SIGWINCH
     limit = _UPGRADE_TIMEOUT if invocation.timeout is None else invocation.timeout
     asked = _ask(control, number, attrgetter("upgrade"), limit)
     if asked is None:
@@ -274,8 +273,8 @@ def upgrade(invocation: Invocation) -> int:
 
 
 def _ask(
-    control: Control, number: int, requests: Callable[[MasterStatus], RequestOutcomes], limit: float
-) -> tuple[int, int | None, RequestOutcomes | None] | None:
+    control: Control, number: int, requests: Callable[[MasterStatus], RequestStatus], limit: float
+) -> tuple[int, int | None, RequestStatus | None] | None:
     """Signal the master and wait for `limit` seconds at the most for the outcome of what it is asked for.
 
     Returns its pid, the pid of the master there is then, and the outcome, if there is one; None when none runs.
@@ -286,7 +285,7 @@ def _ask(
     if pid is None:
         return None
     begun = begun if pid == before else 0
-    found: list[tuple[int | None, RequestOutcomes]] = []
+    found: list[tuple[int | None, RequestStatus]] = []
 
     def is_over(_: int | None) -> bool:
         now, report = control.report()

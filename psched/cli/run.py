@@ -9,7 +9,7 @@ import click
 
 from psched.cli.options import DEFAULT_CONFIG, Chosen, common_options
 from psched.config import Settings
-from psched.supervisor import run as worker
+from psched.supervisor.run import run_master
 
 
 @click.command()
@@ -31,4 +31,4 @@ def serve(chosen: Chosen, app: tuple[str, ...], read: Callable[[Chosen], Setting
     def load() -> Settings:
         return read(given).with_application(app, given.include, given.require, given.types)
 
-    return worker.run(None, load)
+    return run_master(None, load)

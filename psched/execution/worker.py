@@ -25,7 +25,7 @@ from psched.execution.runner import Runner, give_back
 from psched.execution.sections import FIRST_SLOT, OpenSection, open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process import channel as pipes
-from psched.process.child_spec import ChildSpec, DeadChild
+from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
 from psched.process.logs import is_refusal, one_line
 from psched.process.poll_election import ElectionMember, PollElection
 from psched.source.claimable_types import ClaimableTypes
@@ -39,7 +39,7 @@ _WORD = 0.9
 """Seconds between two words to the master that runs have ended; `strays` counts on less than one."""
 
 
-class ChildWorker:
+class ChildWorker(ChildRole):
     """Runs handlers in the main thread, or with `processor_type: thread` in as many threads as there are processors."""
 
     def __init__(self, boot: ChildSpec, application: Application, say: Callable[[str], None]) -> None:
@@ -275,7 +275,7 @@ def open_poller(
         PollTimer(section.poll_interval),
         section.task_timeout,
         margin,
-        None if boot.watch is None else join_election(boot.watch, boot.slot, open_section.name, section),
+        None if boot.election is None else join_election(boot.election, boot.slot, open_section.name, section),
         types,
     )
 

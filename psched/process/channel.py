@@ -1,4 +1,4 @@
-"""What a child's exit code tells its master (chosen after sysexits, where it has a word for it)."""
+"""The pipes between the master and one child: messages up, orders down, a heartbeat in shared memory; exit codes."""
 
 from __future__ import annotations
 
@@ -8,33 +8,36 @@ import struct
 from contextlib import suppress
 
 DONE = 0
-"""Left in good order: a graceful stop, or `max_request_per_child` reached."""
+"""Exit code after a graceful stop, or when `max_request_per_child` is reached."""
 FORCED = 75
-"""Left by force and gave back what it held: an immediate stop, a timeout, a lease that could not be renewed."""
+"""Exit code of a child that was forced to end and gave back its leases: immediate stop, timeout, lease not renewed."""
 BOOT_FAILED = 78
-"""Could not begin: the application does not load, or a table is missing."""
+"""Exit code of a child that cannot start: the application does not load, or a table is missing."""
 LOST_MASTER = 71
-"""The master is gone, or the pipe to it."""
-
+"""Exit code of a child whose master is gone, or whose pipes are closed. The codes follow sysexits.h."""
 
 BEAT = "beat"
+"""The child ran something since its last beat; beats of an idle child are only in the shared memory."""
 RAN = "ran"
-"""A run has ended. Not said after each: a word now and then is enough."""
+"""A run has ended. Sent at most about once a second."""
 READY = "ready"
 GAVE_BACK = "gave"
+"""The leases of the dead children named in the child's spec are given back."""
 EMPTY = "empty"
+"""The child ends by force and has given back all its leases."""
 BYE = "bye"
-WHY = "why"
+START_ERROR = "why"
+"""Why the child cannot start."""
 TROUBLE = "trouble"
-"""What keeps it from working at present; without a reason: nothing any more."""
+"""What keeps the child from working at present; without a reason: nothing any more."""
 
 GRACEFUL = ord("g")
 IMMEDIATE = ord("i")
 REOPEN = ord("r")
 
-_PULSE = struct.Struct("d")
+_HEARTBEAT = struct.Struct("d")
 _CHUNK = 65536
-_LONGEST = 3000  # below PIPE_BUF, so that a word is written whole or not at all
+_LONGEST = 3000  # below PIPE_BUF, so that a message is written whole or not at all
 
 
 class OwnedDescriptor:
@@ -45,7 +48,7 @@ class OwnedDescriptor:
         self._identity = _identity(descriptor)
 
     def is_ours(self) -> bool:
-        """Tell whether the number still stands for what it stood for."""
+        """Tell whether the number still stands for the same open file."""
         try:
             return _identity(self.descriptor) == self._identity
         except OSError:
@@ -58,82 +61,82 @@ class OwnedDescriptor:
 
 
 class ChildPipe:
-    """What the child has of the two pipes. Any of its threads may speak."""
+    """The child's ends of both pipes. Any of its threads may send."""
 
-    def __init__(self, words: int, orders: int, pulse: mmap.mmap) -> None:
-        self._words = OwnedDescriptor(words)
-        self._pulse = pulse
+    def __init__(self, messages: int, orders: int, heartbeat: mmap.mmap) -> None:
+        self._messages = OwnedDescriptor(messages)
+        self._heartbeat = heartbeat
         self.orders = OwnedDescriptor(orders)
 
     def are_ours(self) -> bool:
-        """Tell whether both ends are still there; a handler may have closed them."""
-        return self._words.is_ours() and self.orders.is_ours()
+        """Tell whether both ends are still open; a handler may have closed them."""
+        return self._messages.is_ours() and self.orders.is_ours()
 
-    def say(self, word: str, reason: str = "") -> None:
-        """Send a word without waiting. A master that is stopped, or gone, misses it."""
-        line = " ".join([word, *reason.split()]).encode()[:_LONGEST] + b"\n"
+    def send(self, message: str, reason: str = "") -> None:
+        """Send a message without waiting. It is lost when the master is stopped or gone."""
+        line = " ".join([message, *reason.split()]).encode()[:_LONGEST] + b"\n"
         with suppress(BlockingIOError, BrokenPipeError):
-            if self._words.is_ours():
-                os.write(self._words.descriptor, line)
+            if self._messages.is_ours():
+                os.write(self._messages.descriptor, line)
 
     def beat(self, now: float) -> None:
-        """Show that this process lives, `now` by the monotonic clock."""
-        _PULSE.pack_into(self._pulse, 0, now)
+        """Record a heartbeat at `now`, by the monotonic clock."""
+        _HEARTBEAT.pack_into(self._heartbeat, 0, now)
 
-    def listen(self) -> bytes | None:
-        """Return the orders that have come, b"" when there are none, None when no more will come."""
+    def receive(self) -> bytes | None:
+        """Return the orders that have come, b"" when there are none, None when the master is gone."""
         try:
             return os.read(self.orders.descriptor, _CHUNK) or None
         except BlockingIOError:
             return b""
 
     def close(self) -> None:
-        """Close both ends; in a process forked by a handler, which is none of the master's children."""
-        self._words.close()
+        """Close both ends, in a process that a handler has forked."""
+        self._messages.close()
         self.orders.close()
 
 
 class MasterPipe:
-    """What the master has of the two pipes of one child."""
+    """The master's ends of both pipes of one child."""
 
-    def __init__(self, words: int, orders: int, pulse: mmap.mmap) -> None:
-        self.words = words
-        self._pulse = pulse
+    def __init__(self, messages: int, orders: int, heartbeat: mmap.mmap) -> None:
+        self.messages = messages
+        self._heartbeat = heartbeat
         self.ended = False
-        """Nobody has the other end any more: the child is dead, or a handler has closed it."""
+        """Whether the other end is closed: the child is dead, or a handler has closed it."""
         self._orders = orders
         self._rest = b""
 
-    def listen(self) -> list[str]:
-        """Return the words that have come. Never waits."""
+    def receive(self) -> list[str]:
+        """Return the messages that have come. Never waits."""
         while chunk := self._read():
             self._rest += chunk
         *lines, self._rest = self._rest.split(b"\n")
         return [line.decode("utf-8", "replace") for line in lines]
 
-    def beaten(self) -> float:
-        """Return when it has beaten last, in monotonic seconds; 0.0: not yet."""
-        then: float = _PULSE.unpack_from(self._pulse)[0]
+    def last_beat(self) -> float:
+        """Return the time of the child's last heartbeat in monotonic seconds; 0.0 before the first."""
+        then: float = _HEARTBEAT.unpack_from(self._heartbeat)[0]
         return then
 
-    def order(self, order: int) -> None:
-        """Send an order without waiting. A child that no longer reads is dead or frozen, and found out as such."""
+    def send(self, order: int) -> None:
+        """Send an order without waiting. A child that no longer reads is dead or frozen; its silence shows that."""
         with suppress(BlockingIOError, BrokenPipeError):
             os.write(self._orders, bytes([order]))
 
     def close(self) -> None:
-        """Close both ends: in the master when the child is gone, in its siblings when they are born."""
+        """Close everything: in the master when the child is gone, in its siblings when they are forked."""
         self.close_pipes()
-        self._pulse.close()
+        self._heartbeat.close()
 
     def close_pipes(self) -> None:
-        """Close them, and leave the pulse: in the child itself."""
-        os.close(self.words)
+        """Close the pipes and keep the shared memory: in the child itself."""
+        os.close(self.messages)
         os.close(self._orders)
 
     def _read(self) -> bytes:
         try:
-            chunk = os.read(self.words, _CHUNK)
+            chunk = os.read(self.messages, _CHUNK)
         except BlockingIOError:
             return b""
         self.ended = not chunk
@@ -141,13 +144,13 @@ class MasterPipe:
 
 
 def open_pipes() -> tuple[MasterPipe, tuple[int, int, mmap.mmap]]:
-    """Return the master's ends, and the child's: descriptors for words and orders, the pulse. Nothing ever blocks."""
-    words_reader, words_writer = os.pipe()
+    """Return the master's ends, and the arguments of the child's `ChildPipe`. No descriptor ever blocks."""
+    messages_reader, messages_writer = os.pipe()
     orders_reader, orders_writer = os.pipe()
-    for descriptor in (words_reader, words_writer, orders_reader, orders_writer):
+    for descriptor in (messages_reader, messages_writer, orders_reader, orders_writer):
         os.set_blocking(descriptor, False)
-    pulse = mmap.mmap(-1, _PULSE.size)
-    return MasterPipe(words_reader, orders_writer, pulse), (words_writer, orders_reader, pulse)
+    heartbeat = mmap.mmap(-1, _HEARTBEAT.size)
+    return MasterPipe(messages_reader, orders_writer, heartbeat), (messages_writer, orders_reader, heartbeat)
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

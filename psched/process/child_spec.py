@@ -1,4 +1,4 @@
-"""What a child is told at its birth. Made by the master for each fork, read in the child."""
+"""What the master gives a child at its fork, and the interface of the work that a child does."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from psched.process.running_table import RunningTable
 
 @dataclass(frozen=True, slots=True)
 class DeadChild:
-    """A child that is gone for certain: the name its leases carry, and what it was running (`section:key`).
+    """A child that is dead for certain, and may have left leases behind.
 
-    `error` is kept with what it was running.
+    `holder` is the name on its leases. `running` names the tasks it ran (`section:key`); `error` is recorded with them.
     """
 
     holder: str
@@ -25,11 +25,11 @@ class DeadChild:
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """One incarnation of the child in a slot.
+    """One child of a slot.
 
-    `holder` names it on its leases and is never used twice. `dead` are predecessors whose leases it is to give back.
-    `board` is its own: the master reads there what it runs, also after its death. `watch` is that of all children of
-    its generation; None when each looks for itself.
+    `holder` names it on its leases and is never used twice. `dead` are the children whose leases it gives back first.
+    `running_table` is its own; the master reads it also after the child's death. `election` picks one idle child of the
+    same configuration to poll for all; None: each child polls for itself.
     """
 
     slot: int
@@ -38,4 +38,33 @@ class ChildSpec:
     holder: str
     dead: tuple[DeadChild, ...]
     running_table: RunningTable
-    watch: PollElection | None
+    election: PollElection | None
+
+
+class ChildRole:
+    """What a child does once it has started. This one does nothing: that the application loads is all it shows."""
+
+    def prepare(self) -> None:
+        """Check what must be there before work can begin. Raises ConfigError."""
+
+    def run(self) -> None:
+        """Work in the main thread until stopped or done."""
+
+    def stop(self, immediate: bool, grace: float | None = None) -> None:
+        """Stop after the running tasks, or `immediate`: within `grace` seconds.
+
+        Called in the heartbeat thread, perhaps several times; returns at once.
+        """
+
+    def running(self) -> str | None:
+        """Return the keys of the running tasks for the process title; None when idle. Any thread."""
+
+    def was_idle(self) -> bool:
+        """Tell whether nothing was run since the last call. Called in one thread."""
+        return True
+
+    def trouble(self) -> str | None:
+        """Return what keeps the child from working at present, such as a database that does not answer. Any thread."""
+
+    def report_suspects(self) -> None:
+        """Write the unsettled tasks that have run into the running table: they are suspects when the process dies."""

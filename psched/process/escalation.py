@@ -1,6 +1,6 @@
-"""How a child is made to end: a pure function of time. In the master, one per child.
+"""When a child is ordered to stop, and when it is killed: a pure function of time. In the master, one per child.
 
-Nothing here acts. `tick(now)` says what to do now, each thing once; `deadline` says when to ask again at the latest.
+Nothing here acts. `tick(now)` returns each order once; `deadline` is when to call it again at the latest.
 Times are monotonic seconds.
 """
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 RELEASE = 1.5
-"""Seconds a child has beyond `child_kill_interval`: to kill its descendants and give back what it held."""
-_AGAIN = 5.0
-"""A child that is still there so many seconds after SIGKILL (its disk hangs, its tree grows) is killed again."""
+"""Seconds a child has beyond `child_kill_interval`: to kill its descendants and give back its leases."""
+_KILL_AGAIN = 5.0
+"""Seconds after SIGKILL until a child that is still there (its disk hangs, its tree grows) is killed again."""
 
 
 class Order(IntEnum):
-    """What the master does to a child, in rising severity."""
+    """The master's orders to a child, in rising severity."""
 
     GRACEFUL = 1
     IMMEDIATE = 2
@@ -26,7 +26,7 @@ class Order(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds: of silence; from an immediate stop to the end; from a graceful to an immediate one (None: never)."""
+    """Seconds: of silence; from an immediate stop to the kill; from a graceful to an immediate stop (None: never)."""
 
     silence: float
     kill_interval: float
@@ -34,31 +34,31 @@ class Limits:
 
 
 class Escalation:
-    """What is known of one child: when it was heard, since when it is to stop."""
+    """The state of one child: its last sign of life, and when it was ordered to stop."""
 
     def __init__(self, limits: Limits, now: float) -> None:
         self._limits = limits
         self._heard = now
         self._leave_at = math.inf
         self._given: Order | None = None
-        self._asked: Order | None = None
-        self._kill_again = math.inf
-        self._doubted = False
+        self._wanted: Order | None = None
+        self._next_kill = math.inf
+        self._is_suspect = False
 
     @property
     def stopping(self) -> bool:
-        """Whether the child has been asked to stop."""
-        return self._asked is not None
+        """Whether the child is to stop."""
+        return self._wanted is not None
 
     def hear(self, now: float) -> None:
-        """The child gave a sign of life; or nobody could have heard it, because the whole host stood still."""
+        """Record a sign of life at `now`; also called after the whole host stood still: silence means nothing then."""
         self._heard = max(self._heard, now)
 
     def stop(self, immediate: bool, now: float) -> None:
-        """Ask for the child's end. Asking again can only hasten it."""
+        """Have the child stopped. A second call can only hasten it."""
         graceful = self._limits.graceful
-        if self._asked is None:
-            self._asked = Order.GRACEFUL
+        if self._wanted is None:
+            self._wanted = Order.GRACEFUL
             self._leave_at = math.inf if graceful is None else now + graceful
         if immediate:
             self._leave_at = min(self._leave_at, now)
@@ -69,28 +69,28 @@ class Escalation:
 
     @property
     def idle(self) -> bool:
-        """Whether the child was heard not long ago and is not to stop: it can be left alone until the deadline."""
-        return not self._doubted and not self.stopping
+        """Whether the child gave a sign of life not long ago and is not to stop: `tick` can wait for the deadline."""
+        return not self._is_suspect and not self.stopping
 
     def tick(self, now: float) -> Order | None:
-        """Return what to do now, or None."""
-        self._doubted = now >= self._heard + self._limits.silence / 2
+        """Return the order that is due now, or None."""
+        self._is_suspect = now >= self._heard + self._limits.silence / 2
         order = self._due(now)
-        if order is None or (self._given is not None and order <= self._given and now < self._kill_again):
+        if order is None or (self._given is not None and order <= self._given and now < self._next_kill):
             return None
         self._given = order
         if order is Order.KILL:
-            self._kill_again = now + _AGAIN
+            self._next_kill = now + _KILL_AGAIN
         return order
 
     @property
     def deadline(self) -> float:
-        """When `tick` may next have something to say."""
+        """When `tick` may next return an order."""
         if self._given is Order.KILL:
-            return self._kill_again
+            return self._next_kill
         silence = self._limits.silence
-        steps = [self._heard + (silence if self._doubted else silence / 2), self._kill_at]
-        if self._asked is not None and self._given is None:
+        steps = [self._heard + (silence if self._is_suspect else silence / 2), self._kill_at]
+        if self._wanted is not None and self._given is None:
             return -math.inf
         if self._given is not Order.IMMEDIATE:
             steps.append(self._leave_at)
@@ -105,4 +105,4 @@ class Escalation:
             return Order.KILL
         if now >= self._leave_at:
             return Order.IMMEDIATE
-        return self._asked
+        return self._wanted

@@ -1,4 +1,4 @@
-"""What the kernel does for processes that cannot help themselves. Linux; elsewhere nothing happens."""
+"""Linux system calls of master and children: death signal, sub-reaper, kill timer. Elsewhere nothing happens."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def _load() -> Any:
     return ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
-_LIBC = _load()  # in the master, once: a newborn child must not look for libraries first
+_LIBC = _load()  # at import, in the master: looking for libraries would delay each child
 
 
 def signal_at_death_of_parent(number: int) -> None:
-    """Ask for a signal when the *thread* that forked us ends. Who asks too late is not told."""
+    """Ask for a signal when the *thread* that forked us ends. No signal comes for a parent that is dead already."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def adopt_orphans(yes: bool) -> None:
-    """Become the parent of all descendants whose own parent dies, or stop becoming it."""
+    """Become the parent of each descendant whose own parent dies; `yes` false: no longer."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
 
 
 class KillTimer:
-    """A timer of the kernel that kills this process unless it is pressed every `seconds`.
+    """A kernel timer that kills this process `seconds` after it was last restarted.
 
     It needs no interpreter and works on a stopped process, so a frozen child does not outlive its master, and its own
     lease, by more than that. Forked processes do not inherit it.
@@ -69,7 +69,7 @@ class KillTimer:
             create is not None and create(_CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)) == 0
         )
 
-    def press(self) -> None:
-        """Begin the time anew."""
+    def restart(self) -> None:
+        """Start the timer, or start it afresh."""
         if self._works:
             _LIBC.timer_settime(self._timer, 0, ctypes.byref(self._setting), None)

@@ -1,7 +1,7 @@
-"""What a child runs right now, in memory it shares with its master. Written in the child, read in the master.
+"""The tasks that a child runs right now, in memory shared with its master. Written in the child, read in the master.
 
-A word is one memory write without a system call, and it is still there after kill -9. The master so knows which task to
-suspect of a crash. A word that was torn by a death in the middle of its writing is told by its checksum and not read.
+An entry is one memory write without a system call, and it outlasts kill -9. So the master knows which task to suspect
+of a crash. An entry that is torn, because the child died while writing it, is recognised by its checksum and skipped.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ class RunningTable:
     def __init__(self, cells: int) -> None:
         self._cells = cells
         self._memory = mmap.mmap(-1, cells * _CELL)
-        self._sealed = False
+        self._frozen = False
 
     def running(self, cell: int, name: str) -> None:
-        """Say that handler thread `cell` runs `name`. Longer than some 2,000 bytes of UTF-8, it is cut."""
-        if not self._sealed:
+        """Record that handler thread `cell` runs `name`, which is cut after some 2,000 bytes of UTF-8."""
+        if not self._frozen:
             self._write(cell, name)
 
     def freeze(self, names: Mapping[int, str]) -> None:
-        """Say that these run, by cell, and whatever begins or ends from now on changes nothing of it."""
-        self._sealed = True
+        """Record `names` by cell, and ignore every later change."""
+        self._frozen = True
         for cell, name in names.items():
             self._write(cell, name)
 
     def _write(self, cell: int, name: str) -> None:
-        word = name.encode("utf-8", "replace")[:_LONGEST]
+        text = name.encode("utf-8", "replace")[:_LONGEST]
         start = cell * _CELL
-        self._memory[start : start + _HEADER.size + len(word)] = _HEADER.pack(len(word), zlib.crc32(word)) + word
+        self._memory[start : start + _HEADER.size + len(text)] = _HEADER.pack(len(text), zlib.crc32(text)) + text
 
     def idle(self, cell: int) -> None:
-        """Say that handler thread `cell` runs nothing."""
-        if self._sealed:
+        """Record that handler thread `cell` runs nothing."""
+        if self._frozen:
             return
         start = cell * _CELL
         self._memory[start : start + _HEADER.size] = _IDLE
 
     def names(self) -> tuple[str, ...]:
-        """Return what runs, by cell. Never raises, whatever stands in the memory."""
-        words = (self._word(cell * _CELL) for cell in range(self._cells))
-        return tuple(word for word in words if word is not None)
+        """Return the names of the running tasks, by cell. Never raises, whatever is in the memory."""
+        entries = (self._read(cell * _CELL) for cell in range(self._cells))
+        return tuple(entry for entry in entries if entry is not None)
 
     def close(self) -> None:
-        """Give the memory back. In the master, once the child is gone and read for the last time."""
+        """Free the memory. In the master, once the child is gone and its table has been read for the last time."""
         self._memory.close()
 
-    def _word(self, start: int) -> str | None:
+    def _read(self, start: int) -> str | None:
         length, checksum = _HEADER.unpack_from(self._memory, start)
         if not 0 < length <= _LONGEST:
             return None
-        word = self._memory[start + _HEADER.size : start + _HEADER.size + length]
-        return word.decode("utf-8", "replace") if zlib.crc32(word) == checksum else None
+        text = self._memory[start + _HEADER.size : start + _HEADER.size + length]
+        return text.decode("utf-8", "replace") if zlib.crc32(text) == checksum else None

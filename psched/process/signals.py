@@ -1,4 +1,4 @@
-"""Signals as a queue: handlers do nothing but wake whoever waits on a descriptor. In master and children."""
+"""The signals of psched, and a queue that turns arriving signals into a readable descriptor. In master and children."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from psched.process.channel import OwnedDescriptor
 
-REPLACE_NOW: int = getattr(signal, "SIGEMT", None) or signal.SIGRTMIN
-"""The signal for an immediate binary replace: EMT where there is one, RTMIN on Linux."""
+UPGRADE_NOW: int = getattr(signal, "SIGEMT", None) or signal.SIGRTMIN
+"""The signal for an immediate binary upgrade: EMT where it exists, RTMIN on Linux."""
 
-VERBS: frozenset[int] = frozenset(
+MASTER_SIGNALS: frozenset[int] = frozenset(
     {
         signal.SIGTERM,
         signal.SIGINT,
@@ -22,16 +22,16 @@ VERBS: frozenset[int] = frozenset(
         signal.SIGHUP,
         signal.SIGWINCH,
         signal.SIGUSR2,
-        REPLACE_NOW,
+        UPGRADE_NOW,
     }
 )
-"""The signals that ask the master for something."""
+"""The signals that `Supervisor` has handlers for."""
 
 _CHUNK = 4096
 
 
 class SignalQueue:
-    """Collects signals from when it is installed. One per process, installed in its main thread.
+    """Collects signals once it is installed. One per process, installed in its main thread.
 
     Python writes the number of each signal to a pipe the moment it arrives, also while a C call holds the interpreter.
     """
@@ -46,14 +46,14 @@ class SignalQueue:
         self._before: dict[int, Any] = {}
 
     def install(self, numbers: Collection[int]) -> None:
-        """Begin to collect `numbers`, and let them through when they were blocked."""
+        """Begin to collect `numbers`, and unblock them."""
         signal.set_wakeup_fd(self._writer.descriptor, warn_on_full_buffer=False)
         for number in numbers:
             self._before[number] = signal.signal(number, _wake)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
     def take(self) -> list[int]:
-        """Return the numbers of the signals that have arrived, in their order. Never waits."""
+        """Return the numbers of the signals that have arrived, in order. Never waits."""
         if not self.reader.is_ours():
             return []
         try:

@@ -1,74 +1,91 @@
-"""One process that the master has forked: its words, its end, and how to kill it with all it started. In the master."""
+"""One child process as its master sees it: its messages, its end, and how to kill it with all it started."""
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
-from psched.process import channel as pipes
-from psched.process.channel import DONE, MasterPipe
+from psched.process.channel import (
+    BYE,
+    DONE,
+    EMPTY,
+    GAVE_BACK,
+    RAN,
+    READY,
+    START_ERROR,
+    TROUBLE,
+    MasterPipe,
+)
 from psched.process.signals import name_of
+
+_CGROUP_FILES = {"cgroup": "memory.oom_control", "cgroup2": "memory.events"}
+_OOM_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+_OOM_AGE = 5.0
+"""Seconds after which an out-of-memory kill is taken for that of another process than a child."""
 
 
 @dataclass(eq=False, slots=True)
 class ChildProcess:
-    """A child as its master knows it. `born` and `heard` (when it last said anything) are monotonic seconds."""
+    """A child as its master knows it. `forked_at` and `heard` (its last message or heartbeat) are monotonic seconds."""
 
     name: str
     pid: int
-    ends: MasterPipe
-    born: float
+    pipe: MasterPipe
+    forked_at: float
     heard: float
     ready: bool = False
     gave_back: bool = False
+    """It has given back the leases of the dead children it was forked with."""
     empty: bool = False
-    """It leaves by force, and has given back all that it held."""
+    """It ends by force, and has given back all its own leases."""
     left: bool = False
-    """It said goodbye: it holds nothing, and its end is no accident."""
-    why: str | None = None
-    """What kept it from beginning, in its own words."""
+    """It has said goodbye: it holds no lease, and its end is no accident."""
+    start_error: str | None = None
+    """Why it could not start."""
     trouble: str | None = None
-    """What keeps it from working at present, in its own words."""
+    """What keeps it from working at present."""
     worked: bool = False
     """It has run a task to its end."""
     killed_here: bool = False
     """This master has killed it."""
     killed_because: str = ""
-    """Why this master has killed it."""
     out_of_memory: bool = False
     """The kernel has killed it for lack of memory."""
     code: int | None = None
-    """Its exit code once it is gone; a negative signal number when it was killed."""
+    """Its exit code once it is reaped; a negative signal number when it was killed."""
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid})"
 
-    def hear(self, now: float) -> bool:
-        """Take in what it said, and when it has beaten; tell whether it said anything."""
-        self.heard = max(self.heard, min(self.ends.beaten(), now))
-        lines = self.ends.listen()
-        for line in lines:
+    def receive(self, now: float) -> bool:
+        """Take in its messages and its last heartbeat; tell whether there was a message."""
+        self.heard = max(self.heard, min(self.pipe.last_beat(), now))
+        messages = self.pipe.receive()
+        for message in messages:
             self.heard = now
-            word, _, rest = line.partition(" ")
-            if word == pipes.READY:
+            word, _, rest = message.partition(" ")
+            if word == READY:
                 self.ready = True
-            elif word == pipes.RAN:
+            elif word == RAN:
                 self.worked = True
-            elif word == pipes.GAVE_BACK:
+            elif word == GAVE_BACK:
                 self.gave_back = True
-            elif word == pipes.EMPTY:
+            elif word == EMPTY:
                 self.empty = True
-            elif word == pipes.BYE:
+            elif word == BYE:
                 self.left = True
-            elif word == pipes.WHY:
-                self.why = rest
-            elif word == pipes.TROUBLE:
+            elif word == START_ERROR:
+                self.start_error = rest
+            elif word == TROUBLE:
                 self.trouble = rest or None
-        return bool(lines)
+        return bool(messages)
 
     @property
     def orderly(self) -> bool:
@@ -88,36 +105,39 @@ class ChildProcess:
         return f"was killed by {name_of(-self.code)}{because}"
 
     @property
-    def killed(self) -> bool:
-        """Whether it ended by SIGKILL: no deed of its own."""
+    def was_sigkilled(self) -> bool:
+        """Whether it ended by SIGKILL, which it does not send itself."""
         return self.code == -signal.SIGKILL
 
     @property
     def gone(self) -> bool:
-        """Whether it is dead and buried."""
+        """Whether it is dead and reaped."""
         return self.code is not None
 
     def reap(self, now: float) -> bool:
-        """Bury it if it is dead: True when it is gone. What an accident left of its process group is killed.
+        """Reap it if it is dead; tell whether it is gone. After an accident the rest of its process group is killed.
 
-        The group goes before the pid is given back to the system, so that nobody else can have got the number.
+        The group is killed before the pid is free again, so no other process can have got the number.
         """
         if self.code is None and _is_dead(self.pid):
-            self.hear(now)
+            self.receive(now)
             if not self.left:
                 self._kill_group()
-            self.code = _reap(self.pid)
+            self.code = _wait(self.pid)
         return self.gone
 
     def kill(self, because: str = "") -> None:
         """SIGKILL it and everything it has started, whatever session or group that has moved to."""
         self.killed_here = True
         self.killed_because = because
-        family = _descendants(self.pid)
+        try:
+            descendants = psutil.Process(self.pid).children(recursive=True)
+        except psutil.Error:
+            descendants = []
         os.kill(self.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
         self._kill_group()
-        for process in family:
-            with suppress(psutil.Error):  # it is gone, or runs as somebody whom we may not kill
+        for process in descendants:
+            with suppress(psutil.Error):  # it is gone, or runs as a user whose processes the master may not kill
                 process.kill()
 
     def _kill_group(self) -> None:
@@ -125,15 +145,8 @@ class ChildProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def _descendants(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return []
-
-
 def _is_dead(pid: int) -> bool:
-    """Tell whether our child is dead, without reaping it."""
+    """Tell whether a child is dead, without reaping it."""
     if not hasattr(os, "waitid"):  # macOS before Python 3.13
         return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     try:
@@ -142,10 +155,67 @@ def _is_dead(pid: int) -> bool:
         return True
 
 
-def _reap(pid: int) -> int:
-    """Reap our dead child and return its exit code, or minus the signal that killed it."""
+def _wait(pid: int) -> int:
+    """Reap a dead child and return its exit code, or minus the signal that killed it."""
     try:
         _, status = os.waitpid(pid, 0)
     except ChildProcessError:
-        return -signal.SIGKILL  # somebody else's code in this process has reaped it; how it ended is lost
+        return -signal.SIGKILL  # other code in this process has reaped it; how it ended is lost
     return os.waitstatus_to_exitcode(status)
+
+
+class OomKills:
+    """Tells whether the kernel killed a child for lack of memory, by the counter of this process's control group.
+
+    Linux, control groups of version 1 and 2; elsewhere nothing is counted. Times are monotonic seconds.
+    """
+
+    def __init__(self, proc: Path = Path("/proc/self")) -> None:
+        """`proc`: the folder where the kernel names the control group of this process."""
+        self._file = find_oom_counter(proc)
+        self._old = self._recent = self._count()
+        self._looked = -math.inf
+
+    def look(self, now: float) -> None:
+        """Forget kills that `take` has not asked for: that of a program which a handler had started, for instance."""
+        if now >= self._looked + _OOM_AGE:
+            self._old, self._recent, self._looked = self._recent, self._count(), now
+
+    def take(self) -> bool:
+        """Tell whether there was a kill not long ago; each kill answers for one death."""
+        count = self._count()
+        if count <= self._old:
+            return False
+        self._old += 1
+        self._recent = max(self._recent, self._old)
+        return True
+
+    def _count(self) -> int:
+        if self._file is None:
+            return 0
+        try:
+            found = _OOM_COUNT.search(self._file.read_text())
+        except OSError:
+            return 0
+        return 0 if found is None else int(found[1])
+
+
+def find_oom_counter(proc: Path) -> Path | None:
+    """Return the file in which the kernel counts the kills in our control group; None where there is none."""
+    try:
+        groups = [line.split(":", 2) for line in (proc / "cgroup").read_text().splitlines()]
+        mounts = [line.split(" ") for line in (proc / "mountinfo").read_text().splitlines()]
+    except OSError:
+        return None
+    for controller, kind in (("memory", "cgroup"), ("", "cgroup2")):
+        for group in (path for _, names, path in groups if controller in names.split(",")):
+            for mount in mounts:
+                kind_found, _, options = mount[mount.index("-") + 1 :][:3]
+                if kind_found != kind or (controller and controller not in options.split(",")):
+                    continue
+                top = Path(mount[4])
+                inner = group.removeprefix(mount[3]) if mount[3] != "/" else group
+                for folder in (top / inner.lstrip("/"), top):  # in a container only the latter may be there
+                    if (folder / _CGROUP_FILES[kind]).is_file():
+                        return folder / _CGROUP_FILES[kind]
+    return None

@@ -1,8 +1,8 @@
-"""Going into the background, and telling the command that started us how it went. Used by `pschedd start` only.
+"""Daemonize: go into the background, become the configured user, and report to `pschedd start` how the start went.
 
 The command forks; the child becomes a daemon (python-daemon: a session of its own, descriptors closed, / as its folder)
-and answers through a pipe: "ready" when its children are up, a reason when it cannot even open its log. Silence
-followed by the end of the pipe means that it died, and the log says why.
+and answers through a pipe: "ready" when its children are up, a reason when it cannot even open its log. The end of the
+pipe without an answer means that it died, and the log says why.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import grp
 import os
 import pwd
 import select
-import signal
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ _UMASK = 0o027
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a start went: `ready`, `died` with a reason (empty: the log has it), or neither, when time was up."""
+    """How a start went: `ready`, `died` with a reason (empty: it is in the log), or neither, when time was up."""
 
     ready: bool
     died: bool
@@ -58,20 +57,15 @@ def _serve_detached(serve: Callable[[Callable[[], None]], int], keep: list[int],
         answer = _Answer(writer)
         try:
             code = serve(answer.ready)
-        except Exception as error:  # noqa: BLE001 – nobody is above us but who waits for an answer
-            answer.give(_told(error).encode())
+        except Exception as error:  # noqa: BLE001 – the command that waits for the answer reports it
+            expected = isinstance(error, ConfigError | PidFileError | OSError)
+            answer.give((str(error) if expected else f"{type(error).__name__}: {error}").encode())
             code = 1
         raise SystemExit(code)
 
 
-def _told(error: Exception) -> str:
-    """What was foreseen speaks for itself; anything else is at least named."""
-    foreseen = isinstance(error, ConfigError | PidFileError | OSError)
-    return str(error) if foreseen else f"{type(error).__name__}: {error}"
-
-
 class _Answer:
-    """The daemon's end of the pipe; it speaks once."""
+    """The daemon's end of the pipe; only the first answer is sent."""
 
     def __init__(self, writer: int) -> None:
         self._writer: int | None = writer
@@ -82,7 +76,7 @@ class _Answer:
     def give(self, words: bytes) -> None:
         if self._writer is None:
             return
-        with suppress(BrokenPipeError):  # who started us did not wait
+        with suppress(BrokenPipeError):  # the command no longer waits
             os.write(self._writer, words)
         os.close(self._writer)
         self._writer = None
@@ -99,7 +93,7 @@ def _await(reader: int, timeout: float | None) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom the daemon runs as: numeric ids, and the login name and home folder its environment tells of."""
+    """The user that the daemon runs as: numeric ids, login name and home folder."""
 
     uid: int
     gid: int
@@ -129,9 +123,9 @@ class Identity:
         return cls(account.pw_uid, gid, account.pw_name, account.pw_dir)
 
     def assume(self) -> None:
-        """Become this user with its groups, for good; nothing happens when we are this user already.
+        """Become this user with its groups, for good; nothing happens when the process runs as this user already.
 
-        Raises ConfigError when we may not.
+        Raises ConfigError when that is not permitted.
         """
         if (os.geteuid(), os.getegid()) == (self.uid, self.gid):
             return
@@ -144,31 +138,3 @@ class Identity:
                 f"user: only root can become {self.name!r}; start as root or as that user, or remove user: and group:"
             ) from None
         os.environ.update(HOME=self.home, USER=self.name, LOGNAME=self.name)
-
-
-class Terminal:
-    """Made when the master starts, before its handlers are installed."""
-
-    def __init__(self) -> None:
-        self._had_one = _attached()
-        self.is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        """Whether the master was started by nohup: HUP was to be ignored."""
-
-    @property
-    def attached(self) -> bool:
-        """Whether a controlling terminal is there now."""
-        return self._had_one and _attached()
-
-    @property
-    def closed(self) -> bool:
-        """Whether the terminal that was there at the start is gone."""
-        return self._had_one and not _attached()
-
-
-def _attached() -> bool:
-    try:
-        descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return False
-    os.close(descriptor)
-    return True

@@ -1,4 +1,4 @@
-"""Becoming a process of one's own after a fork: group, input, and the wish to die with the master. In children."""
+"""Forks the master's children, and reaps them. In the master, and in each child until it begins its work."""
 
 from __future__ import annotations
 
@@ -14,68 +14,47 @@ from selectors import EVENT_READ, BaseSelector
 from psched.clock import Clock, monotonic
 from psched.process.channel import ChildPipe, MasterPipe, open_pipes
 from psched.process.linux import signal_at_death_of_parent
-from psched.process.signals import VERBS, SignalQueue
-from psched.supervisor.child import ChildProcess
-from psched.supervisor.oom_kills import OomKills
+from psched.process.signals import MASTER_SIGNALS, SignalQueue
+from psched.supervisor.child import ChildProcess, OomKills
 from psched.supervisor.orphans import OrphanReaper
 from psched.telemetry import emit
-
-
-def be_own_process(master: int) -> None:
-    """Lead a process group of our own, read nothing from the terminal, and be told when the master dies.
-
-    The kernel's word (Linux) is a second belt beside the end of the orders pipe. It comes when the *thread* that
-    forked us ends; the master has one only. It is blocked until the child has its signal queue.
-    """
-    os.setpgid(0, 0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    if nothing != 0:
-        os.close(nothing)
-    signal_at_death_of_parent(signal.SIGQUIT)
-    if os.getppid() != master:  # it died before we asked
-        os.kill(os.getpid(), signal.SIGQUIT)
-
 
 log = logging.getLogger(__name__)
 
 Job = Callable[[ChildPipe], int]
-"""What a child does, up to its exit code. It is called with the signals in `VERBS` blocked."""
+"""The work of a child; returns its exit code. It is called with the signals of `MASTER_SIGNALS` blocked."""
 
 _CRASHED = 70
-_BLOCKED = VERBS | {signal.SIGCHLD}
 
 
 class ProcessTable:
-    """Every process of this master."""
+    """Every process that this master has forked, and the orphans of those that died."""
 
     def __init__(
         self,
         selector: BaseSelector,
         signals: SignalQueue,
-        disown: Callable[[], None],
-        others: Callable[[], set[int]],
+        close_in_child: Callable[[], None],
+        other_children: Callable[[], set[int]],
         clock: Clock = monotonic,
-        oom_kills: OomKills | None = None,
     ) -> None:
-        """`disown` is called in each child, and closes what else must not be inherited.
+        """`close_in_child` is called in each child, to close what it must not inherit.
 
-        `others`: the pids of this process's children that were not forked here, and are no orphans either.
+        `other_children`: the pids of this process's children that were not forked here, and are no orphans either.
         """
         self._selector = selector
         self._signals = signals
-        self._disown = disown
-        self._others = others
+        self._close_in_child = close_in_child
+        self._other_children = other_children
         self._clock = clock
-        self._oom_kills = OomKills() if oom_kills is None else oom_kills
-        self._living: set[ChildProcess] = set()
-        self._strays = OrphanReaper()
-        self._forsaken = False
+        self._oom_kills = OomKills()
+        self._children: set[ChildProcess] = set()
+        self._orphans = OrphanReaper()
 
     @property
     def deadline(self) -> float:
-        """When `tick` is due at the latest."""
-        return self._strays.deadline
+        """When `reap` is due at the latest."""
+        return self._orphans.deadline
 
     def fork(self, name: str, job: Job) -> ChildProcess:
         """Fork a child that does `job` and never returns. Raises OSError when the system has no process left.
@@ -83,65 +62,63 @@ class ProcessTable:
         Signals are blocked meanwhile: one that reached the child before it has handlers of its own would be written
         to the master's queue.
         """
-        ends, theirs = open_pipes()
+        pipe, child_ends = open_pipes()
         master = os.getpid()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, MASTER_SIGNALS | {signal.SIGCHLD})
         try:
             pid = os.fork()
             if pid == 0:
-                self._live(job, ends, ChildPipe(*theirs), master)
+                self._run_child(job, pipe, ChildPipe(*child_ends), master)
         except OSError:
-            ends.close()
+            pipe.close()
             raise
         finally:
-            for descriptor in theirs[:2]:
+            for descriptor in child_ends[:2]:
                 os.close(descriptor)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         now = self._clock()
-        child = ChildProcess(name, pid, ends, born=now, heard=now)
-        self._living.add(child)
+        child = ChildProcess(name, pid, pipe, forked_at=now, heard=now)
+        self._children.add(child)
         emit("fork", name=name, pid=pid)
-        self._selector.register(ends.words, EVENT_READ, child)
+        self._selector.register(pipe.messages, EVENT_READ, child)
         return child
 
-    def tick(self, now: float) -> None:
-        """Hear every child, and bury those that are dead, with what they had started if they died by accident."""
-        for child in list(self._living):
-            if child.hear(now):
-                self._strays.expect(now)
+    def reap(self, now: float) -> None:
+        """Receive the children's messages and reap the dead; what a child that crashed had started is killed."""
+        has_crashed = False
+        for child in list(self._children):
+            if child.receive(now):
+                self._orphans.expect(now)
             gone = child.reap(now)
-            if gone and child.killed and not child.killed_here:
+            if gone and child.was_sigkilled and not child.killed_here:
                 child.out_of_memory = self._oom_kills.take()
-            if gone or child.ends.ended:
-                self._unwatch(child)
+            if (gone or child.pipe.ended) and child.pipe.messages in self._selector.get_map():
+                self._selector.unregister(child.pipe.messages)
             if gone:
-                child.ends.close()
-                self._living.remove(child)
+                child.pipe.close()
+                self._children.remove(child)
                 emit("child_exit", name=child.name, pid=child.pid, code=child.code, reason=child.end)
-                self._forsaken = self._forsaken or (child.ready and not child.left)
+                has_crashed = has_crashed or (child.ready and not child.left)
         self._oom_kills.look(now)
-        ours = {child.pid for child in self._living} | self._others()
-        if self._forsaken:
-            self._forsaken = False
-            self._strays.kill_new(ours)
-        self._strays.look(ours, now)
+        ours = {child.pid for child in self._children} | self._other_children()
+        if has_crashed:
+            self._orphans.kill_new(ours)
+        self._orphans.look(ours, now)
 
-    def _unwatch(self, child: ChildProcess) -> None:
-        if child.ends.words in self._selector.get_map():
-            self._selector.unregister(child.ends.words)
-
-    def _live(self, job: Job, masters: MasterPipe, ours: ChildPipe, master: int) -> None:
+    def _run_child(self, job: Job, master_pipe: MasterPipe, child_pipe: ChildPipe, master: int) -> None:
         """Be the child; never return into the master's code."""
         code = _CRASHED
         try:
-            masters.close_pipes()
+            master_pipe.close_pipes()
             self._forget_master()
-            be_own_process(master)
-            code = job(ours)
+            _leave_master_group(master)
+            code = job(child_pipe)
         except BaseException:
             log.critical("a child ends by an error of psched's own", exc_info=True)
         finally:
-            _flush()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(Exception):  # a handler may have closed it
+                    stream.flush()
             os._exit(code)
 
     def _forget_master(self) -> None:
@@ -149,13 +126,22 @@ class ProcessTable:
         atexit._clear()
         self._signals.abandon()
         self._selector.close()
-        for sibling in self._living:
-            sibling.ends.close()
-        self._disown()
+        for sibling in self._children:
+            sibling.pipe.close()
+        self._close_in_child()
 
 
-def _flush() -> None:
-    """Write out what a handler printed; it may have closed the files, too."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):
-            stream.flush()
+def _leave_master_group(master: int) -> None:
+    """Lead a process group of our own, read nothing from the terminal, and get SIGQUIT when the master dies.
+
+    The kernel's death signal (Linux) is a second guard beside the end of the orders pipe. It comes when the *thread*
+    that forked us ends; the master has only one. It is blocked until the child has its signal queue.
+    """
+    os.setpgid(0, 0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    if nothing != 0:
+        os.close(nothing)
+    signal_at_death_of_parent(signal.SIGQUIT)
+    if os.getppid() != master:  # it died before the death signal was set
+        os.kill(os.getpid(), signal.SIGQUIT)

@@ -1,74 +1,72 @@
-"""What dead children may still hold in the database, until somebody has given it back. In the master."""
+"""Lease recovery: giving back the leases of dead children. In the master, and in the recovery child it forks.
+
+The next worker to be forked gives them back before it polls. When none is forked, a recovery child does, whose only
+work this is.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
-from psched.child.main import ChildMain
+from psched.child.main import child_main
 from psched.config import Settings
 from psched.execution.sections import OpenSection, open_sections
-from psched.process import channel as pipes
-from psched.process.channel import BOOT_FAILED, ChildPipe
-from psched.process.child_spec import DeadChild
+from psched.model import worker_died
+from psched.process.channel import GAVE_BACK, ChildPipe
+from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
 from psched.process.logs import Log, one_line
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.forking import ProcessTable
 
+log = logging.getLogger(__name__)
 
-class DeadChildren:
-    """The dead whose leases nobody has given back. The next child to be born takes them over, whatever its slot.
+_NAME = "lease recovery"
+_TIMEOUT = 3.0
+"""Seconds for one attempt: a database that takes longer does not answer, and a stop waits no longer for it."""
+_RETRY_PAUSE = 5.0
+"""Seconds between a failed attempt and the next one, while the master goes on."""
 
-    Where none is born, an heir does (see `executor`).
-    """
 
-    def __init__(self) -> None:
+class LeaseRecovery:
+    """The dead children whose leases are not given back, and the recovery child, of which there is one at a time."""
+
+    def __init__(self, process_table: ProcessTable, log_file: Log) -> None:
+        self._process_table = process_table
+        self._log_file = log_file
         self._unclaimed: list[DeadChild] = []
+        self._claimed: tuple[DeadChild, ...] = ()
+        self._child: ChildProcess | None = None
+        self._due = -math.inf
+        """When the recovery child is killed or, without one, when the next may be forked. Monotonic."""
 
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to take over."""
-        return not self._unclaimed
+    def child_ended(self, child: ChildProcess, spec: ChildSpec, running: tuple[str, ...]) -> None:
+        """Add the leases that a worker may have left at its end, and those of `spec.dead` it has not given back.
 
-    def leave(self, dead: Iterable[DeadChild]) -> None:
-        """Add dead children; also those whose heir died before it had given back."""
+        `running` names the tasks it was running (`section:key`).
+        """
+        if not child.gave_back:
+            self.add(spec.dead)
+        if child.ready and not (child.orderly or child.empty):
+            self.add([DeadChild(spec.holder, running, worker_died(child.end))])
+
+    def add(self, dead: Iterable[DeadChild]) -> None:
+        """Add dead children whose leases are to be given back."""
         self._unclaimed.extend(dead)
 
     def claim(self) -> tuple[DeadChild, ...]:
-        """Hand all of them to a child that is being born."""
+        """Return the dead children for a worker that is about to be forked; it gives back their leases."""
         claimed = tuple(self._unclaimed)
         self._unclaimed.clear()
         return claimed
 
-
-log = logging.getLogger(__name__)
-
-_LIMIT = 3.0
-"""An heir that takes longer has a database that does not answer; a stop waits no longer for it."""
-_PAUSE = 5.0
-"""Between an heir that failed and the next one, while the master goes on."""
-
-
-class LeaseRecovery:
-    """Forks heirs for the `estate`, one at a time."""
-
-    def __init__(self, dead_children: DeadChildren, process_table: ProcessTable, log_file: Log) -> None:
-        self._estate = dead_children
-        self._nursery = process_table
-        self._log_file = log_file
-        self._heir: ChildProcess | None = None
-        self._dead: tuple[DeadChild, ...] = ()
-        self._due = -math.inf
-        """When the heir is killed or, without one, when the next may be born."""
-
     @property
     def done(self) -> bool:
-        """Whether nothing is left to be given back, or to be tried."""
-        return self._heir is None and self._estate.empty
+        """Whether no leases are left to be given back, or no attempt is left."""
+        return self._child is None and not self._unclaimed
 
     @property
     def deadline(self) -> float:
@@ -76,103 +74,77 @@ class LeaseRecovery:
         return math.inf if self.done else self._due
 
     def tick(self, now: float, settings: Settings, last: bool) -> None:
-        """Watch the heir, or fork one. Call when the slots have had their turn, since a newborn worker comes first.
+        """Supervise the recovery child, or fork one. Call after the slots' ticks: a new worker comes first.
 
-        `last`: there will be no worker any more. Then an attempt that fails is the last, for those who died meanwhile,
-        too, and their leases end by themselves.
+        `last`: no worker will be forked any more. An attempt that fails then is the last one, also for children that
+        died meanwhile: their leases end by themselves.
         """
-        if self._heir is not None:
-            self._supervise(self._heir, now, last)
-        if self._heir is None and not self._estate.empty and (last or now >= self._due):
+        if self._child is not None:
+            self._supervise(self._child, now, last)
+        if self._child is None and self._unclaimed and (last or now >= self._due):
             self._fork(now, settings, last)
 
     def reset_deadlines(self, now: float) -> None:
-        """Count no time before `now`."""
-        if self._heir is not None:
-            self._due = now + _LIMIT
+        """Count the recovery child's time from `now`."""
+        if self._child is not None:
+            self._due = now + _TIMEOUT
 
     def _fork(self, now: float, settings: Settings, last: bool) -> None:
-        self._dead = self._estate.claim()
-        job = partial(recover, settings, self._dead, self._log_file)
+        self._claimed = self.claim()
         try:
-            self._heir = self._nursery.fork("lease recovery", job)
+            self._child = self._process_table.fork(_NAME, partial(recover, settings, self._claimed, self._log_file))
         except OSError as error:
             self._failed(f"cannot fork: {error.strerror}", now, last)
         else:
-            self._due = now + _LIMIT
-            log.info("%s gives back the leases of %d dead workers", self._heir, len(self._dead))
+            self._due = now + _TIMEOUT
+            log.info("%s gives back the leases of %d dead workers", self._child, len(self._claimed))
 
     def _supervise(self, child: ChildProcess, now: float, last: bool) -> None:
         if child.gone:
-            self._heir = None
+            self._child = None
             if not child.gave_back:
-                self._failed(child.why or f"the process for it {child.end}", now, last)
+                self._failed(child.start_error or f"the recovery process {child.end}", now, last)
         elif now >= self._due:
             child.kill()
-            self._due = now + _PAUSE
+            self._due = now + _RETRY_PAUSE
 
     def _failed(self, reason: str, now: float, last: bool) -> None:
         if last:
-            self._dead += self._estate.claim()
-        outlook = "they end by themselves" if last else "trying again"
-        log.warning("leases of %d dead workers are not given back: %s; %s", len(self._dead), reason, outlook)
+            self._claimed += self.claim()
+        outlook = "they end by themselves" if last else "retrying"
+        log.warning("leases of %d dead workers are not given back: %s; %s", len(self._claimed), reason, outlook)
         if not last:
-            self._estate.leave(self._dead)
-            self._due = now + _PAUSE
+            self.add(self._claimed)
+            self._due = now + _RETRY_PAUSE
 
 
-@dataclass(slots=True)
-class RecoveryChild:
-    """The work of an heir."""
+class RecoveryChild(ChildRole):
+    """Gives back the leases of `dead` in each section."""
 
-    settings: Settings
-    dead: Sequence[DeadChild]
-    ends: ChildPipe
-    _sites: list[OpenSection] = field(default_factory=list)
+    def __init__(self, settings: Settings, dead: Sequence[DeadChild], pipe: ChildPipe) -> None:
+        self._settings = settings
+        self._dead = dead
+        self._pipe = pipe
+        self._sections: list[OpenSection] = []
 
     def prepare(self) -> None:
-        """Open the sections' sources. Raises ConfigError."""
-        self._sites = open_sections(self.settings, holder_name("lease-recovery"))
+        self._sections = open_sections(self._settings, holder_name("lease-recovery"))
 
     def run(self) -> None:
-        """Give back what each of the dead held in each section. Where one fails the others would, too."""
+        """Give back until the first failure: the rest would fail, too."""
         try:
-            for dead in self.dead:
-                for open_section in self._sites:
-                    open_section.give_back(dead)
+            for dead in self._dead:
+                for section in self._sections:
+                    section.give_back(dead)
         except Exception as error:  # noqa: BLE001 – whatever a driver raises, the master learns that it failed
             log.warning("the leases of %s are not given back: %s", dead.holder, one_line(error))
         else:
-            self.ends.say(pipes.GAVE_BACK)
+            self._pipe.send(GAVE_BACK)
         finally:
-            for open_section in self._sites:
-                open_section.source.store.close()
-
-    def stop(self, immediate: bool, grace: float | None = None) -> None:
-        """Do nothing: it is on its way out, and the master bounds its time."""
-
-    def running(self) -> str | None:
-        """Nothing runs."""
-        return None
-
-    def was_idle(self) -> bool:
-        """Nothing ran."""
-        return True
-
-    def trouble(self) -> str | None:
-        """It tries once, and leaves."""
-        return None
-
-    def report_suspects(self) -> None:
-        """Nothing ran."""
+            for section in self._sections:
+                section.source.store.close()
 
 
-def recover(settings: Settings, dead: Sequence[DeadChild], log_file: Log, ends: ChildPipe) -> int:
-    """Be the heir of `dead`; returns the exit code."""
-    child = ChildMain("lease recovery", settings, ends, log_file)
-    child.begin()
-    recovery_child = child.boot(lambda: RecoveryChild(settings, dead, ends))
-    if recovery_child is None:
-        return BOOT_FAILED
-    recovery_child.run()
-    return child.leave()
+def recover(settings: Settings, dead: Sequence[DeadChild], log_file: Log, pipe: ChildPipe) -> int:
+    """Be the recovery child of `dead`; returns the exit code."""
+    return child_main(_NAME, settings, pipe, log_file, lambda: RecoveryChild(settings, dead, pipe))

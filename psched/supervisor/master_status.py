@@ -1,4 +1,4 @@
-"""What a running master tells its commands: how the last reload and upgrade went, what troubles it, whom it awaits.
+"""What a running master reports to its commands: outcomes of reload and upgrade, troubles, workers being started.
 
 One line of JSON, the second of the pid file: written by the master, read by `pschedd reload`, `upgrade` and `status`.
 """
@@ -17,18 +17,18 @@ _LONGEST_END = 100
 
 
 @dataclass(slots=True)
-class RequestOutcomes:
-    """Requests of one kind. A command reads `begun`, signals, and waits until `ended` is larger than that.
+class RequestStatus:
+    """The last request of one kind. A command reads `begun`, signals, and waits until `ended` is larger than that.
 
-    `begun` is written before the master looks at what the request is about, so the outcome that a command takes for its
-    own is of files that were read after it began. A request that comes during another one takes its place.
+    The master counts and publishes a request before it reads any file, so the outcome that a command waits for is that
+    of files read after its signal. A request that comes during another one takes its place.
     """
 
     begun: int = 0
     ended: int = 0
     """The number of the last request that has an outcome."""
     refusal: str | None = None
-    """Why that one was refused; None: it was carried out."""
+    """Why that request was refused; None: it was carried out."""
 
     @property
     def open(self) -> bool:
@@ -40,7 +40,7 @@ class RequestOutcomes:
         self.begun += 1
 
     def end(self, refusal: str | None) -> None:
-        """Note the outcome of the last request, if it has none yet."""
+        """Record the outcome of the last request, if it has none yet."""
         if self.open:
             self.ended = self.begun
             self.refusal = refusal
@@ -48,16 +48,16 @@ class RequestOutcomes:
 
 @dataclass(frozen=True, slots=True)
 class PendingWorker:
-    """A slot whose next worker is not at work yet."""
+    """A worker that is being started or awaited in its slot."""
 
     number: int
     fork_at: float | None
-    """When it is forked, by the monotonic clock, which all processes of a host share; None: it is starting."""
+    """When it will be forked, by the monotonic clock, which all processes of a host share; None: it was forked."""
     last_end: str
-    """How the worker before it ended ("was killed by SIGSEGV"); empty when there was none, or it left in good order."""
+    """How the worker before it ended ("was killed by SIGSEGV"); empty for the first, or after an orderly end."""
 
     def text(self, now: float) -> str:
-        """Return what `status` says of the slot when it has no worker yet."""
+        """Return the line of `pschedd status` for a slot without a process."""
         state = "is being restarted" if self.last_end else "is being started"
         wait = 0.0 if self.fork_at is None else self.fork_at - now
         due = f" (in {wait:.1f} s)" if wait > 0 else ""
@@ -65,55 +65,57 @@ class PendingWorker:
 
     @property
     def history(self) -> str:
-        """How the worker before it ended, to be appended to a line."""
+        """How the worker before it ended, to be appended to its line of `pschedd status`."""
         return f"; the last one {self.last_end}" if self.last_end else ""
 
 
 @dataclass(slots=True)
 class MasterStatus:
-    """All that the master tells."""
+    """All that the master reports."""
 
-    reload: RequestOutcomes = field(default_factory=RequestOutcomes)
-    upgrade: RequestOutcomes = field(default_factory=RequestOutcomes)
+    reload: RequestStatus = field(default_factory=RequestStatus)
+    upgrade: RequestStatus = field(default_factory=RequestStatus)
     troubles: tuple[str, ...] = ()
     """What keeps workers from working at present."""
     pending: tuple[PendingWorker, ...] = ()
     """The workers that are being started."""
 
     def line(self) -> str:
-        """Return the report as one line."""
+        """Return the report as one line of JSON."""
         return json.dumps(_shortened(asdict(self)))
 
     @classmethod
     def parse(cls, line: str) -> MasterStatus:
-        """Return what `line` says; what cannot be read is as if nothing had been written.
+        """Return the report in `line`; an empty one when it cannot be read.
 
         The user that the daemon runs as may write anything there, and root prints it on a terminal.
         """
         try:
             found = json.loads(line)
             return cls(
-                _requests(found["reload"]),
-                _requests(found["upgrade"]),
-                tuple(map(_shown, found["troubles"])),
+                _request(found["reload"]),
+                _request(found["upgrade"]),
+                tuple(map(_printable, found["troubles"])),
                 tuple(map(_pending, found["pending"])),
             )
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return cls()
 
 
-def _requests(found: Any) -> RequestOutcomes:
+def _request(found: Any) -> RequestStatus:
     refusal = found["refusal"]
-    return RequestOutcomes(int(found["begun"]), int(found["ended"]), None if refusal is None else _shown(refusal))
+    return RequestStatus(int(found["begun"]), int(found["ended"]), None if refusal is None else _printable(refusal))
 
 
 def _pending(found: Any) -> PendingWorker:
     fork_at = found["fork_at"]
-    return PendingWorker(int(found["number"]), None if fork_at is None else float(fork_at), _shown(found["last_end"]))
+    return PendingWorker(
+        int(found["number"]), None if fork_at is None else float(fork_at), _printable(found["last_end"])
+    )
 
 
-def _shown(text: Any) -> str:
-    """Return `text` without what a terminal would obey."""
+def _printable(text: Any) -> str:
+    """Return `text` without control characters, which a terminal would obey."""
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in str(text))[:_LONGEST]
 
 

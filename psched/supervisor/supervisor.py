@@ -1,10 +1,10 @@
-"""The master: slots, and what signals make of them. It opens no database and runs no handler.
+"""The master's loop and its signal handlers. The master opens no database and runs no task.
 
-    running ──TERM, INT, QUIT──▶ stopping ──every slot empty, nothing to give back──▶ done
-       │ └──USR1, HUP──▶ rehearsing ──loaded──▶ running, by the new plan
-       └──WINCH, EMT──▶ replacing ──the new master is up──▶ stopping
+    running ──TERM, INT, QUIT──▶ stopping ──every slot empty, no lease to give back──▶ done
+       │ └──USR1, HUP──▶ dry run ──loaded──▶ running, by the new configuration
+       └──WINCH, EMT──▶ upgrading ──the new master is up──▶ stopping
 
-Times are monotonic seconds. Nothing here waits: the loop in `engine` calls `take_signal` and `tick`.
+One thread and one wait: nothing but `_wait` blocks. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -15,160 +15,238 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from selectors import EVENT_READ, BaseSelector
 
 from psched.clock import Clock, monotonic
 from psched.process.escalation import RELEASE
+from psched.process.linux import adopt_orphans
 from psched.process.logs import Log
 from psched.process.poll_election import PollElection, open_election
-from psched.process.signals import REPLACE_NOW, name_of
+from psched.process.signals import MASTER_SIGNALS, UPGRADE_NOW, SignalQueue, name_of
 from psched.supervisor.binary_upgrade import BinaryUpgrade
-from psched.supervisor.daemonize import Terminal
 from psched.supervisor.forking import ProcessTable
-from psched.supervisor.lease_recovery import DeadChildren, LeaseRecovery
+from psched.supervisor.lease_recovery import LeaseRecovery
 from psched.supervisor.master_status import MasterStatus
 from psched.supervisor.reload import LoadedConfig, Reload
 from psched.supervisor.slot import Slot
-from psched.supervisor.systemd import SystemdReporter
+from psched.supervisor.systemd import Notifier
 
 log = logging.getLogger(__name__)
 
-_GIVE_BACK = 5.0
-"""Seconds for what a child that had to be killed held to be given back in its place (see `executor`), and a reserve."""
+_LONGEST_WAIT = 1.0
+"""Seconds of one wait while anything is going on that might leave orphans or stand still."""
+_LONGEST_IDLE_WAIT = 60.0
+_SUSPENSION = 1.0
+"""A wait that took so many seconds longer than planned: the process or its host stood still meanwhile."""
+_RECOVERY = 5.0
+"""Seconds of a stop reserved for giving back the leases of killed children (`lease_recovery`)."""
 _LONGEST_STATUS = 500
 _IS_STOPPING = "this master is stopping"
-_IS_REPLACED = "a new master is starting"
+_IS_UPGRADING = "a new master is starting"
 
 
 @dataclass(slots=True)
 class Supervisor:
-    """Keeps the plan's children at work, and obeys."""
+    """Keeps the configured number of children at work, and obeys signals."""
 
-    plan: LoadedConfig
+    config: LoadedConfig
     process_table: ProcessTable
     log_file: Log
-    restart: Reload
+    reload: Reload
     binary_upgrade: BinaryUpgrade
-    reporter: SystemdReporter
-    terminal: Terminal
+    notifier: Notifier
+    on_ready: Callable[[], None] = lambda: None
+    """Called once, when the children are up."""
     clock: Clock = monotonic
     stop_timeout: float = math.inf
-    """Seconds after TERM or INT by which the master must have ended: then its service manager kills it."""
+    """Seconds after TERM or INT by which the master must have ended: its service manager kills it then."""
     failure: str | None = None
-    """Why nothing could be started at all."""
+    """Why the start failed for good."""
     _slots: dict[int, Slot] = field(default_factory=dict)
-    _estate: DeadChildren = field(default_factory=DeadChildren)
-    _executor: LeaseRecovery = field(init=False)
-    _report: MasterStatus = field(default_factory=MasterStatus)
-    _watch: PollElection | None = None
-    _was_up: bool = False
+    _lease_recovery: LeaseRecovery = field(init=False)
+    _status: MasterStatus = field(init=False)
+    _election: PollElection | None = None
+    _is_up: bool = False
     _stopping: bool = False
-    _hurry_at: float = math.inf
+    _stop_now_at: float = math.inf
     _interrupted: bool = False
+    _had_terminal: bool = False
+    _ignores_hup: bool = False
+    """Whether the master was started by nohup."""
+    _awake_since: float = 0.0
 
     def __post_init__(self) -> None:
-        self._executor = LeaseRecovery(self._estate, self.process_table, self.log_file)
+        self._lease_recovery = LeaseRecovery(self.process_table, self.log_file)
+        self._status = MasterStatus(self.reload.request, self.binary_upgrade.request)
+
+    def run(self, selector: BaseSelector, signals: SignalQueue) -> None:
+        """Be the master until it is done. `selector` has the children's pipes; the signal queue is added here."""
+        self._had_terminal = _has_terminal()
+        self._ignores_hup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        signals.install(MASTER_SIGNALS | {signal.SIGCHLD})
+        adopt_orphans(True)
+        try:
+            self.begin()
+            self.loop(selector, signals)
+        finally:
+            adopt_orphans(False)
+            self.binary_upgrade.end()
+            signals.uninstall()
 
     def begin(self) -> None:
-        """Make the first slot; the first `tick` forks its child."""
+        """Make the first slot. The others are made when its child is ready: then it is known that there is work."""
         self.binary_upgrade.begin()
-        self._open_watch()
-        self._add(1)  # the others come when it has seen that there is something to work on
+        self._open_election()
+        self._add_slot(1)
+
+    def loop(self, selector: BaseSelector, signals: SignalQueue) -> None:
+        """Wait, handle signals, reap, manage, until `done`."""
+        selector.register(signals.reader.descriptor, EVENT_READ)
+        self._awake_since = self.clock()
+        while not self.done:
+            self._wait(selector)
+            for number in signals.take():
+                self.handle_signal(number)
+            self.reap(self.clock())
+            self.manage(self.clock())
+            self._awake_since = self.clock()
 
     @property
     def done(self) -> bool:
-        """Whether every child is gone after a stop, and what the dead held was given back, or could not be.
+        """Whether every child is gone after a stop, and no lease is left to be given back.
 
-        And the master that this one has replaced is gone: what it still runs would be killed with the service.
+        And the master that this one has replaced is gone: its running tasks would be killed with the service.
         """
-        return self._deserted and self._executor.done and not self.binary_upgrade.old_is_alive
+        return self._is_deserted and self._lease_recovery.done and not self.binary_upgrade.old_is_alive
 
     @property
     def deadline(self) -> float:
-        """When `tick` is due at the latest."""
+        """When `manage` is due at the latest."""
         slots = [slot.deadline for slot in self._slots.values()]
-        others = (self.process_table, self.restart, self.binary_upgrade, self.reporter, self._executor)
-        return min([self._hurry_at, *slots, *(part.deadline for part in others)])
+        others = (self.process_table, self.reload, self.binary_upgrade, self.notifier, self._lease_recovery)
+        return min([self._stop_now_at, *slots, *(part.deadline for part in others)])
 
     @property
     def idle(self) -> bool:
-        """Whether nothing goes on, so that `tick` need not be called before the deadline."""
-        changing = self._stopping or self.restart.active or self.binary_upgrade.active or not self._executor.done
-        return self._was_up and not changing and all(slot.idle for slot in self._slots.values())
+        """Whether nothing is going on, so that `manage` need not be called before the deadline."""
+        changing = self._stopping or self.reload.active or self.binary_upgrade.active or not self._lease_recovery.done
+        return self._is_up and not changing and all(slot.idle for slot in self._slots.values())
 
-    def take_signal(self, number: int) -> None:
-        """Do what the signal asks for; see the table in docs/operations.md."""
-        verb = self._verbs().get(number)
-        if verb is not None:
-            resized = number == signal.SIGWINCH and self.terminal.attached
+    def _wait(self, selector: BaseSelector) -> None:
+        """Wait for a child's message or end, a signal (SIGCHLD on every system), or the next deadline."""
+        longest = _LONGEST_IDLE_WAIT if self.idle else _LONGEST_WAIT
+        timeout = min(max(0.0, self.deadline - self.clock()), longest)
+        selector.select(timeout)
+        now = self.clock()
+        if now > self._awake_since + timeout + _SUSPENSION:
+            self.reset_deadlines(now)
+
+    def reset_deadlines(self, now: float) -> None:
+        """Count no child's silence before `now`: the whole host, or this process, stood still."""
+        log.warning("the master stood still for a while (was the host suspended?); children's deadlines start afresh")
+        for slot in self._slots.values():
+            slot.reset_deadlines(now)
+        self.reload.reset_deadlines(now)
+        self._lease_recovery.reset_deadlines(now)
+
+    def handle_signal(self, number: int) -> None:
+        """Call the handler named after the signal (`handle_term` for SIGTERM); see docs/operations.md."""
+        name = "upgrade_now" if number == UPGRADE_NOW else name_of(number).removeprefix("SIG").lower()
+        handler: Callable[[], None] | None = getattr(self, f"handle_{name}", None)
+        if handler is not None:
+            resized = number == signal.SIGWINCH and self._on_terminal
             log.log(logging.DEBUG if resized else logging.INFO, "received %s", name_of(number))
-            verb()
+            handler()
 
-    def tick(self, now: float) -> None:
-        """Do what is due in every part."""
-        self.process_table.tick(now)
-        if now >= self._hurry_at:
-            self._hurry()
-        plan = self.restart.tick(now)
-        if plan is not None:
-            self._adopt(plan, now)
+    def handle_term(self) -> None:
+        """Stop gracefully, and at once some seconds before the service manager kills the process."""
+        if not self._stopping and math.isfinite(self.stop_timeout):
+            needed = self.config.settings.child_kill_interval + RELEASE + _RECOVERY
+            self._stop_now_at = self.clock() + self.stop_timeout - min(needed, self.stop_timeout / 2)
+        self._stop(immediate=False)
+
+    def handle_quit(self) -> None:
+        """Stop at once."""
+        self._stop(immediate=True)
+
+    def handle_int(self) -> None:
+        """Stop gracefully; at once when Ctrl-C is pressed again on a terminal."""
+        if self._interrupted and self._on_terminal:
+            self._stop(immediate=True)
+        else:
+            self.handle_term()
+        self._interrupted = True
+
+    def handle_usr1(self) -> None:
+        """Reload; each worker is replaced after its task."""
+        self._begin_reload(immediate=False)
+
+    def handle_hup(self) -> None:
+        """Reload at once, unless the signal means that the terminal was closed."""
+        if not self._had_terminal or self._on_terminal:
+            self._begin_reload(immediate=True)
+        elif self._ignores_hup:
+            log.info("the terminal is closed; going on, as nohup asks")
+        else:
+            self._stop(immediate=False)
+
+    def handle_winch(self) -> None:
+        """Upgrade gracefully, unless the signal means that the terminal was resized."""
+        if not self._on_terminal:
+            self._begin_upgrade(immediate=False)
+        else:
+            request = self.binary_upgrade.request
+            request.begin()
+            request.end("on a terminal the signal means that this was resized; upgrade --immediate works")
+
+    def handle_upgrade_now(self) -> None:
+        """Upgrade at once: running tasks are stopped when the new master takes over."""
+        self._begin_upgrade(immediate=True)
+
+    def handle_usr2(self) -> None:
+        """Reopen the log file, here and in each child."""
+        self.log_file.reopen()
+        for slot in self._slots.values():
+            slot.reopen_log()
+
+    def reap(self, now: float) -> None:
+        """Receive the children's messages, and reap the dead."""
+        self.process_table.reap(now)
+
+    def manage(self, now: float) -> None:
+        """Do what is due: end, fork and replace children, go on with a reload, an upgrade or a stop, and report."""
+        if now >= self._stop_now_at:
+            self._stop_now()
+        config = self.reload.tick(now)
+        if config is not None:
+            self._apply(config, now)
         if self.binary_upgrade.tick(now):
             self._stop(self.binary_upgrade.immediate)
         for slot in list(self._slots.values()):
             slot.tick(now)
             if slot.gone:
                 del self._slots[slot.number]
-        self._executor.tick(now, self.plan.settings, last=self._deserted)
-        if not self.restart.active:
-            self.reporter.reloaded()
-            self._report.reload.end(self.restart.refusal)
-        if not self.binary_upgrade.active:
-            self._report.upgrade.end(self.binary_upgrade.refusal)
-        self._report.troubles = self._troubles()
-        self._report.pending = tuple(slot.pending for slot in self._slots.values() if slot.pending is not None)
-        self.binary_upgrade.publish(self._report.line())
-        if not self._was_up and not self._stopping:
-            self._see_whether_up()  # after that: `start` reads what was published before it was told
-        self.reporter.tick(now, self._status())
-
-    def reset_deadlines(self, now: float) -> None:
-        """Count no child's silence before `now`: the whole host, or this process, stood still."""
-        log.warning("time has passed unseen (was the host suspended?); no worker is blamed for it")
-        for slot in self._slots.values():
-            slot.reset_deadlines(now)
-        self.restart.reset_deadlines(now)
-        self._executor.reset_deadlines(now)
+        self._lease_recovery.tick(now, self.config.settings, last=self._is_deserted)
+        if not self.reload.active:
+            self.notifier.reloaded()
+        self._status.troubles = self._troubles()
+        self._status.pending = tuple(slot.pending for slot in self._slots.values() if slot.pending is not None)
+        self._publish()
+        if not self._is_up and not self._stopping:
+            self._check_whether_up()  # after publishing: `pschedd start` reads the status as soon as it is ready
+        self.notifier.tick(now, self._summary())
 
     @property
-    def _deserted(self) -> bool:
+    def _is_deserted(self) -> bool:
         return self._stopping and not self._slots
 
-    def _verbs(self) -> dict[int, Callable[[], None]]:
-        return {
-            signal.SIGTERM: self._terminate,
-            signal.SIGQUIT: lambda: self._stop(immediate=True),
-            signal.SIGINT: self._interrupt,
-            signal.SIGUSR1: lambda: self._restart(immediate=False),
-            signal.SIGHUP: self._hang_up,
-            signal.SIGWINCH: self._window_changed,
-            REPLACE_NOW: lambda: self._replace(immediate=True),
-            signal.SIGUSR2: self._reopen_logs,
-        }
+    @property
+    def _on_terminal(self) -> bool:
+        return self._had_terminal and _has_terminal()
 
-    def _terminate(self) -> None:
-        """TERM asks for a graceful stop, which has to be over before a service manager loses patience."""
-        if not self._stopping:
-            self._hurry_at = self.clock() + self.stop_timeout - self._time_to_leave()
-        self._stop(immediate=False)
-
-    def _time_to_leave(self) -> float:
-        """Seconds that an immediate stop takes: handlers are told, killed, and their tasks given back."""
-        settings = self.plan.settings
-        needed = settings.child_kill_interval + RELEASE + _GIVE_BACK
-        return min(needed, self.stop_timeout / 2) if math.isfinite(self.stop_timeout) else 0.0
-
-    def _hurry(self) -> None:
-        """Stop what still runs, while there is time to tell it and to give it back."""
-        self._hurry_at = math.inf
+    def _stop_now(self) -> None:
+        """Stop the tasks that still run, while there is time to give them back."""
+        self._stop_now_at = math.inf
         if self._slots or self.binary_upgrade.old_is_alive:
             log.warning("the %g s for a stop (PSCHED_STOP_TIMEOUT) are nearly over", self.stop_timeout)
             self._stop(immediate=True)
@@ -176,114 +254,94 @@ class Supervisor:
     def _stop(self, immediate: bool) -> None:
         log.info("stopping %s", "now" if immediate else "when the running tasks are done")
         self._stopping = True
-        self.restart.abort(_IS_STOPPING)
-        self.binary_upgrade.abort()
+        self.reload.abort(_IS_STOPPING)
+        self.binary_upgrade.abort(_IS_STOPPING)
         self.binary_upgrade.stop_old(immediate)
-        self.reporter.stopping()
+        self.notifier.stopping()
         now = self.clock()
         for slot in self._slots.values():
             slot.retire(immediate, now)
 
-    def _interrupt(self) -> None:
-        """Ctrl-C: who presses it again on a terminal means it."""
-        if self._interrupted and self.terminal.attached:
-            self._stop(immediate=True)
-        else:
-            self._terminate()
-        self._interrupted = True
-
-    def _hang_up(self) -> None:
-        """HUP asks for an immediate restart, unless it is a terminal that says goodbye."""
-        if not self.terminal.closed:
-            self._restart(immediate=True)
-        elif self.terminal.is_nohup:
-            log.info("the terminal is closed; going on, as nohup asks")
-        else:
-            self._stop(immediate=False)
-
-    def _window_changed(self) -> None:
-        """WINCH asks for a graceful binary replace, unless it is a terminal that was resized."""
-        if not self.terminal.attached:
-            self._replace(immediate=False)
-        else:
-            self._report.upgrade.begin()
-            self._report.upgrade.end("on a terminal the signal means that this was resized; upgrade --immediate works")
-
-    def _restart(self, immediate: bool) -> None:
-        self._report.reload.begin()
-        self.binary_upgrade.publish(self._report.line())  # before anything is read: see `Requests`
-        refusal = _IS_STOPPING if self._stopping else _IS_REPLACED if self.binary_upgrade.active else None
+    def _begin_reload(self, immediate: bool) -> None:
+        self.reload.request.begin()
+        self._publish()  # before any file is read: see `RequestStatus`
+        refusal = _IS_STOPPING if self._stopping else _IS_UPGRADING if self.binary_upgrade.active else None
         if refusal is not None:
-            log.warning("not restarted: %s", refusal)
-            self._report.reload.end(refusal)
+            log.warning("reload refused: %s", refusal)
+            self.reload.request.end(refusal)
             return
-        self.reporter.reloading()
-        self.restart.begin(immediate, self.clock())
+        self.notifier.reloading()
+        self.reload.begin(immediate, self.clock())
 
-    def _replace(self, immediate: bool) -> None:
-        self._report.upgrade.begin()
+    def _begin_upgrade(self, immediate: bool) -> None:
+        self.binary_upgrade.request.begin()
         if self._stopping:
-            log.warning("not replaced: %s", _IS_STOPPING)
-            self._report.upgrade.end(_IS_STOPPING)
+            log.warning("upgrade refused: %s", _IS_STOPPING)
+            self.binary_upgrade.request.end(_IS_STOPPING)
             return
-        self.restart.abort(_IS_REPLACED)
-        self.binary_upgrade.ask(immediate, self.clock())
+        self.reload.abort(_IS_UPGRADING)
+        self.binary_upgrade.start(immediate, self.clock())
 
-    def _reopen_logs(self) -> None:
-        self.log_file.reopen()
+    def _apply(self, config: LoadedConfig, now: float) -> None:
+        """Replace every slot's child by one of the new configuration, and make as many slots as it says."""
+        immediate = self.reload.immediate
+        log.info("reloading %s", "now" if immediate else "each worker after its task")
+        self.config = config
+        self._open_election()
         for slot in self._slots.values():
-            slot.reopen_log()
-
-    def _adopt(self, plan: LoadedConfig, now: float) -> None:
-        """Go on by the new plan: every slot replaces its child, and there are as many slots as it says."""
-        immediate = self.restart.immediate
-        log.info("restarting %s", "now" if immediate else "each worker after its task")
-        self.plan = plan
-        self._open_watch()
-        for slot in self._slots.values():
-            slot.replace(plan, self._watch, immediate, now)
+            slot.replace(config, self._election, immediate, now)
         self._resize(now, immediate)
 
     def _resize(self, now: float, immediate: bool = False) -> None:
-        wanted = range(1, self.plan.slots + 1)
+        wanted = range(1, self.config.slots + 1)
         for number, slot in self._slots.items():
             if number not in wanted:
                 slot.retire(immediate, now)
         for number in wanted:
             if number not in self._slots:
-                self._add(number)
+                self._add_slot(number)
 
-    def _add(self, number: int) -> None:
+    def _add_slot(self, number: int) -> None:
         self._slots[number] = Slot(
-            number, self.plan, self._watch, self.process_table, self._estate, self.log_file, self._ends_the_start
+            number,
+            self.config,
+            self._election,
+            self.process_table,
+            self._lease_recovery,
+            self.log_file,
+            self._give_up_start,
         )
 
-    def _open_watch(self) -> None:
-        """Make the watch of this plan's children; those of the one before have theirs."""
-        if self._watch is not None:
-            self._watch.close()
-        self._watch = open_election(self.plan.slots, self.plan.sections)
+    def _open_election(self) -> None:
+        """Open the poll election of this configuration's children; those of the one before keep theirs."""
+        if self._election is not None:
+            self._election.close()
+        self._election = open_election(self.config.slots, self.config.sections)
 
-    def _ends_the_start(self, reason: str) -> bool:
-        """End a start in which nothing ever worked; later on a slot just tries again."""
-        if self._was_up or self._stopping or any(slot.was_ready for slot in self._slots.values()):
+    def _give_up_start(self, reason: str) -> bool:
+        """End a start in which no child was ever ready; later on a slot just tries again."""
+        if self._is_up or self._stopping or any(slot.was_ready for slot in self._slots.values()):
             return False
         self.failure = reason
         self._stop(immediate=True)
         return True
 
-    def _see_whether_up(self) -> None:
+    def _check_whether_up(self) -> None:
         if not all(slot.began for slot in self._slots.values()):
             return
-        if len(self._slots) < self.plan.slots:
+        if len(self._slots) < self.config.slots:
             self._resize(self.clock())
             return
-        self._was_up = True
-        log.info("up: %s, master pid %d", self._status(), os.getpid())
+        self._is_up = True
+        log.info("up: %s, master pid %d", self._summary(), os.getpid())
         self.binary_upgrade.came_up()
-        self.reporter.came_up(self._status())
+        self.notifier.ready(self._summary())
+        self.on_ready()
 
-    def _status(self) -> str:
+    def _publish(self) -> None:
+        self.binary_upgrade.publish(self._status.line())
+
+    def _summary(self) -> str:
         names = [name.partition(":")[2] for slot in self._slots.values() for name in slot.running]
         count = len(self._slots)
         workers = f"{count} worker{'s' if count != 1 else ''}"
@@ -293,5 +351,15 @@ class Supervisor:
         return "; ".join([f"{workers}, {state}", *troubles])[:_LONGEST_STATUS]
 
     def _troubles(self) -> tuple[str, ...]:
-        """Return what keeps workers from working, each thing once."""
+        """Return what keeps workers from working, each trouble once."""
         return tuple(dict.fromkeys(slot.trouble for slot in self._slots.values() if slot.trouble is not None))
+
+
+def _has_terminal() -> bool:
+    """Tell whether the process has a controlling terminal."""
+    try:
+        descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    os.close(descriptor)
+    return True

@@ -1,7 +1,7 @@
-"""Telling systemd how the daemon is (the sd_notify(3) protocol). Used in the master only.
+"""Reports to systemd: state, status line, watchdog (the sd_notify(3) protocol). In the master only.
 
-The variables are taken out of the environment, so that what handlers start cannot speak in the daemon's name; a binary
-replace hands them on by `Notifier.environment`. Without NOTIFY_SOCKET every method does nothing.
+The variables are taken out of the environment, so that processes which handlers start cannot report for the daemon; a
+binary upgrade hands them on by `Notifier.environment`. Without NOTIFY_SOCKET every method does nothing.
 """
 
 from __future__ import annotations
@@ -11,31 +11,38 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
 
-_SEND_TIMEOUT = 0.2  # systemd always reads; if it should not, the master's loop must still turn
+_SEND_TIMEOUT = 0.2  # seconds; a service manager that does not read must not stop the master's loop
+_STATUS_INTERVAL = 1.0
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Notifier:
-    """Speaks to the service manager at `address` (None: nobody listens).
+    """Reports to the service manager at `address` (None: there is none).
 
-    `watchdog_usec` is the time in microseconds after which a silent master is killed, None when it is not watched.
+    `watchdog_usec` is the time in microseconds after which systemd kills a silent master; None: never.
     """
 
     address: str | None = None
     watchdog_usec: int | None = None
     _failed: bool = False
+    _reloading: bool = False
+    _next_watchdog: float = field(default=-math.inf, compare=False)
+    _next_status: float = field(default=-math.inf, compare=False)
+    _sent_status: str = field(default="", compare=False)
+    _is_behind: bool = field(default=False, compare=False)
+    """Whether the status has changed since it was sent."""
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> Notifier:
         """Take NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID out of `environ`.
 
-        A watchdog that is meant for another process (WATCHDOG_PID) is none of ours; an address that is neither a path
-        nor an abstract name is nobody's.
+        A watchdog meant for another process (WATCHDOG_PID) is ignored; so is an address that is neither a path nor an
+        abstract name.
         """
         address = environ.pop("NOTIFY_SOCKET", "")
         microseconds = environ.pop("WATCHDOG_USEC", "")
@@ -45,7 +52,7 @@ class Notifier:
 
     @property
     def watchdog_interval(self) -> float | None:
-        """Seconds between two calls of `watchdog`: a third of what systemd waits. None when it does not wait."""
+        """Seconds between two calls of `watchdog`: a third of the time that systemd waits. None without a watchdog."""
         return None if self.watchdog_usec is None or self.address is None else self.watchdog_usec / 3e6
 
     def environment(self) -> dict[str, str]:
@@ -55,28 +62,53 @@ class Notifier:
             variables["WATCHDOG_USEC"] = str(self.watchdog_usec)
         return variables
 
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due at the latest, monotonic."""
+        watchdog = math.inf if self.watchdog_interval is None else self._next_watchdog
+        return min(watchdog, self._next_status if self._is_behind else math.inf)
+
     def ready(self, status: str | None = None) -> None:
-        """Say that the children are up, or that a reload has ended."""
-        self._send("READY=1", *_status(status))
+        """Report that the children are up, or that a reload has ended."""
+        self._send("READY=1", *_status_line(status))
 
     def reloading(self) -> None:
-        """Say that the configuration is being reloaded; `ready` ends it."""
+        """Report that the configuration is being reloaded."""
+        self._reloading = True
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
-    def stopping(self, status: str | None = None) -> None:
-        """Say that the daemon is going to end."""
-        self._send("STOPPING=1", *_status(status))
+    def reloaded(self) -> None:
+        """Report that the reload has ended, if one was reported."""
+        if self._reloading:
+            self._reloading = False
+            self.ready()
+
+    def stopping(self) -> None:
+        """Report that the daemon is going to end."""
+        self._send("STOPPING=1")
 
     def status(self, text: str) -> None:
         """Show `text` as one line in `systemctl status`."""
-        self._send(*_status(text))
+        self._send(*_status_line(text))
 
     def watchdog(self) -> None:
-        """Say that the loop still turns."""
+        """Report that the master's loop still turns."""
         self._send("WATCHDOG=1")
 
+    def tick(self, now: float, status: str) -> None:
+        """Feed the watchdog when it is due, and send `status` when it has changed, once a second at the most."""
+        interval = self.watchdog_interval
+        if interval is not None and now >= self._next_watchdog:
+            self._next_watchdog = now + interval
+            self.watchdog()
+            self._sent_status = ""  # sent anew: systemd ignores a new master until it is known as the main process
+        if status != self._sent_status and now >= self._next_status:
+            self._sent_status, self._next_status = status, now + _STATUS_INTERVAL
+            self.status(status)
+        self._is_behind = status != self._sent_status
+
     def mainpid(self, pid: int) -> None:
-        """Make `pid` the main process. Only the present main process is heard (NotifyAccess=main)."""
+        """Make `pid` the main process. systemd accepts it from the present main process only (NotifyAccess=main)."""
         self._send(f"MAINPID={pid}")
 
     def _send(self, *assignments: str) -> None:
@@ -98,59 +130,5 @@ class Notifier:
         self._failed = True
 
 
-def _status(text: str | None) -> tuple[str, ...]:
+def _status_line(text: str | None) -> tuple[str, ...]:
     return () if text is None else ("STATUS=" + " ".join(text.split()),)
-
-
-_STATUS_INTERVAL = 1.0
-
-
-class SystemdReporter:
-    """Feeds the watchdog as long as the loop turns, and keeps the status line up to date."""
-
-    def __init__(self, notifier: Notifier, ready: Callable[[], None]) -> None:
-        """`ready` is called once, when the children are up."""
-        self._notifier = notifier
-        self._ready = ready
-        self._next_watchdog = -math.inf if notifier.watchdog_interval is not None else math.inf
-        self._next_status = -math.inf
-        self._status = ""
-        self._is_behind = False
-        self._reloading = False
-
-    @property
-    def deadline(self) -> float:
-        """When `tick` is due at the latest, monotonic."""
-        return min(self._next_watchdog, self._next_status if self._is_behind else math.inf)
-
-    def came_up(self, status: str) -> None:
-        """The children are up."""
-        self._notifier.ready(status)
-        self._ready()
-
-    def reloading(self) -> None:
-        """A restart is being rehearsed."""
-        self._reloading = True
-        self._notifier.reloading()
-
-    def reloaded(self) -> None:
-        """It is over, well or not; may be said at any time."""
-        if self._reloading:
-            self._reloading = False
-            self._notifier.ready()
-
-    def stopping(self) -> None:
-        """The daemon is going to end."""
-        self._notifier.stopping()
-
-    def tick(self, now: float, status: str) -> None:
-        """Say that the loop turns, and what it looks after."""
-        interval = self._notifier.watchdog_interval
-        if interval is not None and now >= self._next_watchdog:
-            self._next_watchdog = now + interval
-            self._notifier.watchdog()
-            self._status = ""  # said anew now and then: what a new master says before it is known as one is not heard
-        if status != self._status and now >= self._next_status:
-            self._status, self._next_status = status, now + _STATUS_INTERVAL
-            self._notifier.status(status)
-        self._is_behind = status != self._status

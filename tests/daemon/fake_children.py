@@ -1,4 +1,4 @@
-"""A nursery on paper: its children's words come through real pipes, but no process is forked. In the test process."""
+"""A process table without processes: its children's messages come through real pipes. In the test process."""
 
 from __future__ import annotations
 
@@ -15,66 +15,66 @@ from psched.supervisor.child import ChildProcess
 from psched.supervisor.forking import Job, ProcessTable
 from psched.supervisor.reload import LoadedConfig
 
-_NOBODY = 0
+_NO_PID = 0
 _KILLED = -9
 
 
-class PaperChild(ChildProcess):
-    """A child that does what the test says. `voice`: its ends of the pipes."""
+class FakeChild(ChildProcess):
+    """A child that does what the test says. `child_pipe`: the child's ends of the pipes."""
 
-    reporter: ChildPipe
+    child_pipe: ChildPipe
 
     def leave(self, code: int) -> None:
-        """Let it end."""
+        """End with an exit code."""
         self.code = code
 
     def kill(self, because: str = "") -> None:
-        """Kill nobody: it has ended."""
+        """End as if killed."""
         self.code = _KILLED
 
 
-class PaperNursery(ProcessTable):
-    """Has children, at the time that the test sets as `now` (monotonic seconds)."""
+class FakeProcessTable(ProcessTable):
+    """Records the children it forks, at the time that the test sets as `now` (monotonic seconds)."""
 
     def __init__(self) -> None:
         super().__init__(DefaultSelector(), SignalQueue(), lambda: None, set, lambda: self.now)
         self.now = 100.0
-        self.born: list[PaperChild] = []
+        self.forked: list[FakeChild] = []
 
     def fork(self, name: str, job: Job) -> ChildProcess:
-        """Write a child down."""
-        ends, theirs = open_pipes()
-        child = PaperChild(name, _NOBODY, ends, born=self.now, heard=self.now)
-        child.reporter = ChildPipe(*theirs)
-        self.born.append(child)
+        """Record a child."""
+        pipe, child_ends = open_pipes()
+        child = FakeChild(name, _NO_PID, pipe, forked_at=self.now, heard=self.now)
+        child.child_pipe = ChildPipe(*child_ends)
+        self.forked.append(child)
         return child
 
-    def tick(self, now: float) -> None:
-        """Hear every child."""
-        for child in self.born:
-            child.hear(now)
+    def reap(self, now: float) -> None:
+        """Receive every child's messages."""
+        for child in self.forked:
+            child.receive(now)
 
     def close(self) -> None:
         """Close all pipes."""
         self._selector.close()
         self._signals.uninstall()
-        for child in self.born:
-            child.ends.close_pipes()
-            child.reporter.close()
+        for child in self.forked:
+            child.pipe.close_pipes()
+            child.child_pipe.close()
 
 
 @contextmanager
-def paper_nursery() -> Iterator[PaperNursery]:
-    """Give a nursery whose pipes are closed at the end."""
-    process_table = PaperNursery()
+def fake_process_table() -> Iterator[FakeProcessTable]:
+    """Yield a process table whose pipes are closed at the end."""
+    process_table = FakeProcessTable()
     try:
         yield process_table
     finally:
         process_table.close()
 
 
-def plan_of(folder: Path, **config: object) -> LoadedConfig:
-    """Return a plan of a section on SQLite; nothing opens it."""
+def sqlite_config(folder: Path, **config: object) -> LoadedConfig:
+    """Return the configuration of a section on SQLite, which is never opened."""
     return LoadedConfig(
         from_mapping({"type": "rdb", "url": f"sqlite:///{folder}/psched.db", **config}), ApplicationSpec()
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from psched.process.signals import REPLACE_NOW
+from psched.process.signals import UPGRADE_NOW
 from psched.supervisor.pidfile import read_running
 from tests.daemon.harness import Daemon, is_alive
 from tests.daemon.test_signals import HEEDED
@@ -58,7 +58,7 @@ def test_a_new_master_that_cannot_start_leaves_the_old_one(
     app = (detached.folder / "app.py").read_text()
     break_it(detached)
     detached.signal(signal.SIGWINCH)
-    detached.wait_for_log("not replaced: it ended with exit code 1")
+    detached.wait_for_log("upgrade refused: it ended with exit code 1")
     assert read_running(pid_file(detached)) == detached.process.pid
     detached.write_app(app)
     detached.configure()
@@ -70,11 +70,11 @@ def test_a_new_master_that_cannot_start_leaves_the_old_one(
 
 
 def test_a_new_master_that_is_never_ready_is_given_up_with_its_children(make_daemon: Make) -> None:
-    detached = make_daemon(pid_file="psched.pid").start(options={"replace_limit": 3}, start_new_session=True)
+    detached = make_daemon(pid_file="psched.pid").start(options={"upgrade_limit": 3}, start_new_session=True)
     detached.edit_app("VERSION = 1", "time.sleep(60)")
     old = set(detached.workers().values())
-    detached.signal(REPLACE_NOW)
-    detached.wait_for_log("not replaced: it was not ready within 3 s")
+    detached.signal(UPGRADE_NOW)
+    detached.wait_for_log("upgrade refused: it was not ready within 3 s")
     detached.wait_for(lambda: set(detached.master.children(recursive=True)) == old)
     assert read_running(pid_file(detached)) == detached.process.pid
     detached.stop()
@@ -111,7 +111,7 @@ def test_a_killed_new_master_is_not_mourned(detached: Daemon) -> None:
     )
     family = detached.wait_for(new.children)
     new.kill()
-    detached.wait_for_log("not replaced: it was killed by signal 9")
+    detached.wait_for_log("upgrade refused: it was killed by signal 9")
     detached.wait_for(lambda: not [process for process in family if is_alive(process)])
     detached.stop()
 
@@ -121,7 +121,7 @@ def test_a_master_may_be_replaced_again_and_again(detached: Daemon) -> None:
     second = replace(detached)
     assert detached.end() == 0
     detached.forget_ready()
-    psutil.Process(second).send_signal(REPLACE_NOW)
+    psutil.Process(second).send_signal(UPGRADE_NOW)
     third = detached.wait_until_ready()
     assert len({first, second, third}) == 3
     detached.wait_for(lambda: not psutil.pid_exists(second) or None)
@@ -134,7 +134,7 @@ def test_a_restart_is_refused_while_a_new_master_starts(detached: Daemon) -> Non
     detached.signal(signal.SIGWINCH)
     detached.wait_for_log("a new master is starting")
     detached.signal(signal.SIGUSR1)
-    detached.wait_for_log("not restarted: a new master is starting")
+    detached.wait_for_log("reload refused: a new master is starting")
     detached.stop()
 
 
@@ -147,7 +147,7 @@ def test_a_stop_reaches_the_old_master_that_still_runs_a_task(make_daemon: Make,
     old = detached.master
     new = psutil.Process(replace(detached))
     new.send_signal(number)
-    detached.wait_for_log(f"the master that was replaced (pid {old.pid}) still runs tasks and is told to stop, too")
+    detached.wait_for_log(f"stopping the old master (pid {old.pid}), which still runs tasks")
     if number == signal.SIGTERM:
         detached.wait_for_log("stopping when the running tasks are done", 3)
         assert is_alive(old)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from psched.process.signals import REPLACE_NOW
+from psched.process.signals import UPGRADE_NOW
 from tests.daemon.harness import Daemon
 
 Make = Callable[..., Daemon]
@@ -62,7 +62,7 @@ def test_a_binary_replace_gives_back_what_a_worker_of_the_old_master_held(daemon
     daemon.wait_for_trace("began")
     daemon.edit_app("os.kill(os.getpid(), signal.SIGSTOP)", "return")
     daemon.forget_ready()
-    daemon.signal(REPLACE_NOW)
+    daemon.signal(UPGRADE_NOW)
     new = psutil.Process(daemon.wait_until_ready())
     try:
         daemon.wait_for_trace("began", count=2)

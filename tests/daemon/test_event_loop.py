@@ -1,4 +1,4 @@
-"""The master's loop: it wakes for signals and deadlines, and knows when time has passed without it."""
+"""The master's loop wakes for signals and deadlines, and notices when the process stood still."""
 
 from __future__ import annotations
 
@@ -10,32 +10,38 @@ from selectors import BaseSelector, DefaultSelector
 
 import pytest
 
+from psched.clock import Clock, monotonic
 from psched.process.signals import SignalQueue
-from psched.supervisor.event_loop import run_loop
+from psched.supervisor.supervisor import Supervisor
 
 
-class Master:
-    """Counts its turns and ends after some."""
+class Master(Supervisor):
+    """Counts its turns and ends after some. It has no children."""
 
-    def __init__(self, turns: int, deadline: float = -math.inf) -> None:
+    deadline = -math.inf
+    idle = False
+
+    def __init__(self, turns: int, clock: Clock = monotonic) -> None:
         self.turns = turns
-        self.deadline = deadline
-        self.idle = False
+        self.clock = clock
         self.signals: list[int] = []
-        self.forgiven = 0
+        self.resets = 0
 
     @property
     def done(self) -> bool:
         return self.turns <= 0
 
-    def take_signal(self, number: int) -> None:
+    def handle_signal(self, number: int) -> None:
         self.signals.append(number)
 
-    def tick(self, now: float) -> None:
+    def reap(self, now: float) -> None:
+        pass
+
+    def manage(self, now: float) -> None:
         self.turns -= 1
 
     def reset_deadlines(self, now: float) -> None:
-        self.forgiven += 1
+        self.resets += 1
 
 
 @pytest.fixture
@@ -52,12 +58,12 @@ def selector() -> Iterator[BaseSelector]:
         yield selector
 
 
-def test_signals_are_taken_in_their_order_and_none_is_lost(selector: BaseSelector, signals: SignalQueue) -> None:
+def test_signals_are_handled_in_order_and_none_is_lost(selector: BaseSelector, signals: SignalQueue) -> None:
     expected = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR2, signal.SIGUSR1] * 5
     for number in expected:
         os.kill(os.getpid(), number)
     master = Master(1)
-    run_loop(selector, signals, master)
+    master.loop(selector, signals)
     assert master.signals == expected
 
 
@@ -70,9 +76,9 @@ def test_handlers_are_put_back(signals: SignalQueue) -> None:
     assert signal.getsignal(signal.SIGUSR1) is ours, "the one that the first queue had installed"
 
 
-@pytest.mark.parametrize(("lost", "forgiven"), [(0.0, 0), (0.9, 0), (5.0, 1)])
-def test_time_that_passed_unseen_is_noticed(
-    selector: BaseSelector, signals: SignalQueue, lost: float, forgiven: int
+@pytest.mark.parametrize(("lost", "resets"), [(0.0, 0), (0.9, 0), (5.0, 1)])
+def test_deadlines_are_reset_after_the_process_stood_still(
+    selector: BaseSelector, signals: SignalQueue, lost: float, resets: int
 ) -> None:
     now = 100.0
     readings = 0
@@ -83,6 +89,6 @@ def test_time_that_passed_unseen_is_noticed(
         now += lost if readings == 3 else 0
         return now
 
-    master = Master(2)
-    run_loop(selector, signals, master, clock)
-    assert master.forgiven == forgiven
+    master = Master(2, clock)
+    master.loop(selector, signals)
+    assert master.resets == resets

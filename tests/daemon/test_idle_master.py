@@ -1,4 +1,4 @@
-"""A master is left alone until its deadline only while nothing goes on. Children on paper, a clock of our own."""
+"""A master sleeps until its deadline only while nothing is going on. With fake children and a fake clock."""
 
 from __future__ import annotations
 
@@ -9,76 +9,73 @@ from selectors import DefaultSelector
 
 import pytest
 
-from psched.process import channel as pipes
-from psched.process.channel import BOOT_FAILED, DONE
+from psched.process.channel import BOOT_FAILED, BYE, DONE, GAVE_BACK, READY
 from psched.process.child_spec import DeadChild
 from psched.process.logs import Log
-from psched.process.signals import REPLACE_NOW
+from psched.process.signals import UPGRADE_NOW
 from psched.supervisor.binary_upgrade import BinaryUpgrade, ExecCommand
-from psched.supervisor.daemonize import Terminal
 from psched.supervisor.reload import Reload
 from psched.supervisor.supervisor import Supervisor
-from psched.supervisor.systemd import Notifier, SystemdReporter
-from tests.daemon.fake_children import PaperChild, PaperNursery, paper_nursery, plan_of
+from psched.supervisor.systemd import Notifier
+from tests.daemon.fake_children import FakeChild, FakeProcessTable, fake_process_table, sqlite_config
 
 SILENCE = 10.0
-WAITS_FOR_EVER = ExecCommand(("-c", "import signal; signal.pause()"), Path("/"))
+NEVER_READY = ExecCommand(("-c", "import signal; signal.pause()"), Path("/"))
 
 
 class Master:
     """A master of two workers."""
 
-    def __init__(self, folder: Path, process_table: PaperNursery, selector: DefaultSelector) -> None:
-        plan, log_file = plan_of(folder, processors=2, child_heartbeat_limit=SILENCE), Log(None)
+    def __init__(self, folder: Path, process_table: FakeProcessTable, selector: DefaultSelector) -> None:
+        config, log_file = sqlite_config(folder, processors=2, child_heartbeat_limit=SILENCE), Log(None)
         self.process_table = process_table
         self.supervisor = Supervisor(
-            plan,
+            config,
             process_table,
             log_file,
-            Reload(lambda: plan, process_table, log_file, 60),
-            BinaryUpgrade(selector, WAITS_FOR_EVER, None, None, Notifier(), 60),
-            SystemdReporter(Notifier(), lambda: None),
-            Terminal(),
-            lambda: process_table.now,
+            Reload(lambda: config, process_table, log_file, 60),
+            BinaryUpgrade(selector, NEVER_READY, None, None, Notifier(), 60),
+            Notifier(),
+            clock=lambda: process_table.now,
         )
 
     def tick(self, later: float = 0.0) -> None:
-        """Let time pass, and tick."""
+        """Let `later` seconds pass, and manage."""
         self.process_table.now += later
-        self.process_table.tick(self.process_table.now)
-        self.supervisor.tick(self.process_table.now)
+        self.process_table.reap(self.process_table.now)
+        self.supervisor.manage(self.process_table.now)
 
     def come_up(self) -> None:
-        """Begin, and let the workers do so, one after the other."""
-        assert not self.calm
+        """Start the master and its workers, one after the other."""
+        assert not self.idle
         self.supervisor.begin()
         for count in (1, 2):
             self.tick()
-            assert len(self.process_table.born) == count
-            assert not self.calm
-            self.newest.reporter.say(pipes.READY)
+            assert len(self.process_table.forked) == count
+            assert not self.idle
+            self.newest.child_pipe.send(READY)
             self.tick()
 
     @property
-    def calm(self) -> bool:
-        """Whether it may be left alone."""
-        return self.supervisor.calm
+    def idle(self) -> bool:
+        """Whether it sleeps until its deadline."""
+        return self.supervisor.idle
 
     @property
-    def newest(self) -> PaperChild:
-        """The child that was born last."""
-        return self.process_table.born[-1]
+    def newest(self) -> FakeChild:
+        """The child that was forked last."""
+        return self.process_table.forked[-1]
 
     def close(self) -> None:
-        """End what was begun."""
-        self.supervisor.take_signal(signal.SIGQUIT)
-        assert self.supervisor._watch is not None
-        self.supervisor._watch.close()
+        """Stop the master."""
+        self.supervisor.handle_signal(signal.SIGQUIT)
+        assert self.supervisor._election is not None
+        self.supervisor._election.close()
 
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[Master]:
-    with paper_nursery() as process_table, DefaultSelector() as selector:
+    with fake_process_table() as process_table, DefaultSelector() as selector:
         master = Master(tmp_path, process_table, selector)
         try:
             master.come_up()
@@ -87,87 +84,87 @@ def master(tmp_path: Path) -> Iterator[Master]:
             master.close()
 
 
-def test_it_is_calm_when_all_workers_are_up_and_idle(master: Master) -> None:
-    master.tick(1.0)  # the status is told once a second
-    assert master.calm
+def test_it_is_idle_when_all_workers_are_up_and_idle(master: Master) -> None:
+    master.tick(1.0)  # the status is sent once a second
+    assert master.idle
     assert master.supervisor.deadline == master.process_table.now - 1.0 + SILENCE / 2
 
 
-def test_it_is_not_while_a_worker_has_something_to_run(master: Master) -> None:
-    running_table = master.supervisor._slots[2]._boot.running_table  # type: ignore[union-attr]
+def test_it_is_not_while_a_worker_runs_a_task(master: Master) -> None:
+    running_table = master.supervisor._slots[2]._spec.running_table  # type: ignore[union-attr]
     running_table.running(0, "schedules:s1")
-    assert not master.calm
+    assert not master.idle
     running_table.idle(0)
-    assert master.calm
+    assert master.idle
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_it_is_not_while_a_worker_has_been_silent_for_long(master: Master, number: int) -> None:
-    silent, other = master.process_table.born[number], master.process_table.born[1 - number]
-    other.reporter.beat(master.process_table.now + 1)
+    silent, other = master.process_table.forked[number], master.process_table.forked[1 - number]
+    other.child_pipe.beat(master.process_table.now + 1)
     master.tick(SILENCE / 2)
-    assert not master.calm
-    silent.reporter.beat(master.process_table.now)
+    assert not master.idle
+    silent.child_pipe.beat(master.process_table.now)
     master.tick()
-    assert master.calm
+    assert master.idle
 
 
-def test_it_is_not_until_a_dead_workers_successor_is_up(master: Master) -> None:
-    master.process_table.born[1].leave(1)
+def test_it_is_not_until_a_dead_worker_is_replaced(master: Master) -> None:
+    master.process_table.forked[1].leave(1)
     master.tick()
-    assert not master.calm
-    master.newest.reporter.say(pipes.READY)
+    assert not master.idle
+    master.newest.child_pipe.send(READY)
     master.tick()
-    assert master.calm
+    assert master.idle
 
 
-def test_it_is_not_until_what_the_dead_held_is_given_back(master: Master) -> None:
-    master.supervisor._estate.leave([DeadChild("host/1/w9")])
-    assert not master.calm
+def test_it_is_not_until_the_leases_of_the_dead_are_given_back(master: Master) -> None:
+    master.supervisor._lease_recovery.add([DeadChild("host/1/w9")])
+    assert not master.idle
     master.tick()
     assert master.newest.name == "lease recovery"
-    assert not master.calm
-    master.newest.reporter.say(pipes.GAVE_BACK)
+    assert not master.idle
+    master.newest.child_pipe.send(GAVE_BACK)
     master.newest.leave(DONE)
     master.tick()
     master.tick()
-    assert master.calm
+    assert master.idle
 
 
-def test_it_is_not_while_a_restart_is_rehearsed(master: Master) -> None:
-    master.supervisor.take_signal(signal.SIGUSR1)
-    assert master.newest.name == "probe"
-    assert not master.calm
+def test_it_is_not_during_the_dry_run_of_a_reload(master: Master) -> None:
+    master.supervisor.handle_signal(signal.SIGUSR1)
+    assert master.newest.name == "dry run"
+    assert not master.idle
     master.newest.leave(BOOT_FAILED)
     master.tick()
-    assert master.calm
+    assert master.idle
 
 
-def test_it_is_not_while_a_worker_ends_for_a_restart(master: Master) -> None:
-    old = master.process_table.born[:2]
-    master.supervisor.take_signal(signal.SIGUSR1)
-    master.newest.reporter.say(pipes.READY)
+def test_it_is_not_while_a_worker_ends_for_a_reload(master: Master) -> None:
+    old = master.process_table.forked[:2]
+    master.supervisor.handle_signal(signal.SIGUSR1)
+    master.newest.child_pipe.send(READY)
     master.newest.leave(DONE)
     master.tick()
-    assert not master.calm
+    assert not master.idle
     for child in old:
-        child.reporter.say(pipes.BYE)
+        child.child_pipe.send(BYE)
         child.leave(DONE)
     master.tick()
-    for child in master.process_table.born[-2:]:
-        assert not master.calm
-        child.reporter.say(pipes.READY)
+    for child in master.process_table.forked[-2:]:
+        assert not master.idle
+        child.child_pipe.send(READY)
         master.tick()
-    assert master.calm
+    assert master.idle
 
 
 def test_it_is_not_while_a_new_master_starts(master: Master) -> None:
-    master.supervisor.take_signal(REPLACE_NOW)
-    assert not master.calm
-    master.supervisor.binary_upgrade.abort()
-    assert master.calm
+    master.supervisor.handle_signal(UPGRADE_NOW)
+    assert not master.idle
+    master.supervisor.binary_upgrade.abort("as the test wants it")
+    assert master.idle
 
 
 def test_it_is_not_while_it_stops(master: Master) -> None:
-    master.supervisor.take_signal(signal.SIGTERM)
-    assert not master.calm
+    master.supervisor.handle_signal(signal.SIGTERM)
+    assert not master.idle

@@ -11,7 +11,7 @@ from psched.supervisor.master_status import MasterStatus, PendingWorker
 
 def test_what_was_reported_is_read() -> None:
     pending = (PendingWorker(1, 4711.5, "was killed by SIGSEGV"), PendingWorker(2, None, ""))
-    report = MasterStatus(troubles=("worker 1 cannot begin: no table",), pending=pending)
+    report = MasterStatus(troubles=("worker 1 cannot start: no table",), pending=pending)
     report.reload.begin()
     report.reload.end("processors: expected\na number")
     report.upgrade.begin()

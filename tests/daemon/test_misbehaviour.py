@@ -54,7 +54,7 @@ def test_files_a_handler_has_opened_in_place_of_our_pipes_are_not_written_to(dae
 def test_a_task_that_kills_every_worker_backs_off(daemon: Daemon) -> None:
     daemon.configure(retry_wait=60)
     daemon.signal(signal.SIGUSR1)
-    daemon.wait_for_log("restarting each worker")
+    daemon.wait_for_log("reloading each worker")
     daemon.add("s1", "os_exit")
     daemon.add("s2", "quick", cron="* * * * * *")
     daemon.wait_for_trace("ran", "s1", count=3)

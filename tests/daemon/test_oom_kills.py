@@ -10,7 +10,7 @@ import pytest
 
 from faultlab.prerequisites import not_run
 from psched.model import OUT_OF_MEMORY, worker_died
-from psched.supervisor.oom_kills import OomKills, find_counter
+from psched.supervisor.child import OomKills, find_oom_counter
 from tests.daemon.harness import Daemon, wait_for
 
 V1 = """\
@@ -51,7 +51,7 @@ def test_kills_are_counted_by_both_kinds_of_control_groups(
     (tmp_path / "cgroup").write_text(groups)
     (tmp_path / "mountinfo").write_text(mounts.format(root=root, top=tmp_path / "groups"))
     counter.write_text(WORDS[file].format(3))
-    assert find_counter(tmp_path) == counter
+    assert find_oom_counter(tmp_path) == counter
     kills = OomKills(tmp_path)
     assert not kills.take(), "what was killed before is not ours"
     counter.write_text(WORDS[file].format(5))
@@ -86,7 +86,7 @@ def test_where_nothing_is_counted_no_death_is_the_kernel_s(tmp_path: Path, group
 @pytest.fixture
 def narrow() -> Iterator[Callable[[], None]]:
     """Return a function that puts the process that calls it, and all that it starts, into a control group of 300 MB."""
-    counter = find_counter(Path("/proc/self"))
+    counter = find_oom_counter(Path("/proc/self"))
     if counter is None or os.geteuid() != 0 or counter.name != "memory.oom_control":
         not_run("only root can make a control group, and this test makes one of version 1")
     group = counter.parent / f"psched-test-{os.getpid()}"

@@ -157,7 +157,7 @@ def test_status_says_that_a_worker_cannot_begin_until_it_can(pschedd: Pschedd) -
     application = pschedd.etc / "app.py"
     application.rename(pschedd.etc / "gone.py")
     os.kill(psutil.Process(pschedd.pid).children()[0].pid, signal.SIGKILL)
-    pschedd.wait_until(lambda: "trouble: worker 1 cannot begin: module 'app' not found" in pschedd("status").stdout)
+    pschedd.wait_until(lambda: "trouble: worker 1 cannot start: module 'app' not found" in pschedd("status").stdout)
     (pschedd.etc / "gone.py").rename(application)
     pschedd.wait_until(lambda: "trouble" not in pschedd("status").stdout)
 
@@ -322,7 +322,7 @@ def test_reload_waits_for_the_outcome_of_what_it_has_asked_for(pschedd: Pschedd)
         second = pool.submit(pschedd, "reload")
         assert second.result().returncode == 0, second.result().stderr
         assert first.result().returncode == 0, first.result().stderr
-    assert "restarting" in pschedd.log
+    assert "reloading" in pschedd.log
 
 
 def test_a_reload_that_a_stop_overtakes_fails(pschedd: Pschedd) -> None:

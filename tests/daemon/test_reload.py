@@ -51,8 +51,8 @@ def test_a_broken_configuration_leaves_everything_as_it_was(
     worker = keeping.worker().pid
     keeping.config.write_text(config)
     keeping.signal(number)
-    keeping.wait_for_log("not restarted")
-    assert expected in keeping.log.partition("not restarted")[2]
+    keeping.wait_for_log("reload refused")
+    assert expected in keeping.log.partition("reload refused")[2]
     keeping.configure()
     goes_on(keeping, worker)
 
@@ -73,25 +73,25 @@ def test_an_application_that_does_not_load_leaves_the_old_children_running(
     worker = keeping.worker().pid
     keeping.edit_app("VERSION = 1", code)
     keeping.signal(signal.SIGHUP)
-    keeping.wait_for_log("not restarted")
-    assert expected in keeping.log.partition("not restarted")[2]
+    keeping.wait_for_log("reload refused")
+    assert expected in keeping.log.partition("reload refused")[2]
     goes_on(keeping, worker)
 
 
 def test_an_application_that_hangs_while_it_is_loaded_is_given_up(make_daemon: Make) -> None:
-    daemon = make_daemon().start(options={"probe_limit": 0.5})
+    daemon = make_daemon().start(options={"reload_limit": 0.5})
     (daemon.folder / "app.py.old").write_text((daemon.folder / "app.py").read_text())
     worker = daemon.worker().pid
     daemon.edit_app("VERSION = 1", "time.sleep(60)")
     daemon.signal(signal.SIGUSR1)
-    daemon.wait_for_log("not restarted: the application was not loaded within 0.5 s")
+    daemon.wait_for_log("reload refused: the application was not loaded within 0.5 s")
     goes_on(daemon, worker)
 
 
 def test_a_stop_during_the_rehearsal_ends_both(daemon: Daemon) -> None:
     daemon.edit_app("VERSION = 1", "time.sleep(60)")
     daemon.signal(signal.SIGUSR1)
-    daemon.wait_for(lambda: any("probe" in title for title in daemon.titles()))
+    daemon.wait_for(lambda: any("dry run" in title for title in daemon.titles()))
     assert daemon.end(signal.SIGTERM) == 0
 
 
@@ -102,8 +102,8 @@ def test_restarts_in_quick_succession_end_with_the_last_state(make_daemon: Make)
         daemon.configure(processors=version % 3 + 1)
         daemon.signal(signal.SIGUSR1 if version % 2 else signal.SIGHUP)
     daemon.wait_for_workers(3)
-    daemon.wait_for_log("restarting")
-    daemon.wait_for(lambda: not any("probe" in title for title in daemon.titles()))
+    daemon.wait_for_log("reloading")
+    daemon.wait_for(lambda: not any("dry run" in title for title in daemon.titles()))
     for number in range(8):
         daemon.add(f"s{number}", "quick")
     daemon.wait_for_trace("ran", count=8)
@@ -132,7 +132,7 @@ def test_a_slot_that_was_given_up_while_busy_may_come_back(make_daemon: Make) ->
     for number in (1, 2):
         daemon.configure(processors=number)
         daemon.signal(signal.SIGUSR1)
-        daemon.wait_for_log("restarting each worker after its task", count=number)
+        daemon.wait_for_log("reloading each worker after its task", count=number)
     before = {worker.pid for worker in daemon.workers().values()}
     for key in ("s1", "s2"):
         daemon.go(key)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from psched.process.signals import REPLACE_NOW
+from psched.process.signals import UPGRADE_NOW
 from psched.supervisor.pidfile import read_running
 from tests.daemon.harness import Daemon, is_alive
 
@@ -158,7 +158,7 @@ def test_usr2_reopens_the_log_of_master_and_children(daemon: Daemon) -> None:
     assert "received SIGUSR2" in (daemon.folder / "psched.log.1").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGWINCH, REPLACE_NOW])
+@pytest.mark.parametrize("number", [signal.SIGWINCH, UPGRADE_NOW])
 def test_a_binary_replace_starts_a_new_master_before_the_old_one_stops(
     make_daemon: Callable[..., Daemon], number: int
 ) -> None:

@@ -37,8 +37,8 @@ def test_titles_say_who_is_who_and_what_is_run(make_daemon: Make) -> None:
         ("VERSION = 1", "VERSION = ", "app.py"),
         ("VERSION = 1", "1 / 0", "division by zero"),
         ("VERSION = 1", "sys.exit(5)", "app"),
-        ("VERSION = 1", "os.kill(os.getpid(), 11)", "was killed by SIGSEGV before it could begin"),
-        ("VERSION = 1", "os._exit(0)", "ended with exit code 0 before it could begin"),
+        ("VERSION = 1", "os.kill(os.getpid(), 11)", "was killed by SIGSEGV before it was ready"),
+        ("VERSION = 1", "os._exit(0)", "ended with exit code 0 before it was ready"),
         ("app = App()", "ap = app = None", "app"),
     ],
 )
@@ -66,7 +66,7 @@ def test_a_worker_that_is_killed_again_and_again_while_it_begins_ends_no_start(
     )
     daemon.start()
     assert times.read_bytes() == b"...."
-    assert "was killed by SIGKILL before it could begin; the next one comes in" in daemon.log
+    assert "was killed by SIGKILL before it was ready; next attempt in" in daemon.log
     daemon.stop()
 
 

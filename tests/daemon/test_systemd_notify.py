@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
@@ -107,3 +108,12 @@ def test_a_manager_that_is_gone_is_logged_once_and_harms_nothing(
     assert [record.getMessage() for record in caplog.records] == [
         f"systemd cannot be notified at {tmp_path / 'nobody'}: [Errno 2] No such file or directory; the daemon goes on"
     ]
+
+
+def test_a_master_that_was_upgraded_does_not_wake_for_the_watchdog_any_more(manager: socket.socket) -> None:
+    notifier = Notifier(_address(manager), watchdog_usec=3_000_000)
+    notifier.tick(100.0, "idle")
+    assert notifier.deadline == 101.0
+    notifier.address = None  # from now on the new master reports
+    notifier.tick(102.0, "idle")
+    assert notifier.deadline == math.inf

@@ -87,6 +87,6 @@ def test_a_closed_terminal_stops_gracefully(prepared: Daemon, terminal: Terminal
 
 def test_hup_on_an_open_terminal_restarts(prepared: Daemon, terminal: Terminal) -> None:
     prepared.signal(signal.SIGHUP)
-    prepared.wait_for_log("restarting now")
+    prepared.wait_for_log("reloading now")
     prepared.stop()
     terminal.close()

@@ -9,19 +9,20 @@ import sys
 WORKER = """
 import os, signal
 from psched.process.channel import ChildPipe, open_pipes
-from psched.process.signals import VERBS, SignalQueue
-from psched.child.main import AtForkHooks
+from psched.process.signals import MASTER_SIGNALS, SignalQueue
+from psched.child.main import register_fork_hooks
 
 _, ends = open_pipes()
 signals = SignalQueue()
-signals.install(VERBS)
+signals.install(MASTER_SIGNALS)
 os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))  # before it can be told anything
-AtForkHooks(signals, ChildPipe(*ends)).expect()
+register_fork_hooks(signals, ChildPipe(*ends))
 pid = os.fork()
 if pid == 0:
     os._exit(0)
 _, status = os.waitpid(pid, 0)
-print(os.waitstatus_to_exitcode(status), signals.take(), len(VERBS & signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+blocked = MASTER_SIGNALS & signal.pthread_sigmask(signal.SIG_BLOCK, [])
+print(os.waitstatus_to_exitcode(status), signals.take(), len(blocked))
 """
 
 
