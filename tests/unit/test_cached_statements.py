@@ -57,7 +57,7 @@ def stores(path: Path, table: str) -> Stores:
 def test_stores_on_tables_of_the_same_names_share_their_sql_and_nothing_else(tmp_path: Path) -> None:
     opened = [stores(tmp_path / "one.db", "a"), stores(tmp_path / "other.db", "a"), stores(tmp_path / "one.db", "b")]
     for kind in ("schedules", "queue"):
-        first, second, other = (getattr(each, kind)._leases for each in opened)
-        assert first.statements is second.statements
-        assert first.statements is not other.statements
+        first, second, other = (getattr(each, kind) for each in opened)
+        assert first.lease_statements is second.lease_statements
+        assert first.lease_statements is not other.lease_statements
         assert first._database is not second._database

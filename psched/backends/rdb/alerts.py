@@ -1,4 +1,4 @@
-"""The alarms of schedules in `rdb`: which occurrences are overdue, found by an index. Used in children and clients."""
+"""Alerts in `rdb`: occurrences that are overdue, found by an index, and runs that have failed for good."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from psched.store.alerts import Overdue, UnreportedFailure
 
 
 class RdbOverdueAlerts:
-    """`Alarms` on a table of schedules."""
+    """Implements `OverdueAlerts` on a table of schedules."""
 
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
@@ -40,34 +40,28 @@ class RdbOverdueAlerts:
         c = table.c
         is_late = c.alert_at <= now_ms()
         occurrence = func.coalesce(c.regular_time, c.next_time)
-        is_untold = or_(c.alerted.is_(None), c.alerted != occurrence)
+        is_unsent = or_(c.alerted.is_(None), c.alerted != occurrence)
         is_free = or_(c.ringing_until.is_(None), c.ringing_until <= now_ms())
         this = (c.key == bindparam("of_key"), occurrence == bindparam("of_time"))
-        told = (c.key, c.type, occurrence.label("next_time"), c.delay_ms, c.status, c.attempts, c.node, c.last_error)
-        found = (
-            select(*told, now_ms().label("now")).where(is_late).order_by(c.alert_at, c.key).limit(bindparam("limit"))
-        )
-        self._overdue = found
-        self._untold = found.where(is_untold, is_free)
+        columns = (c.key, c.type, occurrence.label("next_time"), c.delay_ms, c.status, c.attempts, c.node, c.last_error)
+        late = select(*columns, now_ms().label("now")).where(is_late).order_by(c.alert_at, c.key)
+        self._overdue = late.limit(bindparam("limit"))
+        self._unsent = self._overdue.where(is_unsent, is_free)
         until = now_ms() + bindparam("span", type_=BigInteger)
-        self._claim = update(table).where(*this, is_late, is_untold, is_free).values(ringing_until=until)
-        self._told = update(table).where(*this).values(alerted=occurrence, ringing_until=None)
+        self._claim = update(table).where(*this, is_late, is_unsent, is_free).values(ringing_until=until)
+        self._mark_sent = update(table).where(*this).values(alerted=occurrence, ringing_until=None)
 
     def overdue(self, limit: int) -> list[Overdue]:
-        """Return up to `limit` occurrences that are overdue, those longest overdue first."""
         return self._read(self._overdue, limit)
 
     def unsent(self, limit: int) -> list[Overdue]:
-        """Return up to `limit` overdue occurrences that nobody has told of, and nobody is telling of."""
-        return self._read(self._untold, limit)
+        return self._read(self._unsent, limit)
 
     def claim(self, overdue: Overdue, seconds: float) -> bool:
-        """Take it upon oneself to tell of an occurrence; a claim without an answer runs out."""
         return self._write(self._claim, overdue, span=round(seconds * 1000))
 
     def told(self, overdue: Overdue) -> None:
-        """Enter that somebody was told of the occurrence."""
-        self._write(self._told, overdue)
+        self._write(self._mark_sent, overdue)
 
     def _read(self, statement: Select[Any], limit: int) -> list[Overdue]:
         rows = self._database.run(
@@ -76,18 +70,18 @@ class RdbOverdueAlerts:
         return [read_overdue(row) for row in rows]
 
     def _write(self, statement: Update, overdue: Overdue, **values: int) -> bool:
-        which = {"of_key": overdue.key, "of_time": milliseconds(overdue.scheduled_time)}
+        occurrence = {"of_key": overdue.key, "of_time": milliseconds(overdue.scheduled_time)}
         return self._database.run(
-            lambda connection, _: connection.execute(statement, {**which, **values}).rowcount == 1
+            lambda connection, _: connection.execute(statement, {**occurrence, **values}).rowcount == 1
         )
 
 
-_RIVALS = 20
-"""How many failures are read, of which other callers may claim some first."""
+_FREE = 20
+"""Failures read by one claim: other callers may claim the first ones at the same time."""
 
 
 class RdbFailures:
-    """`Failures` in a table beside that of the rows, and what writes it."""
+    """Implements `UnreportedFailures` on a table of its own."""
 
     def __init__(self, database: Database, table: Table, holder: str) -> None:
         self._database = database
@@ -100,13 +94,13 @@ class RdbFailures:
         self._insert = insert(table).values(failed=now_ms())
         this = c.key == bindparam("of_key"), c.scheduled_time == bindparam("of_time"), c.fence == bindparam("of_fence")
         free = c.telling_until <= now_ms()
-        self._free = select(*c).where(free).order_by(c.telling_until, c.key).limit(_RIVALS)
+        self._free = select(*c).where(free).order_by(c.telling_until, c.key).limit(_FREE)
         until = now_ms() + bindparam("span", type_=BigInteger)
         self._claim = update(table).where(*this, free).values(telling_until=until)
-        self._told = delete(table).where(*this)
+        self._delete = delete(table).where(*this)
 
-    def entering(self, claim: Claim, error: str | None, also: Also | None = None) -> Also:
-        """Return what enters the failure of a claimed run, in one with its end, after `also`."""
+    def insert(self, claim: Claim, error: str | None, also: Also | None = None) -> Also:
+        """Return `also` for the transaction that settles a claimed run: it inserts the failure, after the given one."""
         row = claim.row
         values = {
             "key": row.key,
@@ -126,14 +120,14 @@ class RdbFailures:
         return work
 
     def claim(self, seconds: float) -> UnreportedFailure | None:
-        """Return a failure that no other caller gets for so many seconds, or None."""
         found = self._database.run(lambda connection, _: connection.execute(self._free).mappings().all())
         span = round(seconds * 1000)
-        return next((one for one in map(read_failure, found) if self._write(self._claim, one, span=span)), None)
+        return next(
+            (failure for failure in map(read_failure, found) if self._write(self._claim, failure, span=span)), None
+        )
 
     def told(self, failure: UnreportedFailure) -> None:
-        """Forget a failure."""
-        self._write(self._told, failure)
+        self._write(self._delete, failure)
 
     def _write(self, statement: Any, failure: UnreportedFailure, **values: int) -> bool:
         which = {

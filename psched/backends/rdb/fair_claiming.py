@@ -1,9 +1,8 @@
-"""Taking due tasks of a queue fairly: by priority, and by turns between users. Used in children and clients.
+"""Leasing due tasks of a queue fairly: by priority, and by turns between users. See claiming.py for the other classes.
 
-A band is a set of rows that are claimed alike: those of one priority without user, or of one priority with. What bands
-there are is looked up when those known hold too little, and now and then. As long as nobody uses users or priorities
-there is one band, and the queue is claimed as schedules are, by a statement that takes nothing if there is a higher
-one.
+A band is a set of rows with equal precedence: the rows of one priority with user, or the rows of one priority without.
+The bands are read when the known bands have too few rows, and from time to time. Without users and priorities there is
+one band, and the queue is claimed like schedules, by a statement that takes nothing if a higher band exists.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from sqlalchemy import (
 
 from psched.backends.common.rows import CLAIMED_OF_TASK, RUNNING, WAITING
 from psched.backends.rdb.claiming import (
-    TOGETHER,
+    TYPES_AT_ONCE,
     ClaimedRow,
     Parameters,
     WantedTypes,
@@ -43,9 +42,16 @@ from psched.backends.rdb.claiming import (
     takes_more,
     types_parameter,
 )
-from psched.backends.rdb.lease_statements import LeaseStatements, TypesShape, among_types, expired, next_fence, sized_of
+from psched.backends.rdb.lease_statements import (
+    LeaseStatements,
+    TypesShape,
+    among_types,
+    expired,
+    next_fence,
+    size_column,
+)
 from psched.backends.rdb.schema import USER_BAND, has_user, has_user_and_type, has_users, of_users
-from psched.backends.rdb.user_candidates import NOBODY, Candidate, Candidates, least_of, limit_of, turns
+from psched.backends.rdb.user_candidates import NO_USER, Candidate, CandidateQuery, least_of, limit_of, turns
 from psched.backends.sql.base import Dialect, now_ms
 from psched.backends.sql.bulk_statement import CompiledBulkUpdate
 from psched.backends.sql.connection import as_sqlalchemy
@@ -55,83 +61,84 @@ from psched.backends.sql.statement import Executing
 from psched.clock import Clock, monotonic
 
 _FRESH = 1.0
-"""Seconds for which several bands that were found are taken for all there are, while they give enough."""
+"""Seconds until bands are read again although the known bands have enough rows; one band is never read again."""
 _ABOVE_ALL = 2 * USER_BAND
-_AT_ONCE = 8
-"""Known bands that one statement looks for."""
+_BANDS_AT_ONCE = 8
+"""Known bands in one statement that reads bands."""
 _USER = CLAIMED_OF_TASK.index("user_name")
 _SIZE = CLAIMED_OF_TASK.index("size")
 _MOST_USERS = 20
-"""Users claimed for by one transaction, divided by the bands, and by types that are read apart: each costs a look."""
+"""Users in one transaction, divided by the bands and by types that are read apart: each combination costs a read."""
 _MOST_CUT_OFF = 100
-"""Users who are remembered as cut off."""
+"""Users in `FairClaiming.cut_off`."""
 _ROUNDS = 6
-"""How often one acquire shares out anew what is still to be had."""
+"""How often one acquire divides the rows that it may still take among the users."""
 
 
 class FairClaiming:
-    """The way of claiming of a queue. Safe to use from several threads."""
+    """Implements `Claiming` for a queue. Safe to use from several threads."""
 
     def __init__(self, database: Database, table: Table, users: Table, clock: Clock = monotonic) -> None:
         dialect = type(database.dialect)
         self._write_statements(dialect, table)
-        self._open = claiming_by(dialect, table, self._in_band)
-        self._candidates = Candidates(dialect, table, users)
-        self._users = UserClaims(database, table, users)
+        self._userless = claiming_by(dialect, table, self._in_band)
+        self.candidates = CandidateQuery(dialect, table, users)
+        self.user_claiming = UserClaiming(database, table, users)
         self._clock = clock
         self._bands: tuple[int, ...] = ()
-        self._look_at = clock()
+        self._read_bands_at = clock()
         self._last_type = ""
         self.cut_off: dict[str, Candidate] = {}
-        """Users who got nothing since others had all the bytes of an acquire: they come first at the next."""
+        """Users who got no row as the rows of others had all bytes of an acquire; the next acquire begins with them."""
 
     def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
-        """Lease up to :limit due rows."""
-        fresh = _is_plain(self._bands) or self._clock() < self._look_at
-        known = self._bands if fresh else self._look(connection)
+        fresh = _is_plain(self._bands) or self._clock() < self._read_bands_at
+        known = self._bands if fresh else self._read_bands(connection)
         rows = list(self._take(connection, known, parameters, types))
         left = after_rows(parameters, [row[_SIZE] for row in rows])
-        if takes_more(left) and fresh and not set(found := self._look(connection)) <= set(known):
+        if takes_more(left) and fresh and not set(found := self._read_bands(connection)) <= set(known):
             rows += self._take(connection, found, left, types)
         return rows
 
     def prepare(self, connection: Executing, types: WantedTypes | None) -> None:
-        """Compile what is executed while nobody uses users or priorities."""
-        self._open.prepare(connection, types)
+        """Compile the statements of a queue without users and priorities."""
+        self._userless.prepare(connection, types)
 
     @cached_on_class
     def _write_statements(self, dialect: type[Dialect], table: Table) -> None:
         c = table.c
         in_band = c.band == bindparam("of_band")
         self._in_band = LeaseStatements(dialect, table, in_band, _none_between(table, "of_band", "known_above"))
-        self._heads = CompiledBulkUpdate(self._in_band.heads())
+        self._due_types = CompiledBulkUpdate(self._in_band.due_types())
         self._band = c.band
         self._below: dict[int, CompiledBulkUpdate] = {}
-        self._head = select(c.due, sized_of(table)).where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(1)
+        self.first_due = (
+            select(c.due, size_column(table)).where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(1)
+        )
 
     def types_of_users(
         self, connection: Executing, bands: Sequence[int], types: WantedTypes | None
     ) -> WantedTypes | None:
-        """Return the types whose users are looked at by this acquire: of many that are read apart, some.
+        """Return the types whose users this acquire considers: `TYPES_AT_ONCE` of many types that are read apart.
 
-        These are the next ones, in the order of their names, that have something due: all users of those before may be
-        at their limits.
+        These are the next types with due rows after the types of the last acquire, by name, as all users of the types
+        before may be at their limits.
         """
-        if types is None or not types.apart or len(types.types) <= TOGETHER:
+        if types is None or not types.apart or len(types.types) <= TYPES_AT_ONCE:
             return types
         due: set[str] = set()
         for band in bands:
-            told = {"of_band": band, "known_above": band, "types": types_parameter(types.types)}
-            due.update(type_ for type_, _ in self._heads.rows(connection, told))
+            values = {"of_band": band, "known_above": band, "types": types_parameter(types.types)}
+            due.update(type_ for type_, _ in self._due_types.rows(connection, values))
         names = sorted(due)
         place = bisect_right(names, self._last_type)
-        some = [*names[place:], *names[:place]][:TOGETHER]
+        some = [*names[place:], *names[:place]][:TYPES_AT_ONCE]
         self._last_type = some[-1] if some else ""
         return WantedTypes(tuple(sorted(some)), apart=True)
 
-    def _look(self, connection: Executing) -> tuple[int, ...]:
-        """Find out which bands there are, the highest first: by one statement unless there are new ones."""
-        below = self._next_below(connection, (_ABOVE_ALL, *self._bands[:_AT_ONCE]))
+    def _read_bands(self, connection: Executing) -> tuple[int, ...]:
+        """Return the bands, the highest first: by one statement unless there are new bands."""
+        below = self._next_below(connection, (_ABOVE_ALL, *self._bands[:_BANDS_AT_ONCE]))
         bands = []
         band = below[_ABOVE_ALL]
         while band is not None:
@@ -140,7 +147,7 @@ class FairClaiming:
                 below |= self._next_below(connection, (band,))
             band = below[band]
         self._bands = tuple(bands)
-        self._look_at = self._clock() + _FRESH
+        self._read_bands_at = self._clock() + _FRESH
         return self._bands
 
     def _next_below(self, connection: Executing, bands: Sequence[int]) -> dict[int, int | None]:
@@ -155,15 +162,14 @@ class FairClaiming:
     def _take(
         self, connection: Executing, bands: Sequence[int], parameters: Parameters, types: WantedTypes | None
     ) -> Sequence[ClaimedRow]:
-        open_bands = [band for band in bands if not has_users(band)]
+        userless_bands = [band for band in bands if not has_users(band)]
         user_bands = [band for band in bands if has_users(band)]
         if not user_bands:
             bound = {"known_above": _ABOVE_ALL} if _is_plain(bands) else {}
-            return self._take_open(connection, open_bands, {**parameters, **bound}, types)
-        turns = _Turns(self, connection, open_bands, user_bands, parameters, types)
-        return turns.take()
+            return self.take_userless(connection, userless_bands, {**parameters, **bound}, types)
+        return _FairAcquire(self, connection, userless_bands, user_bands, parameters, types).take()
 
-    def _take_open(
+    def take_userless(
         self, connection: Executing, bands: Sequence[int], parameters: Parameters, types: WantedTypes | None
     ) -> list[ClaimedRow]:
         rows: list[ClaimedRow] = []
@@ -171,26 +177,26 @@ class FairClaiming:
             left = after_rows(parameters, [row[_SIZE] for row in rows])
             if not takes_more(left):
                 break
-            rows += self._open.acquire(connection, {"known_above": band, **left, "of_band": band}, types)
+            rows += self._userless.acquire(connection, {"known_above": band, **left, "of_band": band}, types)
         return rows
 
 
-class _Turns:
-    """One acquire among users, those without user being one of them."""
+class _FairAcquire:
+    """One acquire among users; the rows without user count as one more user, `NO_USER`."""
 
     def __init__(
         self,
         claiming: FairClaiming,
         connection: Executing,
-        open_bands: Sequence[int],
+        userless_bands: Sequence[int],
         user_bands: Sequence[int],
         parameters: Parameters,
         types: WantedTypes | None,
     ) -> None:
         self._claiming = claiming
-        self._direct = connection
+        self._raw_connection = connection
         self._connection: Connection = as_sqlalchemy(connection)
-        self._open_bands = open_bands
+        self._userless_bands = userless_bands
         self._user_bands = user_bands
         self._parameters = parameters
         self._types = types
@@ -202,16 +208,16 @@ class _Turns:
         self._unserved: dict[str, Candidate] = {}
         self._done: set[str] = set()
         self._is_cut = False
-        self._open_size = 0
+        self._userless_size = 0
 
     def take(self) -> list[ClaimedRow]:
-        """Lease rows round by round: whoever has less than his share leaves it to the others.
+        """Lease rows round by round; the share that one user does not need goes to the other users.
 
-        Users for whom somebody else is claiming are waited for only when there is nothing else to be had. A user who
-        gets nothing, since the data of others has the bytes of this acquire, is the first one of the next.
+        A user whose rows another worker is claiming is waited for only when there are no other rows. A user who gets
+        no row, since the data of others has all bytes of this acquire, is first in the next acquire.
         """
         limit = self._parameters["limit"]
-        self._some_types = self._claiming.types_of_users(self._direct, self._user_bands, self._types)
+        self._some_types = self._claiming.types_of_users(self._raw_connection, self._user_bands, self._types)
         self._candidates = {candidate.user: candidate for candidate in self._waiting()}
         for _ in range(_ROUNDS):
             first = [user for user in self._cut_off if user not in self._done]
@@ -227,75 +233,77 @@ class _Turns:
         return self._rows
 
     def _still_cut_off(self) -> dict[str, Candidate]:
-        """Return the users who are to come first at the next acquire, those who have waited for that longest first."""
+        """Return the users that the next acquire begins with, those that have waited longest first."""
         is_cut = self._is_cut or self._left()["budget"] <= 0
         found = {**self._cut_off, **(self._unserved if is_cut else {})}
         return {user: found[user] for user in list(found)[:_MOST_CUT_OFF] if user not in self._done}
 
     def _waiting(self) -> list[Candidate]:
-        candidates = self._claiming._candidates
+        candidates = self._claiming.candidates
         limit = self._parameters["limit"]
-        is_whole = self._some_types is self._types  # else the users who were cut off may have rows of other types only
-        seen = [candidate for user, candidate in self._cut_off.items() if user != NOBODY] if is_whole else []
+        all_types = self._some_types is self._types  # else users that were cut off may have rows of other types only
+        seen = [candidate for user, candidate in self._cut_off.items() if user != NO_USER] if all_types else []
         found = candidates.waiting(self._connection, self._user_bands, self._some_types, limit, seen)
-        head = self._open_head() if found else None
-        if head is not None:
-            due, self._open_size = head
-            found.append(candidates.open_candidate(self._connection, due))
-        return found or [Candidate(NOBODY, 0, 0, None)]
+        first = self._first_userless() if found else None
+        if first is not None:
+            due, self._userless_size = first
+            found.append(candidates.userless(self._connection, due))
+        return found or [Candidate(NO_USER, 0, 0, None)]
 
-    def _open_head(self) -> tuple[int, int] | None:
-        """Return since when the first row without user is due, and how many bytes it has; None when there is none."""
-        for band in self._open_bands:
-            row = self._connection.execute(self._claiming._head, {"of_band": band}).first()
+    def _first_userless(self) -> tuple[int, int] | None:
+        """Return the due time of the first due row without user, and the bytes of its data; None without such a row."""
+        for band in self._userless_bands:
+            row = self._connection.execute(self._claiming.first_due, {"of_band": band}).first()
             if row is not None:
                 return row.due, row.size
         return None
 
     def _claim(self, order: Sequence[str]) -> None:
-        """Lease a row for each turn in `order`; the rows come in the order of their users' first turns.
+        """Lease a row for each turn in `order`; the rows are in the order of their users' first turns.
 
-        Rows without user are taken behind those of users, by a statement that finds them itself: as many bytes are left
-        for each as the first has. When that was too little before, one is taken ahead.
+        Rows without user are taken after the rows of users, by one statement: for each of them as many bytes are
+        reserved as the first row has. When that was too little in the last acquire, one of them is taken first.
         """
         before = len(self._rows)
         shares = Counter(order)
         self._unserved |= {user: self._candidates[user] for user in shares if user not in self._done}
-        if order[0] == NOBODY and NOBODY in self._cut_off and NOBODY not in self._done:
-            self._claim_open(1)
-            shares[NOBODY] -= 1
+        if order[0] == NO_USER and NO_USER in self._cut_off and NO_USER not in self._done:
+            self._claim_userless(1)
+            shares[NO_USER] -= 1
             order = order[1:]
         types = len(self._some_types.types) if self._some_types is not None and self._some_types.apart else 1
         most = max(1, _MOST_USERS // max(1, len(self._user_bands) * types))
-        some = [user for user in shares if user != NOBODY][:most]
+        some = [user for user in shares if user != NO_USER][:most]
         cut: Mapping[str, int] = {}
         if some:
-            mine = {*some, NOBODY} & self._candidates.keys()
+            mine = {*some, NO_USER} & self._candidates.keys()
             cut = self._claim_for([user for user in order if user in mine])
-        if shares[NOBODY] > 0 and NOBODY in self._candidates:
-            self._claim_open(shares[NOBODY])
+        if shares[NO_USER] > 0 and NO_USER in self._candidates:
+            self._claim_userless(shares[NO_USER])
         left = self._left()["budget"]
         for user, size in cut.items():
-            if size > left:  # else rows without user have not had the bytes that were left for them
+            if size > left:  # else rows without user did not need their reserved bytes
                 self._is_cut = True
                 self._candidates.pop(user, None)
         turn = {user: number for number, user in enumerate(shares)}
-        of_nobody = turn.get(NOBODY, 0)  # the band of a row decides, not what else its user says
-        self._rows[before:] = sorted(self._rows[before:], key=lambda row: turn.get(row[_USER], of_nobody))
+        userless = turn.get(NO_USER, 0)  # a row in a band without users counts as one, whatever its user
+        self._rows[before:] = sorted(self._rows[before:], key=lambda row: turn.get(row[_USER], userless))
 
-    def _claim_open(self, share: int) -> None:
+    def _claim_userless(self, share: int) -> None:
         left = self._left()
-        rows = self._claiming._take_open(self._direct, self._open_bands, {**left, "limit": share}, self._types)
+        rows = self._claiming.take_userless(
+            self._raw_connection, self._userless_bands, {**left, "limit": share}, self._types
+        )
         if rows or left["least"] > 0:
-            self._note(NOBODY, share, rows)
-        else:  # the first row of the wanted types has too many bytes, or there is none
+            self._note(NO_USER, share, rows)
+        else:  # the first row of the wanted types is too large, or there is no such row
             self._is_cut = True
-            self._candidates.pop(NOBODY, None)
+            self._candidates.pop(NO_USER, None)
 
     def _claim_for(self, order: Sequence[str], patient: bool = False) -> Mapping[str, int]:
-        """Lease rows of users; return those whose next row has too many bytes, with these."""
-        claimed = self._claiming._users.claim(
-            self._connection, order, self._user_bands, self._some_types, self._left(), patient, self._open_size
+        """Lease rows of users. Returns the users whose next row is too large, with its bytes."""
+        claimed = self._claiming.user_claiming.claim(
+            self._connection, order, self._user_bands, self._some_types, self._left(), patient, self._userless_size
         )
         for user, share in Counter(order).items():
             rows = [row for row in claimed.rows if row[_USER] == user]
@@ -303,16 +311,16 @@ class _Turns:
                 candidate = self._candidates.pop(user, None)
                 self._done.add(user)
                 self._busy += [] if candidate is None else [candidate]
-            elif user != NOBODY and (rows or user not in claimed.cut):
+            elif user != NO_USER and (rows or user not in claimed.cut):
                 self._note(user, len(rows) if user in claimed.cut else share, rows)
         return claimed.cut
 
     def _left(self) -> Parameters:
-        """Return the parameters for what may still be taken."""
+        """Return what is left of :limit, :budget and :least."""
         return after_rows(self._parameters, [row[_SIZE] for row in self._rows])
 
     def _note(self, user: str, share: int, rows: Sequence[ClaimedRow]) -> None:
-        """Count what a user got; one who had less than his share has no more."""
+        """Count the rows that a user got. A user with fewer rows than his share has no more due rows."""
         self._rows += rows
         self._done.add(user)
         candidate = self._candidates.pop(user, None)
@@ -321,12 +329,12 @@ class _Turns:
 
 
 def _is_plain(bands: Collection[int]) -> bool:
-    """Tell whether these are one band without users at the most."""
+    """Tell whether there is at most one band, without users."""
     return len(bands) < 2 and not any(map(has_users, bands))
 
 
 def _none_between(table: Table, band: str, above: str) -> ColumnElement[bool]:
-    """Return the condition that there is no band between two; PostgreSQL and MariaDB see to it before they begin."""
+    """Return the condition that no band is between two; PostgreSQL and MariaDB test it before they read rows."""
     other = table.alias("other")
     between = (other.c.band > bindparam(band), other.c.band < bindparam(above))
     return select(func.max(other.c.band)).where(*between).scalar_subquery().is_(None)
@@ -339,10 +347,10 @@ def _highest_below(band: Column[Any], count: int) -> Select[Any]:
 
 
 class Claimed(NamedTuple):
-    """What one claim for some users came to.
+    """The rows leased for some users.
 
-    `busy`: users who were not looked at since another worker was claiming for them. `cut`: users whose next row has too
-    many bytes for what was left of :budget, with these bytes.
+    `busy`: users that were left out, as another worker was claiming their rows. `cut`: users whose next row was too
+    large for the rest of :budget, with its bytes.
     """
 
     rows: list[ClaimedRow]
@@ -350,8 +358,8 @@ class Claimed(NamedTuple):
     cut: Mapping[str, int]
 
 
-class UserClaims:
-    """Claiming for users of one queue. Safe to use from several threads."""
+class UserClaiming:
+    """Leases rows of users, whose rows in the table of users it locks. Safe to use from several threads."""
 
     def __init__(self, database: Database, table: Table, users: Table) -> None:
         self._database = database
@@ -366,20 +374,21 @@ class UserClaims:
         types: WantedTypes | None,
         parameters: Parameters,
         patient: bool = False,
-        open_size: int = 0,
+        userless_size: int = 0,
     ) -> Claimed:
-        """Lease due rows of users, one for each name in `turns` and no more than may run; the highest band first.
+        """Lease due rows of users, one for each name in `turns`, at most `max_running` of each; the highest band first.
 
-        Turns of `NOBODY` among them are left free: `open_size` bytes each, for rows without user that the caller takes.
-        `patient`: wait for whoever is claiming for these users. Ask for one user then, lest two wait for each other.
+        For each turn of `NO_USER` it reserves `userless_size` bytes, for a row without user that the caller takes.
+        `patient`: wait for a worker that is claiming rows of the same user; for a single user only, else two workers
+        could wait for each other.
         """
-        shares = Counter(user for user in turns if user != NOBODY)
+        shares = Counter(user for user in turns if user != NO_USER)
         with self._database.transaction(connection):
             locking = self._lock if patient else self._lock_free
             free = set(connection.execute(locking, {"users": list(shares)}).scalars())
             locked = [user for user in shares if user in free]
-            mine = [user for user in turns if user in free or user == NOBODY]
-            keys, cut = self._choose(connection, mine, bands, types, parameters, open_size)
+            mine = [user for user in turns if user in free or user == NO_USER]
+            keys, cut = self._choose(connection, mine, bands, types, parameters, userless_size)
             rows = self._take(connection, keys, parameters) if keys else []
             if keys:
                 connection.execute(self._change, {"users": locked})
@@ -395,17 +404,17 @@ class UserClaims:
         bands: Sequence[int],
         types: WantedTypes | None,
         parameters: Parameters,
-        open_size: int,
+        userless_size: int,
     ) -> tuple[list[str], dict[str, int]]:
-        """Return the keys to take, and the users whose next row is too large for what is left, with its bytes.
+        """Return the keys to take, and the users whose next row is too large, with its bytes.
 
-        A user gets a row at each of his turns, up to the first that must wait for others or is too large.
+        A user gets a row at each of his turns, until he has `max_running` rows or his next row is too large.
         """
-        shares = Counter(user for user in turns if user != NOBODY)
+        shares = Counter(user for user in turns if user != NO_USER)
         held = self._count(connection, list(shares)) if shares else {}
         rows = self._due(connection, shares, bands, types) if shares else {}
         waiting: dict[str, Iterator[Mapping[Any, Any]]] = {user: iter(due) for user, due in rows.items()}
-        waiting[NOBODY] = repeat({"key": None, "size": open_size, "max_running": None})
+        waiting[NO_USER] = repeat({"key": None, "size": userless_size, "max_running": None})
         chosen: list[str | None] = []
         cut: dict[str, int] = {}
         budget, least = parameters["budget"], parameters["least"]
@@ -427,7 +436,7 @@ class UserClaims:
         return [key for key in chosen if key is not None], cut
 
     def _count(self, connection: Connection, users: list[str]) -> dict[str, tuple[int, int | None]]:
-        """Return how many tasks of each user are held, and their least limit; what has ended is ended before."""
+        """Return the number of running tasks of each user and their least `max_running`; ends expired leases first."""
         rows = connection.execute(self._held, {"users": users}).all()
         if any(row.ended for row in rows):
             connection.execute(self._end, {"users": users})
@@ -437,7 +446,7 @@ class UserClaims:
     def _due(
         self, connection: Connection, shares: Mapping[str, int], bands: Sequence[int], types: WantedTypes | None
     ) -> dict[str, list[RowMapping]]:
-        """Return up to `shares` due rows of each user per band, in the order in which they are to be run."""
+        """Return up to `shares` due rows of each user per band, in the order of runs."""
         apart = types is not None and types.apart
         each = types.types if types is not None and types.apart else ("",)
         parts = [(user, band, type_) for user in shares for band in bands for type_ in each]
@@ -460,7 +469,7 @@ class UserClaims:
         return rows
 
     def _due_of_each(self, count: int, types: TypesShape | None) -> Select[Any]:
-        """Return the SELECT of what is due of :user_0 in :band_0, of :user_1 in :band_1, and so on, by the index."""
+        """Return the SELECT of the due rows of :user_0 in :band_0, of :user_1 in :band_1, and so on, by the index."""
         if count == 1:
             return self._due_of_one(0, types).add_columns(literal(0).label("part"))
         parts = (self._due_of_one(number, types).subquery() for number in range(count))
@@ -474,8 +483,8 @@ class UserClaims:
         name: ColumnElement[str] = bindparam(f"user_{number}", type_=c.user_name.type)
         user = (indexed, c.user_name == (select(name).scalar_subquery() if is_apart else name))
         of_user = (users.band == bindparam(f"band_{number}"), *user)
-        head = select(c.key, c.due, c.max_running, sized_of(self._table))
-        due = head.where(*of_user, users.due <= now_ms()).order_by(users.due, c.key)
+        columns = select(c.key, c.due, c.max_running, size_column(self._table))
+        due = columns.where(*of_user, users.due <= now_ms()).order_by(users.due, c.key)
         if types is not None and types.apart:
             due = due.where(c.type == bindparam(f"apart_{number}", type_=c.type.type))
         elif types is not None:
@@ -506,7 +515,7 @@ class UserClaims:
         counted = (func.count().label("running"), func.min(limit_of(table)).label("most"), is_over.label("ended"))
         self._held = select(c.user_name, *counted).where(*held).group_by(c.user_name)
         ended = {"holder": None, "fence": next_fence(table), "updated": now_ms()}
-        # MariaDB assigns from left to right, and reads what was assigned: `status` is read before it is written.
+        # MariaDB assigns from left to right, and reads assigned values: `status` is read before it is written.
         ending = {**expired(table), "status": WAITING, **ended}
         self._end = (
             update(table).where(*held, c.due <= now_ms()).ordered_values(*((c[n], v) for n, v in ending.items()))

@@ -1,4 +1,4 @@
-"""The SQL of leases, built once per table; each statement reads the database's clock within itself. Any process."""
+"""The SQL of leases, built once per table. Each statement reads the database's clock itself."""
 
 from __future__ import annotations
 
@@ -42,37 +42,37 @@ from psched.payload import MAX_BATCH_SIZE
 _LONGEST_BACKOFF = 30
 """Doublings of the wait after crashes: beyond that a shift would overflow, and any cap is reached."""
 
-GIVEN_LEASE = {"key": ExactText(255), "fence": BigInteger(), "claim": BigInteger()}
-"""What is given of a lease, where many are ended at once."""
+LEASE_TYPES = {"key": ExactText(255), "fence": BigInteger(), "claim": BigInteger()}
+"""Values and types that a bulk statement takes of each lease."""
 
-_GIVEN_RETRY = {
-    **GIVEN_LEASE,
+_RETRY_TYPES = {
+    **LEASE_TYPES,
     "wait": BigInteger(),
     "error": LongText(),
-    "version": BigInteger(),
+    "seen_version": BigInteger(),
     "uncounted": Integer(),
 }
 
 
 def constant(value: str | int) -> ColumnElement[Any]:
-    """Return a word or a number that stands in the statement itself: no parameter that is sent again at each call."""
+    """Return a word or a number as part of the statement's text: a parameter would be sent at each call."""
     return literal_column(f"'{value}'", String) if isinstance(value, str) else literal_column(str(value), BigInteger)
 
 
 def one_more(column: ColumnElement[int], most: int = 2**31 - 1) -> ColumnElement[int]:
-    """Return `column` + 1, but never more than `most`: a row at its end must not fail the statement of all others."""
+    """Return `column` + 1, but at most `most`: an overflow in one row would fail the statement for all rows."""
     return case((column < literal_column(str(most)), column + literal_column("1")), else_=column)
 
 
-def sized_of(table: Table) -> ColumnElement[int]:
-    """Return how many bytes a row's data has, as `size`; a size that psched would not write counts as a whole batch."""
+def size_column(table: Table) -> ColumnElement[int]:
+    """Return the bytes of a row's data as `size`; a size that psched never writes counts as a whole batch."""
     size = table.c.size
     is_usual = size.between(literal_column("0"), literal_column(str(MAX_BATCH_SIZE)))
     return case((is_usual, size), else_=literal_column(str(MAX_BATCH_SIZE))).label("size")
 
 
 _NOW = now_ms()
-"""The clock of a statement on one row; those on many take `now_once`."""
+"""The clock of a statement on one row; statements on many rows use `now_once`."""
 
 
 def after(name: str, now: ColumnElement[int] = _NOW) -> ColumnElement[int]:
@@ -81,27 +81,27 @@ def after(name: str, now: ColumnElement[int] = _NOW) -> ColumnElement[int]:
 
 
 def next_fence(table: Table, now: ColumnElement[int] = _NOW) -> ColumnElement[int]:
-    """Return the fence of the next lease: larger than the one before, and no smaller than the clock in milliseconds.
+    """Return the fence of the next lease: larger than the last fence, and at least the clock in milliseconds.
 
-    After a failover that lost acquires the clock alone keeps it from being one that a lost acquire was given.
+    The clock keeps fences unique after a failover to a server that lost the last acquires.
     """
     return larger_of(one_more(table.c.fence, 2**63 - 1), now)
 
 
 def begun_attempts(table: Table) -> ColumnElement[int]:
-    """Return the attempts of a row that is acquired now: one more, unless its last lease ended before its run began."""
-    return case((_is_unbegun(table), table.c.attempts), else_=one_more(table.c.attempts))
+    """Return `attempts` of a row that is acquired now: one more, unless its last lease ended before its run began."""
+    return case((_has_no_run(table), table.c.attempts), else_=one_more(table.c.attempts))
 
 
 def expired(table: Table) -> dict[str, Any]:
-    """Return the columns of a row that was running and waits now, its lease having ended by itself."""
+    """Return the columns to write to a running row whose lease has expired, so that it waits again."""
     c = table.c
-    attempts = case((_is_unbegun(table), c.attempts - literal_column("1")), else_=c.attempts)
+    attempts = case((_has_no_run(table), c.attempts - literal_column("1")), else_=c.attempts)
     return {"attempts": attempts, "taken_ahead": EXPIRED}
 
 
-def _is_unbegun(table: Table) -> ColumnElement[bool]:
-    """Return the condition that a row has a lease, ended or not, under which no run is recorded as begun."""
+def _has_no_run(table: Table) -> ColumnElement[bool]:
+    """Return the condition that no run is recorded as begun under a row's lease, which may have expired."""
     c = table.c
     return and_(
         c.status == constant(RUNNING), c.taken_ahead.in_([literal_column(str(AHEAD)), literal_column(str(AHEAD_AGAIN))])
@@ -109,71 +109,71 @@ def _is_unbegun(table: Table) -> ColumnElement[bool]:
 
 
 def _ahead(table: Table) -> ColumnElement[int]:
-    """Return `taken_ahead` of a row that is acquired now; :ahead is 1 when that is ahead of its run, else 0."""
+    """Return `taken_ahead` of a row that is acquired now; :ahead is 1 when its run begins later, else 0."""
     ahead = bindparam("ahead", type_=Integer)
     has_expired = or_(table.c.status == constant(RUNNING), table.c.taken_ahead == literal_column(str(EXPIRED)))
     return case((has_expired, ahead * literal_column(str(AHEAD_AGAIN))), else_=ahead)
 
 
 def held_by(table: Table, holder: ColumnElement[str]) -> ColumnElement[bool]:
-    """Return the condition that the row is held by `holder`, written so that no index of holders is used for it.
+    """Return the condition that `holder` holds the row, written so that no index on holders is used.
 
-    The key finds the row. A planner whose statistics are of an idle table would rather read all that `holder` holds.
+    The key finds the row. With statistics of an idle table a planner prefers to read all rows of `holder`.
     """
     return func.coalesce(table.c.holder, literal_column("''")) == holder
 
 
 @dataclass(frozen=True, slots=True)
 class TypesShape:
-    """What a statement depends on of the types that limit it: how many they are, and whether each is read `apart`."""
+    """The number of types in a statement, and whether it reads each of them by its own index range (`apart`)."""
 
     count: int
     apart: bool
 
 
 def in_no_index(text: ColumnElement[str]) -> ColumnElement[str]:
-    """Return a text column written so that no index on it is used: the rows are to be read in another order."""
+    """Return a text column written so that no index on it is used, since rows are read in another order."""
     return text.concat(literal_column("''"))
 
 
 Outcome = str | ColumnElement[str]
-"""How a lease ends: a word, or what is told of it."""
+"""How a lease ends: a word, or a column or parameter that holds the word."""
 
 
 def type_parameters(type_: ColumnElement[str], types: TypesShape) -> list[BindParameter[str]]:
-    """Return :type_0, :type_1, and so on, for the types that are looked for."""
+    """Return :type_0, :type_1, and so on, for the wanted types."""
     return [bindparam(f"type_{number}", type_=type_.type) for number in range(types.count)]
 
 
 def among_types(dialect: type[Dialect], type_: ColumnElement[str], types: TypesShape) -> ColumnElement[bool]:
-    """Return the condition that the column `type_` is one of the types looked for, by no index.
+    """Return the condition that the column `type_` is one of the wanted types, using no index.
 
-    They are told in one parameter, but for MariaDB and MySQL, whose planners would join it: there in one for each.
+    The types are one parameter; on MariaDB and MySQL, whose planners would join it, one parameter per type.
     """
     if dialect.groups_by_index:
         return in_no_index(type_).in_(type_parameters(type_, types))
-    return dialect.among(in_no_index(type_), select(_given_types(type_).c.given_type))
+    return dialect.among(in_no_index(type_), select(_types_in_parameter(type_).c.wanted_type))
 
 
-def _given_types(type_: ColumnElement[str]) -> FromClause:
-    """Return :types, an `as_parameter`, as what a statement selects from."""
-    return rows_in("types", [column("given_type", type_.type)])
+def _types_in_parameter(type_: ColumnElement[str]) -> FromClause:
+    """Return the rows of :types, a parameter made by `as_parameter`."""
+    return rows_in("types", [column("wanted_type", type_.type)])
 
 
 class LeaseStatements:
-    """The statements on one table with leases. Parameters stand in the statements as `:name`.
+    """The statements on one table with leases. `:name` in a docstring is a parameter.
 
-    MariaDB and MySQL assign from left to right and read what was assigned, hence the `ordered_values`: what is read
-    (`due`, `crashes`, `status`) comes before it is written.
+    MariaDB and MySQL assign from left to right, and a later expression reads the new value. So `ordered_values` reads
+    a column (`due`, `crashes`, `status`) before it writes that column.
     """
 
     def __init__(self, dialect: type[Dialect], table: Table, *scope: ColumnElement[bool]) -> None:
-        """`scope`: conditions that limit what is due, in the order of an index that goes on with due and key."""
+        """`scope`: conditions on due rows, for an index on their columns followed by due and key."""
         self._dialect = dialect
         self._table = table
         self._scope = scope
-        told = [name for name in ("cancel_requested", "paused_from", "paused_until") if name in table.c]
-        self._lease = [table.c[name] for name in ("key", "fence", "due", "claim", "nonce", *told)]
+        flags = [name for name in ("cancel_requested", "paused_from", "paused_until") if name in table.c]
+        self._lease = [table.c[name] for name in ("key", "fence", "due", "claim", "nonce", *flags)]
         self._ended = {"status": constant(WAITING), "holder": null(), "updated": now_ms()}
         self._is_running = table.c.status == constant(RUNNING)
         self._holder = bindparam("lease_holder", type_=table.c.holder.type)
@@ -190,7 +190,7 @@ class LeaseStatements:
         self.seen = select(*(table.c[name] for name in seen)).where(table.c.key.in_(bindparam("keys", expanding=True)))
         self.release = self._releasing()
         self.retry = self._retrying()
-        self.retry_many = BulkUpdate(_GIVEN_RETRY, self._retrying_given)
+        self.retry_many = BulkUpdate(_RETRY_TYPES, self._retrying_many)
         self.extend = self._extending()
         self.extend_begun = self._extending(taken_ahead=0)
         self.held = self._holding()
@@ -206,19 +206,19 @@ class LeaseStatements:
         return update(self._table).where(*self.under_lease, *conditions).values({**ending, **values})
 
     def settling_many(self, outcome: Outcome, **values: Any) -> BulkUpdate:
-        """Return the UPDATE that ends all given leases of :lease_holder with `outcome` and writes `values`."""
-        return BulkUpdate(GIVEN_LEASE, lambda given: self.settling_given(given, outcome, **values))
+        """Return the bulk UPDATE that ends leases of :lease_holder with `outcome` and writes `values`."""
+        return BulkUpdate(LEASE_TYPES, lambda row: self.settling_rows(row, outcome, **values))
 
-    def settling_given(self, given: Told, outcome: Outcome, *conditions: ColumnElement[bool], **values: Any) -> Update:
-        """Return the UPDATE that ends the given leases of :lease_holder and writes `values`, on `conditions`."""
+    def settling_rows(self, row: Told, outcome: Outcome, *conditions: ColumnElement[bool], **values: Any) -> Update:
+        """Return the UPDATE that ends the lease in each `row`, like `settling`; the holder is :lease_holder."""
         c = self._table.c
-        lease = (c.key == given["key"], c.fence == given["fence"], c.claim == given["claim"])
+        lease = (c.key == row["key"], c.fence == row["fence"], c.claim == row["claim"])
         ours = (*lease, held_by(self._table, self._holder), self._is_running)
         ending = {**self._ended, "updated": now_once(), "endings": self._endings(outcome)}
         return update(self._table).where(*ours, *conditions).values({**ending, **values})
 
     def _endings(self, outcome: Outcome) -> ColumnElement[str]:
-        """Return what a row is to keep of its last leases when its present one ends; see `backends.lease_endings`."""
+        """Return the column `endings` of a row whose lease ends; see `backends.common.lease_history`."""
         c = self._table.c
         between, end = constant(":"), constant(";")
         named = constant(outcome) if isinstance(outcome, str) else outcome
@@ -226,11 +226,10 @@ class LeaseStatements:
         return func.substr(lease + c.endings, constant(1), constant(MOST_CHARACTERS))
 
     def due(self, types: TypesShape | None, locked: bool) -> Select[Any]:
-        """Return the keys that are due, earliest first, at most :limit; of the types :type_0, :type_1, … if limited.
+        """Return the keys that are due, earliest first, at most :limit; only of :type_0, :type_1, … with `types`.
 
-        `apart`: each type is read by its own index range, so that rows of other types that are due are not read.
-        Otherwise rows are read in the order of their due times whatever their types, and those of others left out:
-        that costs no more than without types where there are few others.
+        `types.apart`: each type is read by its own index range, so that due rows of other types are not read.
+        Otherwise due rows of all types are read, and other types are skipped: cheap while there are few of these.
         """
         return self._due_of_types(types, locked)
 
@@ -248,12 +247,11 @@ class LeaseStatements:
         return select(*together.c).order_by(together.c.due, together.c.key).limit(bindparam("limit"))
 
     def due_within(self, types: TypesShape | None, locked: bool) -> Select[Any]:
-        """Return those of `due` whose data together has at most :budget bytes, and the first :least in any case.
+        """Return the first rows of `due` whose data has at most :budget bytes in total, and :least rows in any case.
 
-        The rows are added up in the order in which they are read, which is that of their due times: to sort them once
-        more for that would cost a temporary table, and no row is due later for it.
+        The running total relies on the order in which rows are read; a window ordered by due would cost a sort.
         """
-        rows = self._due_of_types(types, locked, sized_of(self._table)).subquery()
+        rows = self._due_of_types(types, locked, size_column(self._table)).subquery()
         total = func.sum(rows.c.size).over(rows=(None, 0)).label("total")
         place = func.count().over(rows=(None, 0)).label("place")
         summed = select(rows.c.key, rows.c.due, rows.c.size, total, place).subquery()
@@ -261,22 +259,22 @@ class LeaseStatements:
         return select(summed.c.key, summed.c.due).where(fits)
 
     def due_sized(self, types: TypesShape | None) -> Select[Any]:
-        """Return what `due` does, not locked, with the size of each row's data."""
-        return self._due_of_types(types, False, sized_of(self._table))
+        """Return the rows of `due`, not locked, with the size of their data."""
+        return self._due_of_types(types, False, size_column(self._table))
 
-    def heads(self) -> Select[Any]:
-        """Return those of :types (an `as_parameter`) that have a row due, with the earliest due time of each."""
+    def due_types(self) -> Select[Any]:
+        """Return the types among :types that have a due row, with their earliest due times, earliest first."""
         c = self._table.c
-        given = _given_types(c.type)
-        first = by_type(select(c.due), self._table).where(*self._scope, c.type == given.c.given_type, c.due <= now_ms())
-        head = first.order_by(c.due, c.key).limit(1).correlate(given).scalar_subquery().label("head")
-        heads = select(given.c.given_type, head).subquery()
-        return select(*heads.c).where(heads.c.head.is_not(None)).order_by(heads.c.head)
+        wanted = _types_in_parameter(c.type)
+        of_type = (*self._scope, c.type == wanted.c.wanted_type, c.due <= now_ms())
+        first = by_type(select(c.due), self._table).where(*of_type).order_by(c.due, c.key).limit(1)
+        types = select(wanted.c.wanted_type, first.correlate(wanted).scalar_subquery().label("first_due")).subquery()
+        return select(*types.c).where(types.c.first_due.is_not(None)).order_by(types.c.first_due)
 
     def claim(self, *conditions: ColumnElement[bool], now: ColumnElement[int] = _NOW) -> Update:
-        """Return the UPDATE that leases the due rows that meet `conditions` for :alive to :claimer.
+        """Return the UPDATE that leases due rows that meet `conditions` to :claimer for :alive milliseconds.
 
-        It is numbered :claim_number. :ahead is 1 when the runs begin later, and their leases are extended then.
+        :claim_number is the number of the acquire. :ahead is 1 when the runs begin later and extend their leases then.
         """
         c = self._table.c
         return (
@@ -312,11 +310,11 @@ class LeaseStatements:
         due = self._unless_changed(bindparam("seen_version", type_=BigInteger), after("wait"), now_ms())
         return self.settling(RETRIED, due=due, last_error=kept, attempts=counted, crashes=constant(0))
 
-    def _retrying_given(self, given: Told) -> Update:
-        kept = func.coalesce(given["error"], self._table.c.last_error)
-        due = self._unless_changed(given["version"], now_once() + given["wait"], now_once())
-        counted = self._table.c.attempts - given["uncounted"]
-        return self.settling_given(given, RETRIED, due=due, last_error=kept, attempts=counted, crashes=constant(0))
+    def _retrying_many(self, row: Told) -> Update:
+        kept = func.coalesce(row["error"], self._table.c.last_error)
+        due = self._unless_changed(row["seen_version"], now_once() + row["wait"], now_once())
+        counted = self._table.c.attempts - row["uncounted"]
+        return self.settling_rows(row, RETRIED, due=due, last_error=kept, attempts=counted, crashes=constant(0))
 
     def _unless_changed(
         self, version: ColumnElement[int], due: ColumnElement[int], now: ColumnElement[int]
@@ -324,11 +322,11 @@ class LeaseStatements:
         """Return `due`, but `now` for a row whose definition has another `version` (NULL: any)."""
         if "version" not in self._table.c:
             return due
-        is_other = self._table.c.version != version  # NULL, and so no such case, when any will do
+        is_other = self._table.c.version != version  # NULL, and so false, without a version
         return case((is_other, now), else_=due)
 
     def _extending(self, **values: Any) -> Update:
-        """Renew the :leases of :lease_holder and write `values`; :keys are their keys again, which find the rows."""
+        """Extend the :leases of :lease_holder by :alive and write `values`; :keys are the keys of the leases."""
         c = self._table.c
         ours = (
             c.key.in_(bindparam("keys", expanding=True)),
@@ -345,7 +343,7 @@ class LeaseStatements:
         return select(*self._lease).where(of_keys, held_by(self._table, self._holder), self._is_running)
 
     def _undoing(self) -> Update:
-        """Make rows as they were before the acquires numbered :claims of :claimer, whose answers were lost."""
+        """Restore the rows of the acquires numbered :claims of :claimer, whose answers were lost."""
         c = self._table.c
         lost = (
             c.holder == bindparam("claimer"),
@@ -355,7 +353,7 @@ class LeaseStatements:
         return update(self._table).where(*lost).values(due=c.ready, attempts=c.attempts - 1, **self._ended)
 
     def _giving_back(self) -> Update:
-        """Give back what :dead leases. The fence grows, so that whoever still has the lease finds it lost."""
+        """Give back the leases of :dead. The fence grows, so that a holder that still runs loses its leases."""
         c = self._table.c
         suspect = c.key.in_(bindparam("suspects", expanding=True))
         longest = bindparam("longest", type_=BigInteger)

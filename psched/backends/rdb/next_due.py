@@ -1,8 +1,8 @@
-"""When something is due next: what whoever finds nothing to do sleeps by. Used in children and clients.
+"""Query for the next due time; an idle poller sleeps until then.
 
-Of schedules the earliest row is the first of an index. A queue's rows are in order within each band only, so the first
-rows of all bands are compared; one statement looks at those of the bands that are known, and for others in between.
-However many types are asked for, they are told in one parameter: databases limit the columns and terms of a statement.
+The earliest schedule is the first row of an index. An index has a queue's rows in order within each band only, so the
+first rows of all bands are compared; one statement reads them, and looks for new bands. The wanted types are one
+parameter, since databases limit the columns and terms of a statement.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _BELOW_ALL = -2 * USER_BAND
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What a look at the earliest rows found.
+class NextDue:
+    """The answer to a query for the next due time.
 
-    `wait`: the seconds until something is due, 0.0 when it is; None when nothing is stored. `first_types`: the types
-    of the rows that are due and the first in their order, whatever types were asked for; none unless some were.
+    `wait`: seconds until a row is due, 0.0 when one is due; None without rows. `first_types`: with `types`, the types
+    of the first due rows, wanted or not; else empty.
     """
 
     wait: float | None
@@ -52,121 +52,119 @@ class Look:
 
 
 class DueTimes(Protocol):
-    """Knows how long nothing will be due in one table. Safe to use from several threads."""
+    """The due times of one table. Safe to use from several threads."""
 
-    def look(self, types: Collection[str] | None) -> Look:
-        """Find out when something is due, of some types only or of any."""
+    def next_due(self, types: Collection[str] | None) -> NextDue:
+        """Return when the next row is due, of `types` only, or of any type."""
         ...
 
     def never_due(self, most: int) -> list[str]:
-        """Return keys of rows that psched never wrote so: they will never be due, or not in this calendar."""
+        """Return up to `most` keys of rows that can never be due: another program wrote their due times or bands."""
         ...
 
 
-class OneOrder:
-    """Looks at the first row of an index on due, or with types on type and due."""
+class ScheduleDueTimes:
+    """Reads the first row of an index on due, or with types of an index on type and due."""
 
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
-        self._look_at(table)
+        self._write_statements(table)
 
     @cached_on_class
-    def _look_at(self, table: Table) -> None:
+    def _write_statements(self, table: Table) -> None:
         self._table = table
         first = select(table.c.due).order_by(table.c.due, table.c.key).limit(1).scalar_subquery()
         self._of_any = CompiledBulkUpdate(select(first.label("due"), now_ms().label("now")))
         self._of_types = CompiledBulkUpdate(self._statement())
 
-    def look(self, types: Collection[str] | None) -> Look:
-        """Find out when something is due."""
+    def next_due(self, types: Collection[str] | None) -> NextDue:
         if types is None:
             ((due, now),) = self._database.run_direct(lambda connection, _: self._of_any.rows(connection, {}))
-            return Look(_wait([due], now))
+            return NextDue(_wait([due], now))
         if not types:
-            return Look(None)
+            return NextDue(None)
         values = {"types": types_parameter(tuple(types))}
         ((due, now, first_type),) = self._database.run_direct(
             lambda connection, _: self._of_types.rows(connection, values)
         )
-        return Look(_wait([due], now), _types([first_type]))
+        return NextDue(_wait([due], now), _types([first_type]))
 
     def never_due(self, most: int) -> list[str]:
-        """Return keys of rows due after the last year; on SQLite also of those whose due time is no number."""
+        """Return keys of rows due after the year 9999; SQLite sorts due times that are not numbers there, too."""
         c = self._table.c
         beyond = select(c.key).where(c.due > _LAST_MS).order_by(c.due, c.key).limit(most)
         return list(self._database.run(lambda connection, _: connection.execute(beyond).scalars().all()))
 
     def _statement(self) -> Select[Any]:
-        """Return the SELECT of the earliest due time of :types, of the clock, and of the type that is due first."""
+        """Return the SELECT of the earliest due time of :types, the clock, and the type of the first due row."""
         c = self._table.c
-        given = rows_in("types", [column("given_type", c.type.type)])
-        of_type = _by_type(self._table, select(c.due).where(c.type == given.c.given_type))
+        wanted = rows_in("types", [column("wanted_type", c.type.type)])
+        of_type = _by_type(self._table, select(c.due).where(c.type == wanted.c.wanted_type))
         of_type = of_type.order_by(c.due, c.key).limit(1)
-        earliest = select(func.min(of_type.correlate(given).scalar_subquery())).select_from(given)
+        earliest = select(func.min(of_type.correlate(wanted).scalar_subquery())).select_from(wanted)
         first = select(c.type).where(c.due <= now_ms()).order_by(c.due, c.key).limit(1)
         found = [("due", earliest.scalar_subquery()), ("now", now_ms()), ("first_type", first.scalar_subquery())]
         return select(*(each.label(name) for name, each in found))
 
 
-class ManyBands:
-    """Looks at the first row of each band by an index on band and due, or with types on type, band and due.
+class QueueDueTimes:
+    """Reads the first row of each band by an index on band and due, or with types on type, band and due.
 
-    Databases do not jump from band to band by themselves, not all of them; so the bands that had rows last time are
-    named in the statement, which also looks at the gaps between them. Only a new band costs a second statement.
+    Not all databases skip from band to band in an index. So the statement names the bands that had rows last time, and
+    looks for new bands between them; only a new band costs a second statement.
     """
 
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
         self._known: tuple[int, ...] = ()
-        self._look_at(table)
+        self._write_statements(table)
 
     @cached_on_class
-    def _look_at(self, table: Table) -> None:
+    def _write_statements(self, table: Table) -> None:
         self._table = table
         self._by_shape: dict[tuple[int, bool], CompiledBulkUpdate] = {}
 
-    def look(self, types: Collection[str] | None) -> Look:
-        """Find out when something is due."""
+    def next_due(self, types: Collection[str] | None) -> NextDue:
         if types is not None and not types:
-            return Look(None)
+            return NextDue(None)
         while True:
             bands = self._known
             width = 1 << (len(bands) - 1).bit_length() if bands else 0
             found = self._columns(width, bands, types)
-            now, heads, gaps = found[0], found[1 : width + 1], found[width + 1 : 2 * width + 2]
+            now, first_dues, gaps = found[0], found[1 : width + 1], found[width + 1 : 2 * width + 2]
             of_types = found[2 * width + 2 :]
             new = [band for band in gaps if band is not None]
-            live = [band for band, head in zip(bands, heads, strict=False) if head is not None]
+            live = [band for band, due in zip(bands, first_dues, strict=False) if due is not None]
             self._known = tuple(sorted([*live, *new]))
             if not new:
                 break
-        return Look(_wait(heads if types is None else of_types[:1], now), _types(of_types[1:]))
+        return NextDue(_wait(first_dues if types is None else of_types[:1], now), _types(of_types[1:]))
 
     def never_due(self, most: int) -> list[str]:
-        """Return keys of rows in no band that is looked at; in each band, of those that are never due."""
+        """Return keys of rows outside of all possible bands, and in each band of rows that are never due."""
         c = self._table.c
         lowest, highest = -USER_BAND // 2, USER_BAND + USER_BAND // 2
 
         def work(connection: Connection, uncertain: bool) -> list[str]:
             found: list[str] = []
 
-            def look_at(*conditions: ColumnElement[bool]) -> None:
+            def add_keys(*conditions: ColumnElement[bool]) -> None:
                 of_some = select(c.key).where(*conditions).order_by(c.band, c.due, c.key).limit(most - len(found))
                 found.extend(connection.execute(of_some).scalars())
 
             band = connection.execute(select(func.max(c.band)).where(c.band <= highest)).scalar()
-            look_at(c.band > highest)
-            look_at(c.band < lowest)
+            add_keys(c.band > highest)
+            add_keys(c.band < lowest)
             while band is not None and len(found) < most:
-                look_at(c.band == band, c.due.is_(None))
-                look_at(c.band == band, c.due > _LAST_MS)
+                add_keys(c.band == band, c.due.is_(None))
+                add_keys(c.band == band, c.due > _LAST_MS)
                 band = connection.execute(select(func.max(c.band)).where(c.band < band)).scalar()
             return found
 
         return self._database.run(work)
 
     def _columns(self, width: int, bands: Sequence[int], types: Collection[str] | None) -> Sequence[Any]:
-        """Return the only row of `_statement`; where fewer bands are known, one that no row is in comes repeatedly."""
+        """Return the row of `_statement`; with fewer than `width` bands, an impossible band is repeated."""
         shape = (width, types is not None)
         if shape not in self._by_shape:
             self._by_shape[shape] = CompiledBulkUpdate(self._statement(*shape))
@@ -175,14 +173,14 @@ class ManyBands:
         values: dict[str, Any] = {f"band_{place}": band for place, band in enumerate(padded, start=-1)}
         if types is not None:
             values["types"] = types_parameter(tuple(types))
-            values["bands"] = as_parameter([{"given_band": band} for band in bands], ["given_band"])
+            values["bands"] = as_parameter([{"wanted_band": band} for band in bands], ["wanted_band"])
         (row,) = self._database.run_direct(lambda connection, _: statement.rows(connection, values))
         return row
 
     def _statement(self, width: int, typed: bool) -> Select[Any]:
-        """Return the SELECT of the clock, of so many bands' first due times, and of the bands in the gaps.
+        """Return the SELECT of the clock, the first due times of `width` bands, and a band in each gap between them.
 
-        With types also of the earliest due time of :types in :bands, and of the type that is due first in each band.
+        If `typed` also of the earliest due time of :types in :bands, and the type of the first due row in each band.
         """
         c = self._table.c
         bounds: list[ColumnElement[int]] = [bindparam(f"band_{place}") for place in range(-1, width + 1)]
@@ -200,27 +198,27 @@ class ManyBands:
 
     def _earliest_of_types(self) -> ColumnElement[Any]:
         c = self._table.c
-        types = rows_in("types", [column("given_type", c.type.type)])
-        bands = rows_in("bands", [column("given_band", c.band.type)]).alias("given_bands")
-        of_both = select(c.due).where(c.type == types.c.given_type, c.band == bands.c.given_band)
-        head = self._first(_by_type(self._table, of_both), c.due, c.key, outer=(types, bands))
-        return select(func.min(head)).select_from(types.join(bands, literal_column("1 = 1"))).scalar_subquery()
+        types = rows_in("types", [column("wanted_type", c.type.type)])
+        bands = rows_in("bands", [column("wanted_band", c.band.type)]).alias("wanted_bands")
+        of_both = select(c.due).where(c.type == types.c.wanted_type, c.band == bands.c.wanted_band)
+        first = self._first(_by_type(self._table, of_both), c.due, c.key, outer=(types, bands))
+        return select(func.min(first)).select_from(types.join(bands, literal_column("1 = 1"))).scalar_subquery()
 
     def _first(
         self, wanted: Select[Any], *order: ColumnElement[Any], outer: Sequence[FromClause] = ()
     ) -> ColumnElement[Any]:
-        """Return what the first row has of those that are ever due. PostgreSQL would read all of them for a minimum.
+        """Return the value of `wanted` in the first row that is not retired. For min() PostgreSQL would read all rows.
 
-        `outer`: what its conditions name of the statement around it.
+        `outer`: the tables of the outer statement that `wanted` refers to.
         """
         limited = wanted.where(self._table.c.due.is_not(None)).order_by(*order).limit(1)
         return (limited.correlate(*outer) if outer else limited).scalar_subquery()
 
 
-class TypeHeads:
-    """Looks at the first row of each type, of a queue's in each band, by an index that begins with type (and band).
+class DueTimesByType:
+    """Reads the first row of each type, in a queue of each type and band, by an index that begins with these columns.
 
-    Where a database does not skip from group to group by itself, each step looks for the first row behind a group.
+    A database that cannot skip from group to group in an index does so by a recursive statement.
     """
 
     def __init__(self, database: Database, table: Table) -> None:
@@ -232,67 +230,64 @@ class TypeHeads:
         statement = _grouped(table) if dialect.groups_by_index else _stepping(dialect, table)
         self._statement = CompiledBulkUpdate(statement)
 
-    def due_by_type(self) -> Mapping[str, float]:
-        """Return the seconds until something of each type is due, 0.0 when it is."""
+    def waits(self) -> Mapping[str, float]:
+        """Return the seconds until a row of each type is due, 0.0 when one is due."""
         rows = self._database.run_direct(lambda connection, _: self._statement.rows(connection, {}))
-        heads: dict[str, float] = {}
+        waits: dict[str, float] = {}
         for type_, due, now in rows:
-            if isinstance(type_, str) and isinstance(due, int | float):  # SQLite may hold anything there
+            if isinstance(type_, str) and isinstance(due, int | float):  # SQLite columns may hold any value
                 wait = max(0.0, (due - now) / 1000)
-                heads[type_] = min(wait, heads.get(type_, wait))
-        return heads
+                waits[type_] = min(wait, waits.get(type_, wait))
+        return waits
 
 
 def _groups(rows: FromClause) -> list[ColumnElement[Any]]:
-    """Return the columns by which rows are told apart before their due times are compared."""
+    """Return the columns that the index has before due."""
     return [rows.c[name] for name in ("type", "band") if name in rows.c]
 
 
-def _live(rows: FromClause) -> list[ColumnElement[bool]]:
-    """Return the condition that a row is in the index, which has no retired tasks."""
+def _not_retired(rows: FromClause) -> list[ColumnElement[bool]]:
+    """Return the condition that a row is in the index."""
     return [rows.c.band.is_not(None)] if "band" in rows.c else []
 
 
 def _grouped(table: Table) -> Select[Any]:
-    """Return the SELECT of each type with the earliest due time in each of its bands, and of the clock."""
+    """Return the SELECT of each type, the earliest due time in each of its bands, and the clock."""
     groups = _groups(table)
-    heads = select(*groups, func.min(table.c.due).label("due")).group_by(*groups).subquery()
-    return select(heads.c.type, heads.c.due, now_ms())
+    first_rows = select(*groups, func.min(table.c.due).label("due")).group_by(*groups).subquery()
+    return select(first_rows.c.type, first_rows.c.due, now_ms())
 
 
 def _stepping(dialect: type[Dialect], table: Table) -> Select[Any]:
-    """Return the same SELECT as steps from one group's first row to the next one's."""
+    """Return the same SELECT as a recursive statement: from the first row of a group to that of the next group."""
 
     def ordered(rows: FromClause) -> Select[Any]:
-        wanted = select(rows.c.key, *_groups(rows), rows.c.due).where(*_live(rows))
+        wanted = select(rows.c.key, *_groups(rows), rows.c.due).where(*_not_retired(rows))
         return wanted.order_by(*_groups(rows), rows.c.due, rows.c.key).limit(1)
 
-    heads = select(ordered(table).subquery("earliest")).cte("heads", recursive=True)
+    first_rows = select(ordered(table).subquery("earliest")).cte("heads", recursive=True)
     row = table.alias("row")
-    # SQLite reads all rows of a type to find the next band by a comparison of pairs.
+    # For (type, band) > (…, …) SQLite would read all rows of a type to find the next band.
     further = [table.alias("further")]
-    beyond = [further[0].c.type > heads.c.type]
+    beyond = [further[0].c.type > first_rows.c.type]
     if "band" in table.c:
         further.insert(0, table.alias("same"))
-        beyond.insert(0, and_(further[0].c.type == heads.c.type, further[0].c.band > heads.c.band))
+        beyond.insert(0, and_(further[0].c.type == first_rows.c.type, further[0].c.band > first_rows.c.band))
     found = zip(further, beyond, strict=True)
-    keys = [ordered(rows).with_only_columns(rows.c.key).where(where).correlate(heads) for rows, where in found]
+    keys = [ordered(rows).with_only_columns(rows.c.key).where(where).correlate(first_rows) for rows, where in found]
     key = keys[0] if len(keys) == 1 else select(func.coalesce(*(each.scalar_subquery() for each in keys)))
-    step = select(row.c.key, *_groups(row), row.c.due).select_from(heads.join(row, dialect.among(row.c.key, key)))
-    heads = heads.union_all(step)
-    return select(heads.c.type, heads.c.due, now_ms())
+    step = select(row.c.key, *_groups(row), row.c.due).select_from(first_rows.join(row, dialect.among(row.c.key, key)))
+    first_rows = first_rows.union_all(step)
+    return select(first_rows.c.type, first_rows.c.due, now_ms())
 
 
 def _by_type(table: Table, wanted: Select[Any]) -> Select[Any]:
-    """Return `wanted` so that MariaDB and MySQL use the index that begins with type, which is told by another table.
-
-    They would read a whole band for a type without rows.
-    """
+    """Return `wanted` with a hint: MariaDB and MySQL would read a whole band for a type without rows."""
     return wanted.with_hint(table, f"FORCE INDEX ({table.name}_type_due)", "mysql")
 
 
 def _wait(dues: Iterable[Any], now: int) -> float | None:
-    """Return the seconds until the earliest of these due times; SQLite may hold anything there."""
+    """Return the seconds until the earliest of these due times; SQLite columns may hold any value."""
     earliest = min((due for due in dues if isinstance(due, int | float)), default=None)
     return None if earliest is None else max(0.0, (earliest - now) / 1000)
 

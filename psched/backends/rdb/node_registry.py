@@ -1,4 +1,4 @@
-"""The table `psched_nodes`: which workers are alive, and what they route. Used in children and clients."""
+"""The table `psched_nodes`: the workers that are alive, and the types that they run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from psched.backends.sql.once import cached, cached_on_class
 from psched.store.node_registry import ALIVE, Node, read_node
 
 _FORGOTTEN = 86_400_000
-"""Milliseconds after its last sign when a node that did not withdraw is removed."""
+"""Milliseconds after its last announcement when a node that did not withdraw is deleted."""
 
 
 def nodes_table(metadata: MetaData) -> Table:
-    """Return the table of the nodes that work on any table of this database; `seen` is in unix milliseconds."""
+    """Return the table of all nodes that use this database; `seen` is in unix milliseconds."""
     return Table(
         "psched_nodes",
         metadata,
@@ -29,7 +29,7 @@ def nodes_table(metadata: MetaData) -> Table:
 
 
 def shared_nodes_table() -> Table:
-    """Return this table, which all stores of a process have in common."""
+    """Return the table object that all stores of a process share."""
     return cached(_made)
 
 
@@ -38,7 +38,7 @@ def _made() -> Table:
 
 
 class RdbNodes:
-    """`Nodes` of one table of rows."""
+    """Implements `Nodes` for one table of rows."""
 
     def __init__(self, database: Database, table: str) -> None:
         """`table`: the name of the table of the rows."""
@@ -51,8 +51,8 @@ class RdbNodes:
         c = nodes.c
         self._nodes = nodes
         own = (c.node == bindparam("own_node"), c.table_name == bindparam("of_table"))
-        told = {"section": bindparam("told_section"), "types": bindparam("told_types"), "seen": now_ms()}
-        self._renew = update(nodes).where(*own).values(told)
+        announced = {"section": bindparam("new_section"), "types": bindparam("new_types"), "seen": now_ms()}
+        self._renew = update(nodes).where(*own).values(announced)
         self._withdraw = delete(nodes).where(*own)
         self._forget = delete(nodes).where(c.seen < now_ms() - _FORGOTTEN)
         of_table = c.table_name == bindparam("of_table")
@@ -61,8 +61,7 @@ class RdbNodes:
         self._alive = alive.order_by(c.node)
 
     def announce(self, name: str, section: str, types: str) -> None:
-        """Record that a node is alive."""
-        values = {**self._own(name), "told_section": section, "told_types": types}
+        values = {**self._own(name), "new_section": section, "new_types": types}
 
         def work(connection: Connection, _: bool) -> None:
             if connection.execute(self._renew, values).rowcount:
@@ -74,11 +73,9 @@ class RdbNodes:
         self._database.run(work)
 
     def withdraw(self, name: str) -> None:
-        """Remove a node."""
         self._database.run(lambda connection, _: connection.execute(self._withdraw, self._own(name)).rowcount)
 
     def alive(self) -> list[Node]:
-        """Return the nodes that are alive."""
         values = {"of_table": self._table_name}
         rows = self._database.run(lambda connection, _: connection.execute(self._alive, values).all())
         found = (read_node(row.node, row.section, row.types, row.age / 1000) for row in rows)

@@ -1,4 +1,4 @@
-"""Queue tasks in `rdb`: created by `submit`, finished by `retire`. Used in children and clients."""
+"""Queue tasks in `rdb`: created by `submit`, finished by `retire`."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ from psched.backends.rdb.claiming import CombinedAcquire
 from psched.backends.rdb.fair_claiming import FairClaiming
 from psched.backends.rdb.inserts import TaskInserts
 from psched.backends.rdb.lease_statements import LeaseStatements, after, begun_attempts, next_fence
-from psched.backends.rdb.leases import Leases, lease_of, new_number
-from psched.backends.rdb.next_due import ManyBands
+from psched.backends.rdb.next_due import QueueDueTimes
 from psched.backends.rdb.schema import USER_BAND, failures_table, queue_table, users_table
-from psched.backends.rdb.store import RdbLeaseStore
+from psched.backends.rdb.store import RdbLeaseStore, lease_of, new_number
 from psched.backends.sql.base import now_ms, now_once
 from psched.backends.sql.bulk_statement import CompiledBulkUpdate
 from psched.backends.sql.database import Database
@@ -57,7 +56,7 @@ from psched.store.alerts import UnreportedFailures
 
 
 class RdbTaskStore(RdbLeaseStore):
-    """`TaskStore` on a table of our own, with one of its users beside it."""
+    """Implements `TaskStore`, which documents the methods. A second table has a row per user, to be locked."""
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
@@ -69,14 +68,17 @@ class RdbTaskStore(RdbLeaseStore):
         self._failures = RdbFailures(database, failures, holder)
         self.failures: UnreportedFailures | None = self._failures
         self._keeps_failures = settings.keeps_failures
-        leases = Leases(database, self._table, holder, FairClaiming(database, self._table, users))
-        due_times = ManyBands(database, self._table)
-        claimed = partial(claimed_task, holder, settings.max_data_size)
-        super().__init__(database, leases, due_times, claimed, self._table, users, failures)
-        self._joint = CombinedAcquire(self._acquire)
-        self._holder = holder
-        self._submission = TaskInserts(database, self._table, settings.max_data_size)
-        self._statements = cached(QueueStatements, leases.statements, self._table, users)
+        super().__init__(
+            database,
+            holder,
+            FairClaiming(database, self._table, users),
+            QueueDueTimes(database, self._table),
+            partial(claimed_task, holder, settings.max_data_size),
+            *(self._table, users, failures),
+        )
+        self._combined_acquire = CombinedAcquire(self._acquire)
+        self._inserts = TaskInserts(database, self._table, settings.max_data_size)
+        self._statements = cached(QueueStatements, self.lease_statements, self._table, users)
 
     def _compile(self, connection: Executing, types: Collection[str] | None) -> None:
         super()._compile(connection, types)
@@ -91,69 +93,54 @@ class RdbTaskStore(RdbLeaseStore):
         accepts: Accepts | None = None,
         ahead: bool = False,
     ) -> builtins.list[Claim]:
-        """Lease up to `limit` due rows, by turns between users; threads that ask at once are served together."""
-        return self._joint.acquire(limit, alive_time, types, ahead)
-
-    def _acquire(
-        self, limit: int, alive_time: float, types: Collection[str] | None, ahead: bool, askers: int
-    ) -> builtins.list[Claim]:
-        return [
-            self._claimed(row)
-            for row in self._leases.acquire(limit, alive_time, types, self._is_crowded(types), askers, ahead)
-        ]
+        return self._combined_acquire.acquire(limit, alive_time, types, ahead)
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
-        """Create tasks and return the keys that existed before."""
-        return self._submission.submit(tasks, connection)
+        return self._inserts.submit(tasks, connection)
 
     def get(self, key: str) -> TaskRow | None:
-        """Return the task, or None."""
         row = self._database.run(lambda connection, _: self._row(connection, key))
         return None if row is None else self._read(row)
 
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
-        """Yield the tasks that pass the filter, ordered by key, a page at a time."""
         c = self._table.c
-        given = {c.status: wanted.status, c.type: wanted.type, c.user_name: wanted.user}
-        conditions = [column == value for column, value in given.items() if value is not None]
+        values = {c.status: wanted.status, c.type: wanted.type, c.user_name: wanted.user}
+        conditions = [column == value for column, value in values.items() if value is not None]
         return map(self._read, pages_by_key(self._database, select(*c), c.key, *conditions))
 
     def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
-        """End the claimed run for good."""
-        kept = {"error": storable(error), "attempts_made": claim.row.attempts}
-        values = {"outcome": status, "retention": _milliseconds(retention), **kept}
-        also = self._failures.entering(claim, error) if status == TASK_FAILED and self._keeps_failures else None
-        self._leases.settle(claim.lease, self._statements.retire, status, values, until, also)
+        values = {
+            "outcome": status,
+            "retention": _milliseconds(retention),
+            "error": storable(error),
+            "attempts_made": claim.row.attempts,
+        }
+        also = self._failures.insert(claim, error) if status == TASK_FAILED and self._keeps_failures else None
+        self._settle(claim.lease, self._statements.retire, status, values, until, also)
 
     def retire_many(
         self, claims: Sequence[Claim], status: str, retention: float | None, until: float
     ) -> builtins.list[ScheduleError | None]:
-        """End claimed runs for good, some hundreds in one statement."""
         values = {"outcome": status, "retention": _milliseconds(retention)}
         leases = [claim.lease for claim in claims]
-        return self._leases.settle_many(leases, self._statements.retire_many, values, status, until)
+        return self._settle_many(leases, self._statements.retire_many, values, status, until)
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
-        """Write the whole data of a claimed row, compressed if it was."""
         is_compressed = cast("TaskRow", claim.row).compression is not None
         text, size = pack(dict(data), is_compressed, self.max_data_size)
-        self._leases.settle(
-            claim.lease, self._statements.update_data, None, {"content": text, "content_size": size}, until
-        )
+        values = {"content": text, "content_size": size}
+        self._settle(claim.lease, self._statements.update_data, None, values, until)
 
     def cancel_request(self, key: str, retention: float) -> None:
-        """Retire a waiting task as cancelled; flag a running one."""
-        verbs = self._statements
-        tries = (verbs.cancel, verbs.flag, verbs.cancel)  # it may have come back in between
+        of_waiting, of_running = self._statements.cancel, self._statements.flag
+        tries = (of_waiting, of_running, of_waiting)  # a running task may be released in between
         self._act(key, tries, {"retention": _milliseconds(retention)}, lambda _, row: row["status"] == TASK_CANCELLED)
 
     def force_finish(self, key: str, retention: float) -> None:
-        """Retire the task as finished, whoever holds it."""
         values = {"retention": _milliseconds(retention)}
         self._act(key, [self._statements.force_finish], values, lambda _, row: row["status"] == TASK_FINISHED)
 
     def preempt(self, key: str, alive_time: float) -> Claim:
-        """Lease the task, whoever holds it."""
         number = new_number()
         values = {"alive": math.ceil(alive_time * 1000), "claim_number": number, "claimer": self._holder}
         self._act(key, [self._statements.preempt], values, lambda _, row: row["claim"] == number)
@@ -163,11 +150,9 @@ class RdbTaskStore(RdbLeaseStore):
         return Claim(self._read(row), lease_of(row))
 
     def retry_failed(self, key: str) -> None:
-        """Make a failed or cancelled task due now, its attempts counted anew."""
         self._act(key, [self._statements.revive], {}, lambda seen, row: row["fence"] != seen["fence"])
 
     def delete(self, key: str) -> None:
-        """Delete the task, leased or not. Raises IdempotentNotFoundError."""
         row = self._database.run(lambda connection, _: self._row(connection, key))
         values = {"task_key": key, "task_nonce": None if row is None else row["nonce"]}
 
@@ -178,7 +163,7 @@ class RdbTaskStore(RdbLeaseStore):
             raise IdempotentNotFoundError(f"no task has the key {key!r}")
 
     def purge(self, limit: int) -> int:
-        """Delete up to `limit` tasks whose retention is over, and what is kept of their users."""
+        """Delete up to `limit` tasks whose retention is over, and the rows of their users."""
 
         def work(connection: Connection, uncertain: bool) -> int:
             rows = connection.execute(self._statements.over, {"limit": limit}).all()
@@ -186,7 +171,7 @@ class RdbTaskStore(RdbLeaseStore):
                 return 0
             done: int = connection.execute(self._statements.purge, {"keys": [key for key, _ in rows]}).rowcount
             users = {user for _, user in rows if user}
-            if users:  # whoever claims for one of them makes his row anew
+            if users:  # an acquire for one of these users inserts the row again
                 connection.execute(self._statements.forget_users, {"users": sorted(users)})
             return done
 
@@ -199,13 +184,13 @@ class RdbTaskStore(RdbLeaseStore):
         values: Mapping[str, Any],
         is_done: Callable[[RowMapping, RowMapping], bool],
     ) -> None:
-        """Execute the first of `statements` that finds the row. Raises what the row is like when none does.
+        """Execute `statements` until one of them finds the row. Raises what `_refusal` returns when none does.
 
-        `is_done` tells whether the row, which was as the first one before, looks now as if that had been done, by an
-        attempt whose answer was lost. A row that was created since is left alone.
+        `is_done(before, now)` tells whether the row shows that an attempt whose answer was lost has changed it. A row
+        that was created since the call began is not changed.
         """
         seen = self._database.run(lambda connection, _: self._row(connection, key))
-        given = {"task_key": key, "task_nonce": None if seen is None else seen["nonce"], **values}
+        parameters = {"task_key": key, "task_nonce": None if seen is None else seen["nonce"], **values}
 
         def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None]:
             row = self._row(connection, key) if uncertain else seen
@@ -214,7 +199,7 @@ class RdbTaskStore(RdbLeaseStore):
             if uncertain and is_done(seen, row):
                 return True, row
             for statement in statements:
-                if connection.execute(statement, given).rowcount == 1:
+                if connection.execute(statement, parameters).rowcount == 1:
                     return True, None
             row = self._row(connection, key)
             return False, None if row is None or row["nonce"] != seen["nonce"] else row
@@ -227,7 +212,7 @@ class RdbTaskStore(RdbLeaseStore):
         return read_task(row, self.max_data_size)
 
     def _row(self, connection: Connection, key: str) -> RowMapping | None:
-        return connection.execute(self._leases.statements.read, {"lease_key": key}).mappings().first()
+        return connection.execute(self.lease_statements.read, {"lease_key": key}).mappings().first()
 
 
 def _milliseconds(retention: float | None) -> int | None:
@@ -243,7 +228,7 @@ def _refusal(key: str, row: RowMapping | None) -> ScheduleError:
 
 
 _NOW = now_ms()
-"""The clock of a statement on one row; those on many take `now_once`."""
+"""The clock of a statement on one row; statements on many rows use `now_once`."""
 
 
 class QueueStatements:
@@ -257,10 +242,10 @@ class QueueStatements:
         self._table = table
         of_keys = c.key.in_(bindparam("keys", expanding=True))
         kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
-        made = bindparam("attempts_made", type_=c.attempts.type)
+        attempts = bindparam("attempts_made", type_=c.attempts.type)
         outcome = bindparam("outcome", type_=c.status.type)
         self.retire = CompiledBulkUpdate(
-            leases.settling(outcome, status=outcome, last_error=kept, attempts=made, **self._retired())
+            leases.settling(outcome, status=outcome, last_error=kept, attempts=attempts, **self._retired())
         )
         self.retire_many = leases.settling_many(outcome, status=outcome, **self._retired(now_once()))
         self.update_data = (
@@ -285,11 +270,11 @@ class QueueStatements:
         return update(self._table).where(*self._this(), self._c.status.in_(statuses))
 
     def _this(self) -> tuple[ColumnElement[bool], ...]:
-        """Return the conditions of the row :task_key that the call with the number :task_nonce has created."""
+        """Return the condition of the row :task_key that the call :task_nonce created."""
         return self._c.key == bindparam("task_key"), self._c.nonce == bindparam("task_nonce")
 
     def _retired(self, now: ColumnElement[int] = _NOW) -> dict[str, Any]:
-        """Return the columns of a row that is retired now; its key goes after :retention, if that is not NULL."""
+        """Return the columns of a row that is retired now and kept for :retention milliseconds (NULL: for ever)."""
         return {
             "due": null(),
             "band": null(),
@@ -299,7 +284,7 @@ class QueueStatements:
         }
 
     def _preempting(self) -> Update:
-        """Lease the row to :claimer. MariaDB reads what was assigned before, so that `ready` comes first."""
+        """Lease the row to :claimer. MariaDB reads values that were assigned before, so `ready` comes first."""
         c = self._c
         return self._of_one(WAITING, RUNNING).ordered_values(
             (c.ready, now_ms()),

@@ -1,4 +1,4 @@
-"""Schedules in `rdb`: created by `add`, finished by `advance`. Used in children and clients."""
+"""Schedules in `rdb`: created by `add`, finished by `advance`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, cast
 from sqlalchemy import (
     BigInteger,
     BindParameter,
+    ColumnElement,
     Connection,
     RowMapping,
     Select,
@@ -38,12 +39,11 @@ from psched.backends.common.rows import (
 from psched.backends.common.store_base import SingleAdd, advanced
 from psched.backends.rdb.alerts import RdbFailures, RdbOverdueAlerts
 from psched.backends.rdb.inserts import ScheduleInserts
-from psched.backends.rdb.lease_statements import GIVEN_LEASE, LeaseStatements, constant
-from psched.backends.rdb.leases import Leases, new_number
-from psched.backends.rdb.ledger import LedgerWriter, TrimmedLedger
-from psched.backends.rdb.next_due import OneOrder
+from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
+from psched.backends.rdb.ledger import LedgerWriter, RdbLedger
+from psched.backends.rdb.next_due import ScheduleDueTimes
 from psched.backends.rdb.schema import changes_table, failures_table, ledger_table, schedules_table
-from psched.backends.rdb.store import RdbLeaseStore
+from psched.backends.rdb.store import RdbLeaseStore, new_number
 from psched.backends.sql.base import ExactText, LongText, now_ms
 from psched.backends.sql.bulk_statement import BulkUpdate, Told
 from psched.backends.sql.database import Database
@@ -62,18 +62,17 @@ _BATCH = 500
 
 
 class RdbScheduleStore(SingleAdd, RdbLeaseStore):
-    """`ScheduleStore` on a table of our own."""
+    """Implements `ScheduleStore`, which documents the methods."""
 
     keeps_policies = True
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self._table = table_named(schedules_table, table)
-        self._holder = settings.holder
         self.max_data_size = settings.max_data_size
         others = table_named(ledger_table, table), table_named(changes_table, table)
         self._records = cached(LedgerWriter, type(database.dialect), self._table, *others, settings.reckoning)
-        self.ledger: Ledger | None = TrimmedLedger(database, *others)
+        self.ledger: Ledger | None = RdbLedger(database, *others)
         self.alarms: OverdueAlerts | None = RdbOverdueAlerts(database, self._table)
         failures = table_named(failures_table, table)
         self._failures = RdbFailures(database, failures, settings.holder)
@@ -81,22 +80,21 @@ class RdbScheduleStore(SingleAdd, RdbLeaseStore):
         self._keeps_failures = settings.keeps_failures
         super().__init__(
             database,
-            Leases(database, self._table, settings.holder),
-            OneOrder(database, self._table),
+            settings.holder,
+            None,
+            ScheduleDueTimes(database, self._table),
             partial(claimed_schedule, settings.holder, settings.max_data_size),
             *(self._table, *others, failures),
         )
-        self._addition = ScheduleInserts(database, self._table, self._records, settings.holder, settings.max_data_size)
+        self._inserts = ScheduleInserts(database, self._table, self._records, settings.holder, settings.max_data_size)
         self._pages = Pages(database, self._table, self._table.c.due, self._table.c.key)
-        self._write_statements(self._table, self._leases.statements)
-        self._advancing = BulkAdvance(database, self._table, self._leases, self._records, settings.holder)
+        self._write_statements(self._table, self.lease_statements)
+        self._bulk_advance = BulkAdvance(database, self._table, self.lease_statements, self._records, settings.holder)
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
-        """Create schedules and return the keys that existed before."""
-        return self._addition.add(schedules)
+        return self._inserts.add(schedules)
 
     def get(self, key: str) -> ScheduleRow | None:
-        """Return the schedule, or None."""
         row = self._database.run(lambda connection, _: self._row(connection, self._read, key))
         return None if row is None else self._read_row(row)
 
@@ -104,34 +102,29 @@ class RdbScheduleStore(SingleAdd, RdbLeaseStore):
         return read_schedule(row, self.max_data_size)
 
     def list(self) -> Iterator[ScheduleRow]:
-        """Return every schedule, ordered by due time and key, read a page at a time."""
         return map(self._read_row, self._pages)
 
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
-        """Return up to `limit` schedules that have been due for `age` seconds, those due longest first."""
         return self._aged(self._long_due, age, limit)
 
     def failing(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
-        """Return up to `limit` schedules whose occurrence is `age` seconds late and has failed, the oldest first."""
         return self._aged(self._failing, age, limit)
 
     def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
-        """Write what differs between `seen` and `wanted`; False when the row is not as it was seen."""
         changes = changed_columns(seen, wanted, self.max_data_size)
         if not changes:
             return True
         statement = self._unchanged(seen).values(**changes, updated=now_ms(), version=self._table.c.version + 1)
-        if entry is not None:  # a fence of its own, so that the entry cannot meet one of the last run
+        if entry is not None:  # else its entry may have the key of the entry of the last run
             statement = statement.values(fence=self._table.c.fence + 1)
 
         pending = regular_time(seen) if entry is None or entry.last is None else entry.last + 1
-
         number = new_number()
 
         def record(connection: Connection) -> None:
-            self._records.change(connection, seen.key, action, self._holder, milliseconds(pending), number)
+            self._records.insert_change(connection, seen.key, action, self._holder, milliseconds(pending), number)
             if entry is not None:
-                self._records.passing(connection, seen, entry)
+                self._records.insert_skipped(connection, seen, entry)
 
         def work(connection: Connection, uncertain: bool) -> bool:
             if self._database.execute_with(connection, statement, {}, record):
@@ -141,7 +134,6 @@ class RdbScheduleStore(SingleAdd, RdbLeaseStore):
         return self._database.run(work)
 
     def delete(self, key: str) -> None:
-        """Delete the schedule, leased or not. Raises IdempotentNotFoundError."""
         seen: int | None = None
 
         def work(connection: Connection, uncertain: bool) -> bool:
@@ -150,11 +142,11 @@ class RdbScheduleStore(SingleAdd, RdbLeaseStore):
                 row = self._row(connection, self._read.with_for_update(), key)
                 if row is None:
                     return uncertain and seen is not None
-                if uncertain and seen is not None and row["nonce"] != seen:  # another one, created since
+                if uncertain and seen is not None and row["nonce"] != seen:  # another schedule, created since
                     return True
                 seen = row["nonce"]
                 pending = row["next_time"] if row["regular_time"] is None else row["regular_time"]
-                self._records.removal(connection, key, self._holder, pending)
+                self._records.insert_deleted(connection, key, self._holder, pending)
                 return connection.execute(self._delete, {"lease_key": key}).rowcount == 1
 
         if not self._database.run(work):
@@ -169,42 +161,41 @@ class RdbScheduleStore(SingleAdd, RdbLeaseStore):
         also: Also | None = None,
         entry: Entry = _RUN,
     ) -> ScheduleRow | None:
-        """Settle the claimed occurrence; return the stored row instead when it was changed since it was acquired."""
         row = cast("ScheduleRow", claim.row)
-        settling = self._records.settling(self._advance, row, entry)
         values = {
             **{f"seen_{name}": value for name, value in definition_columns(row).items()},
             "then": milliseconds(next_time),
             "then_due": milliseconds(next_run_time),
             "settled": settled_time(row, entry),
-            **settling.values,
+            **self._records.entry_parameters(row, entry),
         }
         if entry.outcome == FAILED and self._keeps_failures:
-            also = self._failures.entering(claim, row.last_error, also)
+            also = self._failures.insert(claim, row.last_error, also)
         on_record = partial(self._is_on_record, row, claim.lease, until)
-        stored = self._leases.settle(claim.lease, settling.statement, FINISHED, values, until, also, on_record)
+        stored = self._settle(
+            claim.lease, self._records.settle_and_insert(self._advance), FINISHED, values, until, also, on_record
+        )
         return None if stored is None else read_schedule(stored)
 
     def park(self, lease: Lease, due: float, until: float) -> None:
-        """Give a paused row back, due at `due`, or now when it is not paused any more."""
-        self._leases.settle(lease, self._park, RELEASED, {"parked_until": milliseconds(due)}, until)
+        self._settle(lease, self._park, RELEASED, {"parked_until": milliseconds(due)}, until)
 
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
-        """Advance schedules in as few transactions as possible, and by themselves where not all are as they were."""
-        found: builtins.list[ScheduleRow | ScheduleError | None] = []
+        """Advance each `_BATCH` schedules in one transaction, or one by one when some of them were changed."""
+        answers: builtins.list[ScheduleRow | ScheduleError | None] = []
         for start in range(0, len(steps), _BATCH):
             part = steps[start : start + _BATCH]
-            done, uncertain = self._advancing.advance(part, until)
-            found += [None if done else advanced(self, step, until, uncertain) for step in part]
-        return found
+            done, uncertain = self._bulk_advance.advance(part, until)
+            answers += [None if done else advanced(self, step, until, uncertain) for step in part]
+        return answers
 
     def _compile(self, connection: Executing, types: Collection[str] | None) -> None:
         super()._compile(connection, types)
-        self._advancing.prepare(connection)
-        self._records.settling_by(self._advance).prepare(connection)
+        self._bulk_advance.prepare(connection)
+        self._records.settle_and_insert(self._advance).prepare(connection)
 
     def _is_on_record(self, row: ScheduleRow, lease: Lease, until: float) -> bool:
-        """Tell whether the ledger has the occurrence in `row` as settled under `lease`, or one of the same fence."""
+        """Tell whether the ledger has an entry of the occurrence in `row` under the fence of `lease`."""
         return self._database.run(lambda connection, _: self._records.has(connection, row, lease), until)
 
     def _aged(self, statement: Select[Any], age: float, limit: int) -> builtins.list[ScheduleRow]:
@@ -216,7 +207,7 @@ class RdbScheduleStore(SingleAdd, RdbLeaseStore):
         return connection.execute(statement, {"lease_key": key}).mappings().first()
 
     def _unchanged(self, seen: ScheduleRow) -> Update:
-        """Return an UPDATE of the row as it was seen. While it runs, its lease is renewed all the time: no matter."""
+        """Return an UPDATE of the row if it is as `seen`, but for `due` of a running row, which is a lease's end."""
         c = self._table.c
         same = [c.version == seen.version, c.status == seen.status, c.next_time == milliseconds(seen.next_time)]
         if seen.status != RUNNING:
@@ -236,30 +227,48 @@ class RdbScheduleStore(SingleAdd, RdbLeaseStore):
         self._failing = select(*without_data).where(c.failing <= ago, runs).order_by(c.failing, c.key).limit(most)
         self._delete = delete(table).where(this)
         then = bindparam("then", type_=BigInteger)
-        paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
-        parked = case((paused, bindparam("parked_until", type_=BigInteger)), else_=now_ms())
+        parked = case((_is_paused(table), bindparam("parked_until", type_=BigInteger)), else_=now_ms())
         self._park = statements.settling(RELEASED, due=parked, attempts=c.attempts - 1)
         self._advance = statements.settling(
             FINISHED,
             *(c[name] == bindparam(f"seen_{name}") for name in DEFINITION),
-            next_time=then,
-            due=bindparam("then_due"),
-            last_time=bindparam("settled"),
-            alert_at=case((paused, None), else_=then + c.delay_ms + c.alert_after_ms),
-            regular_time=null(),
-            regular_due=null(),
-            attempts=constant(0),
-            crashes=constant(0),
-            last_error=null(),
+            **_advanced_columns(table, then, bindparam("then_due"), bindparam("settled")),
         )
+
+
+def _is_paused(table: Table) -> ColumnElement[bool]:
+    return table.c.paused_from.is_not(None) & table.c.paused_until.is_(None)
+
+
+def _advanced_columns(
+    table: Table, next_time: ColumnElement[Any], due: ColumnElement[Any], settled: ColumnElement[Any]
+) -> dict[str, ColumnElement[Any]]:
+    """Return the columns of a row that is advanced to the occurrence `next_time`, due at `due`."""
+    c = table.c
+    return {
+        "next_time": next_time,
+        "due": due,
+        "last_time": settled,
+        "alert_at": case((_is_paused(table), None), else_=next_time + c.delay_ms + c.alert_after_ms),
+        "regular_time": null(),
+        "regular_due": null(),
+        "attempts": constant(0),
+        "crashes": constant(0),
+        "last_error": null(),
+    }
 
 
 _TEXT, _LONG, _NUMBER = ExactText(255), LongText(), BigInteger()
 
-
-_SEEN = {"cron": _TEXT, "timezone": _TEXT, "delay_ms": _NUMBER, "version": _NUMBER}
-_STEP = {**GIVEN_LEASE, **_SEEN, **dict.fromkeys(("following", "following_due", "settled"), _NUMBER)}
-"""What is told of a schedule's way on: of the definition it is computed from, that it must still be this one."""
+_STEP = {
+    **LEASE_TYPES,
+    "cron": _TEXT,
+    "timezone": _TEXT,
+    "delay_ms": _NUMBER,
+    "version": _NUMBER,
+    **dict.fromkeys(("following", "following_due", "settled"), _NUMBER),
+}
+"""Values of a step: the lease, the definition that the row must still have, and the next occurrence."""
 
 _ENTRY = {
     "key": _TEXT,
@@ -269,39 +278,40 @@ _ENTRY = {
         ("scheduled_time", "last_time", "occurrences", "extra", "previous", "attempts", "trouble", "started"), _NUMBER
     ),
 }
-"""What is known of an occurrence before it is settled."""
+"""Values of a ledger entry that are known before the occurrence is settled."""
 
 
 class BulkAdvance:
-    """The two statements on one table and its ledger."""
+    """Advances many schedules by two statements: one on the schedules, one on the ledger."""
 
-    def __init__(self, database: Database, table: Table, leases: Leases, records: LedgerWriter, holder: str) -> None:
+    def __init__(
+        self, database: Database, table: Table, statements: LeaseStatements, records: LedgerWriter, holder: str
+    ) -> None:
         self._database = database
         self._holder = holder
         self._records = records
-        self._write_statements(table, leases.statements, records)
+        self._write_statements(table, statements, records)
 
     @cached_on_class
     def _write_statements(self, table: Table, statements: LeaseStatements, records: LedgerWriter) -> None:
-        self._advance = BulkUpdate(_STEP, partial(_advancing, table, statements))
-        self._enter = BulkUpdate(_ENTRY, records.entering_given)
+        self._advance = BulkUpdate(_STEP, partial(_bulk_advance, table, statements))
+        self._insert_entries = BulkUpdate(_ENTRY, records.insert_settled)
 
     def prepare(self, connection: Executing) -> None:
-        """Compile both statements."""
         self._advance.prepare(connection)
-        self._enter.prepare(connection)
+        self._insert_entries.prepare(connection)
 
     def advance(self, steps: Sequence[Step], until: float) -> tuple[bool, bool]:
-        """Advance all of them in one transaction, or change nothing when some are not as they were.
+        """Advance all `steps` in one transaction, or change nothing when one of the rows was changed.
 
-        Returns whether they were advanced, and whether they may have been by an attempt whose answer was lost.
+        Returns whether the rows were advanced, and whether an attempt without an answer may have advanced them.
         """
         rows = [self._row(step) for step in steps]
 
         def work(connection: Executing, uncertain: bool) -> tuple[bool, bool]:
             advance = partial(self._advance.execute, connection, rows, {"lease_holder": self._holder})
-            enter = partial(self._enter.execute, connection, rows, {})
-            return self._database.execute_all(connection, len(steps), advance, enter), uncertain
+            insert = partial(self._insert_entries.execute, connection, rows, {})
+            return self._database.execute_all(connection, len(steps), advance, insert), uncertain
 
         return self._database.run_direct(work, until)
 
@@ -319,20 +329,7 @@ class BulkAdvance:
         }
 
 
-def _advancing(table: Table, statements: LeaseStatements, given: Told) -> Update:
-    c = table.c
-    paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
-    return statements.settling_given(
-        given,
-        FINISHED,
-        *(c[name] == given[name] for name in DEFINITION),
-        next_time=given["following"],
-        due=given["following_due"],
-        last_time=given["settled"],
-        alert_at=case((paused, None), else_=given["following"] + c.delay_ms + c.alert_after_ms),
-        regular_time=null(),
-        regular_due=null(),
-        attempts=constant(0),
-        crashes=constant(0),
-        last_error=null(),
-    )
+def _bulk_advance(table: Table, statements: LeaseStatements, row: Told) -> Update:
+    unchanged = [table.c[name] == row[name] for name in DEFINITION]
+    columns = _advanced_columns(table, row["following"], row["following_due"], row["settled"])
+    return statements.settling_rows(row, FINISHED, *unchanged, **columns)

@@ -1,25 +1,49 @@
-"""What the stores of `rdb` have in common: everything of `LeaseStore`. Used in children and clients."""
+"""The base class of both `rdb` stores: acquiring, extending, settling and giving back leases on one table.
+
+The SQL is in lease_statements.py; claiming.py says how due rows are chosen.
+"""
 
 from __future__ import annotations
 
+import math
+import secrets
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from sqlalchemy import MetaData, Table
+from sqlalchemy import Connection, Insert, MetaData, RowMapping, Table, Update
 
-from psched.backends.rdb.leases import Leases
-from psched.backends.rdb.next_due import DueTimes, TypeHeads
+from psched import fork_safety
+from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, finished_before, refusal
+from psched.backends.common.rows import AHEAD, RUNNING, storable
+from psched.backends.rdb.claiming import Claiming, WantedTypes, claiming_by
+from psched.backends.rdb.lease_statements import LeaseStatements
+from psched.backends.rdb.next_due import DueTimes, DueTimesByType
 from psched.backends.rdb.node_registry import RdbNodes, shared_nodes_table
 from psched.backends.rdb.schema_version import HashedSchema, meta_table
+from psched.backends.sql.bulk_statement import BulkUpdate, CompiledBulkUpdate
+from psched.backends.sql.connection import as_sqlalchemy
 from psched.backends.sql.database import Database
 from psched.backends.sql.once import cached
 from psched.backends.sql.schema import NAMED, unusable
-from psched.backends.sql.statement import Executing
+from psched.backends.sql.statement import Executing, TwoStatements
 from psched.backends.sql.store import SqlStore
-from psched.errors import ScheduleError
+from psched.clock import boottime
+from psched.errors import (
+    IdempotentAlreadyFinishedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PreemptedError,
+    ScheduleError,
+)
 from psched.model import WORKER_DIED, Claim, Lease, Retry
-from psched.store import Accepts, Finding, Wakeup
+from psched.payload import MAX_BATCH_SIZE
+from psched.store import Accepts, Also, Finding, Wakeup
 from psched.store.node_registry import Nodes
+
+_BATCH = 500
+"""Leases extended or settled by one statement, to keep it short."""
 
 
 def _meta() -> Table:
@@ -27,7 +51,7 @@ def _meta() -> Table:
 
 
 class RdbLeaseStore(SqlStore):
-    """Due rows with leases in one table; `claimed` makes of a row that was just leased what the engine knows."""
+    """Due rows with leases in one table. Implements `LeaseStore`, which documents the methods."""
 
     shows_fence = True
     knows_holders = True
@@ -36,36 +60,49 @@ class RdbLeaseStore(SqlStore):
     def __init__(
         self,
         database: Database,
-        leases: Leases,
+        holder: str,
+        claiming: Claiming | None,
         due_times: DueTimes,
-        claimed: Callable[[Sequence[Any]], Claim],
+        read_claim: Callable[[Sequence[Any]], Claim],
         *tables: Table,
     ) -> None:
-        """Connects to nothing yet. `tables`: the one of the rows, and what else belongs to it."""
+        """`claiming`: how due rows are chosen and leased; None: the earliest first.
+
+        `read_claim`: makes a claim of the columns `LeaseStatements.claimed`. `tables`: the table of the rows, then the
+        tables that belong to it.
+        """
         super().__init__(database, HashedSchema(database, cached(_meta), *tables, common=(shared_nodes_table(),)))
+        dialect = type(database.dialect)
         self._rows = tables[0]
-        self._leases = leases
+        self._holder = holder
+        self.lease_statements = cached(LeaseStatements, dialect, self._rows)
+        self._claiming = claiming or claiming_by(dialect, self._rows, self.lease_statements)
         self._due_times = due_times
+        self._due_times_by_type = DueTimesByType(database, self._rows)
         self.nodes: Nodes | None = RdbNodes(database, self._rows.name)
-        self._type_heads = TypeHeads(database, self._rows)
+        self._read_claim = read_claim
         self._due_types: frozenset[Any] | None = None
-        """Types that were due at the last look, at least those of the first rows; None before there was one."""
-        self._claimed = claimed
+        """Types of rows that the last query for due times found due, at least those of the first rows; None before."""
+        self.begin_anew()
+        fork_safety.register_for_fork(self)
+
+    def begin_anew(self) -> None:
+        """Forget acquires without an answer: those of a parent process are the parent's to undo."""
+        self._lock = threading.Lock()
+        self._unanswered: dict[int, float] = {}
 
     def prepare(self, types: Collection[str] | None = None) -> None:
-        """Compile what every run needs."""
         self._database.run_direct(lambda connection, _: self._compile(connection, types))
 
     def _compile(self, connection: Executing, types: Collection[str] | None) -> None:
-        self._leases.prepare(connection, types)
+        if types is None or types:
+            self._claiming.prepare(connection, None if types is None else WantedTypes(tuple(set(types)), apart=False))
 
     def create_tables(self) -> None:
-        """Create the tables, their indexes, and what calls idle workers where the database can do that."""
         super().create_tables()
         self._database.install_wakeup(self._rows)
 
     def diagnose(self) -> Iterator[Finding]:
-        """Yield what `psched doctor` shows of this store."""
         yield from super().diagnose()
         if self._layout.problem() is None:
             name, dialect = self._rows.name, self._database.dialect
@@ -75,7 +112,6 @@ class RdbLeaseStore(SqlStore):
                 yield Finding("calls", False, problem)
 
     def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
-        """Return what rings when rows become due; None where the database calls nobody."""
         return self._database.open_wakeup(self._rows.name, accepts)
 
     def acquire(
@@ -86,41 +122,90 @@ class RdbLeaseStore(SqlStore):
         accepts: Accepts | None = None,
         ahead: bool = False,
     ) -> list[Claim]:
-        """Lease up to `limit` due rows, earliest first."""
-        return [
-            self._claimed(row)
-            for row in self._leases.acquire(limit, alive_time, types, self._is_crowded(types), ahead=ahead)
-        ]
+        return self._acquire(limit, alive_time, types, ahead, callers=1)
+
+    def _acquire(
+        self, limit: int, alive_time: float, types: Collection[str] | None, ahead: bool, callers: int
+    ) -> list[Claim]:
+        """Acquire for `callers` threads: one row for each of them in any case, and more up to `MAX_BATCH_SIZE` each.
+
+        Each acquire writes a number of its own into its rows. When its answer is lost, the next one undoes by this
+        number what it did, so that the rows are due again as they were.
+        """
+        if limit < 1 or (types is not None and not types):
+            return []
+        asked = boottime()
+        self._undo(self._still_leased(asked))
+        number = new_number()
+        values = {
+            "claim_number": number,
+            "claimer": self._holder,
+            "alive": math.ceil(alive_time * 1000),
+            "ahead": AHEAD if ahead else 0,
+            "limit": limit,
+            "budget": MAX_BATCH_SIZE * callers,
+            "least": callers,
+        }
+        wanted = None if types is None else WantedTypes(tuple(sorted(set(types))), self._others_may_be_due(types))
+        begun = False
+
+        def work(connection: Executing, uncertain: bool) -> Sequence[Sequence[Any]]:
+            nonlocal begun
+            if begun:  # more than one statement takes rows, and some may have been executed
+                as_sqlalchemy(connection).execute(self.lease_statements.undo, self._undo_values([number]))
+            begun = True
+            return self._claiming.acquire(connection, values, wanted)
+
+        try:
+            rows = self._database.run_direct(work)
+        except BaseException:
+            with self._lock:
+                self._unanswered[number] = asked + alive_time
+            raise
+        return [self._read_claim(row) for row in rows]
+
+    def _others_may_be_due(self, types: Collection[str]) -> bool:
+        """Tell whether rows of other types were due at the last query for due times, or there was none yet.
+
+        A worker asks whenever it finds nothing more to do, and every few seconds while it is busy. Rows that are due
+        and not its own are the first rows then, since it has taken those before them.
+        """
+        due = self._due_types
+        return due is None or not due <= frozenset(types)
 
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
-        """Return in how many seconds the earliest row is due; None when there is none."""
-        found = self._due_times.look(types)
+        found = self._due_times.next_due(types)
         if types:
             self._due_types = found.first_types
         return found.wait
 
     def due_by_type(self) -> Mapping[str, float]:
-        """Return in how many seconds the earliest row of each type is due."""
-        heads = self._type_heads.due_by_type()
-        self._due_types = frozenset(type_ for type_, wait in heads.items() if wait == 0)
-        return heads
-
-    def _is_crowded(self, types: Collection[str] | None) -> bool:
-        """Tell whether rows of other types were due at the last look, or nobody has looked yet.
-
-        A worker looks whenever it finds nothing more to do, and every few seconds while it is busy. Rows that are due
-        and not its own are the first ones then, since it has taken those before them.
-        """
-        due = self._due_types
-        return types is not None and (due is None or not due <= frozenset(types))
+        waits = self._due_times_by_type.waits()
+        self._due_types = frozenset(type_ for type_, wait in waits.items() if wait == 0)
+        return waits
 
     def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
-        """Make each lease end `alive_time` seconds from now, the runs recorded as `begun`; None where it is lost."""
-        return self._leases.extend(leases, alive_time, begun)
+        renewed: dict[tuple[str, int, int], Lease] = {}
+        for start in range(0, len(leases), _BATCH):
+            rows = self._extend(leases[start : start + _BATCH], math.ceil(alive_time * 1000), begun)
+            renewed.update(((row["key"], row["fence"], row["claim"]), lease_of(row)) for row in rows)
+        return [renewed.get((lease.key, lease.fence, lease.claim)) for lease in leases]
+
+    def _extend(self, leases: Sequence[Lease], alive: int, begun: bool) -> Sequence[RowMapping]:
+        extend = self.lease_statements.extend_begun if begun else self.lease_statements.extend
+        held = [(lease.key, lease.fence, lease.claim) for lease in leases]
+        values = {"alive": alive, "keys": [lease.key for lease in leases], "leases": held, "lease_holder": self._holder}
+
+        def work(connection: Connection, uncertain: bool) -> Sequence[RowMapping]:
+            changed = connection.execute(extend, values)
+            if not self._database.dialect.returning:
+                changed = connection.execute(self.lease_statements.held, values)
+            return changed.mappings().all()
+
+        return self._database.run(work)
 
     def release(self, lease: Lease, until: float) -> None:
-        """Make the row due now, the attempt not counted."""
-        self._leases.release(lease, until)
+        self._settle(lease, self.lease_statements.release, RELEASED, {}, until)
 
     def retry(
         self,
@@ -131,13 +216,180 @@ class RdbLeaseStore(SqlStore):
         counted: bool = True,
         version: int | None = None,
     ) -> None:
-        """Make the row due `wait` seconds from now, and keep the end of `error`."""
-        self._leases.retry(lease, wait, error, until, counted, version)
+        values = _retry_values(Retry(lease, wait, error, version, counted))
+        self._settle(lease, self.lease_statements.retry, RETRIED, values, until)
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
-        """Do for each what `retry` does, some hundreds by one statement."""
-        return self._leases.retry_many(retries, until)
+        leases = [retry.lease for retry in retries]
+        rows = [_retry_values(retry) for retry in retries]
+        return self._settle_many(leases, self.lease_statements.retry_many, {}, RETRIED, until, rows)
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
-        """Give back what a dead `holder` leases."""
-        return self._leases.give_back(holder, suspects, longest_wait, error)
+        longest = math.ceil(longest_wait * 1000)
+        values = {"dead": holder, "suspects": list(suspects), "longest": longest, "error": error}
+        count: int = self._database.run(
+            lambda connection, _: connection.execute(self.lease_statements.give_back, values).rowcount
+        )
+        return count
+
+    def _settle(
+        self,
+        lease: Lease,
+        statement: Update | Insert | TwoStatements | CompiledBulkUpdate,
+        outcome: str | None,
+        values: Mapping[str, Any],
+        until: float,
+        also: Also | None = None,
+        on_record: Callable[[], bool] | None = None,
+    ) -> RowMapping | None:
+        """Execute `statement`, made of `LeaseStatements.settling`, and `also` in one transaction.
+
+        It ends the lease with `outcome`; None: the lease stays. `on_record` tells whether that outcome is in the
+        ledger, and is called when the row cannot tell.
+
+        Returns None when it is done, and the row when the lease is ours but another condition of the statement does
+        not hold. Raises PreemptedError, OutcomeUnknownError, IdempotentNotFoundError, AlreadyFinishedError and, when
+        the lease was ended with `outcome` before, IdempotentAlreadyFinishedError.
+        """
+        parameters = {
+            "lease_key": lease.key,
+            "lease_fence": lease.fence,
+            "lease_claim": lease.claim,
+            "lease_holder": self._holder,
+            **values,
+        }
+
+        def work(connection: Executing, uncertain: bool) -> tuple[bool, RowMapping | None, bool]:
+            if self._execute(connection, statement, parameters, also):
+                return True, None, uncertain
+            read = as_sqlalchemy(connection).execute(self.lease_statements.read, {"lease_key": lease.key})
+            return False, read.mappings().first(), uncertain
+
+        done, row, uncertain = self._database.run_direct(work, until)
+        if done:
+            return None
+        if row is not None and self._is_ours(lease, row):
+            return row
+        refused = refusal(lease, _lost(row), outcome, uncertain)
+        if on_record is not None and isinstance(refused, NotFoundError | OutcomeUnknownError) and on_record():
+            refused = None if uncertain else finished_before(lease)
+        if refused is not None:
+            raise refused
+        return None
+
+    def _execute(
+        self,
+        connection: Executing,
+        statement: Update | Insert | TwoStatements | CompiledBulkUpdate,
+        values: Mapping[str, Any],
+        also: Also | None,
+    ) -> bool:
+        if isinstance(statement, TwoStatements):
+            return self._database.execute_pair(connection, statement, values, also)
+        if not isinstance(statement, CompiledBulkUpdate):
+            return self._database.execute_with(as_sqlalchemy(connection), statement, values, also)
+        if also is None:
+            return statement.execute(connection, values) == 1
+        with self._database.transaction(connection):
+            done = statement.execute(connection, values) == 1
+            if done:
+                also(as_sqlalchemy(connection))
+        return done
+
+    def _settle_many(
+        self,
+        leases: Sequence[Lease],
+        statement: BulkUpdate,
+        values: Mapping[str, Any],
+        outcome: str,
+        until: float,
+        more: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[ScheduleError | None]:
+        """Execute `statement`, made of `LeaseStatements.settling_rows`, which gives rows the status `outcome`.
+
+        Each `_BATCH` leases are one transaction. `more`: further values of each row. Returns for each of `leases` None
+        when that is done, be it by an earlier call whose answer was lost, else what `_settle` would raise.
+        """
+        answers: list[ScheduleError | None] = []
+        values = {**values, "lease_holder": self._holder}
+        for start in range(0, len(leases), _BATCH):
+            part = leases[start : start + _BATCH]
+            rows: list[dict[str, Any]] = [{"key": one.key, "fence": one.fence, "claim": one.claim} for one in part]
+            if more is not None:
+                rows = [{**row, **further} for row, further in zip(rows, more[start : start + _BATCH], strict=True)]
+            found, uncertain = self._database.run_direct(partial(self._settle_batch, rows, statement, values), until)
+            answers += [
+                None if found is None else self._unless_done(lease, found.get(lease.key), outcome, uncertain)
+                for lease in part
+            ]
+        return answers
+
+    def _settle_batch(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        statement: BulkUpdate,
+        values: Mapping[str, Any],
+        connection: Executing,
+        uncertain: bool,
+    ) -> tuple[dict[str, RowMapping] | None, bool]:
+        """Settle `rows` together; unless all of them were settled, return them as they are now, and `uncertain`."""
+        if statement.execute(connection, rows, values) == len(rows):
+            return None, uncertain
+        keys = [row["key"] for row in rows]
+        found = as_sqlalchemy(connection).execute(self.lease_statements.seen, {"keys": keys}).mappings()
+        return {row["key"]: row for row in found}, uncertain
+
+    def _unless_done(self, lease: Lease, row: RowMapping | None, outcome: str, uncertain: bool) -> ScheduleError | None:
+        """Return None when `lease` was ended with `outcome`, now or before, else what became of its row."""
+        if row is not None and self._is_ours(lease, row):
+            return PreemptedError(f"{lease.key!r}: this run could not be settled")
+        refused = refusal(lease, _lost(row), outcome, uncertain)
+        return None if isinstance(refused, IdempotentAlreadyFinishedError) else refused
+
+    def _is_ours(self, lease: Lease, row: RowMapping) -> bool:
+        """Tell whether `row` is under `lease`."""
+        numbers = (row["fence"], row["claim"]) == (lease.fence, lease.claim)
+        return numbers and row["status"] == RUNNING and row["holder"] == self._holder
+
+    def _still_leased(self, now: float) -> list[int]:
+        """Return the numbers of acquires without an answer that may hold rows: a statement may arrive late."""
+        with self._lock:
+            self._unanswered = {number: end for number, end in self._unanswered.items() if end > now}
+            return list(self._unanswered)
+
+    def _undo(self, numbers: list[int]) -> None:
+        if numbers:
+            values = self._undo_values(numbers)
+            self._database.run(lambda connection, _: connection.execute(self.lease_statements.undo, values).rowcount)
+
+    def _undo_values(self, numbers: list[int]) -> dict[str, Any]:
+        return {"claimer": self._holder, "claims": numbers}
+
+
+def new_number() -> int:
+    """Return a number that no other call has: it marks the rows of a call, should its answer be lost."""
+    return secrets.randbits(62)
+
+
+def lease_of(row: RowMapping) -> Lease:
+    """Return the lease that is stored in a row."""
+    cancelled = bool(row.get("cancel_requested", False))
+    paused = row.get("paused_from") is not None and row.get("paused_until") is None
+    return Lease(row["key"], row["fence"], row["due"] / 1000, cancelled, row["claim"], row["nonce"], paused=paused)
+
+
+def _retry_values(retry: Retry) -> dict[str, Any]:
+    return {
+        "wait": math.ceil(retry.wait * 1000),
+        "error": storable(retry.error),
+        "seen_version": retry.version,
+        "uncounted": 0 if retry.counted else 1,
+    }
+
+
+def _lost(row: RowMapping | None) -> LostRow | None:
+    """Return what became of a row that is not ours."""
+    if row is None:
+        return None
+    owner = f"{row['node']} holds it now" if row["status"] == RUNNING else "no worker holds it now"
+    return LostRow(str(row["endings"]), row["nonce"], owner)

@@ -1,4 +1,4 @@
-"""Which users of a queue have something due: found without reading a backlog. Used in children and clients."""
+"""The users of a queue that have due rows, found without reading the backlog, and their shares of an acquire."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ from psched.backends.sql.base import Dialect, now_ms
 from psched.backends.sql.once import cached_on_class
 
 _WINDOW = 100
-"""How many of the rows that are due longest are looked at to see which users wait."""
+"""Rows read, those that have been due longest, to find users with due rows."""
 _WALK = 64
-"""How many further users are looked at when those whose rows have been due longest have too little room."""
+"""Further users read, in the order of their names, when the users of the window may not run enough tasks."""
 _STRIDE = 8
-"""After how many of them it is seen whether that will do."""
-_STROLL = 4
-"""How many are looked at, every other time, when there is room enough: whoever else waits is to get his share."""
+"""Users read between two tests whether the users found so far may run enough tasks."""
+_SHORT_WALK = 4
+"""Further users read by every second acquire when the window is enough, so that other users get their share."""
 _HAS_ROW = -1
-"""Stands for a count where it is told that a user has a row."""
+"""A count that means: the user has a row in the table of users."""
 
-_Way = tuple[int, WantedTypes | None]
-"""A band, and a type that is read apart, in which users are looked at one after another by their names."""
+_Range = tuple[int, WantedTypes | None]
+"""A band, and one type that is read apart or None: users are walked through by name within it."""
 
-Heads = Mapping[str, Mapping[Any, Any]]
+FirstRows = Mapping[str, Mapping[Any, Any]]
 """The first due row of each user."""
 
 
-class Candidates:
-    """The users of one queue who wait. Safe to use from several threads."""
+class CandidateQuery:
+    """Finds the users of one queue that have due rows. Safe to use from several threads."""
 
     def __init__(self, dialect: type[Dialect], table: Table, users: Table) -> None:
-        self._places: dict[_Way, str] = {}
-        self._strolls = False
+        self._places: dict[_Range, str] = {}
+        self._walked = False
         self._write_statements(dialect, table, users)
 
     def waiting(
@@ -66,91 +66,92 @@ class Candidates:
         enough: int,
         seen: Iterable[Candidate] = (),
     ) -> list[Candidate]:
-        """Return users who have something due in `bands` and room for it; all of them, unless a lot is due.
+        """Return users with due rows in `bands` that may run more tasks; some of them when many rows are due.
 
-        `enough`: how many tasks are wanted; when these have room for so many, few others are looked for.
-        `seen`: users who had something due a moment ago, and need not be found again.
+        `enough`: the number of wanted tasks; when the users found may run so many, few other users are read. `seen`:
+        users that had due rows in the last acquire, and need not be found again.
         """
-        heads: dict[str, Mapping[Any, Any]] = {}
+        first_rows: dict[str, Mapping[Any, Any]] = {}
         full = False
         for band in bands:
             for kind in _kinds(types):
-                values = {"of_band": band, "limit": _WINDOW, **_told(kind)}
+                values = {"of_band": band, "limit": _WINDOW, **_type_values(kind)}
                 rows = connection.execute(self._window(_shape(kind)), values).mappings().all()
                 full = full or len(rows) == _WINDOW
                 for row in rows:
-                    known = heads.get(row["user_name"])
+                    known = first_rows.get(row["user_name"])
                     if known is None or (len(_kinds(types)) > 1 and row["due"] < known["due"]):
-                        heads[row["user_name"]] = row
+                        first_rows[row["user_name"]] = row
         if full:
-            heads = {each.user: {"due": each.due, "max_running": each.max_running} for each in seen} | heads
-        found = self._with_room(connection, heads)
+            first_rows = {each.user: {"due": each.due, "max_running": each.max_running} for each in seen} | first_rows
+        found = self._with_room(connection, first_rows)
         if full:
-            found += self._further(connection, bands, types, heads, enough - _room(found, enough))
+            found += self._further(connection, bands, types, first_rows, enough - _room(found, enough))
         return found
 
-    def open_candidate(self, connection: Connection, due: int) -> Candidate:
-        """Return those without user as a candidate; something of theirs has been due since `due`."""
-        return Candidate(NOBODY, due, connection.execute(self._running_open).scalar_one(), None)
+    def userless(self, connection: Connection, due: int) -> Candidate:
+        """Return the rows without user as a candidate; the first of them has been due since `due`."""
+        return Candidate(NO_USER, due, connection.execute(self._running_userless).scalar_one(), None)
 
-    def _with_room(self, connection: Connection, heads: Heads) -> list[Candidate]:
-        if not heads:
+    def _with_room(self, connection: Connection, first_rows: FirstRows) -> list[Candidate]:
+        if not first_rows:
             return []
-        waiting = [(user, head["due"], head["max_running"]) for user, head in heads.items()]
+        waiting = [(user, row["due"], row["max_running"]) for user, row in first_rows.items()]
         return [candidate for candidate in self._candidates(connection, waiting) if candidate.room != 0]
 
     def _candidates(self, connection: Connection, waiting: Iterable[tuple[str, int, int | None]]) -> list[Candidate]:
-        """Return a candidate for each user, due time and `max_running` of the first row; his row is made if need be."""
-        given = list(waiting)
+        """Return a candidate for each (user, due time and `max_running` of the first row); inserts missing users."""
+        users = list(waiting)
         running: dict[str, tuple[int, int | None]] = {}
-        without_row = {user for user, _, _ in given}
-        for user, count, most in connection.execute(self._running, {"users": [user for user, _, _ in given]}):
+        without_row = {user for user, _, _ in users}
+        for user, count, most in connection.execute(self._running, {"users": [user for user, _, _ in users]}):
             if count == _HAS_ROW:
                 without_row.discard(user)
             else:
                 running[user] = (count, most)
-        if without_row:  # in one order, whoever else makes some of them
-            connection.execute(self._make, [{"user_name": user} for user in sorted(without_row, key=str)])
+        if without_row:  # sorted, as other workers may insert the same users
+            connection.execute(self._insert_users, [{"user_name": user} for user in sorted(without_row, key=str)])
         candidates = []
-        for user, due, most in given:
+        for user, due, most in users:
             count, least = running.get(user, (0, None))
             candidates.append(Candidate(user, due, count, least_of(most, least)))
         return candidates
 
     def _further(
-        self, connection: Connection, bands: Sequence[int], types: WantedTypes | None, known: Heads, missing: int
+        self, connection: Connection, bands: Sequence[int], types: WantedTypes | None, known: FirstRows, missing: int
     ) -> list[Candidate]:
-        """Return users beyond `known`, until they have room for `missing` tasks more."""
-        self._strolls = not self._strolls
+        """Return users that are not `known`, until these may run `missing` more tasks."""
+        self._walked = not self._walked
         if missing <= 0:
-            if not self._strolls:
+            if not self._walked:
                 return []
-            return self._with_room(connection, self._walk(connection, _ways(bands, types), known, _STROLL)[0])
+            return self._with_room(connection, self._walk(connection, _ranges(bands, types), known, _SHORT_WALK)[0])
         found: list[Candidate] = []
-        ways: Sequence[_Way] = _ways(bands, types)
+        ranges: Sequence[_Range] = _ranges(bands, types)
         for _ in range(_WALK // _STRIDE):
-            heads, ways = self._walk(connection, ways, known, _STRIDE)
-            found += self._with_room(connection, heads)
-            known = {**known, **heads}
-            if not ways or _room(found, missing) >= missing:
+            first_rows, ranges = self._walk(connection, ranges, known, _STRIDE)
+            found += self._with_room(connection, first_rows)
+            known = {**known, **first_rows}
+            if not ranges or _room(found, missing) >= missing:
                 break
         return found
 
     def _walk(
-        self, connection: Connection, ways: Sequence[_Way], known: Heads, steps: int
-    ) -> tuple[Heads, Sequence[_Way]]:
-        """Return the first due rows of users who are not `known`, and the ways that have not ended.
+        self, connection: Connection, ranges: Sequence[_Range], known: FirstRows, steps: int
+    ) -> tuple[FirstRows, Sequence[_Range]]:
+        """Return the first due rows of users that are not `known`, and the ranges that have more users.
 
-        The steps, each a statement, are divided among the ways. Each walk goes on where the last one on that way ended.
+        Each step is a statement; the steps are divided among the ranges. A walk begins where the last walk in the same
+        range ended.
         """
         found: dict[str, RowMapping] = {}
-        further: list[_Way] = []
-        for way in ways:
-            band, kind = way
-            place = self._places.pop(way, NOBODY)
+        further: list[_Range] = []
+        for range_ in ranges:
+            band, kind = range_
+            place = self._places.pop(range_, NO_USER)
             next_user = self._next[kind is not None]
-            for _ in range(max(1, steps // len(ways))):
-                values = {"of_band": band, "user": place, **_told(kind)}
+            for _ in range(max(1, steps // len(ranges))):
+                values = {"of_band": band, "user": place, **_type_values(kind)}
                 row = connection.execute(next_user, values).mappings().first()
                 if row is None:
                     break
@@ -158,12 +159,12 @@ class Candidates:
                 if row["due"] <= row["now"] and place not in known:
                     found.setdefault(place, row)
             else:
-                self._places[way] = place
-                further.append(way)
+                self._places[range_] = place
+                further.append(range_)
         return found, further
 
     def _window(self, shape: TypesShape | None) -> Select[Any]:
-        """Return the SELECT of the rows that have been due longest, of one type that is read apart or of several."""
+        """Return the SELECT of the rows that have been due longest, of one type by index or of several types."""
         if shape not in self._windows:
             assert shape is not None
             type_ = self._table.c.type
@@ -174,7 +175,7 @@ class Candidates:
     @cached_on_class
     def _write_statements(self, dialect: type[Dialect], table: Table, users: Table) -> None:
         c = table.c
-        self._make = dialect.insert_new(users)
+        self._insert_users = dialect.insert_new(users)
         in_band = c.band == bindparam("of_band")
         head = select(c.user_name, c.due, c.max_running)
         self._table = table
@@ -190,7 +191,7 @@ class Candidates:
         self._next = {False: further.where(has_user(table)), True: further.where(*of_type)}
         runs = (c.status == RUNNING, c.due > now_ms())
         some: BindParameter[str] = bindparam("users", expanding=True)
-        self._running_open = select(func.count()).where(c.user_name == NOBODY, c.holder > "", *runs)
+        self._running_userless = select(func.count()).where(c.user_name == NO_USER, c.holder > "", *runs)
         held_of_some = (c.user_name.in_(some), has_user(table), found.holder > "", *runs)
         running = select(c.user_name, func.count(), func.min(limit_of(table))).where(*held_of_some)
         has_row = select(users.c.user_name, literal(_HAS_ROW), null()).where(users.c.user_name.in_(some))
@@ -198,14 +199,14 @@ class Candidates:
 
 
 def _kinds(types: WantedTypes | None) -> Sequence[WantedTypes | None]:
-    """Return what is looked for by a statement each: types that are read apart one by one, else all together."""
+    """Return the types of each statement: one type each if they are read apart, else all of them."""
     if types is None or not types.apart:
         return [types]
     return [WantedTypes((type_,), apart=True) for type_ in types.types]
 
 
-def _ways(bands: Sequence[int], types: WantedTypes | None) -> list[_Way]:
-    """Return what is walked through: all users of a band, or those with rows of a type that is read apart."""
+def _ranges(bands: Sequence[int], types: WantedTypes | None) -> list[_Range]:
+    """Return the ranges to walk through: all users of a band, or those with rows of one type that is read apart."""
     apart = types is not None and types.apart
     return [(band, kind) for band in bands for kind in (_kinds(types) if apart else [None])]
 
@@ -214,7 +215,7 @@ def _shape(types: WantedTypes | None) -> TypesShape | None:
     return None if types is None else types.shape
 
 
-def _told(types: WantedTypes | None) -> Mapping[str, Any]:
+def _type_values(types: WantedTypes | None) -> Mapping[str, Any]:
     return {} if types is None else types.parameters
 
 
@@ -224,24 +225,24 @@ def limit_of(queue: Table) -> ColumnElement[int]:
 
 
 def least_of(one: object, other: object) -> int | None:
-    """Return the smaller of two limits; None is none, and so is what is no number from 1 on."""
+    """Return the smaller limit, None without any; a value that is not an integer from 1 on is no limit."""
     return min((limit for limit in (one, other) if isinstance(limit, int) and limit >= 1), default=None)
 
 
 def _room(candidates: Iterable[Candidate], enough: int) -> int:
-    """Return how many tasks there is room for; one without limit has room enough."""
+    """Return how many tasks the candidates may run; `enough` for each candidate without limit."""
     return sum(enough if candidate.room is None else candidate.room for candidate in candidates)
 
 
-NOBODY = ""
+NO_USER = ""
 """The user of tasks without one, which together count as one more user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A user with something due since `due` (milliseconds), of whose tasks `max_running` may run (None: any number).
+    """A user with rows due since `due` (milliseconds), and at most `max_running` running tasks (None: no limit).
 
-    `taken`: how many of those that run were taken by this acquire.
+    `taken`: how many of the `running` tasks this acquire took.
     """
 
     user: str
@@ -254,7 +255,7 @@ class Candidate:
     def room(self) -> int | None:
         """How many more tasks this acquire may take; None: any number.
 
-        Half of what is free is left to other workers, lest one takes all ahead and runs one after another.
+        Half of the free places are left to other workers, else one worker acquires all tasks and runs them in turn.
         """
         if self.max_running is None:
             return None
@@ -262,19 +263,19 @@ class Candidate:
         return max(min(free, max(free // 2, 1)) - self.taken, 0)
 
     def took(self, count: int) -> Candidate:
-        """Return what the user is like once `count` more of his tasks were taken."""
+        """Return the candidate after `count` more of his tasks were taken."""
         return replace(self, running=self.running + count, taken=self.taken + count)
 
     def weight(self, more: int = 0) -> float:
-        """Return the precedence of this user's next task once `more` of his run too (as in PerfectQueue)."""
+        """Return the precedence of the user's next task when `more` tasks of his are running (as in PerfectQueue)."""
         return (1 if self.max_running is None else self.max_running) / (self.running + more + 1)
 
 
 def turns(candidates: Iterable[Candidate], limit: int, first: Sequence[str] = ()) -> list[str]:
-    """Return the users of the next `limit` tasks, a name for each task, in the order in which they are to be taken.
+    """Return the users of the next `limit` tasks, a name for each task, in the order of the tasks.
 
-    One task after another goes to the user of the greatest weight, at equal weights to the one who has waited longest.
-    The users in `first` have their first task before all others, in that order.
+    Each task goes to the user with the greatest weight, among equal weights to the user that has waited longest. The
+    users in `first` get their first task before all others, in that order.
     """
     by_user = {candidate.user: candidate for candidate in candidates if candidate.room != 0}
     order = [user for user in first if user in by_user][:limit]

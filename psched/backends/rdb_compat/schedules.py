@@ -11,7 +11,7 @@ from typing import Any, cast
 from sqlalchemy import BigInteger, Connection, MetaData, RowMapping, bindparam, delete, func, select, update
 
 from psched.backends.common.store_base import SingleAdd, advanced
-from psched.backends.rdb.ledger import TrimmedLedger
+from psched.backends.rdb.ledger import RdbLedger
 from psched.backends.rdb.schema import changes_table, ledger_table
 from psched.backends.rdb.schema_version import HashedSchema, meta_table
 from psched.backends.rdb_compat.leases import CompatLeases, seconds
@@ -55,7 +55,7 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
         self._others: HashedSchema | None = None
         if settings.ledger is not None:
             others = ledger_table(MetaData(), settings.ledger), changes_table(MetaData(), settings.ledger)
-            self.ledger = TrimmedLedger(database, *others)
+            self.ledger = RdbLedger(database, *others)
             self._records = CompatLedgerWriter(*others, settings.holder, settings.reckoning)
             self._others = HashedSchema(database, meta_table(MetaData()), *others)
         self.max_data_size = settings.max_data_size

@@ -46,13 +46,13 @@ def slow() -> Slow:
     return Slow()
 
 
-def together(slow: Slow, joint: CombinedAcquire, limits: list[int]) -> list[list[Claim] | BaseException]:
+def together(slow: Slow, combined: CombinedAcquire, limits: list[int]) -> list[list[Claim] | BaseException]:
     """Acquire in one thread, and, while that one is at it, in as many more as there are `limits`; return the latter."""
     found: dict[int, list[Claim] | BaseException] = {}
 
     def ask(number: int, limit: int) -> None:
         try:
-            found[number] = joint.acquire(limit, 10, None)
+            found[number] = combined.acquire(limit, 10, None)
         except BaseException as error:  # noqa: BLE001 – told by the test's own thread
             found[number] = error
 
@@ -62,7 +62,7 @@ def together(slow: Slow, joint: CombinedAcquire, limits: list[int]) -> list[list
     assert slow.entered.acquire(timeout=PATIENCE)
     for thread in threads[1:]:
         thread.start()
-    while sum(len(wishes) for wishes in joint._wishes.values()) < len(limits):
+    while sum(len(requests) for requests in combined._requests.values()) < len(limits):
         threads[-1].join(0.001)
     for _ in range(len(threads)):
         slow.go_on.release()
@@ -88,39 +88,39 @@ def test_what_the_database_refuses_is_told_to_all_who_asked(slow: Slow) -> None:
 def test_one_who_is_interrupted_leaves_the_others_to_acquire_themselves(slow: Slow) -> None:
     slow.error = KeyboardInterrupt()
     together(slow, CombinedAcquire(slow), [1, 1])
-    assert slow.asked == [1, 2, 1], "the second one's wish was lost"
+    assert slow.asked == [1, 2, 1], "the second request was lost"
 
 
 def test_for_one_who_is_interrupted_while_he_waits_nothing_is_acquired(slow: Slow) -> None:
-    joint = CombinedAcquire(slow)
-    first = threading.Thread(target=joint.acquire, args=(1, 10, None))
+    combined = CombinedAcquire(slow)
+    first = threading.Thread(target=combined.acquire, args=(1, 10, None))
     first.start()
     assert slow.entered.acquire(timeout=PATIENCE)
 
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    joint._changed.wait = interrupt  # type: ignore[method-assign, assignment]
+    combined._changed.wait = interrupt  # type: ignore[method-assign, assignment]
     with pytest.raises(KeyboardInterrupt):
-        joint.acquire(5, 10, None)
+        combined.acquire(5, 10, None)
     slow.go_on.release(2)
     first.join(PATIENCE)
-    assert len(joint.acquire(2, 10, None)) == 2
+    assert len(combined.acquire(2, 10, None)) == 2
     assert slow.asked == [1, 2], "rows were leased for nobody"
 
 
 def test_other_types_and_other_leases_are_asked_for_apart(slow: Slow) -> None:
     for _ in range(4):
         slow.go_on.release()
-    joint = CombinedAcquire(slow)
+    combined = CombinedAcquire(slow)
     calls: list[Callable[[], list[Claim]]] = [
-        lambda: joint.acquire(2, 10, None),
-        lambda: joint.acquire(3, 20, None),
-        lambda: joint.acquire(4, 10, ["a"]),
-        lambda: joint.acquire(5, 10, ["a"], ahead=True),
+        lambda: combined.acquire(2, 10, None),
+        lambda: combined.acquire(3, 20, None),
+        lambda: combined.acquire(4, 10, ["a"]),
+        lambda: combined.acquire(5, 10, ["a"], ahead=True),
     ]
     assert [len(call()) for call in calls] == [2, 3, 4, 5]
-    assert joint.acquire(0, 10, None) == []
+    assert combined.acquire(0, 10, None) == []
 
 
 @pytest.mark.parametrize("ours", KINDS, indirect=True)
