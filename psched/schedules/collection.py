@@ -1,4 +1,4 @@
-"""From what is said of new schedules to their rows, each expression worked out once. Used in children and clients."""
+"""All schedules of one table (`ScheduleCollection`), and the rows of new schedules (`NewRows`)."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _ALL = Policy()
 
 
 class NewRows:
-    """The rows of schedules that are added together: what begins now begins at the same second."""
+    """Makes the rows of schedules that are added together: all that begin now begin at the same second."""
 
     def __init__(self, store: ScheduleStore, timezone: str, dialect: str) -> None:
-        """`timezone`: of those that name none."""
+        """`timezone`: the default of schedules that name none."""
         self._store = store
         self._timezone = timezone
         self._dialect = dialect
@@ -55,7 +55,7 @@ class NewRows:
         self._known: dict[tuple[object, ...], tuple[Rule, int]] = {}
 
     def of(self, schedules: Iterable[NewSchedule]) -> list[ScheduleRow]:
-        """Return their rows. Raises ConfigError, ValueError, NotSupportedError."""
+        """Raises ConfigError, ValueError, NotSupportedError."""
         return [self._row(new) for new in schedules]
 
     def _row(self, new: NewSchedule) -> ScheduleRow:
@@ -79,16 +79,16 @@ class NewRows:
         )
 
     def _rule_and_first(self, new: NewSchedule) -> tuple[Rule, int]:
-        """Return its rule and its first occurrence, found once for all that are alike."""
+        """Return the rule and the first occurrence, computed once for all schedules with the same rule."""
         check_texts(new.cron, self._timezone if new.timezone is None else new.timezone)
         check_delay(new.delay)
-        said = (new.cron, new.timezone, new.delay, new.delay.__class__, new.next_time)
-        known = self._known.get(said)
+        given = (new.cron, new.timezone, new.delay, new.delay.__class__, new.next_time)
+        known = self._known.get(given)
         if known is None:
             timezone = self._timezone if new.timezone is None else new.timezone
             rule = checked_rule(Rule(new.cron, timezone, new.delay), self._dialect)
             start = self._starting() if new.next_time is None else new.next_time
-            known = self._known[said] = rule, first_match(rule, start, self._dialect)
+            known = self._known[given] = rule, first_match(rule, start, self._dialect)
         return known
 
     def _starting(self) -> int:
@@ -129,12 +129,12 @@ __all__ = [
 _FAILING = 1000
 """Failing schedules that are listed at once."""
 _AUDITS = 5
-"""How often one schedule is judged anew because it was changed meanwhile."""
+"""How often one schedule is audited again because it was changed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What schedules take from the configuration.
+    """The configured defaults of schedules.
 
     The time zone of those that name none, the cron dialect, how much of the ledger is kept, how often workers poll,
     and after how many attempts an occurrence is given up (None: never).
@@ -187,7 +187,7 @@ class ScheduleCollection:
         Its first occurrence is the first match at or after `next_time` (default: the database's now), run `delay`
         seconds later, or at `next_run_time` when that is given. `timezone` defaults to the configured one.
 
-        `catch_up` says what becomes of occurrences that are due together: `all` run (the default), the `latest` one, or
+        `catch_up` decides about occurrences that are due together: `all` run (the default), only the `latest`, or
         `none` that is more than a minute late. One that could begin only more than `max_lateness` seconds late is
         skipped; one that is not finished `alert_after` seconds after its time raises the alarm; one that has failed at
         `max_attempts` attempts is given up, and the next one comes (docs/ledger.md).
@@ -250,7 +250,7 @@ class ScheduleCollection:
     def audit(
         self, since: int, until: int, *, late: float | None = None, keys: Collection[str] | None = None
     ) -> Iterator[Verdict]:
-        """Yield for each schedule (`keys`: of these) whether the ledger proves that what should have run did.
+        """Yield for each schedule (`keys`: of these) whether the ledger proves that every due occurrence ran.
 
         The occurrences from `since` to `until` are judged (unix seconds, both included): each that its cron expression
         and every change of it ask for, and whose time has come, must be finished, skipped for a reason that its policy
@@ -272,7 +272,7 @@ class ScheduleCollection:
         return (self._audit(key, question) for key in (self._audited() if keys is None else keys))
 
     def _audited(self) -> Iterator[str]:
-        """Yield the keys that are on record, and then those of schedules that were added past psched."""
+        """Yield the keys in the ledger, then those of schedules that another program added."""
         recorded = set()
         ledger = self.ledger
         for key in ledger.keys():  # noqa: SIM118 – it is no mapping
@@ -283,10 +283,10 @@ class ScheduleCollection:
                 yield row.key
 
     def _audit(self, key: str, question: Question) -> Verdict:
-        """Judge one schedule; anew when it was changed meanwhile, as its entries are read page by page."""
+        """Audit one schedule; again when it was changed meanwhile, since its entries are read page by page."""
         changes = self.ledger.changes(key)
         for _ in range(_AUDITS):
-            verdict = audit(self._on_record(key, question, changes), question)
+            verdict = audit(self._history_of(key, question, changes), question)
             before, changes = changes, self.ledger.changes(key)
             if changes[-1:] == before[-1:]:
                 break
@@ -295,8 +295,8 @@ class ScheduleCollection:
     def _rows(self, schedules: Iterable[NewSchedule]) -> builtins.list[ScheduleRow]:
         return NewRows(self.store, self._defaults.timezone, self._defaults.dialect).of(schedules)
 
-    def _on_record(self, key: str, question: Question, changes: Sequence[Change]) -> History:
-        """Return what is on record of a schedule. Its entries are read last: what is due now may be among them."""
+    def _history_of(self, key: str, question: Question, changes: Sequence[Change]) -> History:
+        """Return the records of a schedule. Its entries are read last: they may settle what is due in its row."""
         ledger, now = self.ledger, self.store.now()
         present = self.store.get(key)
         oldest = next(ledger.rows(LedgerFilter(key)), None)

@@ -1,4 +1,4 @@
-"""What pausing, resuming and running now make of a schedule's row. Pure; used in clients and children."""
+"""How pause, resume, run-now, a policy or a new rule change a schedule's row, and checks of values. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def paused(row: ScheduleRow, now: float, dialect: str) -> ScheduleRow:
 
 
 def _is_to_come(row: ScheduleRow, pause: tuple[float, float], dialect: str) -> bool:
-    """Tell whether an occurrence in `pause` is the row's next one, or comes after that by its rule."""
+    """Return whether `pause` contains the row's next occurrence, or a later one of its rule."""
     begin, end = pause
     rule, time = row.rule, row.next_time
     if end <= time + rule.delay:
@@ -60,16 +60,16 @@ def _is_to_come(row: ScheduleRow, pause: tuple[float, float], dialect: str) -> b
     if begin > time + rule.delay:
         try:
             time = first_match(rule, max(time + 1, math.ceil(begin - rule.delay)), dialect)
-        except ConfigError:  # of a rule that cannot be used, as it is stored, nothing is known
+        except ConfigError:  # the stored rule is invalid, so the pause is kept
             return True
     return time + rule.delay < end
 
 
 def resumed(row: ScheduleRow, now: float, dialect: str) -> tuple[ScheduleRow, Entry | None]:
-    """Return `row` with its pause ended at `now`, and what was skipped by it.
+    """Return `row` with its pause ended at `now`, and the entry of the occurrences that the pause skipped.
 
-    What was due before the pause, or asked for by `run_now`, is due now; what came in a pause after that is skipped
-    when its turn comes.
+    A run that was due before the pause, or asked for by `run_now`, is due now. Later occurrences within a pause are
+    skipped when they are next.
     """
     if not row.paused:
         return row, None
@@ -106,7 +106,7 @@ def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
 
 
 def _has_come(row: ScheduleRow, now: float) -> bool:
-    """Tell whether the time of its occurrence has come, be it before or after the delay, or it was begun already."""
+    """Return whether the occurrence has come, before or after its delay, or was begun already."""
     return not row.settled or min(row.next_time, row.next_time + row.rule.delay, row.next_run_time) <= now
 
 
@@ -116,14 +116,14 @@ ENQUEUED = re.compile(r"^enqueue(\.|\Z)")
 NEVER = 253_370_764_800.0
 """When a paused schedule is due: the year 9999."""
 SUPERSEDED = "superseded"
-"""The reason of occurrences that gave way to a later one that is due."""
+"""The reason of occurrences skipped because a later one is due."""
 TOO_LATE = "late"
-"""The reason of occurrences that could only begin later than they may."""
+"""The reason of occurrences skipped because they would begin too late."""
 
 SOON_ENOUGH = 60.0
 """How late an occurrence may begin that is not to be caught up, in seconds, unless `max_lateness` says otherwise."""
 _COUNTED = 1000
-"""Occurrences passed over together that are counted: a year of seconds is not."""
+"""So many occurrences skipped together are counted; a longer row of them is not."""
 
 LAST_TIME = 253_402_300_800
 """Unix seconds at which the year 9999 ends, and with it the calendar."""
@@ -132,11 +132,11 @@ LONGEST_DELAY = 366 * 86400
 MOST_AHEAD = 1000
 """Occurrences that a negative delay may make due together, ahead of their times."""
 _REFERENCE = 1_704_067_200
-"""From when on the occurrences are counted that a delay brings forward: the year 2024."""
+"""The start of 2024: occurrences that a negative delay brings forward are counted from here."""
 
 
 class Terms(TypedDict, total=False):
-    """What a policy may say; see `Policy`. None is no bound."""
+    """The fields of `Policy` as keyword arguments. None is no bound."""
 
     catch_up: str
     max_lateness: float | None
@@ -145,10 +145,10 @@ class Terms(TypedDict, total=False):
 
 
 def passed_over(row: ScheduleRow, now: float, dialect: str) -> Entry | None:
-    """Return what of a schedule that is due at `now` (unix seconds) is not to be run, None when its occurrence is.
+    """Return the entry of the occurrences to skip at `now` (unix seconds), None when the next one is to be run.
 
-    The entry begins with `row.next_time` and stands for all occurrences up to its `last` one. What `run_now` asked for
-    is run whatever the policy says, and what was begun in time is tried again however late.
+    The entry begins with `row.next_time` and stands for all occurrences up to its `last` one. A run that
+    `run_now` asked for is never skipped, nor is a retry of a run that began in time.
     """
     if row.is_extra or row.is_asked_for:
         return None
@@ -188,7 +188,7 @@ def _until(row: ScheduleRow, end: float, reason: str, dialect: str) -> Entry:
 
 
 def checked_policy(policy: Policy, terms: Terms) -> Policy:
-    """Return `policy` with `terms` laid over. Raises ValueError for what cannot be used."""
+    """Return `policy` with the fields in `terms` replaced. Raises ValueError for a value that cannot be used."""
     wanted = replace(policy, **terms)
     if wanted.catch_up not in CATCH_UP:
         raise ValueError(f"catch_up must be {' or '.join(CATCH_UP)}, got {shown(wanted.catch_up)}")

@@ -1,4 +1,4 @@
-"""A reference to one schedule by its key: looking at it, changing it. Used in clients and children."""
+"""A reference to one schedule by its key: reads and changes it; and the state of a row as people see it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from psched.store import ScheduleStore
 from psched.store.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
 
 _TRIES = 100
-"""How often a compare-and-set is tried again when others keep changing the row."""
+"""How often a compare-and-set is repeated while the row keeps being changed."""
 
 
 class Schedule:
@@ -70,9 +70,9 @@ class Schedule:
         next_run_time: float | None = None,
         **terms: Unpack[Terms],
     ) -> None:
-        """Change what is given (None: leave as it is), at once.
+        """Change the given values at once; None leaves a value as it is.
 
-        Of `catch_up`, `max_lateness`, `alert_after` and `max_attempts` what is named is changed, None being no bound.
+        `catch_up`, `max_lateness`, `alert_after` and `max_attempts` are changed when named; None is no bound for these.
 
         A new rule moves the next occurrence to its first match from now on, except that an occurrence that has come
         already is kept. While a run is leased or waits for a retry only the rule is written, and the run settles by it.
@@ -111,7 +111,7 @@ class Schedule:
         return type
 
     def pause(self) -> bool:
-        """Let nothing be due until `resume`; a run in progress goes on, and is not tried again meanwhile.
+        """Make no occurrence due until `resume`; a run in progress goes on, and is not retried meanwhile.
 
         A run that `run_now` asked for waits, too. Return False, and change nothing, when the schedule was paused
         already. Raises NotFoundError, NotSupportedError, and ScheduleError when it was paused a hundred times since its
@@ -131,7 +131,7 @@ class Schedule:
         return seen.paused
 
     def run_now(self) -> None:
-        """Let a worker run it as soon as can be, paused or not.
+        """Make the schedule due now, paused or not.
 
         An occurrence that has come runs now. Otherwise it is an extra one, whose `scheduled_time` is now; the regular
         ones stay where they are, and one that comes while the extra one runs is run after it. Raises NotFoundError,
@@ -156,7 +156,7 @@ class Schedule:
         raise ScheduleError(f"{self.key!r}: it changes faster than it can be modified; try again")
 
     def _ruled(self, rule: Rule, cron: str | None, timezone: str | None, delay: float | None) -> Rule:
-        """Return `rule` with what is given of another one. Raises as `modify` does."""
+        """Return `rule` with the given parts replaced. Raises like `modify`."""
         wanted = Rule(
             rule.cron if cron is None else cron,
             rule.timezone if timezone is None else timezone,
@@ -167,7 +167,7 @@ class Schedule:
     def _timed(
         self, seen: ScheduleRow, wanted: ScheduleRow, next_time: int | None, next_run_time: float | None
     ) -> ScheduleRow:
-        """Return `wanted` with the times that its rule, or the caller, gives it."""
+        """Return `wanted` with the times given by the caller, or else computed from its rule."""
         explicit = next_time is not None or next_run_time is not None
         if explicit and not seen.settled:
             raise ScheduleError(
