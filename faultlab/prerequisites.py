@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -67,6 +68,7 @@ PACKAGES = {
 _PROGRAMS: dict[str, tuple[str, ...]] = {
     "sqlite": (),
     "mariadb": ("mariadbd", "mariadb-install-db"),
+    "mysqlclient": ("mariadbd", "mariadb-install-db"),
     "galera": ("mariadbd", "mariadb-install-db"),
     "postgresql": ("postgres", "initdb"),
     "pair": ("postgres", "initdb"),
@@ -89,6 +91,12 @@ _ELSEWHERE = {
 def not_run(reason: str) -> NoReturn:
     """End the test as NOT RUN; with PSCHED_REQUIRE_ALL=1 that is a failure."""
     pytest.skip(NOT_RUN + reason)
+
+
+def require_mysqlclient() -> None:
+    """End the test as NOT RUN where the driver mysqlclient is not installed."""
+    if find_spec("MySQLdb") is None:
+        not_run("mysqlclient: not installed, install with: pip install mysqlclient (it needs libmariadb-dev)")
 
 
 def find(*names: str) -> Path:

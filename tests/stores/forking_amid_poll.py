@@ -21,7 +21,7 @@ import psched
 FORKS = 8
 _PATIENCE = 20.0
 """Seconds after which a process that has not polled hangs."""
-_DRIVERS = ("psycopg", "pymysql", "redis", "sqlalchemy")
+_DRIVERS = ("psycopg", "pymysql", "MySQLdb", "redis", "sqlalchemy")
 
 
 def main(kind: str, type_: str, url: str, table: str, temperature: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from faultlab import prerequisites
 from faultlab.laboratory import Lab
 from faultlab.mariadb import MariaDB
 from faultlab.postgresql import PostgreSQL
@@ -22,8 +23,11 @@ DATABASES = ["sqlite", *KINDS]
 STORES = ["rdb", "rdb_compat"]
 """The SQL databases, and the stores on them."""
 
+MYSQLCLIENT = "mysqlclient"
+"""MariaDB by another driver than psched's own; NOT RUN where mysqlclient is not installed."""
+
 SQL_PAIRS = [(type_, database) for database in DATABASES for type_ in STORES]
-PAIRS = [*SQL_PAIRS, ("redis", "redis")]
+PAIRS = [*SQL_PAIRS, ("rdb", MYSQLCLIENT), ("redis", "redis")]
 """Each store on each database."""
 
 SERVER_PAIRS = [(type_, database) for database in KINDS for type_ in STORES]
@@ -70,6 +74,9 @@ class Places:
             kept.append(bench.rows)
 
     def _url(self, database: str) -> str:
+        if database == MYSQLCLIENT:
+            prerequisites.require_mysqlclient()
+            return self._url("mariadb").replace("mysql:", "mysql+mysqldb:")
         if database not in self._urls:
             server = self._lab.shared(Redis if database == "redis" else KINDS[database])
             self._urls[database] = server.url(server.create_database())

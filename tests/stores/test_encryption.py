@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
+from faultlab import prerequisites
 from faultlab.certificate import Certificate, make_certificate
+from faultlab.laboratory import Lab
 from faultlab.mariadb import MariaDB
 from faultlab.ports import HOST
 from faultlab.servers import PASSWORD, Server
@@ -17,13 +19,18 @@ pytestmark = pytest.mark.needs("openssl")
 @pytest.fixture
 def certificate(own_server: Server) -> Certificate:
     """The certificate that the server shows from now on."""
-    own_server.stop()
-    made = make_certificate(own_server.folder)
-    if isinstance(own_server, MariaDB):
-        own_server.options = (f"--ssl-cert={made.file}", f"--ssl-key={made.key}", f"--ssl-ca={made.file}")
+    return certify(own_server)
+
+
+def certify(server: Server) -> Certificate:
+    """Restart the server with a certificate."""
+    server.stop()
+    made = make_certificate(server.folder)
+    if isinstance(server, MariaDB):
+        server.options = (f"--ssl-cert={made.file}", f"--ssl-key={made.key}", f"--ssl-ca={made.file}")
     else:
-        own_server.options = ("--ssl=on", f"--ssl_cert_file={made.file}", f"--ssl_key_file={made.key}")
-    own_server.start()
+        server.options = ("--ssl=on", f"--ssl_cert_file={made.file}", f"--ssl_key_file={made.key}")
+    server.start()
     return made
 
 
@@ -54,3 +61,23 @@ def test_a_server_is_trusted_by_its_certificate_and_its_name(own_server: Server,
         with pytest.raises(sa.exc.OperationalError, match=reason) as caught:
             cipher(url, tls)
         assert PASSWORD not in str(caught.value)
+
+
+def test_mysqlclient_refuses_a_certificate_of_another_name_or_authority(lab: Lab) -> None:
+    prerequisites.require_mysqlclient()
+    with lab.private(MariaDB) as server:
+        made = certify(server)
+        url = server.url(server.create_database()).replace("mysql:", "mysql+mysqldb:")
+        assert cipher(url, {"verify": "none"})
+        for tls in ({"verify": "full"}, {"ca": str(made.file)}):
+            with pytest.raises(sa.exc.OperationalError, match="TLS/SSL error|certificate") as caught:
+                cipher(url, tls)
+            assert PASSWORD not in str(caught.value)
+
+
+def test_without_tls_settings_pymysql_encrypts_where_the_server_offers_it(lab: Lab) -> None:
+    with lab.private(MariaDB) as server:
+        url = server.url(server.create_database())
+        assert cipher(url, {}) == ""
+        certify(server)
+        assert cipher(url, {})

@@ -44,6 +44,8 @@ def wrapped(error: Exception, base: type[Exception]) -> DBAPIError:
         (pymysql.err.OperationalError(1290, "read-only"), LOST),
         (pymysql.err.OperationalError(1114, "the table is full"), LOST),
         (pymysql.err.OperationalError(1047, "not in the cluster"), LOST),
+        (pymysql.err.OperationalError(2026, "TLS/SSL error"), LOST),  # mysqlclient's
+        (pymysql.err.OperationalError(2012, "Error in server handshake"), LOST),  # mysqlclient's
         (pymysql.err.OperationalError("packet sequence"), LOST),
         (pymysql.err.InterfaceError(0, ""), LOST),
         (pymysql.err.OperationalError(1045, "access denied"), None),

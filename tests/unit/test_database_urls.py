@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import ssl
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from faultlab import prerequisites
 from psched.backends import open_stores
 from psched.backends.common.connection_options import Tls
 from psched.backends.sql import open_database
@@ -55,9 +57,22 @@ def test_a_url_that_cannot_be_used_is_refused_without_its_password(url: str) -> 
     assert "secret" not in str(caught.value)
 
 
-def test_a_driver_that_is_not_installed_is_named_with_the_remedy() -> None:
-    with pytest.raises(ConfigError, match="pip install MySQLdb"):
+def test_a_driver_that_is_not_installed_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("MySQLdb", "psycopg2"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=r"pip install 'psched\[mysqlclient\]'"):
         open_database("mysql+mysqldb://u:p@h/d", {})
+    with pytest.raises(ConfigError, match="pip install psycopg2"):
+        open_database("postgresql+psycopg2://u:p@h/d", {})
+
+
+@pytest.mark.parametrize(("verify", "mode"), [("full", "VERIFY_IDENTITY"), ("ca", "VERIFY_CA"), ("none", "REQUIRED")])
+def test_mysqlclient_verifies_as_configured(verify: str, mode: str) -> None:
+    prerequisites.require_mysqlclient()
+    options = open_database("mysql+mysqldb://u:p@h/d?read_timeout=3", {"verify": verify}).dialect.engine_options()
+    assert (options["connect_args"]["ssl_mode"], options["connect_args"]["read_timeout"]) == (mode, 3)
+    plain = open_database("mysql+mysqldb://u:p@h/d", {}).dialect.engine_options()
+    assert not {"ssl", "ssl_mode"} & plain["connect_args"].keys()
 
 
 def test_timeouts_in_the_url_are_ours_and_the_drivers_own_options_stay() -> None:
@@ -129,13 +144,14 @@ def test_opening_a_store_connects_to_nothing() -> None:
             assert open_stores(type_, StoreSettings(url=url, holder="h", schedules="s")).schedules is not None
 
 
-def test_connections_share_what_encryption_costs_unless_it_is_configured() -> None:
+def test_connections_share_what_encryption_costs_unless_it_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pymysql.connections.Connection.connect", lambda connection: None)
     dialect = open_database("mysql://u:p@h/d", {}).dialect
-    one, two = (dialect.connect([], {"host": "h", "defer_connect": True}) for _ in range(2))
+    one, two = (dialect.connect([], {"host": "h"}) for _ in range(2))
     assert one.ctx is two.ctx
     assert (one.ctx.verify_mode, one.ctx.check_hostname) == (ssl.CERT_NONE, False)
     context = ssl.create_default_context()
-    assert dialect.connect([], {"host": "h", "defer_connect": True, "ssl": context}).ctx is context
+    assert dialect.connect([], {"host": "h", "ssl": context}).ctx is context
 
 
 def test_a_file_that_was_missing_is_not_refused_because_somebody_has_made_it_since(

@@ -99,6 +99,9 @@ class Dialect:
     def prepare(self, connection: Any) -> None:
         """Set up the session of a new driver connection."""
 
+    def abandon_connections(self) -> None:
+        """In a process that was forked off: let the parent's sessions live on when its connections are freed here."""
+
     def create_database(self) -> None:
         """Make the database itself where that is ours to do (SQLite's file)."""
 

@@ -32,6 +32,9 @@ from psched.store import Accepts, Wakeup
 
 log = logging.getLogger(__name__)
 
+_PACKAGES = {"MySQLdb": "'psched[mysqlclient]'"}
+"""Module of a driver → the package that has it, where their names differ."""
+
 T = TypeVar("T")
 Work = Callable[[Connection, bool], T]
 """What is done on one connection; the flag says whether an earlier attempt may have been done without our knowing."""
@@ -73,8 +76,9 @@ class Database:
                 **dialect.engine_options(),
             )
         except ModuleNotFoundError as error:
+            package = _PACKAGES.get(str(error.name), error.name)
             raise ConfigError(
-                f"the driver of {dialect.url.drivername}:// is not installed: pip install {error.name}"
+                f"the driver of {dialect.url.drivername}:// is not installed: pip install {package}"
             ) from error
         except (ArgumentError, NoSuchModuleError) as error:
             raise ConfigError(f"url: {dialect.url.drivername}:// cannot be used: {error}") from error
@@ -180,8 +184,8 @@ class Database:
         first, second = pair.prepared(connection)
         joined = None if also is not None else self.dialect.joined(connection, first, second)
         if joined is not None:
-            (changed,) = connection.exec_driver_sql(joined.text, joined.parameters(values)).fetchone()
-            return bool(changed)
+            with closing(connection.exec_driver_sql(joined.text, joined.parameters(values))) as cursor:
+                return bool(cursor.fetchone()[0])  # to close it reads the rest of the answer
         with self.transaction(connection):
             done: bool = connection.exec_driver_sql(first.text, first.parameters(values)).rowcount == 1
             if done:
@@ -284,6 +288,7 @@ class Database:
         """
         if self.dialect.ephemeral:
             return
+        self.dialect.abandon_connections()
         self._parents.append((self._kept, self._engine))
         self._kept = self._kept.anew()
         self._engine = self._new_engine()
