@@ -32,11 +32,11 @@ class BatchSizer(Protocol):
         """Return how many of the tasks that were taken, of these types and in this order, are to be run here."""
         ...
 
-    def note(self, type: str, seconds: float) -> None:
+    def observe_run(self, type: str, seconds: float) -> None:
         """Learn how long one run of this type took."""
         ...
 
-    def took(self, seconds: float) -> None:
+    def observe_poll(self, seconds: float) -> None:
         """Learn how long it took to acquire a batch."""
         ...
 
@@ -82,11 +82,11 @@ class FixedBatchSize:
         """Keep all of them."""
         return len(types)
 
-    def note(self, type: str, seconds: float) -> None:
+    def observe_run(self, type: str, seconds: float) -> None:
         """Learn what `expected` tells; the number stays."""
         self._durations.learn(type, seconds)
 
-    def took(self, seconds: float) -> None:
+    def observe_poll(self, seconds: float) -> None:
         """The number stays."""
 
 
@@ -104,7 +104,7 @@ class AdaptiveBatchSize:
         self.expected = self._durations.expected
         self._new: float | None = None
         self._pace: float | None = None
-        self._worth = BatchBudget()
+        self._budget = BatchBudget()
         self._longest = _LONGER_MOMENT
         self._size = 1
         self._ran = 0
@@ -114,7 +114,7 @@ class AdaptiveBatchSize:
         """Return how many quick runs fit into a moment, at most a few times as many as went well before."""
         grown = self._size if self._stumbled else self._size * _GROWTH
         most = grown if self._ran else min(self._size, _FIRST)
-        self._longest = self._worth.at_least(_LONGER_MOMENT)
+        self._longest = self._budget.seconds(_LONGER_MOMENT)
         moment = _MOMENT if self._ran < self._size else self._longest
         fit = _LARGEST if self._pace is None else int(moment / max(self._pace, 1e-6))
         self._size = max(1, min(_LARGEST, most, fit))
@@ -134,7 +134,7 @@ class AdaptiveBatchSize:
             slowest = max(slowest, self._expected(type_))
         return len(types)
 
-    def note(self, type: str, seconds: float) -> None:
+    def observe_run(self, type: str, seconds: float) -> None:
         """Learn how long one run of this type took. One that is slow by surprise makes the next batch small."""
         if seconds > TOO_LONG:
             self._stumbled = True
@@ -145,9 +145,9 @@ class AdaptiveBatchSize:
             self._new = _learnt(self._new, seconds)
         self._ran += 1
 
-    def took(self, seconds: float) -> None:
+    def observe_poll(self, seconds: float) -> None:
         """Learn how long it took to acquire a batch."""
-        self._worth.learn(seconds)
+        self._budget.learn(seconds)
 
     def _expected(self, type_: str) -> float:
         known = self._durations.expected(type_)
@@ -184,6 +184,6 @@ class BatchBudget:
         """Learn that a transaction took so long, its waiting included."""
         self._typical += _NEWS * (seconds - self._typical)
 
-    def at_least(self, seconds: float) -> float:
+    def seconds(self, least: float) -> float:
         """Return the seconds of work it is to be for: these, or more when transactions are slow."""
-        return max(seconds, min(_MOST, self._typical / _SHARE))
+        return max(least, min(_MOST, self._typical / _SHARE))

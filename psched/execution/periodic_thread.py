@@ -1,4 +1,4 @@
-"""A thread that tends something at intervals, and sleeps while there is nothing to tend. In children."""
+"""A thread that calls a function at intervals, and sleeps while there is nothing to do."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ log = logging.getLogger(__name__)
 class PeriodicThread(threading.Thread):
     """Calls `tick` every `interval` seconds for as long as it returns True, then sleeps until `poke`.
 
-    One that takes longer than that is followed by the next at once. After a poke out of sleep one interval passes
-    before the first tick, so that what is over by then costs nothing.
+    A tick that takes longer is followed by the next at once. After a poke out of sleep one interval passes before the
+    first tick, so that a run which is over by then costs nothing.
     """
 
     def __init__(
         self, name: str, tick: Callable[[], bool], interval: float, last: Callable[[], None] | None = None
     ) -> None:
-        """`last` is called when it was closed, as the end of the thread."""
+        """`last` is called after `close`, at the end of the thread."""
         super().__init__(name=name, daemon=True)
         self._tick = tick
         self._last = last
@@ -32,7 +32,7 @@ class PeriodicThread(threading.Thread):
         self._closed = False
 
     def poke(self, urgent: bool = False) -> None:
-        """Say that there is something to tend; cheap when the thread is awake. `urgent`: tick now."""
+        """Wake the thread; cheap when it is awake. `urgent`: tick now."""
         if urgent or self._asleep:
             self._wake.set()
 
@@ -42,11 +42,11 @@ class PeriodicThread(threading.Thread):
         self._wake.set()
 
     def run(self) -> None:
-        """Tick until closed. A tick that raises is logged and does not end the tending."""
+        """Tick until closed. A tick that raises is logged, and the next one follows."""
         while not self._closed:
             self._asleep = True
             begun = monotonic()
-            if not self._supervise():
+            if not self._try_tick():
                 self._wake.wait()
                 begun = monotonic()
             self._asleep = False
@@ -55,9 +55,9 @@ class PeriodicThread(threading.Thread):
         if self._last is not None:
             self._last()
 
-    def _supervise(self) -> bool:
+    def _try_tick(self) -> bool:
         try:
             return self._tick()
         except Exception:
-            log.exception("%s failed; going on", self.name)
+            log.exception("%s failed; retrying", self.name)
             return True

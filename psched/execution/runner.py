@@ -1,4 +1,4 @@
-"""One handler thread of a child: poll, run, settle. In a process child it is the main thread."""
+"""One handler thread: polls, runs handlers and settles. In a process child it is the main thread."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 TURN = 0.1
-"""Seconds for which one lane goes on taking batches before the others have their turn."""
+"""Seconds for which one section runs batch after batch before the next section is polled."""
 
 
 class Runner:
-    """Takes tasks from its lanes in turn and runs their handlers, until told to stop."""
+    """Polls its sections in turn and runs the handlers of their tasks, until it is stopped."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class Runner:
         done: Callable[[], None],
         clock: Clock = boottime,
     ) -> None:
-        """`acquired` is called when there is something to keep or to watch, `done` after each run."""
+        """`acquired` is called when there are leases to renew or runs to watch, `done` after each run."""
         self._cell = cell
-        self._lanes = pollers
+        self._pollers = pollers
         self._runs = runs
-        self._board = running_table
+        self._running_table = running_table
         self._stopping = stopping
         self._acquired = acquired
         self._done = done
@@ -64,14 +64,16 @@ class Runner:
         """Work until stopped; returns when the running task is done."""
         try:
             while not self._stopping.is_set():
-                worked = [self._serve(poller) for poller in self._lanes]
-                if not any(worked):
-                    self._rest()
+                worked = False
+                for poller in self._pollers:
+                    worked = self._serve(poller) or worked
+                if not worked:
+                    self._wait()
         finally:
-            for poller in self._lanes:
-                poller.finished.settle()
-            all(give_back(task) for task in self._waiting)  # where one fails the others would, too
-            for poller in self._lanes:
+            for poller in self._pollers:
+                poller.settlement.flush()
+            all(give_back(task) for task in self._waiting)  # if one fails the others would too
+            for poller in self._pollers:
                 poller.close()
                 self._runs.close(self._cell, poller.application.close)
 
@@ -80,13 +82,13 @@ class Runner:
         return self._runs.at(self._cell)
 
     def queue(self, tasks: Sequence[Task]) -> None:
-        """Put acquired tasks in line."""
+        """Append acquired tasks to those that wait."""
         self._waiting.extend(tasks)
         if tasks:
             self._acquired()
 
     def waiting(self) -> list[Task]:
-        """Return the tasks that were taken ahead and have not begun. Any thread."""
+        """Return the prefetched tasks that have not begun. Any thread."""
         return list(self._waiting)
 
     def busy_for(self) -> float:
@@ -95,55 +97,55 @@ class Runner:
         return 0.0 if run is None else self._clock() - run.started
 
     def flush_overdue(self) -> None:
-        """Settle what has waited too long for others to be settled with. Any thread."""
-        for poller in self._lanes:
-            poller.finished.flush_overdue()
+        """Settle runs that have waited too long to be settled with others. Any thread."""
+        for poller in self._pollers:
+            poller.settlement.flush_overdue()
 
     def _serve(self, poller: SectionPoller) -> bool:
-        """Run what the lane has now; False when it has nothing.
+        """Run the tasks that are due in one section; False when there are none.
 
-        While more is due that is begun before what has run is settled, but for a moment only: then others have a turn.
+        While batches are full the next one begins before the last is settled, for at most TURN seconds.
         """
         tasks = poller.poll()
         worked = bool(tasks)
         end = self._clock() + TURN
         while tasks:
-            for each in self._lanes:
-                each.turn_away()
-            # last, since it wakes threads, which are better at work beside the handler than before it
+            for each in self._pollers:
+                each.ignore_wakeups()
+            # last, since it wakes threads, which shall work beside the handler, not before it
             self.queue(tasks)
-            self._run_what_waits(poller)
+            self._run_waiting(poller)
             tasks = poller.take_more() if self._clock() < end and not self._stopping.is_set() else ()
-        poller.finished.settle()
+        poller.settlement.flush()
         return worked
 
-    def _run_what_waits(self, poller: SectionPoller) -> None:
+    def _run_waiting(self, poller: SectionPoller) -> None:
         planned, now = -math.inf, self._clock()
         while self._waiting and not self._stopping.is_set():
             if len(self._waiting) > 1 and now > planned + TOO_LONG:
-                self._give_back_what_waits(poller)
+                self._release_excess(poller)
                 planned = self._clock()
             task = self._waiting[0]
-            poller.finished.flush_if_slow(now, poller.prefetch.expected(task.type))
+            poller.settlement.flush_if_slow(now, poller.prefetch.expected(task.type))
             now = self._take(poller, task)
             self._waiting.popleft()
 
-    def _give_back_what_waits(self, poller: SectionPoller) -> None:
-        """Give back what would wait too long for what is before it, the last first, until that fails."""
+    def _release_excess(self, poller: SectionPoller) -> None:
+        """Release the tasks that would wait too long behind others, the last first, until a release fails."""
         keep = poller.prefetch.keep([task.type for task in self._waiting])
         while len(self._waiting) > keep and give_back(self._waiting[-1]):
             self._waiting.pop()
 
-    def _rest(self) -> None:
-        """Wait until a lane is to be polled: its time has come, or somebody calls."""
-        for poller in self._lanes:
-            poller.settle()
-        ears = {descriptor: poller for poller in self._lanes for descriptor in poller.descriptors}
-        for descriptor in self._stopping.wait_for(list(ears), min(poller.pause() for poller in self._lanes)):
-            ears[descriptor].hear()
+    def _wait(self) -> None:
+        """Wait until a section is to be polled: at its time, or at a wake-up."""
+        for poller in self._pollers:
+            poller.rest()
+        wakeups = {descriptor: poller for poller in self._pollers for descriptor in poller.descriptors}
+        for descriptor in self._stopping.wait_for(list(wakeups), min(poller.pause() for poller in self._pollers)):
+            wakeups[descriptor].wake()
 
     def _take(self, poller: SectionPoller, task: Task) -> float:
-        """Run a task and return when it ended. Few steps: handlers may take a millionth of a second."""
+        """Run a task and return when it ended. A handler may take a microsecond, so that each step here counts."""
         if not task.may_begin:
             give_back(task)
             return self._clock()
@@ -160,24 +162,24 @@ class Runner:
             took = now - run.started
             emit("run_end", section=poller.name, task=task, seconds=took)
             if task.concluded or task.outcome == "finished":
-                poller.finished.add(CompletedRun(task, took), now)
+                poller.settlement.add(CompletedRun(task, took), now)
             else:
                 task.forget()
-            poller.prefetch.note(task.type, took)
+            poller.prefetch.observe_run(task.type, took)
             self._done()
         return now
 
     def _run(self, run: ActiveRun) -> None:
-        """Make the handler and run it. Making it is the application's code, too: it may hang, or end the process."""
-        self._board.running(self._cell, run.name)
+        """Make the handler and run it. The application's code makes it, which may hang or end the process."""
+        self._running_table.running(self._cell, run.name)
         self._runs.begin(self._cell, run)
-        self._acquired()  # the warden may have found nothing to watch since the poll
+        self._acquired()  # the watchdog may have gone to sleep since the poll
         try:
             self._call(run)
             self._conclude(run)
         finally:
             self._runs.end(self._cell)
-            self._board.idle(self._cell)
+            self._running_table.idle(self._cell)
 
     def _call(self, run: ActiveRun) -> None:
         known = True
@@ -186,7 +188,7 @@ class Runner:
             handler = run.poller.application.handler(run.task)
             known = handler is not None
             run.task.max_attempts = getattr(handler, "max_attempts", None)
-            if handler is not None and self._may_run(run) and run.take(handler):
+            if handler is not None and self._may_run(run) and run.begin_handler(handler):
                 handler.run()
         except BaseException as error:  # noqa: BLE001 – an application's error, even SystemExit, is its task's alone
             self._leave_if_forked()
@@ -235,7 +237,7 @@ class Runner:
         emit("settle", section=run.poller.name, runs=(done,), error=error)
 
     def _leave_if_forked(self) -> None:
-        """A process that the handler forked and that came back here must not go on as a second worker."""
+        """End a process that the handler forked and that returned to here: it must not become a second worker."""
         if os.getpid() != self._pid:
             os._exit(0)
 
@@ -266,9 +268,9 @@ def settle_stopped(task: Task) -> None:
 
 
 def give_back(task: Task) -> bool:
-    """Release a task that is not going to begin here, or finish one whose run is concluded.
+    """Release a task that will not begin here, or finish one whose run is concluded; False when that failed.
 
-    False when that failed, and it stays leased.
+    The task then stays leased until its lease ends.
     """
     with task.lock:
         if task.settled:
@@ -279,8 +281,8 @@ def give_back(task: Task) -> bool:
             else:
                 task.release()
         except ScheduleError as error:
-            log.info("key=%s was not given back: %s", task.key, error)
+            log.info("key=%s was not released: %s", task.key, error)
         except Exception as error:  # noqa: BLE001 – the lease ends by itself, whatever the driver raised
-            log.warning("key=%s was not given back: %s; its lease ends by itself", task.key, one_line(error))
+            log.warning("key=%s was not released: %s; its lease ends by itself", task.key, one_line(error))
             return False
     return True

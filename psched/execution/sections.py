@@ -1,4 +1,4 @@
-"""Worksites: the configured sections with the sources of their rows. In children; the master opens them to preload.
+"""The configured sections with the sources of their rows.
 
 Opening connects to nothing yet.
 """
@@ -18,15 +18,15 @@ from psched.store.alerts import OverdueAlerts
 log = logging.getLogger(__name__)
 
 FIRST_SLOT = 1
-"""The slot of the child that does for its node what one child does."""
+"""The slot of the child that does what one child does for its node, such as alerts."""
 _SHORT_LEASE = 30.0
-"""Seconds a lease lasts on what was taken ahead and has not begun. It is renewed to `alive_time` soon after it begins:
-what begins in the last moment before the database goes away has only this long to outlast the outage."""
+"""Seconds of a lease on a prefetched task that has not begun. Soon after its start it is renewed to `alive_time`; a run
+that starts just before an outage has only this long to outlast it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSection:
-    """One section with the open source of its rows, and what watches over them, if anything does."""
+    """One section with the open source of its rows, and its overdue alerts if the store has any."""
 
     name: str
     section: Section
@@ -34,13 +34,13 @@ class OpenSection:
     alarms: OverdueAlerts | None = None
 
     def give_back(self, dead: DeadChild) -> None:
-        """Give back once what a dead child held here. Raises whatever the driver raises."""
+        """Release once the leases of a dead child in this section. Raises whatever the driver raises."""
         prefix = f"{self.name}:"
         suspects = [name.removeprefix(prefix) for name in dead.running if name.startswith(prefix)]
         count = self.source.give_back(dead.holder, suspects, dead.error)
         if count:
             leases = "1 lease" if count == 1 else f"{count} leases"
-            log.info("section=%s gave back %s of %s, which is dead", self.name, leases, dead.holder)
+            log.info("section=%s gave back %s of dead %s", self.name, leases, dead.holder)
 
 
 def open_sections(settings: Settings, holder: str) -> list[OpenSection]:
@@ -61,6 +61,6 @@ def open_sections(settings: Settings, holder: str) -> list[OpenSection]:
 
 
 def short_lease(settings: Settings, section: Section) -> float:
-    """Return the seconds a lease lasts on what was taken ahead: it must outlive a frozen child's end."""
+    """Return the seconds of a lease on a prefetched task: a frozen child must be killed before it ends."""
     frozen = settings.child_heartbeat_limit + settings.child_kill_interval
     return min(section.alive_time, max(_SHORT_LEASE, frozen + 3.0))

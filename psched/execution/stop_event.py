@@ -1,4 +1,4 @@
-"""The order to stop: a flag that whoever waits for something else notices, too. In children."""
+"""An event that also ends a wait for file descriptors."""
 
 from __future__ import annotations
 
@@ -13,60 +13,58 @@ from psched.process.channel import OwnedDescriptor
 
 
 class StopEvent:
-    """Given once by any thread and never taken back; ends every wait at once."""
+    """Set once by any thread and never cleared; ends every wait at once."""
 
     def __init__(self) -> None:
-        self._given = threading.Event()
+        self._set = threading.Event()
         self._lock = threading.Lock()
         self._reader: OwnedDescriptor | None = None
         self._writer: OwnedDescriptor | None = None
 
     def set(self) -> None:
-        """Give the order. Returns at once."""
-        self._given.set()
+        self._set.set()
         with self._lock:
-            self._show()
+            self._signal()
 
     def is_set(self) -> bool:
-        """Tell whether the order was given."""
-        return self._given.is_set()
+        return self._set.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the order, for `seconds` at the most, and tell whether it was given."""
-        return self._given.wait(seconds)
+        """Wait at most `seconds`; return whether it is set."""
+        return self._set.wait(seconds)
 
     def wait_for(self, descriptors: Collection[int], seconds: float) -> Collection[int]:
-        """Wait until one of `descriptors` is readable, or closed; return those that are. The order ends the wait.
+        """Wait until one of `descriptors` is readable, or closed; return those that are. `set` ends the wait.
 
         `poll` counts milliseconds, rounded up: what is left of the last one is waited for without it.
         """
         end = monotonic() + seconds
         if not descriptors:
-            self._given.wait(seconds)
+            self._set.wait(seconds)
             return ()
         poll = select.poll()
         for descriptor in (self._descriptor(), *descriptors):
             poll.register(descriptor, select.POLLIN)
         ready = [descriptor for descriptor, _ in poll.poll(max(0, int(seconds * 1000)))]
         if not ready and (left := end - monotonic()) > 0:
-            self._given.wait(left)
+            self._set.wait(left)
         return [descriptor for descriptor in ready if descriptor in descriptors]
 
     def close(self) -> None:
-        """Close the pipe. Nobody may be waiting any more."""
+        """Close the pipe. No thread may be waiting."""
         with self._lock:
             self._close()
 
     def _descriptor(self) -> int:
-        """Return what is readable once the order is given. A handler may have closed it, or reused its number."""
+        """Return a descriptor that is readable once the event is set; a new one if a handler has closed the last."""
         with self._lock:
             if self._reader is None or not self._reader.is_ours():
                 self._close()
                 reader, writer = os.pipe()
                 os.set_blocking(writer, False)
                 self._reader, self._writer = OwnedDescriptor(reader), OwnedDescriptor(writer)
-                if self._given.is_set():
-                    self._show()
+                if self._set.is_set():
+                    self._signal()
             return self._reader.descriptor
 
     def _close(self) -> None:
@@ -75,7 +73,7 @@ class StopEvent:
                 end.close()
         self._reader = self._writer = None
 
-    def _show(self) -> None:
+    def _signal(self) -> None:
         """Make the pipe readable, for good."""
         if self._writer is not None and self._writer.is_ours():
             with suppress(OSError):  # full: it is readable already

@@ -1,4 +1,4 @@
-"""Listening for a store's bell, without depending on it. In children, one per lane."""
+"""Listens for the wake-ups of a store (LISTEN, BLPOP); polling goes on without them."""
 
 from __future__ import annotations
 
@@ -8,90 +8,92 @@ from psched.clock import Clock, monotonic
 from psched.store import Wakeup
 
 _PATIENCE = 30.0
-"""Seconds before a bell that failed is tried again; at once when it had been ringing until then."""
+"""Seconds before a connection that failed is tried again; it is tried at once if it was reliable until then."""
 
 
 class WakeupListener:
-    """Listens when told to. Where there is no bell, or it fails, it hears nothing; the polls go on without it."""
+    """Listens from `listen` until `stop`. Without wake-ups, or when they fail, it reports none."""
 
     def __init__(
-        self, open_wakeup: Callable[[], Wakeup | None], complain: Callable[[Exception], None], clock: Clock = monotonic
+        self,
+        open_wakeup: Callable[[], Wakeup | None],
+        log_failure: Callable[[Exception], None],
+        clock: Clock = monotonic,
     ) -> None:
-        """Connects to nothing yet. `complain` is called with the first error of many."""
-        self._open_bell = open_wakeup
-        self._complain = complain
+        """Connects to nothing yet. `log_failure` is is_reliable with the first of several errors."""
+        self._open_wakeup = open_wakeup
+        self._log_failure = log_failure
         self._clock = clock
-        self._bell: Wakeup | None = None
+        self._wakeup: Wakeup | None = None
         self._opened = False
         self._listening = self._connected = False
-        self._deaf_until = clock()
-        self._complained = False
+        self._retry_at = clock()
+        self._logged = False
 
     @property
-    def called(self) -> bool:
-        """Whether it listens to a bell that is known to ring."""
-        return self._listening and self._bell is not None and self._bell.proven
+    def is_reliable(self) -> bool:
+        """Whether it listens, and wake-ups are known to arrive."""
+        return self._listening and self._wakeup is not None and self._wakeup.proven
 
     @property
     def can_listen(self) -> bool:
-        """Whether there is a bell that it does not listen to, and that is worth a try."""
-        return not self._listening and self._clock() >= self._deaf_until and not (self._opened and self._bell is None)
+        """Whether it could listen and does not."""
+        return not self._listening and self._clock() >= self._retry_at and not (self._opened and self._wakeup is None)
 
     @property
     def is_to_connect(self) -> bool:
-        """Whether to listen means to make a connection, as far as that is known."""
+        """Whether `listen` would connect, as far as is known."""
         return self.can_listen and not self._connected
 
     @property
     def descriptor(self) -> int | None:
-        """What is readable when the bell may have rung; None when it is not listened to."""
-        return self._bell.fileno() if self._listening and self._bell is not None else None
+        """The descriptor that is readable when a wake-up may have come; None while it does not listen."""
+        return self._wakeup.fileno() if self._listening and self._wakeup is not None else None
 
     def listen(self, seconds: float) -> None:
-        """Listen from now on, for `seconds` at the least; what came before was perhaps not heard."""
-        if self._clock() < self._deaf_until:
+        """Listen from now on, for at least `seconds`; earlier wake-ups may be lost."""
+        if self._clock() < self._retry_at:
             return
         try:
             if not self._opened:
-                self._bell = self._open_bell()
+                self._wakeup = self._open_wakeup()
                 self._opened = True
-            if self._bell is None:
+            if self._wakeup is None:
                 return
-            self._bell.arm(seconds)
+            self._wakeup.arm(seconds)
         except Exception as error:  # noqa: BLE001 – whatever a driver raises, there are polls besides
             self._failed(error)
         else:
             self._listening = self._connected = True
-            self._complained = False
+            self._logged = False
 
-    def hears(self) -> bool:
-        """Tell whether it has rung. A connection that is gone counts as a ring: something may have gone unheard."""
-        if not self._listening or self._bell is None:
+    def poll(self) -> bool:
+        """Return whether a wake-up came. A lost connection counts as one: wake-ups may be lost with it."""
+        if not self._listening or self._wakeup is None:
             return False
-        was_called = self.called
+        was_called = self.is_reliable
         try:
-            return self._bell.rang()
+            return self._wakeup.rang()
         except Exception as error:  # noqa: BLE001 – as in `listen`
             self._failed(error, patience=0.0 if was_called else _PATIENCE)
             return True
 
-    def cover(self) -> bool:
-        """Listen no more, and tell whether it did: somebody else is to hear what rings meanwhile."""
+    def stop(self) -> bool:
+        """Stop listening, so that siblings get the wake-ups; return whether it listened."""
         listened = self._listening
-        if listened and self._bell is not None:
-            self._bell.disarm()
+        if listened and self._wakeup is not None:
+            self._wakeup.disarm()
         self._listening = False
         return listened
 
     def close(self) -> None:
-        """Close the bell's connection."""
         self._listening = False
-        if self._bell is not None:
-            self._bell.close()
+        if self._wakeup is not None:
+            self._wakeup.close()
 
     def _failed(self, error: Exception, patience: float = _PATIENCE) -> None:
         self._listening = self._connected = False
-        self._deaf_until = self._clock() + patience
-        if patience and not self._complained:
-            self._complain(error)
-            self._complained = True
+        self._retry_at = self._clock() + patience
+        if patience and not self._logged:
+            self._log_failure(error)
+            self._logged = True

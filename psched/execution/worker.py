@@ -1,4 +1,4 @@
-"""The work of a child: its lanes, its handler threads, its keeper and its warden, put together and taken apart."""
+"""Builds, runs and closes the parts of a child: pollers, handler threads, lease renewers, run watchdog."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psched.execution.active_runs import ActiveRuns
 from psched.execution.alerts import FailureReporter, OverdueAlerter, open_failure_reporters, open_overdue_alerters
 from psched.execution.batch_size import batch_sizer_for
 from psched.execution.forced_exit import ForcedExit
-from psched.execution.lease_renewal import PrefetchedLeaseRenewer, RunningLeaseRenewer
+from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.node_heartbeat import open_node_heartbeats
 from psched.execution.poll_timer import PollTimer
 from psched.execution.poller import SectionPoller
@@ -34,16 +34,16 @@ from psched.store.type_filter import TypeFilter, mismatch
 log = logging.getLogger(__name__)
 
 _WITHDRAWAL = 1.0
-"""Seconds at the most for which a child that ends waits until its node is withdrawn."""
-_WORD = 0.9
-"""Seconds between two words to the master that runs have ended; `strays` counts on less than one."""
+"""Seconds for which a child waits at its end until its node is removed from psched_nodes."""
+_RAN_INTERVAL = 0.9
+"""Seconds between two messages to the master that runs have ended; `orphans` relies on less than 1."""
 
 
 class ChildWorker(ChildRole):
     """Runs handlers in the main thread, or with `processor_type: thread` in as many threads as there are processors."""
 
     def __init__(self, boot: ChildSpec, application: Application, say: Callable[[str], None]) -> None:
-        """`say` sends the master a word of `pipes`."""
+        """`say` sends the master a message of `psched.process.channel`."""
         log_runs()
         settings = boot.settings
         cells = settings.processors if settings.processor_type == "thread" else 1
@@ -52,85 +52,88 @@ class ChildWorker(ChildRole):
         self._stopping = StopEvent()
         self._stops_now = False
         self._runs = ActiveRuns(cells)
-        self._sites = open_sections(settings, boot.holder)
-        served = {open_section.name: served_types(open_section, application) for open_section in self._sites}
+        self._sections = open_sections(settings, boot.holder)
+        served = {open_section.name: served_types(open_section, application) for open_section in self._sections}
         self._mismatch = mismatch(served.values())
         self._runs_nothing = all(types.is_nothing for types in served.values())
         self._types = {
             open_section.name: ClaimableTypes(open_section.source, served[open_section.name])
-            for open_section in self._sites
+            for open_section in self._sections
         }
-        sources = [open_section.source for open_section in self._sites]
-        self._departure = ForcedExit(sources, self._runs, boot.running_table, say)
-        self._warden = RunWatchdog(self._runs, settings.child_kill_interval, self._departure.leave)
-        self._lanes: list[SectionPoller] = []
+        sources = [open_section.source for open_section in self._sections]
+        self._forced_exit = ForcedExit(sources, self._runs, boot.running_table, say)
+        self._watchdog = RunWatchdog(self._runs, settings.child_kill_interval, self._forced_exit.leave)
+        self._pollers: list[SectionPoller] = []
         self._runners = [self._runner(cell, application) for cell in range(cells)]
-        interval = min(open_section.section.task_heartbeat_interval for open_section in self._sites)
+        interval = min(open_section.section.task_heartbeat_interval for open_section in self._sections)
         self._reporters: tuple[OverdueAlerter | FailureReporter, ...] = (
-            *open_overdue_alerters(self._sites, boot.slot),
-            *open_failure_reporters(self._sites, boot.slot),
+            *open_overdue_alerters(self._sections, boot.slot),
+            *open_failure_reporters(self._sections, boot.slot),
         )
-        self._steward = PrefetchedLeaseRenewer(sources, self._runners, interval)
-        self._tickers = [
-            self._warden.ticker,
-            RunningLeaseRenewer(sources, self._runners, interval).ticker,
-            self._steward.ticker,
+        self._prefetched = LeaseRenewer(sources, self._runners, interval, prefetched=True)
+        self._periodic = [
+            self._watchdog.ticker,
+            LeaseRenewer(sources, self._runners, interval).thread,
+            self._prefetched.thread,
         ]
-        self._announcers = [each.ticker for each in open_node_heartbeats(self._sites, served, boot.slot)]
+        self._node_heartbeats = [each.thread for each in open_node_heartbeats(self._sections, served, boot.slot)]
         self._left = settings.max_request_per_child
-        self._complaint: str | None = None
+        self._logged: str | None = None
         self._has_worked = False
-        self._told = -math.inf
+        self._ran_at = -math.inf
 
     def run(self) -> None:
         """Work until stopped."""
-        for thread in (*self._tickers, *self._reporters, *self._announcers):
+        for thread in (*self._periodic, *self._reporters, *self._node_heartbeats):
             thread.start()
         try:
-            self._give_back_dead()
-            self._run_all()
+            self._release_dead()
+            if len(self._runners) == 1:
+                self._runners[0].run()
+            else:
+                self._run_in_threads()
         finally:
             self._close()
 
     def stop(self, immediate: bool, grace: float | None = None) -> None:
-        """Take no new task; `immediate`: end those that run, within `grace` seconds at the most. Returns at once."""
+        """Acquire no more tasks; `immediate`: end the runs within `grace` seconds. Returns at once."""
         self._stopping.set()
-        self._steward.stop()
-        self._warden.wind_up()
+        self._prefetched.stop()
+        self._watchdog.wind_up()
         if immediate:
             self._stops_now = True
-            self._warden.stop(grace)
+            self._watchdog.stop(grace)
 
     def expect(self) -> None:
-        """Look at once when it runs, since there may be something."""
-        for poller in self._lanes:
+        """Poll at once: rows may be due."""
+        for poller in self._pollers:
             poller.expect()
 
     def running(self) -> str | None:
-        """Return what is being run, for the process title; None when idle. Any thread."""
+        """Return the keys of the runs in progress, for the process title; None when idle. Any thread."""
         names = [run.name.partition(":")[2] for run in self._runs.active()]
         return ", ".join(names) or None
 
     def trouble(self) -> str | None:
-        """Return what keeps it from working at present; None when nothing does. Any thread."""
-        troubles = dict.fromkeys(poller.trouble for poller in self._lanes if poller.trouble is not None)
+        """Return why it cannot run tasks at present, or None. Any thread."""
+        troubles = dict.fromkeys(poller.trouble for poller in self._pollers if poller.trouble is not None)
         if self._mismatch is not None and self._runs_nothing:
             troubles[self._mismatch] = None
         return "; ".join(troubles) or None
 
     def was_idle(self) -> bool:
-        """Tell whether nothing was run since the last call. One thread."""
+        """Return whether no task was run since the last call. One thread."""
         worked, self._has_worked = self._has_worked, False
         return not worked and self.running() is None
 
     def report_suspects(self) -> None:
-        """Have the master suspect what runs, and what has run and is not settled: the last of it for each idle thread.
+        """Freeze the running table with the runs in progress and, for idle threads, the last runs not settled yet.
 
-        Else what spoils a process and returns would be run again at once, and without end. Nothing clears it any more.
+        Otherwise a handler that breaks its process and returns would be run again at once, without end.
         """
         unsettled = [
             f"{open_section.name}:{task.key}"
-            for open_section in self._sites
+            for open_section in self._sections
             for task in open_section.source.held
             if task.concluded
         ]
@@ -142,24 +145,24 @@ class ChildWorker(ChildRole):
     def _runner(self, cell: int, application: Application) -> Runner:
         pollers = [
             open_poller(open_section, application, self._types[open_section.name], self._boot)
-            for open_section in self._sites
+            for open_section in self._sections
         ]
-        self._lanes += pollers
+        self._pollers += pollers
         return Runner(cell, pollers, self._runs, self._boot.running_table, self._stopping, self._acquired, self._done)
 
     def _acquired(self) -> None:
         self._has_worked = True
-        for ticker in self._tickers:
+        for ticker in self._periodic:
             ticker.poke()
 
     def _done(self) -> None:
-        """Count a run, and stop when this child has done its share (`max_request_per_child`).
+        """Count a run; stop after `max_request_per_child` of them.
 
-        The master hears of it, if it has not just heard of another: what a run has set free is to be seen by him soon.
+        The master gets a message, at most one per interval, and then looks for processes that the run has left behind.
         """
         now = monotonic()
-        if now >= self._told + _WORD:
-            self._told = now
+        if now >= self._ran_at + _RAN_INTERVAL:
+            self._ran_at = now
             self._say(pipes.RAN)
         if self._left is None:
             return
@@ -168,67 +171,66 @@ class ChildWorker(ChildRole):
             self.stop(immediate=False)
 
     def prepare(self) -> None:
-        """Check the tables, and keep watch if nobody does. The first child says which `types` match nothing.
+        """Check the tables and join the poll elections. The first child logs which `types` match no handler.
 
-        A database that does not answer, or refuses our user, is waited for, by polling it; the lanes tell of that.
-        Raises ConfigError when a table is missing or is not ours, or cannot be used for another reason.
+        If the database does not answer or refuses the login, the pollers go on trying and log it.
+
+        Raises:
+            ConfigError: a table is missing, belongs to another program, or cannot be used.
         """
         if self._boot.slot == FIRST_SLOT and self._mismatch is not None:
             log.warning("%s", self._mismatch)
-        for open_section in self._sites:
+        for open_section in self._sections:
             try:
                 open_section.source.store.check_tables()
                 self._types[open_section.name].prepare()
             except Exception as error:
                 if open_section.source.store.is_unavailable(error):
                     log.warning("section=%s the database does not answer yet: %s", open_section.name, one_line(error))
-                    self._note(open_section.name, error)
+                    self._report_trouble(open_section.name, error)
                 elif open_section.source.store.is_refused(error):
                     log.debug("section=%s the database refuses this user: %s", open_section.name, one_line(error))
-                    self._note(open_section.name, error)
+                    self._report_trouble(open_section.name, error)
                 elif is_refusal(error):
                     words = f"{open_section.name}: the database refuses: {one_line(error)}"
                     raise ConfigError(f"{words} (is `url:` right? `psched doctor` looks closer)") from error
                 else:
                     raise
-        for poller in self._lanes:
-            poller.keep_watch()
+        for poller in self._pollers:
+            poller.join_election()
 
-    def _note(self, section: str, error: Exception) -> None:
-        for poller in self._lanes:
+    def _report_trouble(self, section: str, error: Exception) -> None:
+        for poller in self._pollers:
             if poller.name == section:
                 poller.could_not_begin(error)
 
-    def _give_back_dead(self) -> None:
-        """Give back what dead predecessors held before anything is polled; wait for the database if need be."""
+    def _release_dead(self) -> None:
+        """Release the leases of dead predecessors before the first poll; retry until the database answers."""
         pause = 0.1
         for dead in self._boot.dead:
-            while not self._stopping.is_set() and not self._gave_back(dead):
+            while not self._stopping.is_set() and not self._released(dead):
                 self._stopping.wait(pause)
                 pause = min(pause * 2, 5.0)
         if self._boot.dead and not self._stopping.is_set():
             self._say(pipes.GAVE_BACK)
             self.expect()
 
-    def _gave_back(self, dead: DeadChild) -> bool:
+    def _released(self, dead: DeadChild) -> bool:
         try:
-            for open_section in self._sites:
+            for open_section in self._sections:
                 open_section.give_back(dead)
         except Exception as error:  # noqa: BLE001 – until the database does it
-            self._complain(f"the leases of {dead.holder} are not given back yet: {one_line(error)}")
+            self._log_once(f"the leases of {dead.holder} are not given back yet: {one_line(error)}")
             return False
         return True
 
-    def _complain(self, complaint: str) -> None:
-        """Log what fails again and again once, for as long as it fails the same way."""
-        if complaint != self._complaint:
-            log.warning("%s; trying again until they are", complaint)
-        self._complaint = complaint
+    def _log_once(self, message: str) -> None:
+        """Log a repeated failure once for as long as it stays the same."""
+        if message != self._logged:
+            log.warning("%s; trying again until they are", message)
+        self._logged = message
 
-    def _run_all(self) -> None:
-        if len(self._runners) == 1:
-            self._runners[0].run()
-            return
+    def _run_in_threads(self) -> None:
         threads = [
             threading.Thread(target=runner.run, name=f"runner {cell}", daemon=True)
             for cell, runner in enumerate(self._runners)
@@ -239,32 +241,32 @@ class ChildWorker(ChildRole):
             thread.join()
 
     def _close(self) -> None:
-        for node_heartbeat in self._announcers:
+        for node_heartbeat in self._node_heartbeats:
             node_heartbeat.close()
         for reporter in self._reporters:
             reporter.close()
-        for open_section in self._sites:
+        for open_section in self._sections:
             for task in open_section.source.held:
                 give_back(task)
         if not self._stops_now:  # an immediate stop waits for nothing; the node's entry then expires by itself
-            for node_heartbeat in self._announcers:
+            for node_heartbeat in self._node_heartbeats:
                 node_heartbeat.join(_WITHDRAWAL)
-        for open_section in self._sites:
+        for open_section in self._sections:
             open_section.source.store.close()
         self._stopping.close()
-        for ticker in self._tickers:
+        for ticker in self._periodic:
             ticker.close()
 
 
 def served_types(open_section: OpenSection, application: Application) -> TypeFilter:
-    """Return what is claimed of a section: what its application routes, restricted by its `types`."""
+    """Return the types that the application of a section routes, restricted by its `types`."""
     return application.of(open_section.name).types().serving(open_section.section.types)
 
 
 def open_poller(
     open_section: OpenSection, application: Application, types: ClaimableTypes, boot: ChildSpec
 ) -> SectionPoller:
-    """Return a lane of its own for one handler thread."""
+    """Return the poller of one handler thread for a section."""
     section, settings = open_section.section, boot.settings
     margin = min(settings.child_kill_interval + 1.0, section.alive_time / 4)
     return SectionPoller(
@@ -281,5 +283,5 @@ def open_poller(
 
 
 def join_election(watch: PollElection, slot: int, name: str, section: Section) -> ElectionMember:
-    """Return the seat of the child in `slot` for a section."""
+    """Return the membership of the child in `slot` for a section."""
     return ElectionMember(watch, slot, name, section.poll_interval)

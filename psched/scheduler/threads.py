@@ -16,7 +16,7 @@ from psched.clock import monotonic
 from psched.errors import ConfigError
 from psched.execution.active_runs import ActiveRuns
 from psched.execution.batch_size import FixedBatchSize
-from psched.execution.lease_renewal import PrefetchedLeaseRenewer, RunningLeaseRenewer
+from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poll_timer import PollTimer
 from psched.execution.poller import SectionPoller
 from psched.execution.run_log import log_runs
@@ -85,10 +85,10 @@ class SchedulerThreads:
             ),
         ]
         sources, runners = [stores.schedules.source, stores.tasks], [self._occurrences, *handlers]
-        self._prefetched = PrefetchedLeaseRenewer(sources, runners, _RENEWAL_INTERVAL)
+        self._prefetched = LeaseRenewer(sources, runners, _RENEWAL_INTERVAL, prefetched=True)
         self._run_tickers = [
-            RunningLeaseRenewer(sources, runners, _RENEWAL_INTERVAL).ticker,
-            self._prefetched.ticker,
+            LeaseRenewer(sources, runners, _RENEWAL_INTERVAL).thread,
+            self._prefetched.thread,
             RunWatchdog(self._runs, _CANCEL_GRACE, self._log_overrun).ticker,
         ]
         self._periodic_threads = [*self._run_tickers, self._instances.thread]

@@ -12,7 +12,7 @@ from psched.backends import open_stores
 from psched.errors import ScheduleError
 from psched.execution.active_runs import ActiveRuns
 from psched.execution.batch_size import FixedBatchSize
-from psched.execution.lease_renewal import PrefetchedLeaseRenewer, RunningLeaseRenewer
+from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poll_timer import PollTimer
 from psched.execution.poller import SectionPoller
 from psched.execution.runner import Runner
@@ -68,15 +68,17 @@ class Child:
         self.poller = SectionPoller(
             "queue", self.source, Application((self.app,)), FixedBatchSize(10), PollTimer(1.0), None, 3.0
         )
-        self.poller.finished._clock = self.clock
+        self.poller.settlement._clock = self.clock
         self.stopping = StopEvent()
         self.running_table = RunningTable(1)
         runs = ActiveRuns(1)
         self.runner = Runner(
             0, [self.poller], runs, self.running_table, self.stopping, lambda: None, lambda: None, self.clock
         )
-        self.lease_renewer = RunningLeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
-        self.prefetched_renewer = PrefetchedLeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
+        self.lease_renewer = LeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
+        self.prefetched_renewer = LeaseRenewer(
+            [self.source], [self.runner], interval=2.0, prefetched=True, clock=self.clock
+        )
 
     def clock(self) -> float:
         return self.time
@@ -84,7 +86,7 @@ class Child:
     def serve(self, *keys: str, known: bool = True) -> None:
         """Submit tasks of the type before the dot, and run what is due; `known`: such were run before."""
         for key in keys if known else ():
-            self.poller.prefetch.note(key.partition(".")[0], 0.0)
+            self.poller.prefetch.observe_run(key.partition(".")[0], 0.0)
         self.store.submit([NewTask(key, key.partition(".")[0], run_at=n) for n, key in enumerate(keys, 1)])
         self.runner._serve(self.poller)
 

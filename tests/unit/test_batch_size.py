@@ -38,7 +38,7 @@ class Worker:
         waited = 0.0
         for type_ in types:
             self.longest_wait = max(self.longest_wait, waited)
-            self.prefetch.note(type_, self.durations[type_])
+            self.prefetch.observe_run(type_, self.durations[type_])
             waited += self.durations[type_]
 
 
@@ -74,13 +74,13 @@ def test_after_a_rest_a_batch_is_small_again_and_grows_fast() -> None:
 
 def test_batches_are_larger_while_they_come_full() -> None:
     prefetch = AdaptiveBatchSize()
-    prefetch.note("t", 0.02)
+    prefetch.observe_run("t", 0.02)
     for size in (4, 16, 20, 20):
         assert prefetch.limit() == size
         for _ in range(size):
-            prefetch.note("t", 0.02)
+            prefetch.observe_run("t", 0.02)
     assert prefetch.limit() == 20
-    prefetch.note("t", 0.02)
+    prefetch.observe_run("t", 0.02)
     assert prefetch.limit() == 10
 
 
@@ -119,7 +119,7 @@ def test_nobody_waits_for_a_type_that_is_known_to_be_slow() -> None:
 def test_a_type_that_turns_slow_makes_the_next_batch_small() -> None:
     worker = Worker({"t": QUICK})
     worker.work(stream_of({"t": 1}), 12)
-    worker.prefetch.note("t", 30.0)
+    worker.prefetch.observe_run("t", 30.0)
     assert worker.prefetch.limit() == 1
     assert worker.prefetch.keep(["t"] * 400) == 1
 
@@ -127,7 +127,7 @@ def test_a_type_that_turns_slow_makes_the_next_batch_small() -> None:
 def test_a_hiccup_is_forgotten_soon() -> None:
     worker = Worker({"t": QUICK})
     worker.work(stream_of({"t": 1}), 12)
-    worker.prefetch.note("t", 1.0)
+    worker.prefetch.observe_run("t", 1.0)
     worker.work(stream_of({"t": 1}), 12)
     assert len(worker.batches[-1]) == 500
     assert worker.given_back <= 20
@@ -138,16 +138,16 @@ def test_slow_acquires_become_fewer_but_nobody_waits_for_much_longer_than_a_seco
     worker.work(stream_of({"t": 1}), 10)
     assert len(worker.batches[-1]) == 40
     for _ in range(10):
-        worker.prefetch.took(0.02)
+        worker.prefetch.observe_poll(0.02)
     worker.work(stream_of({"t": 1}), 3)
     assert 70 <= len(worker.batches[-1]) <= 80
     for _ in range(10):
-        worker.prefetch.took(0.5)
+        worker.prefetch.observe_poll(0.5)
     worker.work(stream_of({"t": 1}), 3)
     assert len(worker.batches[-1]) == 100
     assert worker.given_back == 0
     for _ in range(20):
-        worker.prefetch.took(0.001)
+        worker.prefetch.observe_poll(0.001)
     worker.work(stream_of({"t": 1}), 3)
     assert len(worker.batches[-1]) == 40
 
@@ -167,7 +167,7 @@ def test_types_that_never_come_again_do_not_hold_up_a_quick_stream() -> None:
 def test_whatever_runs_a_batch_has_bounds_and_nobody_known_waits_long(durations: dict[str, float], seed: int) -> None:
     worker = Worker(durations)
     for type_, seconds in durations.items():
-        worker.prefetch.note(type_, seconds)
+        worker.prefetch.observe_run(type_, seconds)
     worker.work(stream_of(dict.fromkeys(durations, 1.0), seed), 40)
     assert all(1 <= len(batch) <= 500 for batch in worker.batches)
     assert worker.longest_wait <= TOO_LONG + max((d for d in durations.values() if d <= TOO_LONG), default=0.0) + 1e-9
@@ -184,8 +184,8 @@ def test_slow_ones_never_starve_quick_ones_of_batches(quick: float, slow: float,
 def test_a_fixed_number_stays(number: int) -> None:
     prefetch = batch_sizer_for(number)()
     assert isinstance(prefetch, FixedBatchSize)
-    prefetch.note("t", 30.0)
-    prefetch.took(30.0)
+    prefetch.observe_run("t", 30.0)
+    prefetch.observe_poll(30.0)
     assert prefetch.limit() == number
     assert prefetch.keep(["t"] * number) == number
 
@@ -199,6 +199,6 @@ def test_slow_ones_run_one_at_a_time_though_acquiring_takes_long() -> None:
     worker = Worker({"t": 0.6})
     worker.work(stream_of({"t": 1}), 10)
     for _ in range(10):
-        worker.prefetch.took(0.025)
+        worker.prefetch.observe_poll(0.025)
     worker.prefetch.limit()
     assert worker.prefetch.keep(["t", "t", "t"]) == 1

@@ -21,7 +21,7 @@ def child() -> Iterator[Child]:
 def renew_what_waits(child: Child) -> None:
     """Let the renewal of what waits come, as in a moment it does."""
     child.time += 2.1
-    child.prefetched_renewer._renewal.renew()
+    child.prefetched_renewer._renew(child.source)
 
 
 def test_a_task_does_not_begin_once_a_renewal_tells_that_it_is_to_be_cancelled(child: Child) -> None:

@@ -14,7 +14,7 @@ from psched.backends import open_stores
 from psched.errors import ImmediateProcessStopError, PreemptedError
 from psched.execution.active_runs import ActiveRun, ActiveRuns
 from psched.execution.batch_size import FixedBatchSize
-from psched.execution.lease_renewal import PrefetchedLeaseRenewer, RunningLeaseRenewer
+from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poll_timer import PollTimer
 from psched.execution.poller import SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
@@ -75,8 +75,10 @@ class Child:
         )
         self.watchdog = RunWatchdog(self.runs, KILL_INTERVAL, self._leave, self.clock)
         self.runner = Runner(0, [self.poller], self.runs, RunningTable(1), StopEvent(), lambda: None, lambda: None)
-        self.lease_renewer = RunningLeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
-        self.prefetched_renewer = PrefetchedLeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
+        self.lease_renewer = LeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
+        self.prefetched_renewer = LeaseRenewer(
+            [self.source], [self.runner], interval=2.0, prefetched=True, clock=self.clock
+        )
 
     def begin(self) -> ActiveRun:
         """Take one task and let its handler be at work."""
@@ -127,7 +129,7 @@ def test_a_run_whose_lease_is_renewed_is_left_alone(child: Child) -> None:
         child.clock.time += ALIVE / 3
         assert child.lease_renewer.tick()
         assert child.watchdog.tick()
-    assert run.told is None
+    assert run.stopped_at is None
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -136,7 +138,7 @@ def test_what_cannot_be_renewed_is_tried_again_soon_whatever_else_is_renewed_unt
 ) -> None:
     store = copy(child.store)
     away = Source(store, Advance(store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), child.clock)
-    lease_renewer = RunningLeaseRenewer([away, child.source], [child.runner], interval=2.0, clock=child.clock)
+    lease_renewer = LeaseRenewer([away, child.source], [child.runner], interval=2.0, clock=child.clock)
     tasks = [*away.poll_multi(1), *child.source.poll_multi(1)]
     assert all(task.begin() for task in tasks)
     with monkeypatch.context() as fault, caplog.at_level("WARNING"):
@@ -144,19 +146,19 @@ def test_what_cannot_be_renewed_is_tried_again_soon_whatever_else_is_renewed_unt
         for _ in range(5):
             child.clock.time += ALIVE / 10
             assert lease_renewer.tick()
-            assert lease_renewer.ticker.interval == 0.25
+            assert lease_renewer.thread.interval == 0.25
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["leases cannot be renewed"]
     if ended:
         tasks[0].forget()
     assert lease_renewer.tick()
-    assert lease_renewer.ticker.interval == 1.0
+    assert lease_renewer.thread.interval == 1.0
 
 
 def test_a_run_whose_lease_cannot_be_renewed_is_told_before_it_ends_and_ended_before_it_ends(child: Child) -> None:
     run = child.begin()
     child.clock.time = run.task.deadline - MARGIN - 0.1
     child.watchdog.tick()
-    assert run.told is None
+    assert run.stopped_at is None
     child.clock.time = run.task.deadline - MARGIN
     child.watchdog.tick()
     assert isinstance(reason_of(run), PreemptedError)
@@ -178,7 +180,7 @@ def test_a_run_longer_than_task_timeout_is_told_and_then_ended(store: ScheduleSt
     run = child.begin()
     child.clock.time += 6.9
     child.watchdog.tick()
-    assert run.told is None
+    assert run.stopped_at is None
     child.clock.time += 0.1
     child.watchdog.tick()
     assert isinstance(reason_of(run), TimeoutError)

@@ -36,7 +36,7 @@ class Watchman:
 def test_the_first_look_reaches_for_work_at_once() -> None:
     timer = Watchman().timer
     assert timer.pause() == 0
-    assert not timer.looks_first
+    assert not timer.checks_first
 
 
 def test_with_nothing_due_it_looks_once_an_interval_and_asks_first() -> None:
@@ -44,14 +44,14 @@ def test_with_nothing_due_it_looks_once_an_interval_and_asks_first() -> None:
     for _ in range(3):
         man.timer.rest(None, called=False)
         assert man.sleep() == 1.1
-        assert man.timer.looks_first
+        assert man.timer.checks_first
 
 
 def test_what_is_due_sooner_than_the_interval_is_reached_for_when_it_is_due() -> None:
     man = Watchman()
     man.timer.rest(0.3, called=False)
     assert man.sleep() == 0.3
-    assert not man.timer.looks_first
+    assert not man.timer.checks_first
 
 
 def test_how_long_the_question_took_delays_nothing() -> None:
@@ -64,7 +64,7 @@ def test_what_is_due_later_than_the_interval_is_asked_for_again() -> None:
     man = Watchman()
     man.timer.rest(1000, called=False)
     assert man.sleep() == 1.1
-    assert man.timer.looks_first
+    assert man.timer.checks_first
 
 
 def test_who_is_called_looks_rarely_and_still_wakes_for_what_is_due() -> None:
@@ -86,15 +86,15 @@ def test_what_is_due_but_for_others_is_looked_at_once_an_interval() -> None:
     for _ in range(3):
         man.timer.rest(0.0, called=True)
         assert man.sleep() == 1.1
-        assert man.timer.looks_first
+        assert man.timer.checks_first
 
 
 def test_a_ring_wakes_at_once() -> None:
     man = Watchman()
     man.timer.rest(None, called=True)
-    man.timer.ring()
+    man.timer.wake()
     assert man.timer.pause() == 0
-    assert not man.timer.looks_first
+    assert not man.timer.checks_first
 
 
 def test_who_came_for_nothing_holds_back_a_moment_and_asks_first() -> None:
@@ -102,39 +102,39 @@ def test_who_came_for_nothing_holds_back_a_moment_and_asks_first() -> None:
     man.timer.rest(None, called=True)
     delays = []
     for _ in range(20):
-        man.timer.ring()
+        man.timer.wake()
         delays.append(man.sleep())
         man.timer.rest(None, called=True)
     assert delays[0] == 0
     assert delays[1:] == sorted(delays[1:])
     assert 0 < delays[1] < delays[-1] <= SOON
-    man.timer.ring()
-    assert man.timer.looks_first
+    man.timer.wake()
+    assert man.timer.checks_first
 
 
 def test_a_ring_for_what_is_due_in_a_moment_is_not_in_vain() -> None:
     man = Watchman()
     man.timer.rest(None, called=True)
     for wait in (5, 4, 3):
-        man.timer.ring()
+        man.timer.wake()
         assert man.sleep() == 0
         man.timer.rest(wait, called=True)
     assert man.sleep() == 3
-    assert not man.timer.looks_first
+    assert not man.timer.checks_first
     man.timer.rest(300, called=True)
-    man.timer.ring()
+    man.timer.wake()
     assert man.sleep() > 0, "somebody else has taken it, and his lease ends later"
 
 
 def test_who_got_something_goes_first_the_next_time() -> None:
     man = Watchman()
     for _ in range(5):
-        man.timer.ring()
+        man.timer.wake()
         man.timer.rest(None, called=True)
     man.timer.worked()
     man.timer.rest(0.5, called=False)
     assert man.timer.pause() == 0.5
-    assert not man.timer.looks_first
+    assert not man.timer.checks_first
 
 
 def test_polls_that_find_nothing_hold_nobody_back() -> None:
@@ -142,17 +142,17 @@ def test_polls_that_find_nothing_hold_nobody_back() -> None:
     for _ in range(5):
         man.timer.rest(None, called=False)
         man.sleep()
-    man.timer.ring()
+    man.timer.wake()
     assert man.timer.pause() == 0
 
 
 def test_rings_while_it_holds_back_change_nothing() -> None:
     man = Watchman()
-    man.timer.ring()
+    man.timer.wake()
     man.timer.rest(None, called=True)
-    man.timer.ring()
+    man.timer.wake()
     before = man.timer.pause()
-    man.timer.ring()
+    man.timer.wake()
     assert man.timer.pause() == before
 
 
@@ -166,6 +166,6 @@ def test_who_is_not_called_any_more_looks_within_an_interval_of_the_last_look() 
 
 def test_a_database_that_fails_is_left_alone_for_intervals() -> None:
     man = Watchman()
-    man.timer.fail(3)
+    man.timer.back_off(3)
     assert man.sleep() == 3.3
-    assert man.timer.looks_first
+    assert man.timer.checks_first

@@ -184,7 +184,7 @@ def test_a_database_that_refuses_the_user_is_asked_less_and_less_often_by_one_ch
     assert set(pauses[6:]) == {60}
     assert not member.left, "siblings would be refused, too"
     told = [record.getMessage() for record in caplog.records]
-    assert told[0] == "section=queue the database refuses this user: wrong password; trying again, the next time in 1 s"
+    assert told[0] == "section=queue the database refuses this user: wrong password; next attempt in 1 s"
     assert len(told) == 2, "and again ten minutes later"
     assert lone.poller.trouble == "queue: the database refuses this user: wrong password"
 

@@ -59,8 +59,8 @@ def test_nobody_waits_for_a_run_that_is_slow_or_of_a_new_type(child: Child, seco
     seen: list[list[str]] = []
     child.app.task("other")(lambda task: seen.append(finished(child)))
     if seconds is not None:
-        child.poller.prefetch.note("other", seconds)
-    child.poller.prefetch.note("quick", 0.0)
+        child.poller.prefetch.observe_run("other", seconds)
+    child.poller.prefetch.observe_run("quick", 0.0)
     child.serve("quick.1", "quick.2", "other.3", known=False)
     assert seen == [["quick.1", "quick.2"]]
 
@@ -86,7 +86,7 @@ def test_slow_settlements_become_fewer_but_nothing_waits_for_longer_than_a_secon
     child.ending.before = takes_long
     child.serve(*(f"takes.{n}" for n in range(10)))
     assert len(child.ending.parts) == 2
-    assert child.poller.finished._longest() == 1.0
+    assert child.poller.settlement._budget.seconds(LONGEST) == 1.0
 
 
 def test_a_run_that_is_over_at_once_costs_no_renewal(child: Child) -> None:
@@ -100,7 +100,7 @@ def test_a_run_that_is_over_at_once_costs_no_renewal(child: Child) -> None:
             child.prefetched_renewer.tick()
             deadlines.extend(held.deadline - child.time for held in child.source.held)
 
-    child.poller.finished._since = 1e9  # not overdue
+    child.poller.settlement._since = 1e9  # not overdue
     child.serve("stays.1", "quick.2")
     assert deadlines == [SHORT - 0.5, SHORT - 0.5, ALIVE, SHORT - 1.0]
 
@@ -126,7 +126,7 @@ def test_the_leases_of_what_is_not_settled_yet_are_kept(child: Child) -> None:
 
     @child.app.task("stays")
     def stays(task: Task) -> None:
-        child.poller.finished._since = child.time + 1e9  # not overdue
+        child.poller.settlement._since = child.time + 1e9  # not overdue
         child.time += 2
         child.lease_renewer.tick()
         child.prefetched_renewer.tick()
@@ -146,7 +146,7 @@ def test_what_is_not_settled_yet_is_no_suspect(child: Child) -> None:
 def test_a_stop_settles_what_ran_and_gives_back_the_rest(child: Child) -> None:
     child.app.task("last")(lambda task: child.stopping.set())
     for type_ in ("quick", "last"):
-        child.poller.prefetch.note(type_, 0.0)
+        child.poller.prefetch.observe_run(type_, 0.0)
     keys = ["quick.1", "last.2", "quick.3"]
     child.store.submit([NewTask(key, key.partition(".")[0], run_at=n) for n, key in enumerate(keys, 1)])
     child.runner.run()
