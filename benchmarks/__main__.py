@@ -1,4 +1,4 @@
-"""`scripts/bench`: measures psched beside the floors of its stores, on private servers, and says what is reached."""
+"""`scripts/bench`: measures psched beside bare driver loops on private servers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import latency, markdown, standing, stored, submitting, throughput
+from benchmarks import idle_cost, large_table, latency, markdown, submit_rate, throughput
+from benchmarks.databases import STORES, Grounds
 from benchmarks.peers.contenders import PEERS
-from benchmarks.peers.crew import install
-from benchmarks.places import STORES, Grounds
+from benchmarks.peers.peer_processes import install
 from benchmarks.report import Record
-from benchmarks.rounds import Measurement, in_groups, measure
+from benchmarks.runner import Measurement, in_groups, measure
 from benchmarks.workload import Scale
 from faultlab.laboratory import Lab
 
 WORKLOADS = (
     *throughput.WORKLOADS,
-    *submitting.WORKLOADS,
+    *submit_rate.WORKLOADS,
     *latency.WORKLOADS,
-    *stored.WORKLOADS,
-    *standing.WORKLOADS,
+    *large_table.WORKLOADS,
+    *idle_cost.WORKLOADS,
 )
 
 

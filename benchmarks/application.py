@@ -1,4 +1,4 @@
-"""What the workers of the benchmark run. In children of `psched run`."""
+"""The handlers that the benchmark runs. In children of `psched run`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from benchmarks.tally import ACQUIRES, STATEMENTS, tally_of_environment
+from benchmarks.shared_counter import ACQUIRES, STATEMENTS, tally_of_environment
 from psched.application import App
 from psched.source.source import Source
 from psched.task import Task

@@ -1,4 +1,4 @@
-"""What scripts/compare runs: two versions side by side, in pairs, by the processor time that a task costs.
+"""`scripts/compare`: two revisions in pairs, by the processor time per task.
 
 Timings of one version alone say little on a machine that others use, too. Here both drain the same backlog in turns on
 one server, and the ratios of the pairs are what counts: a difference smaller than their spread is none.
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.places import STORES, Grounds, Place
+from benchmarks.databases import STORES, Grounds, Place
 from faultlab.laboratory import Lab
 from tests.programs import ROOT
 

@@ -1,4 +1,4 @@
-"""What psched is to reach, as data: by ratio to somebody in the same run, or by a bound.
+"""The goals of the benchmark, as data: a ratio to another contender in the same run, or a bound.
 
 The bounds were set on a machine on which some floors were three times as fast as they are here. So a bound comes with
 the ratio that it was there to what the same machine did in a bare loop or a peer: that holds anywhere.

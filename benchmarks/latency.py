@@ -1,4 +1,4 @@
-"""How soon a handler begins: after a submit to an idle daemon, and after a schedule's time. Defaults throughout."""
+"""Measures the delay until a handler begins: after a submit, and after a schedule's time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from benchmarks.databases import Place
 from benchmarks.floors.calls import called_after
 from benchmarks.pauses import pauses
-from benchmarks.places import Place
-from benchmarks.trees import memory
+from benchmarks.process_usage import memory
 from benchmarks.worker import Worker
 from benchmarks.workload import Contender, Scale, Workload
 from psched.model import NewSchedule

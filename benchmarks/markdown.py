@@ -1,11 +1,11 @@
-"""What was measured, as tables of Markdown: for the terminal and for docs/benchmarks.md. In the measuring process."""
+"""Formats results as Markdown tables: for the terminal and for docs/benchmarks.md. In the measuring process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from benchmarks.databases import STORES
 from benchmarks.goals import GOALS, Goal, Rounds, Verdict
-from benchmarks.places import STORES
 from benchmarks.report import Record, Series
 from benchmarks.workload import Workload
 

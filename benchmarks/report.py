@@ -1,4 +1,4 @@
-"""What was measured, as values and as JSON. In the measuring process."""
+"""Results as values and as JSON. In the measuring process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.databases import DURABILITY
 from benchmarks.goals import GOALS, Goal, Rounds
-from benchmarks.places import DURABILITY
 from faultlab import prerequisites
 
 _DRIVERS = ("psycopg", "PyMySQL", "redis", "SQLAlchemy")

@@ -1,4 +1,4 @@
-"""How many tasks that do nothing get done per second: by two children of a daemon, and by bare loops."""
+"""Measures how many no-op tasks are done per second: by two children of a daemon, and by bare loops."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from benchmarks.databases import Place
+from benchmarks.driver_loops import PROCESSES, claiming, inserting_many, names, rate
 from benchmarks.floors import FLOORS
-from benchmarks.loops import PROCESSES, claiming, inserting_many, names, rate
-from benchmarks.places import Place
 from benchmarks.worker import Worker
 from benchmarks.workload import Contender, Scale, Workload
 from psched.model import NewTask

@@ -17,9 +17,9 @@ from typing import Any, Self
 import psutil
 
 import psched
-from benchmarks.places import Place
-from benchmarks.tally import VARIABLE, Counted, count_working, read_samples, read_tally
-from benchmarks.trees import processor_time, tree_of
+from benchmarks.databases import Place
+from benchmarks.process_usage import processor_time, tree_of
+from benchmarks.shared_counter import VARIABLE, Counted, count_working, read_samples, read_tally
 from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
 from tests.programs import ROOT, install_programs

@@ -1,11 +1,11 @@
-"""What a workload is, and how much of it is done. Values only."""
+"""A workload, and how much of it is done. Values only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from benchmarks.places import STORES, Place
+from benchmarks.databases import STORES, Place
 
 
 @dataclass(frozen=True)

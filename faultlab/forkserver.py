@@ -27,7 +27,7 @@ from typing import Any
 
 import setproctitle
 
-from faultlab.forked import HEADER
+from faultlab.forkserver_client import HEADER
 
 _LIFELINE = 0
 

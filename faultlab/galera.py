@@ -16,7 +16,7 @@ _TIMES = "evs.keepalive_period=PT0.5S;evs.suspect_timeout=PT2S;evs.install_timeo
 _PROVIDERS = ("/usr/lib/galera/libgalera_smm.so", "/usr/lib64/galera-4/libgalera_smm.so")
 
 
-class Member(MariaDB):
+class GaleraMember(MariaDB):
     """One server of a cluster; `peers` are the addresses of all. It copies what it lacks from another one (rsync)."""
 
     name = "Galera"
@@ -50,13 +50,13 @@ class Member(MariaDB):
         ]  # fmt: skip
 
 
-class Galera(Member):
+class Galera(GaleraMember):
     """The cluster: itself the member that begins it, and the `others`."""
 
     def __init__(self, *, template: Path | None = None, durable: bool = False) -> None:
         super().__init__(template=template, durable=durable)
-        self.members: list[Member] = [
-            self, *(Member(template=template, durable=durable) for _ in range(SIZE - 1))
+        self.members: list[GaleraMember] = [
+            self, *(GaleraMember(template=template, durable=durable) for _ in range(SIZE - 1))
         ]  # fmt: skip
         for member in self.members:
             member.peers = [one.address for one in self.members]

@@ -1,4 +1,4 @@
-"""The servers of a test session, started when first asked for. In the test process."""
+"""The servers that the tests of a session share, each started when a test first asks for it. In the test process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from faultlab.clock import WallClock, build_shim
-from faultlab.forked import Forks
+from faultlab.forkserver_client import Forks
 from faultlab.servers import Server
 from faultlab.unprivileged import chown_to_server_user
 

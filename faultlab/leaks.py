@@ -1,4 +1,4 @@
-"""What a test must not leave behind: processes, threads, open descriptors. In the test process.
+"""Finds processes, threads and descriptors that a test leaves behind. In the test process.
 
 A process is known as the session's by its ancestry, or, when its parent is gone (a daemon), by a mark in the
 environment that it inherited.

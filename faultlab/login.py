@@ -1,4 +1,4 @@
-"""A user of a shared server's, whose password the test changes. In the test process."""
+"""A database user whose password the test changes. In the test process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A private MariaDB, or the MySQL that was chosen in its place (`faultlab/prerequisites.py`). In the test process."""
+"""A private MariaDB, or MySQL when PSCHED_TEST_SERVERS has one. In the test process."""
 
 from __future__ import annotations
 

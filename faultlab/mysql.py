@@ -1,4 +1,4 @@
-"""What a private MySQL needs done otherwise than MariaDB, in whose place it was chosen. In the test process."""
+"""How a private MySQL differs from MariaDB. In the test process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a server that can do at any moment what networks do. One thread of the test process.
+"""A TCP proxy that delays, drops and cuts connections on demand. One thread of the test process.
 
 Traps look for bytes in what clients send. A statement that was prepared on the server before, or TLS, hides its text.
 """

@@ -1,4 +1,4 @@
-"""pytest plugin: what did not run is said by name and reason, and is a failure where everything must run.
+"""pytest plugin: lists tests that did not run, with the reason.
 
 With PSCHED_REQUIRE_ALL=1 any skip and any expected failure is a failure, whatever its reason.
 """

@@ -1,4 +1,4 @@
-"""A private server in a folder of its own on a loopback port: what all kinds have in common. In the test process.
+"""Base class of private servers: each has a folder and a loopback port of its own. In the test process.
 
 Each server process runs under a wrapper (server_wrapper.py), so it ends with the tests even when they are killed.
 """

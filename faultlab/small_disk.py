@@ -1,4 +1,4 @@
-"""A small disk of its own (tmpfs), to be filled up. In the test process; Linux, as root.
+"""A small disk (tmpfs) that a trial fills up. In the test process; Linux, as root.
 
 It is mounted in a folder that everybody may enter, since servers run as an ordinary user.
 """

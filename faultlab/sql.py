@@ -1,4 +1,4 @@
-"""A way to a database past psched, with a URL in psched's spelling. In the test process."""
+"""Connects to a database directly, without psched, by a URL in psched's spelling. In the test process."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 
 from faultlab.clock import WallClock
-from faultlab.forked import SOCKET
+from faultlab.forkserver_client import SOCKET
 from faultlab.laboratory import Lab
 from faultlab.leaks import MARK, Holdings, kill_since, left_since
 from faultlab.mariadb import MariaDB

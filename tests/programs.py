@@ -18,7 +18,7 @@ _FORKED = """\
 #!{interpreter} -IS
 import sys
 sys.path.insert(0, {source!r})
-from faultlab.forked import main
+from faultlab.forkserver_client import main
 sys.exit(main([*{argv!r}, *sys.argv[1:]]))
 """
 _MODULES = {"psched": "psched.cli.main", "pschedd": "psched.cli.pschedd"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from benchmarks.driver_loops import Floor
 from benchmarks.floors import mariadb, postgresql, redis, sqlite
-from benchmarks.loops import Floor
 
 FLOORS: dict[str, Callable[[str], Floor]] = {
     "postgresql": postgresql.Floor,

@@ -1,1 +1,1 @@
-"""Others at the same work, at their best documented settings, each in processes of an interpreter of their own."""
+"""Other schedulers and queues at the same work, with their best documented settings, in a virtualenv of their own."""

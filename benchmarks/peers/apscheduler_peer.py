@@ -16,7 +16,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.cron import CronTrigger
 
 from benchmarks.pauses import pauses
-from benchmarks.tally import Tally, tally_of_environment
+from benchmarks.shared_counter import Tally, tally_of_environment
 
 _tally: list[Tally] = []
 

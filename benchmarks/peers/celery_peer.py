@@ -9,7 +9,7 @@ from typing import Any
 from celery import Celery as CeleryApp
 
 from benchmarks.peers.command import main
-from benchmarks.tally import tally_of_environment
+from benchmarks.shared_counter import tally_of_environment
 
 
 class Celery:

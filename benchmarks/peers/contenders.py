@@ -1,4 +1,4 @@
-"""Others as contenders. In the measuring process."""
+"""The peers as contenders of a measurement. In the measuring process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from benchmarks.databases import Place
+from benchmarks.idle_cost import IDLE_CHILDREN, at_rest
 from benchmarks.latency import PICKED, SINGLE, TOGETHER, spread
-from benchmarks.peers.crew import Crew
-from benchmarks.places import Place
-from benchmarks.standing import IDLE_CHILDREN, at_rest
-from benchmarks.statements import counting
+from benchmarks.peers.peer_processes import Crew
+from benchmarks.statement_counter import counting
 from benchmarks.workload import Contender, Measure, Scale
 
 _SECONDS = 4.0

@@ -15,7 +15,7 @@ from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
 from benchmarks.peers.command import main
-from benchmarks.tally import tally_of_environment
+from benchmarks.shared_counter import tally_of_environment
 
 _BATCH = 500
 _PAGE = 5000

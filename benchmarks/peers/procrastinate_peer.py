@@ -8,7 +8,7 @@ from collections.abc import Callable
 from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
 
 from benchmarks.peers.command import main
-from benchmarks.tally import tally_of_environment
+from benchmarks.shared_counter import tally_of_environment
 
 _CONCURRENCY = 10
 _PAGE = 1000

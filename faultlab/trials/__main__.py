@@ -1,4 +1,4 @@
-"""What scripts/faults runs: one trial on each store that is named, and a verdict for each."""
+"""`scripts/faults`: one trial on each store that is named, and its result."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import pytest
 from faultlab.laboratory import Lab
 from faultlab.leaks import MARK, Holdings, kill_since
 from faultlab.small_disk import can_mount
+from faultlab.trials.checker import Bounds
 from faultlab.trials.disk_faults import DiskFull
+from faultlab.trials.environment import STORES, TrialEnvironment
 from faultlab.trials.fault import Fault
 from faultlab.trials.plan import FAULTS, plan
-from faultlab.trials.stage import STORES, Stage
 from faultlab.trials.trial import Outcome, Trial
-from faultlab.trials.verdict import Bounds
 
 RUNS_A_SECOND = 2
 """With fewer, a trial proves nothing."""
@@ -51,8 +51,11 @@ def _try(lab: Lab, store: str, seed: int, arguments: argparse.Namespace) -> Outc
     bounds = Bounds(runs=int(arguments.minutes * 60 * RUNS_A_SECOND))
     folder = Path(tempfile.mkdtemp(prefix=f"psched-trial-{store}-"))
     small = any(step.fault is DiskFull for step in steps)
-    with _nothing_left(lab), Stage(lab, store, folder, arguments.type, arguments.nodes, small_disk=small) as stage:
-        outcome = Trial(stage, steps, seed, bounds).run()
+    with (
+        _nothing_left(lab),
+        TrialEnvironment(lab, store, folder, arguments.type, arguments.nodes, small_disk=small) as environment,
+    ):
+        outcome = Trial(environment, steps, seed, bounds).run()
     print(outcome, flush=True)
     print(f"  again: scripts/faults --store {store} --seed {seed} --minutes {arguments.minutes:g}", end="")
     print(f" --type {arguments.type}" if arguments.type else "", end="")

@@ -22,7 +22,7 @@ class ChildFault(Fault):
 
     def some_worker(self) -> psutil.Process | None:
         """Return a worker, and note that it is touched; None when there is none just now."""
-        workers = [worker for node in self.stage.nodes.values() for worker in node.workers()]
+        workers = [worker for node in self.environment.nodes.values() for worker in node.workers()]
         if not workers:
             return None
         worker = self.rng.choice(workers)

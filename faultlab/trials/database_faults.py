@@ -1,4 +1,4 @@
-"""Faults of the database server, and of strangers who use it. In the test process."""
+"""Faults of the database server, and of other users of it. In the test process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextlib import ExitStack
 import sqlalchemy as sa
 
 from faultlab.servers import Server
+from faultlab.trials.environment import ALONE, SECOND_BY_SECOND, direct_engine
 from faultlab.trials.fault import Fault
-from faultlab.trials.sabotage import TABLES
-from faultlab.trials.stage import ALONE, SECOND_BY_SECOND, direct_engine
+from faultlab.trials.server_control import TABLES
 
 _SERVERS = frozenset({"mariadb", "postgresql", "redis"})
 SECONDS = list(SECOND_BY_SECOND)
@@ -32,8 +32,8 @@ class DatabaseFault(Fault):
     @property
     def server(self) -> Server:
         """The server."""
-        assert self.stage.server is not None
-        return self.stage.server
+        assert self.environment.server is not None
+        return self.environment.server
 
     def strike(self, server: Server) -> None:
         """Do it."""
@@ -60,7 +60,7 @@ class StopServer(DatabaseFault):
     lasts = (0.5, 3.0)
 
     def strike(self, server: Server) -> None:
-        if self.stage.store == "postgresql":
+        if self.environment.store == "postgresql":
             os.kill(server.pid, signal.SIGINT)  # do not wait for the sessions' end
         server.stop()
 
@@ -95,10 +95,10 @@ class EndSessions(DatabaseFault):
     excuses = False
 
     def strike(self, server: Server) -> None:
-        self.stage.sabotage.end_sessions()
+        self.environment.server_control.end_sessions()
 
     def go_on(self) -> None:
-        self.stage.sabotage.end_sessions()
+        self.environment.server_control.end_sessions()
 
 
 class ReadOnly(DatabaseFault):
@@ -122,7 +122,7 @@ class Taken(DatabaseFault):
 
     def strike(self, server: Server) -> None:
         self.stack = ExitStack()
-        self.stack.enter_context(self.stage.sabotage.taken())
+        self.stack.enter_context(self.environment.server_control.taken())
 
     def heal(self) -> None:
         self.stack.close()
@@ -138,7 +138,7 @@ class Deadlocks(DatabaseFault):
 
     def strike(self, server: Server) -> None:
         self.over = threading.Event()
-        self.engine = direct_engine(self.stage)
+        self.engine = direct_engine(self.environment)
         orders = [SECONDS, list(reversed(SECONDS))] * 2
         self.threads = [threading.Thread(target=self._change, args=(keys,)) for keys in orders]
         for thread in self.threads:
@@ -151,12 +151,14 @@ class Deadlocks(DatabaseFault):
         self.engine.dispose()
 
     def _change(self, keys: list[str]) -> None:
-        schedules = sa.table(TABLES[0], sa.column(self.stage.key_column), sa.column("delay_ms"), sa.column("delay"))
-        delay = schedules.c["delay_ms" if self.stage.type == "rdb" else "delay"]
+        schedules = sa.table(
+            TABLES[0], sa.column(self.environment.key_column), sa.column("delay_ms"), sa.column("delay")
+        )
+        delay = schedules.c["delay_ms" if self.environment.type == "rdb" else "delay"]
         while not self.over.wait(0.05):
             with contextlib.suppress(sa.exc.DBAPIError), self.engine.begin() as connection:  # a victim, or disconnected
                 for key in keys:
-                    row = schedules.c[self.stage.key_column] == key
+                    row = schedules.c[self.environment.key_column] == key
                     connection.execute(schedules.update().where(row).values({delay.name: delay}))
 
 
@@ -171,7 +173,7 @@ class Locked(Fault):
     def begin(self) -> None:
         self.all_nodes()
         self.stack = ExitStack()
-        self.stack.enter_context(self.stage.sabotage.locked())
+        self.stack.enter_context(self.environment.server_control.locked())
 
     def heal(self) -> None:
         self.stack.close()

@@ -6,8 +6,8 @@ import sys
 import time
 
 from faultlab.servers import Server
+from faultlab.trials.environment import ALONE
 from faultlab.trials.fault import Fault
-from faultlab.trials.stage import ALONE
 from psched.clock import boottime
 
 _UNDECIDED = 30.0
@@ -24,8 +24,8 @@ class DiskFull(Fault):
 
     def begin(self) -> None:
         self.all_nodes()
-        assert self.stage.disk is not None, "the stage has no small disk"
-        self.disk = self.stage.disk
+        assert self.environment.disk is not None, "the environment has no small disk"
+        self.disk = self.environment.disk
         self.disk.fill()
 
     def go_on(self) -> None:
@@ -33,7 +33,7 @@ class DiskFull(Fault):
 
     def heal(self) -> None:
         self.disk.free()
-        server = self.stage.server
+        server = self.environment.server
         if server is not None and not self._comes_to_itself(server):
             print(f"{server.name} has died of its full disk", file=sys.stderr)
             server.kill()
@@ -44,7 +44,7 @@ class DiskFull(Fault):
         deadline = boottime() + _UNDECIDED
         while len(server.processes) > 1:  # its wrapper is one
             try:
-                self.stage.sabotage.write()
+                self.environment.server_control.write()
                 return True
             except Exception:
                 if boottime() > deadline:

@@ -1,13 +1,13 @@
-"""What a fault is: something that begins, may go on, and is healed. In the test process."""
+"""Base class of faults: a fault begins, may go on, and is healed. In the test process."""
 
 from __future__ import annotations
 
 import random
 from typing import ClassVar
 
+from faultlab.trials.environment import STORES, TrialEnvironment
 from faultlab.trials.history import Declared
 from faultlab.trials.node import Node
-from faultlab.trials.stage import STORES, Stage
 from faultlab.trials.submitter import Submitter
 from psched.clock import boottime
 
@@ -27,8 +27,8 @@ class Fault:
     froze: ClassVar[bool] = False
     """Whether the processes that it touches stand still meanwhile."""
 
-    def __init__(self, stage: Stage, submitter: Submitter, rng: random.Random) -> None:
-        self.stage = stage
+    def __init__(self, environment: TrialEnvironment, submitter: Submitter, rng: random.Random) -> None:
+        self.environment = environment
         self.submitter = submitter
         self.rng = rng
         self.nodes: set[str] = set()
@@ -52,11 +52,11 @@ class Fault:
 
     def some_node(self) -> Node:
         """Return a node, and note that it is touched."""
-        node = self.rng.choice(list(self.stage.nodes.values()))
+        node = self.rng.choice(list(self.environment.nodes.values()))
         self.nodes.add(node.name)
         return node
 
     def all_nodes(self) -> list[Node]:
         """Return all nodes, and note that they are touched."""
-        self.nodes.update(self.stage.nodes)
-        return list(self.stage.nodes.values())
+        self.nodes.update(self.environment.nodes)
+        return list(self.environment.nodes.values())

@@ -1,4 +1,4 @@
-"""The application of trials: handlers that write down what they do, and misbehave as their data says. In children.
+"""The application of trials: handlers that record their runs, and misbehave as their data says. In children.
 
 They record to a descriptor that is opened before anything goes wrong, a whole line at a time.
 """

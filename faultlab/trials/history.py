@@ -1,4 +1,4 @@
-"""What is known of one trial: what handlers and submitters wrote down themselves, and which faults were declared.
+"""The history of one trial: what handlers and submitters recorded, and which faults were declared.
 
 All times are boottime seconds, which nothing in a trial shifts; only occurrences and `run_at` are unix seconds. In the
 test process; the writers are `handlers` (children) and `submitter`.

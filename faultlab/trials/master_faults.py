@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import psutil
 
+from faultlab.trials.environment import STORES
 from faultlab.trials.fault import Fault
 from faultlab.trials.node import STARTS_WITHIN, Node
-from faultlab.trials.stage import STORES
 from tests.daemon.harness import wait_for
 
 

@@ -96,7 +96,7 @@ class LostAnswers(NetworkFault):
     def strike(self, proxy: Proxy) -> None:
         trap = self.traps.get(proxy)
         if trap is None or trap.sprung:
-            self.traps[proxy] = proxy.lose_answer(self.rng.choice(_WRITES[self.stage.store]))
+            self.traps[proxy] = proxy.lose_answer(self.rng.choice(_WRITES[self.environment.store]))
 
     def heal(self) -> None:
         for proxy in self.proxies:

@@ -1,4 +1,4 @@
-"""Which faults a trial has, and when: decided by its seed alone. In the test process."""
+"""The plan of a trial: which faults, and when. The seed alone decides it. In the test process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a trial, written into past psched, a few rows at a time. In the test process."""
+"""Writes rows into the tables of a trial directly, without psched. In the test process."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeVar
 import redis
 import sqlalchemy as sa
 
-from faultlab.trials.sabotage import TABLES
-from faultlab.trials.stage import Stage, direct_engine
+from faultlab.trials.environment import TrialEnvironment, direct_engine
+from faultlab.trials.server_control import TABLES
 
 AT_A_TIME = 200
 """Rows in a transaction, which keeps nobody waiting: locked tables are a fault of their own."""
@@ -38,20 +38,20 @@ class RawTable(Protocol):
         ...
 
 
-def raw_tables(stage: Stage) -> Sequence[RawTable]:
+def raw_tables(environment: TrialEnvironment) -> Sequence[RawTable]:
     """Return the table of the schedules and that of the queue."""
-    if stage.store == "redis":
-        return [OnRedis(stage.url(), TABLES[0], _OF_SCHEDULES), OnRedis(stage.url(), TABLES[1], _OF_TASKS)]
-    return [OnSql(stage, name) for name in TABLES]
+    if environment.store == "redis":
+        return [OnRedis(environment.url(), TABLES[0], _OF_SCHEDULES), OnRedis(environment.url(), TABLES[1], _OF_TASKS)]
+    return [OnSql(environment, name) for name in TABLES]
 
 
 class OnSql:
     """A table of SQL."""
 
-    def __init__(self, stage: Stage, name: str) -> None:
-        self._engine = direct_engine(stage)
+    def __init__(self, environment: TrialEnvironment, name: str) -> None:
+        self._engine = direct_engine(environment)
         self._table = sa.Table(name, sa.MetaData(), autoload_with=self._engine)
-        self._key = self._table.c[stage.key_column]
+        self._key = self._table.c[environment.key_column]
         self.columns = frozenset(self._table.c.keys())
 
     def write(self, rows: Sequence[dict[str, Any]]) -> None:

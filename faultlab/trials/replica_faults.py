@@ -1,9 +1,9 @@
-"""Faults of a database that is kept on several servers: one of them is lost, and others go on. In the test process."""
+"""Faults of a replicated database: one server is lost, the others go on. In the test process."""
 
 from __future__ import annotations
 
-from faultlab.galera import Galera, Member
-from faultlab.pair import Pair
+from faultlab.galera import Galera, GaleraMember
+from faultlab.postgresql_pair import Pair
 from faultlab.trials.fault import Fault
 
 
@@ -15,12 +15,12 @@ class ClusterFault(Fault):
 
     def begin(self) -> None:
         self.all_nodes()
-        assert isinstance(self.stage.server, Galera)
-        self.members = self.stage.server.members
+        assert isinstance(self.environment.server, Galera)
+        self.members = self.environment.server.members
         self.member = self.rng.choice(self.members)
         self.strike(self.member)
 
-    def strike(self, member: Member) -> None:
+    def strike(self, member: GaleraMember) -> None:
         """Do it."""
         raise NotImplementedError
 
@@ -30,10 +30,10 @@ class KillMember(ClusterFault):
 
     kind = "cluster: a member killed"
 
-    def strike(self, member: Member) -> None:
+    def strike(self, member: GaleraMember) -> None:
         member.kill()
         others = [other for other in self.members if other is not member]
-        for node in self.stage.nodes.values():
+        for node in self.environment.nodes.values():
             if node.proxy is not None and node.proxy.target == member.port:
                 node.proxy.lead_to(self.rng.choice(others).port)
 
@@ -47,7 +47,7 @@ class FreezeMember(ClusterFault):
     kind = "cluster: a member frozen"
     lasts = (3.0, 9.0)
 
-    def strike(self, member: Member) -> None:
+    def strike(self, member: GaleraMember) -> None:
         member.pause()
 
     def heal(self) -> None:
@@ -64,10 +64,10 @@ class FailOver(Fault):
 
     def begin(self) -> None:
         self.all_nodes()
-        assert isinstance(self.stage.server, Pair)
-        self.pair = self.stage.server
+        assert isinstance(self.environment.server, Pair)
+        self.pair = self.environment.server
         self.lost = self.pair.fail_over()
-        for node in self.stage.nodes.values():
+        for node in self.environment.nodes.values():
             if node.proxy is not None:
                 node.proxy.lead_to(self.pair.primary.port)
 

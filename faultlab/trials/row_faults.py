@@ -1,4 +1,4 @@
-"""Rows that nobody can run, written straight into the tables. In the test process."""
+"""Rows that cannot be run, written directly into the tables. In the test process."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from faultlab.trials.environment import ALONE
 from faultlab.trials.fault import Fault
 from faultlab.trials.raw_tables import raw_tables
-from faultlab.trials.stage import ALONE
 
 ROWS = 10_000
 """How many are written into each table."""
@@ -75,7 +75,7 @@ class BadRows(Fault):
 
     def begin(self) -> None:
         self.all_nodes()
-        self.tables = raw_tables(self.stage)
+        self.tables = raw_tables(self.environment)
         for table in self.tables:
             table.write(list(self._rows(table.columns)))
 
@@ -86,7 +86,7 @@ class BadRows(Fault):
 
     @property
     def _count(self) -> int:
-        return ON_SQLITE if self.stage.store == "sqlite" else ROWS
+        return ON_SQLITE if self.environment.store == "sqlite" else ROWS
 
     def _rows(self, columns: frozenset[str]) -> Iterator[dict[str, Any]]:
         good, bad = self._kinds()
@@ -96,13 +96,13 @@ class BadRows(Fault):
             column, value = reasons[number % len(reasons)]
             if isinstance(value, str | bytes) and len(value) > LARGE and number > len(reasons):
                 value = value[:1]
-            yield {self.stage.key_column: f"bad-{number}", **known, column: value}
+            yield {self.environment.key_column: f"bad-{number}", **known, column: value}
 
     def _kinds(self) -> tuple[dict[str, Any], list[dict[str, list[Any]]]]:
         """Return a row that could be run, due now, and by column what makes it one that cannot."""
         now = time.time()
         ours, theirs = int(now * 1000), int(now)
-        if self.stage.type == "rdb_compat":
+        if self.environment.type == "rdb_compat":
             good = {
                 "data": b'{"type": "work"}', "cron": "* * * * *", "timezone": "UTC", "delay": 0,
                 "next_time": theirs, "timeout": theirs, "created_at": theirs, "owner": 0,
@@ -112,4 +112,4 @@ class BadRows(Fault):
             "type": "work", "data": "{}", "status": "waiting", "cron": "* * * * *", "timezone": "UTC", "delay_ms": 0,
             "next_time": ours, "run_at": ours, "due": ours, "band": 0, "user": "", "priority": 0,
         }  # fmt: skip
-        return good, [BAD, {"redis": BAD_ON_REDIS, "sqlite": BAD_ON_SQLITE}.get(self.stage.store, {})]
+        return good, [BAD, {"redis": BAD_ON_REDIS, "sqlite": BAD_ON_SQLITE}.get(self.environment.store, {})]

@@ -1,4 +1,4 @@
-"""An operator who pauses, resumes and runs schedules all through a trial, and writes down what was done. A thread."""
+"""Pauses, resumes and runs schedules during a trial, and records what it did. A thread."""
 
 from __future__ import annotations
 

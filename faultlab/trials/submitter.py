@@ -1,4 +1,4 @@
-"""Clients that submit tasks all through a trial and write down what they tried and what they were told. A thread.
+"""Clients that submit tasks during a trial and record each attempt and its result. A thread.
 
 A key is submitted again until it is acknowledged, or given up, so that both happen: a commit that nobody was told of,
 and a second submit of what is there.

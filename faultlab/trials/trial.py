@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from faultlab.trials.checker import Bounds, HistoryChecker, Violation, recoveries
+from faultlab.trials.environment import TrialEnvironment
 from faultlab.trials.fault import Fault
 from faultlab.trials.history import Declared, History, read_actions, read_runs, read_submissions, write_faults
 from faultlab.trials.plan import Pace, Step
 from faultlab.trials.schedule_operator import ScheduleOperator
-from faultlab.trials.stage import Stage
 from faultlab.trials.submitter import Submitter
-from faultlab.trials.verdict import Bounds, Judge, Violation, recoveries
 from psched.clock import boottime
 
 TICK = 0.25
@@ -58,55 +58,59 @@ class Outcome:
 
 
 class Trial:
-    """Carries a plan out on a stage."""
+    """Carries a plan out on a environment."""
 
-    def __init__(self, stage: Stage, steps: Sequence[Step], seed: int, bounds: Bounds) -> None:
-        self.stage = stage
+    def __init__(self, environment: TrialEnvironment, steps: Sequence[Step], seed: int, bounds: Bounds) -> None:
+        self.environment = environment
         self.steps = steps
         self.seed = seed
         self.bounds = bounds
         self.declared: list[Declared] = []
-        self._submissions = stage.folder / "submissions"
-        self._actions = stage.folder / "actions"
+        self._submissions = environment.folder / "submissions"
+        self._actions = environment.folder / "actions"
 
     def run(self) -> Outcome:
         """Do all of it; raises AssertionError when masters do not stop at the end."""
-        seed, stage = str(self.seed), self.stage
-        with Submitter(stage.queue, self._submissions, seed, stage.longest, stage.nodes) as submitter:
-            with ScheduleOperator(stage.collection, stage.operated, self._actions, seed):
+        seed, environment = str(self.seed), self.environment
+        with Submitter(environment.queue, self._submissions, seed, environment.longest, environment.nodes) as submitter:
+            with ScheduleOperator(environment.collection, environment.operated, self._actions, seed):
                 self._strike(submitter)
             idle = boottime()
             self._catch_up(idle)
         over = boottime()
-        for node in self.stage.nodes.values():
+        for node in self.environment.nodes.values():
             node.stop()
         known = self._history(idle)
-        proof = self.stage.proof(known.boot + idle)  # what came later, nobody may have run before the masters stopped
-        history = replace(known, over=over, fences=self.stage.stored_fences(), proof=proof)
-        write_faults(self.stage.folder / "faults", self.declared)
-        title = f"{self.stage.store} ({self.stage.type}), seed {self.seed}, {len(self.declared)} faults"
-        return Outcome(title, history, Judge(history, self.bounds).violations())
+        proof = self.environment.proof(
+            known.boot + idle
+        )  # what came later, nobody may have run before the masters stopped
+        history = replace(known, over=over, fences=self.environment.stored_fences(), proof=proof)
+        write_faults(self.environment.folder / "faults", self.declared)
+        title = f"{self.environment.store} ({self.environment.type}), seed {self.seed}, {len(self.declared)} faults"
+        return Outcome(title, history, HistoryChecker(history, self.bounds).violations())
 
     def _catch_up(self, idle: float) -> None:
         """Wait until all is done that was due when it was calm, or patience ends; what comes then is the verdict's.
 
         A schedule runs one occurrence after the other, however many faults have kept it from that.
         """
-        patience = self.bounds.recovery + Judge(self._history(idle), self.bounds).backlog()
-        while boottime() < idle + patience and Judge(self._history(idle), self.bounds).pending():
+        patience = self.bounds.recovery + HistoryChecker(self._history(idle), self.bounds).backlog()
+        while boottime() < idle + patience and HistoryChecker(self._history(idle), self.bounds).pending():
             self._bring_back()
             time.sleep(1)
 
     def _bring_back(self) -> None:
-        for node in self.stage.nodes.values():
+        for node in self.environment.nodes.values():
             node.bring_back()
 
     def _history(self, idle: float) -> History:
         """Return what is known by now."""
-        runs, submissions = read_runs(self.stage.records), read_submissions([self._submissions])
+        runs, submissions = read_runs(self.environment.records), read_submissions([self._submissions])
         boot = time.time() - boottime()
         actions = read_actions(self._actions) if self._actions.exists() else []
-        return History(runs, self.stage.schedules, submissions, self.declared, boot, idle, boottime(), actions=actions)
+        return History(
+            runs, self.environment.schedules, submissions, self.declared, boot, idle, boottime(), actions=actions
+        )
 
     def _strike(self, submitter: Submitter) -> None:
         """Begin and heal all faults in their time."""
@@ -118,7 +122,7 @@ class Trial:
                 self._heal([fault for fault, until in active.items() if until <= now], active)
                 while waiting and waiting[0].at <= now:
                     step = waiting.pop(0)
-                    fault = step.fault(self.stage, submitter, random.Random(step.seed))
+                    fault = step.fault(self.environment, submitter, random.Random(step.seed))
                     active[fault] = step.until
                     fault.begin()
                 for fault in active:

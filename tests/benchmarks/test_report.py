@@ -16,14 +16,14 @@ import pytest
 
 from benchmarks import markdown
 from benchmarks.__main__ import WORKLOADS, main
+from benchmarks.databases import Grounds, Place
 from benchmarks.goals import GOALS, Goal
 from benchmarks.pauses import pauses
 from benchmarks.peers.contenders import PEERS
-from benchmarks.places import Grounds, Place
+from benchmarks.process_usage import processor_time
 from benchmarks.report import Record
-from benchmarks.rounds import Measurement, in_groups, measure
-from benchmarks.tally import Tally, read_samples, read_tally
-from benchmarks.trees import processor_time
+from benchmarks.runner import Measurement, in_groups, measure
+from benchmarks.shared_counter import Tally, read_samples, read_tally
 from benchmarks.workload import Contender, Scale, Workload
 from faultlab.laboratory import Lab
 
@@ -124,7 +124,7 @@ def test_what_several_processes_count_and_measure_is_read_while_they_live(tmp_pa
     mine.sample(0.25)
     mine.sample(0.5)
     program = (
-        "import pathlib, sys; from benchmarks.tally import Tally; tally = Tally(pathlib.Path(sys.argv[1]));"
+        "import pathlib, sys; from benchmarks.shared_counter import Tally; tally = Tally(pathlib.Path(sys.argv[1]));"
         "tally.sample(0.75); tally.count(); tally.count()"
     )
     subprocess.run([sys.executable, "-c", program, tmp_path], check=True, cwd=Path(__file__).parents[2])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from faultlab import forked
+from faultlab import forkserver_client
 from psched.cli.main import main
 from tests.programs import ROOT, install_programs
 
@@ -69,11 +69,13 @@ class Commands:
         assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1), outcome
         return outcome.err.removeprefix("psched: ").rstrip("\n")
 
-    def start(self, *arguments: str, **options: Any) -> forked.Process:
+    def start(self, *arguments: str, **options: Any) -> forkserver_client.Process:
         """Start a command as a process, its output buffered as usual."""
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
         environment.pop("PYTHONUNBUFFERED", None)
         programs = self.folder.parent / "programs"
         if not programs.exists():
             install_programs(programs)
-        return forked.start([str(programs / "psched"), *self._group, *arguments], self.folder, environment, **options)
+        return forkserver_client.start(
+            [str(programs / "psched"), *self._group, *arguments], self.folder, environment, **options
+        )

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from faultlab import forked
+from faultlab import forkserver_client
 from tests.cli.commands import Commands
 
 PATIENCE = 20.0
 
 
 @contextmanager
-def running(psched: Commands, *arguments: str) -> Iterator[forked.Process]:
+def running(psched: Commands, *arguments: str) -> Iterator[forkserver_client.Process]:
     """Run a worker, and wait until it has run something; it must stop gracefully."""
     with psched.start(*arguments, stderr=subprocess.PIPE) as process:
         try:
@@ -28,7 +28,7 @@ def running(psched: Commands, *arguments: str) -> Iterator[forked.Process]:
             process.kill()
 
 
-def wait_for(file: Path, process: forked.Process) -> None:
+def wait_for(file: Path, process: forkserver_client.Process) -> None:
     deadline = time.monotonic() + PATIENCE
     while not file.exists():
         assert process.poll() is None and time.monotonic() < deadline, process.stderr and process.stderr.read()

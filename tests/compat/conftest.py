@@ -9,7 +9,7 @@ import pytest
 
 from faultlab.laboratory import Lab
 from psched.store import ScheduleStore
-from tests.compat.original import Original
+from tests.compat.original_schedules import Original
 from tests.stores.bench import Bench
 from tests.stores.places import DATABASES, Places
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from psched.errors import PreemptedError
 from psched.model import Rule
 from psched.store import ScheduleStore
-from tests.compat.original import COLUMNS, Original
+from tests.compat.original_schedules import COLUMNS, Original
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, eventually, keys_of, soon
 
 READ: list[tuple[bytes, str, dict[str, Any]]] = [

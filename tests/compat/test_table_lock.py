@@ -1,4 +1,4 @@
-"""Claims beside Ruby workers that take batches: under their lock of the table, so that they drop none of them."""
+"""Acquires beside Ruby workers take the workers' table lock, so that the workers drop no tasks."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 import psutil
 import yaml
 
-from faultlab import forked
+from faultlab import forkserver_client
 from psched.config import Settings, load
 from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.store import holder_name
@@ -74,7 +74,7 @@ class Daemon:
         """`config`: keys laid over the defaults above; None removes one. Tables are created; nothing is started."""
         self.folder = folder
         self.environ: dict[str, str] = {}
-        self._process: forked.Process | None = None
+        self._process: forkserver_client.Process | None = None
         self._settings = dict(_CONFIG)
         shutil.copy(HERE / "application.py", folder / "app.py")
         self.configure(**config)
@@ -152,7 +152,7 @@ class Daemon:
         command = [str(HERE / "master.py"), str(self.config), json.dumps(options or {})]
         environ = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), **self.environ}
         popen = {"stderr": subprocess.PIPE, **popen}
-        self._process = forked.start(command, self.folder, environ, **popen)
+        self._process = forkserver_client.start(command, self.folder, environ, **popen)
         if wait:
             self.wait_until_ready()
         return self
@@ -167,7 +167,7 @@ class Daemon:
         (self.folder / "ready").unlink(missing_ok=True)
 
     @property
-    def process(self) -> forked.Process:
+    def process(self) -> forkserver_client.Process:
         """The master as the test's child."""
         assert self._process is not None, "not started"
         return self._process

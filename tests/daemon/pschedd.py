@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from faultlab import forked
+from faultlab import forkserver_client
 from psched.config import load
 from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.supervisor.pidfile import read_running
@@ -61,7 +61,7 @@ class Pschedd:
 
     def __call__(self, action: str, *options: str) -> subprocess.CompletedProcess[str]:
         """Run one command of pschedd's, with the folder above as its working directory."""
-        return forked.run([str(self.folder / "bin/pschedd"), action, *options], self.folder, 50)
+        return forkserver_client.run([str(self.folder / "bin/pschedd"), action, *options], self.folder, 50)
 
     def add(self, key: str, type: str) -> None:
         """Add a schedule that is due every second, from now on."""
@@ -112,10 +112,10 @@ class Pschedd:
         wait_for(condition, lambda: self.log)
 
     @contextmanager
-    def foreground(self) -> Iterator[forked.Process]:
+    def foreground(self) -> Iterator[forkserver_client.Process]:
         """Run it in the foreground; killed at the end of the block if it still runs then."""
         argv = [str(self.folder / "bin/pschedd"), "run"]
-        with forked.start(argv, self.folder, os.environ, stdin=subprocess.DEVNULL) as process:
+        with forkserver_client.start(argv, self.folder, os.environ, stdin=subprocess.DEVNULL) as process:
             try:
                 yield process
             finally:

@@ -10,16 +10,16 @@ import pytest
 
 from faultlab.laboratory import Lab
 from faultlab.prerequisites import not_run
-from faultlab.trials import verdict
+from faultlab.trials import checker
+from faultlab.trials.checker import Bounds
 from faultlab.trials.child_faults import Kill, Misdeeds
 from faultlab.trials.database_faults import EndSessions, KillServer, Locked
+from faultlab.trials.environment import SHORT, TrialEnvironment
 from faultlab.trials.fault import Fault
 from faultlab.trials.master_faults import Clock, FreezeHost, ImmediateStorm, KillMaster
 from faultlab.trials.network_faults import BlackHole, LostAnswers
 from faultlab.trials.plan import Step
-from faultlab.trials.stage import SHORT, Stage
 from faultlab.trials.trial import Outcome, Trial
-from faultlab.trials.verdict import Bounds
 
 pytestmark = pytest.mark.slow
 
@@ -54,10 +54,10 @@ def run_trial(
 ) -> Outcome:
     """Run a trial of a few seconds and print what came of it, in case it fails."""
     steps = [Step(at, lasts, fault, f"{SEED}/{fault.kind}") for at, lasts, fault in plan]
-    with Stage(lab, store, folder, nodes=nodes, schedules=SHORT) as stage:
-        outcome = Trial(stage, steps, SEED, bounds).run()
+    with TrialEnvironment(lab, store, folder, nodes=nodes, schedules=SHORT) as environment:
+        outcome = Trial(environment, steps, SEED, bounds).run()
         if outcome.violations:
-            print(*(node.daemon.log for node in stage.nodes.values()), sep="\n")
+            print(*(node.daemon.log for node in environment.nodes.values()), sep="\n")
     print(outcome)
     return outcome
 
@@ -73,7 +73,7 @@ def test_a_trial_finds_out_what_a_wrong_clock_does_where_it_decides(lab: Lab, tm
     if sys.platform != "linux":
         not_run("the clock of a process can be shifted on Linux only")
     outcome = run_trial(lab, "sqlite", tmp_path, [(0.5, 2, Clock)], Bounds(recovery=1.0))
-    assert verdict.EARLY in {violation.kind for violation in outcome.violations}
+    assert checker.EARLY in {violation.kind for violation in outcome.violations}
 
 
 def test_a_master_that_ended_by_itself_is_started_again(lab: Lab, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A network that swallows everything: each call ends within its timeouts, with an error that says it will pass."""
+"""A network that swallows everything: each call ends within its timeouts, with a transient error."""
 
 from __future__ import annotations
 

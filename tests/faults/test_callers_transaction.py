@@ -17,7 +17,7 @@ from psched.errors import AlreadyExistsError
 from psched.model import NewTask
 from psched.queue.queue import Queue
 from psched.task import LeaseTimes
-from tests.faults.doomed import is_killed_before
+from tests.faults.killed_process import is_killed_before
 from tests.stores.bench import eventually
 from tests.stores.places import DATABASES, STORES, Places
 from tests.stores.queue.bench import QueueBench, keys_in

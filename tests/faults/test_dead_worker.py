@@ -1,4 +1,4 @@
-"""A worker dies while the database is away: its successor waits for both, and says so once."""
+"""A worker dies while the database is away: the next child waits for the database, and logs that once."""
 
 from __future__ import annotations
 

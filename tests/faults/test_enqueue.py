@@ -1,4 +1,4 @@
-"""Occurrences become tasks: whatever dies or is lost meanwhile, each becomes one, and none becomes two."""
+"""Occurrences become tasks: whatever dies or is lost meanwhile, each becomes exactly one task."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from faultlab.laboratory import Lab
 from faultlab.proxy import Proxy, Trap
-from tests.faults.doomed import is_killed_before
-from tests.faults.feed import FIRST, Feed
+from tests.faults.enqueueing_schedule import FIRST, Feed
+from tests.faults.killed_process import is_killed_before
 from tests.stores.places import DATABASES, KINDS, STORES, Places
 from tests.stores.queue.conftest import open_bench
 

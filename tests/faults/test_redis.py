@@ -1,4 +1,4 @@
-"""A Redis that goes, comes back, forgets its scripts, kills clients, is full or read-only: the calls go on."""
+"""Redis ends, restarts, forgets its scripts, kills clients, is full or read-only: the calls go on."""
 
 from __future__ import annotations
 

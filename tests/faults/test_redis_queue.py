@@ -1,4 +1,4 @@
-"""A queue on Redis whose requests or answers are lost on the way: each verb is done once, and says so."""
+"""A queue on Redis with lost requests and answers: each verb takes effect once, and reports that."""
 
 from __future__ import annotations
 

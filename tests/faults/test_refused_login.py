@@ -1,4 +1,4 @@
-"""A password that the database refuses: told as such, asked for less and less often, and waited for amid a settling."""
+"""A refused password is reported as such, retried with a growing wait, and waited for while a run is settled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finishing many runs at once when the request or the answer is lost on the way: each is finished, and once."""
+"""Finishing many runs at once when the request or the answer is lost: each is finished once."""
 
 from __future__ import annotations
 

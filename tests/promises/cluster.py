@@ -1,4 +1,4 @@
-"""Several real masters on one table, and the records of what they ran. In the test process."""
+"""Several real masters on one table, and the records of their runs. In the test process."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from psched.clock import boottime
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection
 from psched.store import holder_name
-from tests.compat.unchecked import rules_unchecked
+from tests.compat.unchecked_rules import rules_unchecked
 from tests.daemon.harness import PATIENCE, Daemon, is_alive, read_lines, wait_for
-from tests.promises.records import Run, judge, read_runs
+from tests.promises.run_history import Run, judge, read_runs
 
 HERE = Path(__file__).parent
 EVERY_SECOND = "* * * * * *"
@@ -33,7 +33,7 @@ class Cluster:
     """
 
     def __init__(self, folder: Path, **config: Any) -> None:
-        self.config = {"app": "recorded:Handlers", "include": str(HERE), "alive_time": 60, **config}
+        self.config = {"app": "recording_handlers:Handlers", "include": str(HERE), "alive_time": 60, **config}
         self.masters: dict[str, Daemon] = {}
         self.deaths: dict[int, float] = {}
         self.file = folder / "records"

@@ -1,4 +1,4 @@
-"""A worker that was frozen past its lease, or whose statement was, changes nothing when it is woken, and learns why."""
+"""A worker that was frozen past its lease changes nothing when it resumes, and gets the reason."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import pytest
 import sqlalchemy as sa
 import yaml
 
-from faultlab import forked
+from faultlab import forkserver_client
 from faultlab.proxy import Proxy
 from psched.model import ScheduleRow
 from tests.daemon.harness import is_alive, wait_for
 from tests.promises.cluster import Cluster
 from tests.promises.conftest import ON_SERVERS, SERVERS_AND_STORES, MakeCluster
 
-CLIENT = Path(__file__).with_name("client.py")
+CLIENT = Path(__file__).with_name("polling_client.py")
 VERBS = ["finish", "heartbeat", "release", "retry"]
 ALL_PREEMPTED = dict.fromkeys(VERBS, "PreemptedError")
 
@@ -35,7 +35,7 @@ class Client:
     def __init__(self, config: Path) -> None:
         environ = {**os.environ, "PYTHONPATH": str(CLIENT.parents[2])}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = forked.start([str(CLIENT), str(config)], Path.cwd(), environ, **pipes)
+        self.process = forkserver_client.start([str(CLIENT), str(config)], Path.cwd(), environ, **pipes)
 
     def answer(self) -> Any:
         """Return what it prints next."""

@@ -1,4 +1,4 @@
-"""Tasks of the queue, run by two masters: none is lost or done twice, whoever dies meanwhile or comes too late."""
+"""Two masters run tasks of the queue: none is lost or done twice, whichever process dies meanwhile."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from faultlab.sql import connect
 from psched.model import NewTask
 from tests.promises.cluster import Cluster
 from tests.promises.conftest import MakeCluster
-from tests.promises.records import Run
+from tests.promises.run_history import Run
 
 MANY = 500
 ENOUGH = 200

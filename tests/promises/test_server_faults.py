@@ -1,4 +1,4 @@
-"""The database server is away for a while, or everything is killed at once: all comes back, and nothing is lost."""
+"""The database server is away for a while, or everything is killed at once: all resumes, and nothing is lost."""
 
 from __future__ import annotations
 

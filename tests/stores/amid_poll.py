@@ -12,7 +12,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from faultlab import forked
+from faultlab import forkserver_client
 from faultlab.proxy import Proxy
 from tests.stores.bench import Bench
 
@@ -27,7 +27,7 @@ def keys_got(bench: Bench, kind: str, temperature: str) -> list[str | None]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with _silenced(bench) as (url, silence, answer):
         argv = [str(_PROGRAM), kind, bench.type, url, bench.table, temperature]
-        with forked.start(argv, Path.cwd(), environ, **pipes) as program:
+        with forkserver_client.start(argv, Path.cwd(), environ, **pipes) as program:
             assert program.stdout is not None
             assert program.stdin is not None
             assert program.stdout.readline() == b"ready\n"

@@ -9,7 +9,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from faultlab import forked
+from faultlab import forkserver_client
 from psched.model import Claim
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
@@ -60,15 +60,17 @@ def test_a_process_that_was_forked_off_has_connections_of_its_own(bench: Bench, 
     bench.fill(store, ["a", "b"], lambda _: LONG_AGO)
     environ = {**os.environ, "PYTHONPATH": str(FORKING.parents[2])}
     command = [str(FORKING), bench.type, bench.url, bench.table]
-    with forked.start(command, Path.cwd(), environ, stdout=subprocess.PIPE) as process:
+    with forkserver_client.start(command, Path.cwd(), environ, stdout=subprocess.PIPE) as process:
         answer = process.communicate(timeout=60)[0]
     assert json.loads(answer) == [0, 100, 102]
 
 
-def start_claimer(bench: Bench, holder: str) -> forked.Process:
+def start_claimer(bench: Bench, holder: str) -> forkserver_client.Process:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     environ = {**os.environ, "PYTHONPATH": str(CLAIMER.parents[2])}
-    return forked.start([str(CLAIMER), bench.type, bench.url, bench.table, holder], Path.cwd(), environ, **pipes)
+    return forkserver_client.start(
+        [str(CLAIMER), bench.type, bench.url, bench.table, holder], Path.cwd(), environ, **pipes
+    )
 
 
 def claim_all(store: ScheduleStore, limit: int, taken: list[Claim]) -> None:

@@ -1,4 +1,4 @@
-"""Running programs by Command, and watching what becomes of them."""
+"""Runs programs by Command and observes their processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from psched.errors import ImmediateProcessStopError
 from psched.handlers.command import CommandHandler
-from tests.unit.ledger import Ledger
+from tests.unit.fake_task import Ledger
 
 _PATIENCE = 10.0
 

@@ -12,8 +12,8 @@ from psched.backends import open_stores
 from psched.execution.run_log import log_runs
 from psched.queue.queue import Queue
 from psched.store import StoreSettings
-from tests.unit.ledger import Ledger
-from tests.unit.memory import TIMES
+from tests.unit.fake_task import Ledger
+from tests.unit.in_memory_queue import TIMES
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What a cron expression means around a clock change, worked out by looking at every second. In the test process.
+"""An oracle for cron expressions around a clock change: it looks at every second. In the test process.
 
 It has a reading of expressions of its own.
 """

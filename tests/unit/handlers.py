@@ -1,10 +1,10 @@
-"""Making and running the handlers of an App."""
+"""Makes and runs the handlers of an App."""
 
 from __future__ import annotations
 
 from psched.application import App, Handler
 from psched.task import Task
-from tests.unit.ledger import Ledger
+from tests.unit.fake_task import Ledger
 
 
 def handler(app: App, task: Task) -> Handler:

@@ -1,4 +1,4 @@
-"""PerfectSched's way to the next time, step by step as it was observed. In the test process.
+"""PerfectSched's algorithm for the next time, step by step as observed. In the test process.
 
 It walks over the calendar: month by month, then day by day, hour by hour and minute by minute, until all fields match.
 A moment is a wall time with the offset of its pass. Where a step leads into a gap it goes on by whole hours; where it

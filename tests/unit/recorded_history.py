@@ -1,4 +1,4 @@
-"""A past for the audit to judge: schedules as they are run, changed and skipped, without a database."""
+"""Builds histories of schedules for the audit: runs, changes and skips, without a database."""
 
 from __future__ import annotations
 

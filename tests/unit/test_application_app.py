@@ -11,8 +11,8 @@ import pytest
 from psched.application import App
 from psched.errors import ConfigError, PreemptedError
 from psched.task import Task
+from tests.unit.fake_task import Ledger
 from tests.unit.handlers import run
-from tests.unit.ledger import Ledger
 
 _PATIENCE = 10.0
 

@@ -12,8 +12,8 @@ import pytest
 from psched.application import App, Handler
 from psched.errors import ImmediateProcessStopError
 from psched.task import Task
+from tests.unit.fake_task import Ledger
 from tests.unit.handlers import handler, run
-from tests.unit.ledger import Ledger
 
 _PATIENCE = 10.0
 

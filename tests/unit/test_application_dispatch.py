@@ -9,7 +9,7 @@ import pytest
 
 from psched.application import App, Application, Base, Dispatch
 from psched.errors import ConfigError
-from tests.unit.ledger import Ledger
+from tests.unit.fake_task import Ledger
 
 
 class First(Base):

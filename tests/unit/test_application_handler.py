@@ -9,7 +9,7 @@ import pytest
 
 from psched.application import Base, DefaultDecider, UndefinedDecisionError
 from psched.errors import ImmediateProcessStopError, OutcomeUnknownError, PreemptedError
-from tests.unit.ledger import Ledger
+from tests.unit.fake_task import Ledger
 
 
 class Recorder(Base):

@@ -11,7 +11,7 @@ import pytest
 
 from psched.application import App, Application, ApplicationSpec, Dispatch, load
 from psched.errors import ConfigError
-from tests.unit.ledger import Ledger
+from tests.unit.fake_task import Ledger
 
 Write = Callable[..., str]
 

@@ -15,7 +15,7 @@ import pytest
 from psched.application import ApplicationSpec, load
 from psched.handlers.command import Command, CommandHandler, instruction_from
 from tests.unit.commands import run, shell
-from tests.unit.ledger import Ledger
+from tests.unit.fake_task import Ledger
 
 _PATIENCE = 10.0
 

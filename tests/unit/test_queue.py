@@ -21,8 +21,8 @@ from psched.queue.queue import Queue
 from psched.queue.retire import Retire
 from psched.store import StoreSettings
 from psched.task import Task
-from tests.unit.ledger import Ledger
-from tests.unit.memory import take
+from tests.unit.fake_task import Ledger
+from tests.unit.in_memory_queue import take
 
 
 def test_a_task_is_submitted_run_and_finished(queue: Queue) -> None:

@@ -11,7 +11,7 @@ from psched.execution.runner import settle_stopped
 from psched.queue.queue import Queue
 from psched.source.unrunnable import LOST_ATTEMPTS
 from psched.task import Task
-from tests.unit.memory import TIMES, take
+from tests.unit.in_memory_queue import TIMES, take
 
 # Attempts
 

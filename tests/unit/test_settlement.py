@@ -13,7 +13,7 @@ from psched.execution.settlement import LONGEST
 from psched.model import NewTask
 from psched.task import Task
 from tests.stores.queue.bench import keys_in
-from tests.unit.batches import ALIVE, SHORT, Child, finished, opened_child
+from tests.unit.settling_child import ALIVE, SHORT, Child, finished, opened_child
 
 
 @pytest.fixture

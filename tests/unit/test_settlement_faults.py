@@ -12,7 +12,7 @@ from psched.execution.settlement import LONGEST
 from psched.store import TaskStore
 from psched.task import Task
 from tests.stores.queue.bench import keys_in
-from tests.unit.batches import AwayError, Child, finished, opened_child
+from tests.unit.settling_child import AwayError, Child, finished, opened_child
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 from psched.errors import ImmediateProcessStopError
 from psched.handlers.command import CommandHandler
 from tests.unit.commands import in_shell, is_gone, run, shell, stop, wait_for
-from tests.unit.ledger import Ledger
+from tests.unit.fake_task import Ledger
 
 _PATIENCE = 10.0
 
@@ -111,7 +111,7 @@ def test_a_kill_after_the_end_harms_nobody(ledger: Ledger) -> None:
 WORKER = """
 import json, sys
 from psched.handlers.command import CommandHandler
-from tests.unit.ledger import Ledger
+from tests.unit.fake_task import Ledger
 
 CommandHandler(Ledger().task("command", json.loads(sys.argv[1]))).run()
 """

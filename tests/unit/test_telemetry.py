@@ -11,7 +11,7 @@ import pytest
 from psched import telemetry
 from psched.task import Task
 from psched.telemetry import EVENTS, Event, attach, emit
-from tests.unit.batches import Child, finished, opened_child
+from tests.unit.settling_child import Child, finished, opened_child
 
 
 class Recorder:

@@ -1,0 +1,98 @@
+"""The processes of one peer, run by the interpreter of the peers' virtualenv. In the measuring process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from benchmarks.databases import Place
+from benchmarks.process_usage import processor_time, tree_of
+from benchmarks.shared_counter import VARIABLE, Counted, read_samples, read_tally
+from tests.programs import ROOT
+
+_HERE = Path(__file__).parent
+_VENV = ROOT / ".bench-peers"
+_PATIENCE = 120.0
+
+
+def install() -> None:
+    """Make the virtualenv of the peers, if it is not there: what the dependency group `bench` names."""
+    if (_VENV / ".complete").exists():
+        return
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["bench"]
+    subprocess.run([sys.executable, "-m", "venv", _VENV], check=True)
+    subprocess.run([_VENV / "bin/python", "-m", "pip", "install", "--quiet", *wanted], check=True)
+    (_VENV / ".complete").touch()
+
+
+class Crew:
+    """The processes of one peer at one place."""
+
+    def __init__(self, script: str, place: Place) -> None:
+        self._command = [str(_VENV / "bin/python"), str(_HERE / script)]
+        self._place = place
+        self._folder = place.folder / "tally"
+        self._folder.mkdir()
+        self._workers: list[psutil.Process] = []
+        self._environment = {**os.environ, "PYTHONPATH": str(ROOT), VARIABLE: str(self._folder)}
+
+    def run(self, verb: str, count: int) -> str:
+        """Do one thing to its end, and return what it has printed."""
+        words = self._words(verb, count)
+        return subprocess.run(words, env=self._environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    @contextmanager
+    def at_work(self, processes: int, verb: str, count: int) -> Iterator[None]:
+        """Have workers, and kill them with all their children afterwards."""
+        log = (self._place.folder / "peer.log").open("wb")
+        words = self._words(verb, count)
+        started = [
+            subprocess.Popen(words, env=self._environment, stdout=log, stderr=log, start_new_session=True)
+            for _ in range(processes)
+        ]
+        self._workers = [psutil.Process(process.pid) for process in started]
+        try:
+            yield
+        finally:
+            for process in self.tree():
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            for each in started:
+                each.wait()
+            log.close()
+
+    def tree(self) -> list[psutil.Process]:
+        """Return the workers and their children."""
+        return tree_of(self._workers)
+
+    def cpu(self) -> float:
+        """Return the processor time the tree has used, in seconds."""
+        return processor_time(self.tree())
+
+    def counted(self) -> Counted:
+        """Return what handlers have counted."""
+        return read_tally(self._folder)
+
+    def samples(self) -> list[float]:
+        """Return what handlers have measured."""
+        return read_samples(self._folder)
+
+    def wait(self, condition: Callable[[], bool], pause: float = 0.02) -> None:
+        """Return once the condition is true; raises RuntimeError when it never is."""
+        deadline = time.monotonic() + _PATIENCE
+        while not condition():
+            ended = any(not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE for worker in self._workers)
+            if ended or time.monotonic() > deadline:
+                raise RuntimeError((self._place.folder / "peer.log").read_text()[-2000:])
+            time.sleep(pause)
+
+    def _words(self, verb: str, count: int) -> list[str]:
+        return [*self._command, verb, self._place.url, str(count)]

@@ -1,0 +1,90 @@
+"""Runs the measurements in rounds; those that mostly wait run side by side. In the measuring process."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from benchmarks.databases import Grounds
+from benchmarks.report import Record
+from benchmarks.workload import Contender, Scale, Workload
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A workload done by a contender at a store."""
+
+    workload: Workload
+    store: str
+    contender: Contender
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return f"{self.workload.name}, {self.store}, {self.contender.name}"
+
+    @property
+    def kind(self) -> str:
+        """Whom it may be measured with: its like."""
+        return "peer" if self.contender.peer else self.contender.name
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a measurement: figures, or why there are none; and how long it took, in seconds."""
+
+    measurement: Measurement
+    metrics: Mapping[str, float]
+    seconds: float
+    failure: str = ""
+
+
+def in_groups(wanted: Iterable[Measurement], apart: bool) -> Iterator[Sequence[Measurement]]:
+    """Yield what is to be measured at the same time: one at a time but where the workload is mostly waiting."""
+    for workload, same in itertools.groupby(wanted, key=lambda each: each.workload):
+        measurements = list(same)
+        if apart or not workload.side_by_side:
+            yield from ([each] for each in measurements)
+        else:
+            kinds = dict.fromkeys(each.kind for each in measurements)
+            yield from ([each for each in measurements if each.kind == kind] for kind in kinds)
+
+
+def measure(grounds: Grounds, record: Record, group: Sequence[Measurement], scale: Scale) -> None:
+    """Measure once. What fails is told, and does not stop the rest."""
+    begun = time.monotonic()
+    if len(group) == 1:  # in this thread: an interrupt ends that at once
+        outcomes = [_outcome(grounds, group[0], scale)]
+    else:
+        with ThreadPoolExecutor(len(group)) as threads:
+            outcomes = list(threads.map(lambda each: _outcome(grounds, each, scale), group))
+    for outcome in outcomes:
+        _keep(record, outcome, (time.monotonic() - begun) / len(group))
+
+
+def _outcome(grounds: Grounds, measurement: Measurement, scale: Scale) -> Outcome:
+    contender, store, begun = measurement.contender, measurement.store, time.monotonic()
+    name = measurement.workload.name
+    try:
+        with grounds.lasting(store, name) if contender.lasting else grounds.place(store) as place:
+            metrics = contender.measure(place, scale)
+    except Exception as error:  # noqa: BLE001 – whatever went wrong is in the report
+        failure = f"{measurement.name}: {type(error).__name__}: {error}"
+        return Outcome(measurement, {}, time.monotonic() - begun, failure)
+    return Outcome(measurement, metrics, time.monotonic() - begun)
+
+
+def _keep(record: Record, outcome: Outcome, share: float) -> None:
+    """`share`: of the time that the group took, in seconds."""
+    measured = outcome.measurement
+    record.add(measured.workload.name, measured.store, measured.contender.name, outcome.metrics, share)
+    if outcome.failure:
+        record.failures.append(outcome.failure)
+    found = ", ".join(f"{value:,.4g} {metric}" for metric, value in outcome.metrics.items())
+    line = f"FAILED {outcome.failure}" if outcome.failure else f"{measured.name}: {found}"
+    print(f"{line} (load {os.getloadavg()[0]:.1f}, {outcome.seconds:.1f} s)", file=sys.stderr, flush=True)

@@ -1,0 +1,95 @@
+"""Counts the statements that other processes send to a database. In the measuring process.
+
+Each kind of server is asked in the way that counts nothing else: neither this counting nor what the server does by
+itself. SQLite has no server: there psched's connections count.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import redis as redis_client
+
+from benchmarks.databases import MariaDB, Place, PostgreSQL, Redis
+from benchmarks.shared_counter import STATEMENTS, in_environment, read_tally
+from faultlab.servers import USER
+
+Asked = Callable[[], int]
+"""Returns how many statements there have been."""
+
+_STATEMENT = re.compile(rb"LOG:  (?:statement|execute [^:]*): ")
+
+
+def counting(place: Place) -> AbstractContextManager[Asked]:
+    """Yield what counts. Enter before those connect who are to be counted."""
+    server = place.server
+    if isinstance(server, PostgreSQL):
+        return _logged(server)
+    if isinstance(server, MariaDB):
+        return _told(server)
+    if isinstance(server, Redis):
+        return _monitored(place.url)
+    return _traced(place)
+
+
+@contextmanager
+def _logged(server: PostgreSQL) -> Iterator[Asked]:
+    """The server's log has each statement of the user whom all but the measuring process are, BEGIN and COMMIT too."""
+    log = server.folder / "log"
+    start = log.stat().st_size
+
+    def asked() -> int:
+        with log.open("rb") as file:
+            file.seek(start)
+            return len(_STATEMENT.findall(file.read()))
+
+    with server.admin() as connection:
+        connection.execute(f"ALTER ROLE {USER} SET log_statement = 'all'")
+        try:
+            yield asked
+        finally:
+            connection.execute(f"ALTER ROLE {USER} RESET log_statement")
+
+
+@contextmanager
+def _told(server: MariaDB) -> Iterator[Asked]:
+    """The server counts all questions, these here included."""
+    own = 0
+    with server.admin() as cursor:
+
+        def asked() -> int:
+            nonlocal own
+            own += 1
+            cursor.execute("SHOW GLOBAL STATUS LIKE 'Questions'")
+            return int(cursor.fetchall()[0][1]) - own
+
+        yield asked
+
+
+@contextmanager
+def _monitored(url: str) -> Iterator[Asked]:
+    """The server shows each command; those of scripts and of the measuring process do not count."""
+    done = 0
+    with redis_client.Redis.from_url(url) as marker, redis_client.Redis.from_url(url) as watcher:
+        marker.ping()
+        with watcher.monitor() as monitor:
+
+            def asked() -> int:
+                nonlocal done
+                mark = secrets.token_hex(8)
+                marker.echo(mark)
+                while (seen := monitor.next_command())["command"] != f"ECHO {mark}":
+                    done += seen["client_type"] != "lua"
+                return done
+
+            yield asked
+
+
+@contextmanager
+def _traced(place: Place) -> Iterator[Asked]:
+    """In idle workers no handler counts; their connections do instead."""
+    with in_environment(STATEMENTS):
+        yield lambda: read_tally(place.folder / "tally").done

@@ -1,0 +1,213 @@
+"""Client of the fork server (forkserver.py): starts Python programs as its children. In the test process.
+
+What this is worth: an interpreter that has imported psched takes a second of processor time, a fork some milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, Self
+
+SOCKET = "PSCHED_TEST_FORKSERVER"
+"""The environment variable that says where the session's fork server listens."""
+
+HEADER = 8
+"""Bytes of a request's length."""
+
+_SERVER = Path(__file__).with_name("forkserver.py")
+_ROOT = Path(__file__).parents[1]
+_NOT_AFTER_A_FORK = ("LD_PRELOAD", "DYLD_INSERT_LIBRARIES")
+"""Variables that a process heeds when it starts, and only then."""
+
+
+class Forks:
+    """The fork server of a session. A context object."""
+
+    def __enter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory(prefix="psched-fork-")
+        self.path = Path(self._folder.name) / "socket"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(self.path))
+            listener.listen(64)
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(_SERVER), str(listener.fileno())],
+                env={**os.environ, "PYTHONPATH": str(_ROOT)},
+                stdin=subprocess.PIPE,
+                pass_fds=[listener.fileno()],
+            )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._process:
+            pass  # its stdin is closed
+        self._folder.cleanup()
+
+    @property
+    def pid(self) -> int:
+        """The server."""
+        return self._process.pid
+
+    @property
+    def descriptors(self) -> set[int]:
+        """What the test process keeps open for it."""
+        assert self._process.stdin is not None
+        return {self._process.stdin.fileno()}
+
+
+class Forked:
+    """A program that was forked off: what the tests use of a `subprocess.Popen`."""
+
+    def __init__(self, argv: Sequence[str], connection: socket.socket, *streams: IO[bytes] | None) -> None:
+        self.args = list(argv)
+        self.stdin, self.stdout, self.stderr = streams
+        self.returncode: int | None = None
+        self._connection = connection
+        self._told = b""
+        self.pid = int(self._line(None))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.stdin is not None:
+            self.stdin.close()
+        self.wait()
+        self._close()
+
+    def poll(self) -> int | None:
+        """Return its exit code once it has ended."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end and return its exit code, negative for a signal. Raises TimeoutExpired (seconds)."""
+        if self.returncode is None:
+            self.returncode = int(self._line(timeout))
+            self._connection.close()
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[bytes, bytes]:
+        """Wait for its end and for the end of its outputs, and return these. Raises TimeoutExpired (seconds)."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        said: dict[int, bytes] = {output.fileno(): b"" for output in (self.stdout, self.stderr) if output is not None}
+        living = set(said)
+        while living:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select(living, [], [], left)
+            if not ready:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            for output in ready:
+                piece = os.read(output, 65536)
+                said[output] += piece
+                living -= {output} if not piece else set()
+        self.wait(timeout)
+        texts = [b"" if output is None else said[output.fileno()] for output in (self.stdout, self.stderr)]
+        self._close()
+        return texts[0], texts[1]
+
+    def send_signal(self, number: int) -> None:
+        """Signal it, if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _close(self) -> None:
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+
+    def _line(self, timeout: float | None) -> bytes:
+        while b"\n" not in self._told:
+            if timeout is not None and not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            told = self._connection.recv(64)
+            if not told:
+                self._connection.close()
+                raise EOFError("the fork server has ended")
+            self._told += told
+        line, _, self._told = self._told.partition(b"\n")
+        return line
+
+
+Process = subprocess.Popen[bytes] | Forked
+
+
+def start(argv: Sequence[str], cwd: Path, env: Mapping[str, str], **options: Any) -> Process:
+    """Start a Python program, `argv[0]` its file: forked off where it makes no difference, else by an interpreter.
+
+    `options`: of `subprocess.Popen`.
+    """
+    forkable = options.keys() <= {
+        "stdin",
+        "stdout",
+        "stderr",
+        "start_new_session",
+    }
+    if SOCKET not in os.environ or not forkable or any(name in env for name in _NOT_AFTER_A_FORK):
+        return subprocess.Popen([sys.executable, *argv], cwd=cwd, env=env, **options)
+    with ExitStack() as stack:
+        standard = [_descriptor(stack, options.get(name), n) for n, name in enumerate(("stdin", "stdout", "stderr"))]
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(os.environ[SOCKET])
+        wanted = {"argv": list(argv), "cwd": str(cwd), "environ": dict(env), "session": "start_new_session" in options}
+        body = json.dumps(wanted).encode()
+        socket.send_fds(connection, [len(body).to_bytes(HEADER, "big")], [given for given, _ in standard])
+        connection.sendall(body)
+        return Forked(argv, connection, *(ours for _, ours in standard))
+
+
+def run(argv: Sequence[str], cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:
+    """Run a Python program, `argv[0]` its file, for `timeout` seconds at the most, and return what it said."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = start(argv, cwd, os.environ, stdin=subprocess.DEVNULL, **pipes)
+    with process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    assert process.returncode is not None
+    return subprocess.CompletedProcess(argv, process.returncode, out.decode(), err.decode())
+
+
+def main(argv: Sequence[str]) -> int:
+    """Be the program in the place of another process: its streams, folder, signals and exit code."""
+    process = start(argv, Path.cwd(), os.environ)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: process.send_signal(number))
+    code = process.wait()
+    return 128 - code if code < 0 else code
+
+
+def _descriptor(stack: ExitStack, option: Any, number: int) -> tuple[int, IO[bytes] | None]:
+    """Return what is to be the program's standard descriptor `number`, and our end if that is a pipe."""
+    if option is None:
+        return number, None
+    if option == subprocess.DEVNULL:
+        return stack.enter_context(open(os.devnull, "r+b", buffering=0)).fileno(), None  # noqa: PTH123
+    if option != subprocess.PIPE:
+        return option if isinstance(option, int) else option.fileno(), None
+    reader, writer = os.pipe()
+    theirs, ours = (writer, reader) if number else (reader, writer)
+    stack.callback(os.close, theirs)
+    return theirs, open(ours, "rb" if number else "wb")  # noqa: PTH123 – closed by whoever uses it

@@ -1,0 +1,252 @@
+"""The environment of a trial: a database, and masters, each behind a proxy of its own. In the test process."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+import sqlalchemy as sa
+
+from faultlab.galera import Galera
+from faultlab.laboratory import Lab
+from faultlab.mariadb import MariaDB
+from faultlab.postgresql import PostgreSQL
+from faultlab.postgresql_pair import Pair
+from faultlab.proxy import Proxy
+from faultlab.redis import Redis
+from faultlab.servers import Server
+from faultlab.small_disk import SmallDisk
+from faultlab.trials.history import ONLY, Every, Proof, Recorded, only_node
+from faultlab.trials.node import STARTS_WITHIN, Node
+from faultlab.trials.server_control import (
+    TABLES,
+    MariaDBControl,
+    PostgreSQLControl,
+    RedisControl,
+    ServerControl,
+    SQLiteControl,
+)
+from psched import cron
+from psched.queue.queue import Queue, open_queue
+from psched.store import holder_name
+from psched.store.ledger import FINISHED
+from tests.compat.unchecked_rules import rules_unchecked
+from tests.daemon.harness import Daemon
+from tests.stores.rows import DRIVERS
+
+STORES: dict[str, type[Server] | None] = {
+    "sqlite": None,
+    "mariadb": MariaDB,
+    "postgresql": PostgreSQL,
+    "redis": Redis,
+    "galera": Galera,
+    "postgresql-pair": Pair,
+}
+ALONE = frozenset({"sqlite", "mariadb", "postgresql", "redis"})
+"""Those that are on one server, or none."""
+ALIVE_TIME = 8.0
+"""Seconds a lease lasts in a trial: a lot longer than a transaction takes where each request takes half a second."""
+
+_CONFIG: dict[str, Any] = {
+    "app": "handlers:Handlers",
+    "include": str(Path(__file__).parent),
+    "schedules": {"table": TABLES[0]},
+    "queue": {"table": TABLES[1]},
+    "alive_time": ALIVE_TIME,
+    "child_heartbeat_limit": 1.5,
+    "poll_interval": 0.3,
+    "retry_wait": 5,
+    "retention_time": 7200,
+    "processors": 3,
+    "pid_file": "psched.pid",
+}
+_COMPAT: dict[str, Any] = {"schedules": {"table": TABLES[0], "ledger": "psched_trial"}}
+"""What `rdb_compat` has besides: without it no ledger is kept there."""
+Schedules = Mapping[str, tuple[int, dict[str, Any]]]
+"""By key, every how many seconds it fires and what its data is."""
+SECOND_BY_SECOND: Schedules = {
+    f"second-{number}": (1, {"seconds": number / 40, "together": number % 2 == 0}) for number in range(6)
+}
+OF_ONE_NODE: Schedules = {f"{ONLY}{name}": (2, {"seconds": 0.05}) for name in "ab"}
+"""Each of a type that one node routes, and no other."""
+OPERATED: Schedules = {f"operated-{number}": (5, {"seconds": 0.05, "together": number == 0}) for number in range(3)}
+"""What an operator pauses, resumes and runs besides."""
+SHORT: Schedules = {**SECOND_BY_SECOND, **OF_ONE_NODE, **OPERATED}
+SCHEDULES: Schedules = {
+    **SHORT,
+    "long": (20, {"seconds": 10.0}),
+    "stubborn": (30, {"seconds": 14.0, "stubborn": True}),
+}
+"""Two of them outlast their lease each time."""
+
+
+class TrialEnvironment:
+    """A context: entered, the server is up, the tables are made, the schedules added and the masters started."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        store: str,
+        folder: Path,
+        type_: str | None = None,
+        nodes: int = 2,
+        schedules: Schedules = SCHEDULES,
+        small_disk: bool = False,
+    ) -> None:
+        """`small_disk`: the database is on a disk of its own, `disk`."""
+        self.store = store
+        self.type = ("redis" if store == "redis" else "rdb") if type_ is None else type_
+        self.folder = folder
+        self.records = folder / "records"
+        self.nodes: dict[str, Node] = {}
+        self.server: Server | None = None
+        self.disk = SmallDisk() if small_disk else None
+        self._lab = lab
+        self._names = "abcdefgh"[:nodes]
+        self._wanted = {key: what for key, what in schedules.items() if (only_node(key) or "a") in self._names}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            self._stack = stack
+            if self.disk is not None:
+                stack.enter_context(self.disk)
+            self.server = self._started()
+            self.database = "" if self.server is None else self.server.create_database()
+            self.server_control = self._sabotage()
+            ways = None if self.server is None else self.server.ways()
+            for name in self._names:
+                self.nodes[name] = self._node(name, None if ways is None else next(ways))
+            self.queue = self._open_queue()
+            self.schedules = self._add_schedules()
+            self.collection = stack.enter_context(next(iter(self.nodes.values())).daemon.schedules())
+            self.begin()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for node in self.nodes.values():
+            for process in node.processes():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        self._stack.close()
+
+    def begin(self) -> None:
+        """Start all masters and wait until their workers are up."""
+        for node in self.nodes.values():
+            node.start()
+        for node in self.nodes.values():
+            node.daemon.wait_for((node.daemon.folder / "ready").exists, STARTS_WITHIN)
+
+    def url(self, proxy: Proxy | None = None) -> str:
+        """Return the URL of the database, through a proxy if given."""
+        if self.server is None:
+            return f"sqlite:///{self.file}"
+        return self.server.url(self.database, None if proxy is None else proxy.port)
+
+    @property
+    def file(self) -> Path:
+        """SQLite's file."""
+        return (self.folder if self.disk is None else self.disk.path) / "psched.db"
+
+    @property
+    def key_column(self) -> str:
+        """How the key's column is called, in SQL."""
+        return "id" if self.type == "rdb_compat" else "key"
+
+    @property
+    def operated(self) -> list[str]:
+        """The schedules that an operator works on; none where schedules cannot be paused."""
+        return [] if self.type == "rdb_compat" else [key for key in self.schedules if key in OPERATED]
+
+    @property
+    def longest(self) -> float:
+        """For how many seconds the longest run works."""
+        return max(float(data["seconds"]) for _, data in self._wanted.values())
+
+    def stored_fences(self) -> dict[str, int]:
+        """Return with which fence each finished task was settled, as the table says; nothing where it can't be told."""
+        if self.type != "rdb":
+            return {}
+        engine = direct_engine(self)
+        with engine.connect() as connection:
+            rows = connection.exec_driver_sql("SELECT * FROM psched_queue WHERE status = 'finished'").mappings()
+            fences = {row["key"]: row["fence"] for row in rows}
+        engine.dispose()
+        return fences
+
+    def proof(self, until: float) -> Proof | None:
+        """Return what is on record of the schedules, and what psched's own audit says of the time `until` then.
+
+        Unix seconds. None without a ledger.
+        """
+        with next(iter(self.nodes.values())).daemon.schedules() as schedules:
+            store = schedules.store
+            if store.ledger is None:
+                return None
+            entries = [
+                Recorded(row.key, row.scheduled_time, row.fence if store.shows_fence else None)
+                for row in schedules.history()
+                if row.outcome == FINISHED
+            ]
+            since = min(every.first for every in self.schedules.values())
+            verdicts = schedules.audit(since, int(until), keys=self.schedules.keys())
+            return Proof(entries, [(one.key, str(found)) for one in verdicts for found in one.violations])
+
+    def _node(self, name: str, server: Server | None) -> Node:
+        proxy = None if server is None else self._stack.enter_context(Proxy(server.port))
+        clock = self._lab.wall_clock() if sys.platform == "linux" else None
+        folder = self.folder / name
+        folder.mkdir()
+        config = {**_CONFIG, **(_COMPAT if self.type == "rdb_compat" else {})}
+        daemon = Daemon(folder, **{**config, "type": self.type, "url": self.url(proxy)})
+        environ: Mapping[str, str] = {} if clock is None else clock.environment
+        daemon.environ = {**environ, "PSCHED_TRIAL_RECORDS": str(self.records), "PSCHED_TRIAL_NODE": name}
+        return Node(name, self._stack.enter_context(daemon), proxy, clock)
+
+    def _open_queue(self) -> Queue:
+        settings = next(iter(self.nodes.values())).daemon.settings()
+        assert settings.queue is not None
+        queue = self._stack.enter_context(open_queue(settings.queue, holder_name("trial")))
+        queue.store.create_tables()
+        return queue
+
+    def _add_schedules(self) -> dict[str, Every]:
+        every: dict[str, Every] = {}
+        with next(iter(self.nodes.values())).daemon.schedules() as schedules:
+            now = int(schedules.store.now())
+            for key, (seconds, data) in self._wanted.items():
+                rule = f"*/{seconds} * * * * *"
+                with rules_unchecked():
+                    schedules.add(key, key if only_node(key) else "work", cron=rule, next_time=now + 1, data=data)
+                every[key] = Every(cron.first_time(rule, now + 1, "UTC"), seconds, float(data["seconds"]))
+        return every
+
+    def _started(self) -> Server | None:
+        kind = STORES[self.store]
+        if kind is None:
+            return None
+        server = self._lab.private(kind)
+        server.place = None if self.disk is None else self.disk.path
+        return self._stack.enter_context(server)
+
+    def _sabotage(self) -> ServerControl:
+        if isinstance(self.server, MariaDB):
+            return MariaDBControl(self.server, self.database)
+        if isinstance(self.server, PostgreSQL):
+            return PostgreSQLControl(self.server, self.database)
+        if isinstance(self.server, Redis):
+            return RedisControl(self.server)
+        return SQLiteControl(self.file)
+
+
+def direct_engine(environment: TrialEnvironment) -> sa.Engine:
+    """Return an engine that knows nothing of psched, on the environment's database, past the proxies."""
+    url = sa.make_url(environment.url())
+    isolation = "SERIALIZABLE" if environment.server is None else "READ COMMITTED"
+    return sa.create_engine(url.set(drivername=DRIVERS[url.get_backend_name()]), isolation_level=isolation)

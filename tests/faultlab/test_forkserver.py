@@ -1,0 +1,83 @@
+"""A program that is forked off behaves as if an interpreter had been started for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from faultlab import forkserver_client
+
+_TELL = """
+import json, os, signal, sys
+told = {
+    "name": __name__, "argv": sys.argv, "orig_argv": sys.orig_argv[1:], "beside": sys.path[0], "cwd": os.getcwd(),
+    "environ": {**os.environ, "LC_CTYPE": "an interpreter may set it"},
+    "leads": os.getsid(0) == os.getpid(),
+    "descriptors": sorted(os.listdir("/dev/fd"))[:4],
+    "signals": [str(signal.getsignal(number)) for number in range(1, 32)],
+}
+print(json.dumps(told))
+print("error", file=sys.stderr)
+sys.exit(3)
+"""
+_WAIT = "import sys, time; print('up', flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A program that tells what it is like."""
+    (tmp_path / "tell.py").write_text(_TELL)
+    return tmp_path / "tell.py"
+
+
+def test_it_is_what_an_interpreter_would_have_made_of_it(program: Path) -> None:
+    argv = [str(program), "one", "two"]
+    by_fork = forkserver_client.run(argv, program.parent, 20)
+    interpreter = [sys.executable, *argv]
+    options = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    by_exec = subprocess.run(interpreter, check=False, cwd=program.parent, env=dict(os.environ), **options)
+    assert (by_fork.returncode, by_fork.stderr) == (by_exec.returncode, by_exec.stderr) == (3, "error\n")
+    assert json.loads(by_fork.stdout) == json.loads(by_exec.stdout)
+
+
+def test_it_may_have_a_session_of_its_own(program: Path) -> None:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with forkserver_client.start(
+        [str(program)], program.parent, os.environ, start_new_session=True, **pipes
+    ) as process:
+        out, _ = process.communicate()
+    assert json.loads(out)["leads"]
+
+
+def test_its_signals_and_its_end_are_those_of_any_child(tmp_path: Path) -> None:
+    (tmp_path / "wait.py").write_text(_WAIT)
+    with forkserver_client.start([str(tmp_path / "wait.py")], tmp_path, os.environ, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        assert process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.01)
+        process.terminate()
+        assert process.wait(20) == -signal.SIGTERM
+        assert process.poll() == -signal.SIGTERM
+
+
+def test_none_outlives_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wait.py").write_text(_WAIT)
+    with forkserver_client.Forks() as forks:
+        monkeypatch.setenv(forkserver_client.SOCKET, str(forks.path))
+        process = forkserver_client.start([str(tmp_path / "wait.py")], tmp_path, os.environ, stdout=subprocess.DEVNULL)
+        living = psutil.Process(process.pid)
+    deadline = time.monotonic() + 10
+    while living.is_running():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    with pytest.raises(EOFError):
+        process.wait()

@@ -1,0 +1,107 @@
+"""The parts of a child around one handler thread on a queue, for tests of settlement. In the test process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from sqlalchemy.exc import OperationalError
+
+from psched.application import App, Application
+from psched.backends import open_stores
+from psched.errors import ScheduleError
+from psched.execution.active_runs import ActiveRuns
+from psched.execution.batch_size import FixedBatchSize
+from psched.execution.lease_renewal import LeaseRenewer
+from psched.execution.poll_timer import PollTimer
+from psched.execution.poller import SectionPoller
+from psched.execution.runner import Runner
+from psched.execution.stop_event import StopEvent
+from psched.model import Claim, NewTask
+from psched.process.running_table import RunningTable
+from psched.queue.retire import Retire
+from psched.source.source import Source
+from psched.store import StoreSettings, TaskStore
+from psched.task import LeaseTimes
+from tests.stores.queue.bench import keys_in
+
+ALIVE, SHORT = 60.0, 15.0
+
+
+class AwayError(OperationalError):
+    """A database that does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__("UPDATE", {}, OSError("away"))
+        self.connection_invalidated = True
+
+
+class Counting(Retire):
+    """Counts in how large parts runs are finished; does `before` each, which may raise."""
+
+    def __init__(self, store: TaskStore) -> None:
+        super().__init__(store, retention=100, max_attempts=None)
+        self.parts: list[int] = []
+        self.before: Callable[[], None] = lambda: None
+
+    def finish(self, claim: Claim, until: float) -> None:
+        self.before()
+        super().finish(claim, until)
+        self.parts.append(1)
+
+    def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
+        self.before()
+        errors = super().finish_many(claims, until)
+        self.parts.append(len(claims))
+        return errors
+
+
+class Child:
+    """The parts of a child around one handler thread on a queue, with a clock of the test's own."""
+
+    def __init__(self, store: TaskStore) -> None:
+        self.store = store
+        self.time = 1000.0
+        self.ending = Counting(store)
+        self.app = App()
+        self.source = Source(store, self.ending, LeaseTimes(ALIVE, 300, SHORT), self.clock)
+        self.poller = SectionPoller(
+            "queue", self.source, Application((self.app,)), FixedBatchSize(10), PollTimer(1.0), None, 3.0
+        )
+        self.poller.settlement._clock = self.clock
+        self.stopping = StopEvent()
+        self.running_table = RunningTable(1)
+        runs = ActiveRuns(1)
+        self.runner = Runner(
+            0, [self.poller], runs, self.running_table, self.stopping, lambda: None, lambda: None, self.clock
+        )
+        self.lease_renewer = LeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
+        self.prefetched_renewer = LeaseRenewer(
+            [self.source], [self.runner], interval=2.0, prefetched=True, clock=self.clock
+        )
+
+    def clock(self) -> float:
+        return self.time
+
+    def serve(self, *keys: str, known: bool = True) -> None:
+        """Submit tasks of the type before the dot, and run what is due; `known`: such were run before."""
+        for key in keys if known else ():
+            self.poller.prefetch.observe_run(key.partition(".")[0], 0.0)
+        self.store.submit([NewTask(key, key.partition(".")[0], run_at=n) for n, key in enumerate(keys, 1)])
+        self.runner._serve(self.poller)
+
+
+@contextmanager
+def opened_child() -> Iterator[Child]:
+    """Open a child on an empty queue in memory, with handlers for `quick`."""
+    store = open_stores("rdb", StoreSettings("sqlite://", "host/test/1", queue="psched_queue")).queue
+    assert store is not None
+    store.create_tables()
+    child = Child(store)
+    child.app.task("quick")(lambda task: None)
+    yield child
+    store.close()
+
+
+def finished(child: Child) -> list[str]:
+    return keys_in(child.store, status="finished")
