@@ -12,7 +12,6 @@ from faultlab.laboratory import Lab
 from faultlab.proxy import Proxy, Trap
 from faultlab.redis import Redis
 from psched.backends import open_stores
-from psched.backends.redis.rows import HAND_OVER
 from psched.backends.redis.scripts import Scripts
 from psched.model import NewTask
 from psched.store import StoreSettings, TaskStore
@@ -77,7 +76,7 @@ def preempt(far: TaskStore) -> None:
     assert far.extend([claim.lease], 100) != [None]
 
 
-def revive(far: TaskStore) -> None:
+def retry_failed(far: TaskStore) -> None:
     far.retry_failed("failed")
     assert row_of(far, "failed").status == "waiting"
 
@@ -98,7 +97,7 @@ def purge(far: TaskStore) -> None:
 
 
 VERBS = [
-    submit, acquire, retire, update_data, cancel_request, force_finish, preempt, revive, delete, give_back, purge,
+    submit, acquire, retire, update_data, cancel_request, force_finish, preempt, retry_failed, delete, give_back, purge,
 ]  # fmt: skip
 
 
@@ -135,7 +134,7 @@ def test_an_occurrence_whose_handing_over_is_lost_becomes_one_task(
         schedules.create_tables()
         schedules.add("s", "t", HOURLY, LONG_AGO, LONG_AGO, {})
         (claim,) = schedules.acquire(1, 100)
-        trap = lose(proxy, HAND_OVER.digest.encode())
+        trap = lose(proxy, Scripts("schedules")["advance_and_submit"].digest.encode())
         schedules.advance(claim, FAR_OFF, FAR_OFF, soon(), lambda given: queue.submit([NewTask("s@1", "t")], given))
         assert trap.sprung
         assert [row.next_time for row in schedules.list()] == [FAR_OFF]

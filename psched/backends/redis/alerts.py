@@ -1,4 +1,4 @@
-"""The alarms of schedules on Redis: what is overdue, and who tells of it. Used in children and clients."""
+"""Overdue alerts and unreported failures on Redis."""
 
 from __future__ import annotations
 
@@ -16,27 +16,21 @@ from psched.store.alerts import Overdue, UnreportedFailure
 
 
 class RedisOverdueAlerts:
-    """`Alarms` on a table of schedules."""
-
     def __init__(self, run: Run) -> None:
         self._run = run
 
     def overdue(self, limit: int) -> list[Overdue]:
-        """Return up to `limit` occurrences that are overdue, those longest overdue first."""
         return self._found(limit, 0)
 
     def unsent(self, limit: int) -> list[Overdue]:
-        """Return up to `limit` overdue occurrences that nobody has told of, and nobody is telling of."""
         return self._found(limit, 1)
 
     def claim(self, overdue: Overdue, seconds: float) -> bool:
-        """Take it upon oneself to tell of an occurrence; a claim without an answer runs out."""
         time = milliseconds(overdue.scheduled_time)
-        return bool(self._run("tell", overdue.key, time, math.ceil(seconds * 1000)))
+        return bool(self._run("claim_alert", overdue.key, time, math.ceil(seconds * 1000)))
 
     def told(self, overdue: Overdue) -> None:
-        """Enter that somebody was told of the occurrence."""
-        self._run("told", overdue.key, milliseconds(overdue.scheduled_time))
+        self._run("record_alert", overdue.key, milliseconds(overdue.scheduled_time))
 
     def _found(self, limit: int, unsent: int) -> list[Overdue]:
         found = self._run("overdue", limit, unsent)
@@ -44,7 +38,7 @@ class RedisOverdueAlerts:
 
 
 def _regular(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its next regular occurrence, be there an extra run before that or not."""
+    """Return a row whose `next_time` is the next regular occurrence, also when an extra run comes first."""
     return row if row["regular_time"] is None else row | {"next_time": row["regular_time"]}
 
 
@@ -59,19 +53,17 @@ class RedisFailures:
         self._run = run
 
     def claim(self, seconds: float) -> UnreportedFailure | None:
-        """Return a failure that no other caller gets for so many seconds, or None."""
         while (found := self._run("claim_failure", math.ceil(seconds * 1000))) is not None:
-            with contextlib.suppress(ValueError, TypeError, KeyError):  # what somebody has spoilt tells nothing
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # invalid JSON is skipped
                 return read_failure(json.loads(found))
         return None
 
     def told(self, failure: UnreportedFailure) -> None:
-        """Forget a failure."""
-        self._run("failure_told", _name(failure.key, failure.scheduled_time, failure.fence))
+        self._run("delete_failure", _name(failure.key, failure.scheduled_time, failure.fence))
 
 
 def failure_words(claim: Claim, error: str | None, holder: str) -> list[str]:
-    """Return what a script is told of a failure: its name, and members of a JSON object."""
+    """Return a failure as scripts take it: its name, and the members of a JSON object."""
     row = claim.row
     known = {
         "key": row.key,
@@ -86,7 +78,7 @@ def failure_words(claim: Claim, error: str | None, holder: str) -> list[str]:
 
 
 NO_FAILURE = ["", ""]
-"""What a script is told when nothing has failed for good."""
+"""`failure_words` of a run that has not failed for good."""
 
 
 def _name(key: str, time: int, fence: int) -> str:

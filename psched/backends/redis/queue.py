@@ -1,4 +1,4 @@
-"""Queue tasks on Redis: created by `submit`, finished by `retire`. Used in children and clients."""
+"""`TaskStore` on Redis."""
 
 from __future__ import annotations
 
@@ -25,18 +25,15 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _PAGE = 500
 """Rows looked at by one script."""
 _AT_ONCE = 5000
-"""Tasks that one script submits: 50 ms in which the server does nothing else."""
+"""Tasks that one script submits; it blocks the server for about 50 ms."""
 _PRIORITIES = range(-100, 101)
-"""What a priority may be; a line's order has no place for more."""
+"""The priorities that fit into a score of line_score() in queue.lua."""
 
 
 class RedisTaskStore(RedisLeaseStore):
-    """`TaskStore` on a table of Redis."""
-
     _settling = ("retire", "retire_many")
 
     def __init__(self, server: RedisServer, table: str, settings: StoreSettings) -> None:
-        """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         holder = settings.holder
         self._keeps_failures = settings.keeps_failures
         self.max_data_size = settings.max_data_size
@@ -46,9 +43,11 @@ class RedisTaskStore(RedisLeaseStore):
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
         """Create tasks, some thousands by one script, and return the keys that existed before.
 
-        Within `advance` they are written with that, or not at all, and nothing is returned.
+        Within `advance` the script of `advance` writes them, and nothing is returned.
         """
-        words = [_words(task, self.max_data_size) for task in tasks]  # of all, before any is written
+        words = [
+            _words(task, self.max_data_size) for task in tasks
+        ]  # all tasks are checked before the first is written
         if connection is None:
             sizes = [len(data) for _, _, data, *_ in words]
             return [key for part in parts(words, sizes, _AT_ONCE) for key in self._submit(part)]
@@ -62,12 +61,10 @@ class RedisTaskStore(RedisLeaseStore):
         return [key.decode() for key in present]
 
     def get(self, key: str) -> TaskRow | None:
-        """Return the task, or None."""
         row = self._get(key)
         return None if row is None else read_task(row, self.max_data_size)
 
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
-        """Yield the tasks that pass the filter, ordered by key, a page at a time."""
         asked = ["" if value is None else value for value in (wanted.status, wanted.type, wanted.user)]
         last = ""
         while True:
@@ -78,7 +75,6 @@ class RedisTaskStore(RedisLeaseStore):
                 return
 
     def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
-        """End the claimed run for good."""
         failed = status == TASK_FAILED and self._keeps_failures
         failure = failure_words(claim, error, self._holder) if failed else NO_FAILURE
         given = [status, _milliseconds(retention), claim.row.attempts, *failure, *storable(error)]
@@ -87,62 +83,54 @@ class RedisTaskStore(RedisLeaseStore):
     def retire_many(
         self, claims: Sequence[Claim], status: str, retention: float | None, until: float
     ) -> builtins.list[ScheduleError | None]:
-        """End claimed runs for good, some hundreds in one script."""
         return self._settle_many(
             [claim.lease for claim in claims], "retire_many", status, [status, _milliseconds(retention)], until
         )
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
-        """Write the whole data of a claimed row, compressed if it was."""
         is_compressed = cast("TaskRow", claim.row).compression is not None
         text, size = pack(dict(data), is_compressed, self.max_data_size)
         self._settle(claim.lease, "update_data", None, [text, size], until)
 
     def cancel_request(self, key: str, retention: float) -> None:
-        """Retire a waiting task as cancelled; flag a running one."""
         self._act("cancel_request", key, [_milliseconds(retention)], b"cancelled")
 
     def force_finish(self, key: str, retention: float) -> None:
-        """Retire the task as finished, whoever holds it."""
         self._act("force_finish", key, [_milliseconds(retention)], b"finished")
 
     def preempt(self, key: str, alive_time: float) -> Claim:
-        """Lease the task, whoever holds it."""
         found = self._act("preempt", key, [math.ceil(alive_time * 1000), self._holder, new_number()])
         row = stored(key, found[1])
         return Claim(read_task(row, self.max_data_size), lease_of(row))
 
     def retry_failed(self, key: str) -> None:
-        """Make a failed or cancelled task due now, its attempts counted anew."""
-        self._act("revive", key, [])
+        self._act("retry_failed", key, [])
 
     def purge(self, limit: int) -> int:
-        """Delete up to `limit` tasks whose retention is over."""
         return int(self._run("purge", limit))
 
-    def _forget(self, strange: Sequence[Sequence[Any]]) -> None:
-        """Say of keys that they have no rows, and free the room that runs took of their users, whoever those are."""
-        super()._forget(strange)
-        keys = [found[0] for found in strange if len(found) > 2]
+    def _log_unreadable(self, unreadable: Sequence[Sequence[Any]]) -> None:
+        """Log keys without a valid row; search all users for the room that lost runs still take."""
+        super()._log_unreadable(unreadable)
+        keys = [found[0] for found in unreadable if len(found) > 2]
         if keys:
             runs = f"{self._table.prefix}run:"
             for name in self._server.run(lambda _: self._server.names(self._table.meta, runs)):
-                self._run("free", name.removeprefix(runs.encode()), *keys)
-            self._run("free", "", *keys)
+                self._run("remove_lost_runs", name.removeprefix(runs.encode()), *keys)
+            self._run("remove_lost_runs", "", *keys)
 
     def _act(self, verb: str, key: str, arguments: Sequence[Argument], after: bytes | None = None) -> Sequence[Any]:
-        """Run a script on the row that has `key` now; raise what the row is like when it is not done.
+        """Run a script on the present row of `key`. Raises an error that names the row's status when it refuses.
 
-        A row that was created since is left alone. `after`: the status that the row has if an attempt whose answer was
-        lost has done it.
+        A row that is created later is not touched. `after`: the status that an attempt without an answer leaves.
         """
-        seen = self._run("nonce", key)
+        seen = self._run("row_identity", key)
 
         def work(uncertain: bool) -> tuple[bool, Sequence[Any]]:
             if seen is None:
                 return False, [None]
             nonce, fence = seen
-            more = [fence if uncertain else ""] if verb == "revive" else arguments
+            more = [fence if uncertain else ""] if verb == "retry_failed" else arguments
             answer = self._call(verb, key, nonce, *more)
             return answer[0] == b"done" or (uncertain and after is not None and answer[0] == after), answer
 
@@ -153,9 +141,9 @@ class RedisTaskStore(RedisLeaseStore):
 
 
 def _columns(words: Sequence[Sequence[str]]) -> str:
-    """Return what the script that submits takes of tasks, as JSON.
+    """Return tasks as JSON columns for the script `submit`; a column of equal values is one value.
 
-    A column is a list, or what it has in common: it takes a tenth of the time that an argument for each value does.
+    The server reads this in a tenth of the time that it needs for one argument per value.
     """
     keys, *rest = zip(*words, strict=True)
     return _ENCODER.encode([keys, *(column if column.count(column[0]) < len(column) else column[0] for column in rest)])

@@ -1,4 +1,4 @@
-"""Rows of Redis as mappings of text and numbers, for whom bytes are no use. Used in children and clients."""
+"""Converts the hashes of Redis into rows, and rows into arguments of scripts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from psched.backends.common.row_reader import LAST_SECOND, RowReader
 from psched.backends.common.rows import entry_columns
 from psched.backends.redis.client import Argument, RedisServer
-from psched.backends.redis.scripts import compose
 from psched.model import Claim, Lease, ScheduleRow, TaskRow
 from psched.payload import MAX_DATA_SIZE, decode, is_compressed, type_from_key
 from psched.store.ledger import Entry
@@ -53,11 +52,11 @@ _NUMBERS = frozenset(
 T = TypeVar("T")
 
 _BYTES_AT_ONCE = 4_000_000
-"""Characters of data that one script writes: some 50 ms in which the server does nothing else."""
+"""Characters of data that one script writes; it blocks the server for about 50 ms."""
 
 
 def parts(rows: Sequence[T], sizes: Sequence[int], most: int) -> Iterator[Sequence[T]]:
-    """Yield new rows, whose data has these sizes, in parts of at most `most` that one script writes in a moment."""
+    """Yield new rows in parts for one script each: at most `most` rows, and about _BYTES_AT_ONCE of `sizes`."""
     first, total = 0, 0
     for place, size in enumerate(sizes):
         total += size
@@ -68,7 +67,7 @@ def parts(rows: Sequence[T], sizes: Sequence[int], most: int) -> Iterator[Sequen
 
 
 def stored(key: str | bytes, found: Sequence[bytes]) -> dict[str, Any]:
-    """Return a row from its key and the fields and values of its hash; what is not there is None."""
+    """Return a row from its key and the fields and values of its hash; a missing field is None."""
     row: dict[str, Any] = defaultdict(_nothing)
     for place in range(0, len(found), 2):
         name, is_number = _field(found[place])
@@ -79,13 +78,13 @@ def stored(key: str | bytes, found: Sequence[bytes]) -> dict[str, Any]:
 
 
 def lease_of(row: Mapping[str, Any]) -> Lease:
-    """Return the lease that stands in a row that was just leased."""
+    """Return the lease of a row that was just leased."""
     numbers = (_whole(row["claim"]), _whole(row["nonce"]))
     return Lease(row["key"], row["fence"], row["due"] / 1000, bool(row["cancel_requested"]), *numbers)
 
 
 def common(fields: RowReader) -> dict[str, Any]:
-    """Return what schedules and tasks have in common."""
+    """Return the attributes that schedules and tasks share."""
     return {
         "data": fields.json("data"),
         "status": fields.text("status"),
@@ -96,19 +95,19 @@ def common(fields: RowReader) -> dict[str, Any]:
 
 
 def milliseconds(seconds: float) -> int:
-    """Return unix seconds as they are kept. Raises ValueError for what is no time of this calendar."""
+    """Return unix seconds as milliseconds. Raises ValueError for a time after the year 9999."""
     if not abs(seconds) < 253_402_300_800:
         raise ValueError(f"{seconds!r} is no time that can be stored: the last year is 9999")
     return round(seconds * 1000)
 
 
 def reader_of(name: str) -> Callable[[bytes], Any]:
-    """Return what reads the value of a field."""
+    """Return the function that reads the value of a field."""
     return _number if name in _NUMBERS else as_text
 
 
 def _whole(value: object) -> int:
-    """Return a number, 0 for what somebody has put in its place."""
+    """Return `value`, 0 when it is no number."""
     return value if isinstance(value, int) else 0
 
 
@@ -116,7 +115,7 @@ def _nothing() -> None:
     return None
 
 
-@lru_cache(maxsize=256)  # there are few, and each row has them
+@lru_cache(maxsize=256)  # each row has the same few
 def _field(stored_name: bytes) -> tuple[str, bool]:
     """Return a field's name, and whether it is a number."""
     name = stored_name.decode(errors="replace")
@@ -131,7 +130,7 @@ def _number(value: bytes) -> Any:
 
 
 def as_text(value: bytes) -> str | bytes:
-    """Return a text, or what somebody has put in its place."""
+    """Return `value` decoded, or as it is when it is no UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -139,7 +138,7 @@ def as_text(value: bytes) -> str | bytes:
 
 
 def entry_words(row: ScheduleRow, entry: Entry, reckoning: str) -> list[str | int]:
-    """Return whether there was trouble, and members of a JSON object: what is known, and how many it stands for."""
+    """Return an entry as scripts take it: whether there was trouble, and the members of a JSON object."""
     columns = entry_columns(row, entry) | {"reckoning": reckoning}
     known = {name: value for name, value in columns.items() if value is not None}
     return [known["trouble"], json.dumps(known, separators=(",", ":"))[1:-1]]
@@ -149,9 +148,9 @@ _CLAIMED = (
     *(b"type", b"data", b"attempts", b"last_error", b"cancel_requested", b"run_at", b"created", b"user"),
     *(b"max_running", b"priority", b"max_attempts", b"fence", b"due", b"claim", b"nonce", b"taken_ahead"),
 )
-"""What acquire.lua tells of a row, in this order."""
+"""CLAIM_FIELDS of queue_acquire.lua."""
 AHEAD_AGAIN = b"2"
-"""`taken_ahead` of a row whose last lease ended by itself; see rows.lua."""
+"""`taken_ahead` of a row whose last lease expired; see common.lua."""
 
 _RUNNING = "running"
 _LAST_MS = LAST_SECOND * 1000
@@ -160,22 +159,22 @@ _LAST_MS = LAST_SECOND * 1000
 def claimed_task(holder: str, max_data_size: int, key: bytes, values: Sequence[Any]) -> Claim:
     """Return a task that `holder` has just leased: its key, and the values of `_CLAIMED`.
 
-    A row that is as psched writes it is read without looking at each value by itself: this is done for every task.
+    A valid row is read by a fast path, since this is done for every task.
     """
     try:
         claim = _plain_claim(holder, max_data_size, key.decode(), values)
     except (ValueError, TypeError, AttributeError, RecursionError):
-        claim = None  # somebody has spoilt it: what it is worth is found out value by value
+        claim = None  # an invalid row is read value by value
     if claim is not None:
         return claim
-    told = [word for word in zip(_CLAIMED, values, strict=True) if word[1] is not None]
+    known = [word for word in zip(_CLAIMED, values, strict=True) if word[1] is not None]
     more = [(b"status", _RUNNING.encode()), (b"node", holder.encode())]
-    row = stored(key, [word for pair in (*told, *more) for word in pair])
+    row = stored(key, [word for pair in (*known, *more) for word in pair])
     return Claim(read_task(row, max_data_size), lease_of(row), records_begin=values[-1] == AHEAD_AGAIN)
 
 
 def _plain_claim(holder: str, max_data_size: int, key: str, values: Sequence[Any]) -> Claim | None:
-    """Return the claim on a row that is as it should be, and not compressed. Raises or returns None for any other."""
+    """Return the claim on a valid row without compression. Raises, or returns None, for any other row."""
     type_, data, attempts, error, cancelled, run_at, created, user, limit, priority, most, *lease = values
     fence, due, number, nonce, ahead = lease
     text, start, made, end = data.decode(), int(run_at), int(created), int(due)
@@ -204,7 +203,7 @@ def _plain_claim(holder: str, max_data_size: int, key: str, values: Sequence[Any
 
 
 def read_task(row: Mapping[str, Any], max_data_size: int = MAX_DATA_SIZE) -> TaskRow:
-    """Return a stored task; what cannot be used of it is its `problem`."""
+    """Return a stored task; an invalid field becomes its `problem`."""
     fields = RowReader(row, max_data_size)
     key = fields.text("key")
     packed = row["data"]
@@ -227,21 +226,17 @@ def read_task(row: Mapping[str, Any], max_data_size: int = MAX_DATA_SIZE) -> Tas
     )
 
 
-HAND_OVER = compose("queue", "hand_over")
-"""The script that advances a schedule and submits what it has become."""
-
-
 class SubmitOnAdvance:
-    """The tasks of one `advance`: the table they go to, and the arguments that describe them."""
+    """The tasks that one `advance` submits: their table, and the arguments of the script."""
 
     def __init__(self, server: RedisServer) -> None:
-        """`server`: where the schedule is."""
+        """`server`: the server of the schedule."""
         self.server = server
         self.tables: list[str] = []
         self.arguments: list[Argument] = []
 
     def submit(self, table: str, arguments: Sequence[Argument]) -> None:
-        """Take note of tasks; `arguments` are those of the script that submits. Raises ValueError the second time."""
+        """Set the table and the arguments of the submission. Raises ValueError on a second call."""
         if self.tables:
             raise ValueError("one occurrence becomes one submission; give all its tasks to one call")
         self.tables = [table]

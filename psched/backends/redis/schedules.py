@@ -1,4 +1,4 @@
-"""Schedules on Redis: created by `add`, finished by `advance`. Used in children and clients."""
+"""`ScheduleStore` on Redis."""
 
 from __future__ import annotations
 
@@ -38,23 +38,20 @@ _RUN = Entry()
 _PAGE = 500
 """Rows read at once."""
 _AT_ONCE = 500
-"""Schedules that one script creates: 50 ms in which the server does nothing else."""
+"""Schedules that one script creates; it blocks the server for about 50 ms."""
 _RUNNING = "running"
 _CLAIMED = CLAIMED_OF_SCHEDULE[1:]
-"""What is told of a row that was just leased, in this order."""
+"""CLAIM_FIELDS of schedules.lua."""
 _READ = [reader_of(name) for name in _CLAIMED]
 _CATCH_UP = _CLAIMED.index("catch_up")
 _VERSION = _CLAIMED.index("version")
 
 
 class RedisScheduleStore(SingleAdd, RedisLeaseStore):
-    """`ScheduleStore` on a table of Redis."""
-
-    _settling = ("advance", "together")
+    _settling = ("advance", "advance_many")
     keeps_policies = True
 
     def __init__(self, server: RedisServer, table: str, settings: StoreSettings) -> None:
-        """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         super().__init__(
             server,
             Table(server, table, "schedules"),
@@ -68,23 +65,21 @@ class RedisScheduleStore(SingleAdd, RedisLeaseStore):
         self.alarms: OverdueAlerts | None = RedisOverdueAlerts(self._run)
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
-        """Create schedules, some hundreds by one script, and return the keys that existed before."""
         words: builtins.list[builtins.list[Argument]] = []
         sizes = []
-        for row in schedules:  # all, before any is written
+        for row in schedules:  # all schedules are checked before the first is written
             text, size = pack(row.data, max_size=self.max_data_size)
             fields = {"data": text, "size": size, **all_columns(row)}
-            told = [word for name, value in fields.items() if value is not None for word in (name, value)]
-            words.append([row.key, len(told), *told])
+            fields_and_values = [word for name, value in fields.items() if value is not None for word in (name, value)]
+            words.append([row.key, len(fields_and_values), *fields_and_values])
             sizes.append(len(text))
         return [key for part in parts(words, sizes, _AT_ONCE) for key in self._add(part)]
 
     def _add(self, words: Sequence[Sequence[Argument]]) -> builtins.list[str]:
-        told = [word for row in words for word in row]
-        return [key.decode() for key in self._run("add", new_number(), self._holder, self._reckoning, *told)]
+        arguments = [word for row in words for word in row]
+        return [key.decode() for key in self._run("add", new_number(), self._holder, self._reckoning, *arguments)]
 
     def get(self, key: str) -> ScheduleRow | None:
-        """Return the schedule, or None."""
         row = self._get(key)
         return None if row is None else self._read_row(row)
 
@@ -92,26 +87,22 @@ class RedisScheduleStore(SingleAdd, RedisLeaseStore):
         return read_row(row, self.max_data_size)
 
     def list(self) -> Iterator[ScheduleRow]:
-        """Yield every schedule, ordered by due time and key, a page at a time."""
         after: tuple[Argument, Argument] = ("", "")
         while page := self._run("list", _PAGE, *after):
             yield from (self._read_row(stored(key, found)) for key, found, _ in page if found)
             after = page[-1][2], page[-1][0]
 
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
-        """Return up to `limit` schedules that have been due for `age` seconds, those due longest first."""
-        return self._unfinished("due:", age, limit)
+        return self._late("due:", age, limit)
 
     def failing(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
-        """Return up to `limit` schedules whose occurrence is `age` seconds late and has failed, the oldest first."""
-        return self._unfinished("failing", age, limit)
+        return self._late("failing", age, limit)
 
-    def _unfinished(self, kind: str, age: float, limit: int) -> builtins.list[ScheduleRow]:
-        found = self._run("unfinished", kind, milliseconds(age), limit)
+    def _late(self, kind: str, age: float, limit: int) -> builtins.list[ScheduleRow]:
+        found = self._run("late", kind, milliseconds(age), limit)
         return [read_row(stored(key, row) | {"data": "{}"}) for key, row in found]
 
     def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
-        """Write what differs between `seen` and `wanted`; False when the row is not as it was seen."""
         changes = changed_columns(seen, wanted, self.max_data_size)
         if not changes:
             return True
@@ -129,12 +120,11 @@ class RedisScheduleStore(SingleAdd, RedisLeaseStore):
         return self._server.run(work)
 
     def _is_made_by(self, key: str, version: int, number: int) -> bool:
-        """Tell whether the call with that number has made this version of the schedule's definition."""
+        """Return whether the call with this number has made this version of the definition."""
         made = {"version": version, "number": number}
         return any(made.items() <= json.loads(change).items() for change in self._call("changes", key))
 
     def delete(self, key: str) -> None:
-        """Delete the schedule, leased or not. Raises IdempotentNotFoundError."""
         if not self._delete(key, self._holder, self._reckoning):
             raise IdempotentNotFoundError(f"no schedule has the key {key!r}")
 
@@ -147,22 +137,20 @@ class RedisScheduleStore(SingleAdd, RedisLeaseStore):
         also: Also | None = None,
         entry: Entry = _RUN,
     ) -> ScheduleRow | None:
-        """Settle the claimed occurrence; return the stored row instead when it was changed since it was acquired."""
         given = self._step(Step(claim, next_time, next_run_time, entry))
-        handover = None if also is None else SubmitOnAdvance(self._server)
+        submission = SubmitOnAdvance(self._server)
         if also is not None:
-            also(handover)
-        wanted = handover if handover is not None and handover.tables else None
-        answer = self._settle(claim.lease, "advance", FINISHED, given, until, wanted)
+            also(submission)
+        verb = "advance_and_submit" if submission.tables else "advance"
+        answer = self._settle(claim.lease, verb, FINISHED, given, until, submission.tables, submission.arguments)
         return None if answer is None else self._read_row(stored(claim.row.key, answer[1]))
 
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
-        """Advance schedules, some hundreds in one script."""
         found: builtins.list[ScheduleRow | ScheduleError | None] = []
         for start in range(0, len(steps), _PAGE):
             part = steps[start : start + _PAGE]
             words = [word for step in part for word in (*self._lease_words(step.claim.lease), *self._step(step))]
-            answers, uncertain = self._answers("together", words, until)
+            answers, uncertain = self._answers("advance_many", words, until)
             found += [
                 _advanced(step, answer, uncertain, self.max_data_size)
                 for step, answer in zip(part, answers, strict=True)
@@ -170,11 +158,10 @@ class RedisScheduleStore(SingleAdd, RedisLeaseStore):
         return found
 
     def park(self, lease: Lease, due: float, until: float) -> None:
-        """Give a paused row back, due at `due`, or now when it is not paused any more."""
-        self._settle(lease, "park", RELEASED, [milliseconds(due)], until)
+        self._settle(lease, "release_paused", RELEASED, [milliseconds(due)], until)
 
     def _step(self, step: Step) -> builtins.list[Argument]:
-        """Return what the script that advances takes of an occurrence, but for its lease."""
+        """Return the arguments of `advance_row` in schedule_runs.lua after key and lease."""
         row, entry = cast("ScheduleRow", step.claim.row), step.entry
         settled = settled_time(row, entry)
         failed = entry.outcome == FAILED and self._keeps_failures
@@ -191,7 +178,7 @@ class RedisScheduleStore(SingleAdd, RedisLeaseStore):
 
 
 def claimed(holder: str, max_data_size: int, key: bytes, values: Sequence[Any]) -> Claim:
-    """Return a schedule that `holder` has just leased: its key, and the values that schedules.lua tells of it."""
+    """Return the claim on a schedule that `holder` has just leased, from its key and the values of `_CLAIMED`."""
     row = [None if value is None else read(value) for read, value in zip(_READ, values, strict=True)]
     if row[_CATCH_UP] is None:
         row[_CATCH_UP] = "all"
@@ -201,7 +188,7 @@ def claimed(holder: str, max_data_size: int, key: bytes, values: Sequence[Any]) 
 
 
 def read_row(row: Mapping[str, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
-    """Return a stored schedule, which may be older than policies; what cannot be used of it is its `problem`."""
+    """Return a stored schedule; an invalid field becomes its `problem`. Rows of other programs may have no version."""
     missing: dict[str, Any] = {} if row["catch_up"] is not None else {"catch_up": "all"}
     if not isinstance(row["version"], int):
         missing |= {"version": 0}
@@ -210,18 +197,18 @@ def read_row(row: Mapping[str, Any], max_data_size: int = MAX_DATA_SIZE) -> Sche
 
 
 def _advanced(step: Step, answer: Answer, uncertain: bool, max_data_size: int) -> ScheduleRow | ScheduleError | None:
-    """Return what an answer of the script that advances means."""
+    """Return the result of one step from the script's answer."""
     if answer[0] == b"changed":
         return read_row(stored(step.claim.row.key, answer[1]), max_data_size)
     return judged(step.claim.lease, answer, FINISHED, uncertain)
 
 
 def _words(fields: Mapping[str, Any]) -> list[Argument]:
-    """Return names and values as scripts take them: nothing for None."""
+    """Return fields and values as scripts take them: an empty text for None."""
     return [word for name, value in fields.items() for word in (name, "" if value is None else value)]
 
 
 def _as_seen(seen: ScheduleRow) -> list[Argument]:
-    """Return what must still stand in a row. While it runs, its lease is renewed all the time: no matter."""
+    """Return the state that `modify` expects of a row; not the due time of a running row, which each renewal moves."""
     due: Argument = "" if seen.status == _RUNNING else milliseconds(seen.next_run_time)
     return [seen.version, seen.status, milliseconds(seen.next_time), due]

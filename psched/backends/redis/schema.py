@@ -1,4 +1,4 @@
-"""Making, checking and diagnosing one table, and what must be right about its server. Used in clients and children."""
+"""Creates, checks and diagnoses one table, and checks the server's version and settings."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from psched.store import Finding
 log = logging.getLogger(__name__)
 
 LAYOUTS = {"schedules": 5, "queue": 3}
-"""Numbers of the keys' layout by kind, as in scripts/rows.lua: raised with each change, other numbers are refused."""
+"""Version of the keys by kind, the same as in scripts/common.lua; other versions are refused."""
 
 _OLDEST = (6, 0)
 
 
 class Table:
-    """One table: the key `meta` says what kind it is and which layout it has."""
+    """One table; its key `meta` has its kind and layout."""
 
     def __init__(self, server: RedisServer, name: str, kind: str) -> None:
-        """Raises ConfigError for a name that is no plain identifier."""
+        """Raise ConfigError unless `name` is a plain identifier."""
         self.name = checked_name(name)
         self.kind = kind
         self.prefix = f"{{psched}}:{self.name}:"
@@ -36,11 +36,11 @@ class Table:
 
     @property
     def meta(self) -> str:
-        """The key that each script is given."""
+        """The key that each script takes."""
         return f"{self.prefix}meta"
 
     def create(self) -> None:
-        """Make the table; idempotent. Raises ConfigError for a table of another version, or of another kind."""
+        """Create the table; idempotent. Raises ConfigError for a table of another version or kind."""
         problem = self._server.run(lambda _: self._create())
         if problem is not None:
             raise ConfigError(problem)
@@ -86,7 +86,7 @@ class Table:
         return None
 
     def _unfit(self) -> str | None:
-        """Say why this server cannot be used (too old), or None."""
+        """Return why this server cannot be used, or None."""
         version = str(self._info("server").get("redis_version", ""))
         numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
         if numbers and numbers < _OLDEST:
@@ -104,7 +104,7 @@ class Table:
         yield self._persistence()
 
     def _writing(self) -> Finding:
-        """Delete a field that is not there: who may not write is told all the same."""
+        """Test writing by deleting a field that does not exist."""
         try:
             self._server.call_on(self.meta, "HDEL", self.meta, "")
         except ResponseError as error:
@@ -137,7 +137,7 @@ class Table:
         )
 
     def _info(self, section: str) -> dict[str, Any]:
-        """Return a part of INFO; nothing where the server does not tell."""
+        """Return a section of INFO, empty where the server refuses."""
         found: dict[str, Any] = self._asked(lambda client: client.info(section), {})
         return found
 
@@ -146,7 +146,7 @@ class Table:
         return found.get(name, "?")
 
     def _asked(self, question: Any, otherwise: Any) -> Any:
-        """Ask the node that has the table; hosted servers forbid some questions."""
+        """Ask the node that has the table; return `otherwise` where a hosted server forbids it."""
         client = Redis(connection_pool=self._server.pool_for(self.meta))
         try:
             return question(client)
@@ -157,7 +157,7 @@ class Table:
 
 
 def _version(server: Mapping[str, Any]) -> str:
-    """Return the server's name and version; Valkey tells of a Redis too, whose commands it has."""
+    """Return the server's name and version; Valkey also reports the Redis version that it is compatible with."""
     if "valkey_version" in server:
         return f"Valkey {server['valkey_version']}"
     return f"Redis {server.get('redis_version', '?')}"

@@ -1,56 +1,61 @@
-"""The Lua scripts, put together from their parts when they are first used. Any process."""
+"""The Lua scripts: each operation is one script, composed from sections of the files in `scripts/`.
+
+A file begins with the functions of its topic. A line such as `--- script queue/retire: common, queue, leases` begins a
+script and names the files and parts that come before it; `--- part advance_row` begins a function that only such lines
+name. `KIND` stands for the kind of the table, `schedules` or `queue`.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).with_name("scripts")
-_RECORDED = ("rows", "schedules", "ledger")
-"""Scripts that write the ledger, or look something up in it, begin with these."""
-_WITH_LEDGER = ("add", "modify", "delete", "settled", "trim", "told")
-_COMPOSED = {
-    **{f"schedules/{verb}": (*_RECORDED, f"schedules/{verb}") for verb in _WITH_LEDGER},
-    "schedules/advance": (*_RECORDED, "schedules/advance", "schedules/alone"),
-    "schedules/together": (*_RECORDED, "schedules/advance", "schedules/together"),
-    "queue/submit": ("rows", "queue", "submission", "queue/submit"),
-    "queue/hand_over": (*_RECORDED, "schedules/advance", "queue", "submission", "queue/hand_over"),
-}
-"""Scripts with parts of their own; all others are `rows`, their kind, `leases` and themselves."""
+_HEADER = re.compile(r"^--- (?:part|script) ([\w/]+)(?:: (.*))?\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One operation: the text that the server runs, and the digest by which it knows it."""
+    """One operation: the text that the server runs, and the SHA-1 digest that EVALSHA takes."""
 
     name: str
     text: str
     digest: str = field(init=False)
-    """What EVALSHA names it by."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "digest", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
 
 
-class Scripts:
-    """The scripts of one kind of table, `schedules` or `queue`, by their verbs. Safe to use from several threads."""
+class Scripts(dict[str, Script]):
+    """The scripts of one kind of table, `schedules` or `queue`, by verb; composed when they are first used."""
 
     def __init__(self, kind: str) -> None:
+        super().__init__()
         self._kind = kind
-        self._loaded: dict[str, Script] = {}
 
-    def __getitem__(self, verb: str) -> Script:
-        if verb not in self._loaded:
-            self._loaded[verb] = compose(self._kind, verb)
-        return self._loaded[verb]
+    def __missing__(self, verb: str) -> Script:
+        script = self[verb] = compose(self._kind, verb)
+        return script
 
 
 def compose(kind: str, verb: str) -> Script:
-    """Return the script of `verb`: that of its kind, or the one that both kinds have in common."""
-    name = f"{kind}/{verb}"
-    if not (_FOLDER / f"{name}.lua").exists():
-        parts: tuple[str, ...] = ("rows", kind, "leases", f"leases/{verb}")
-    else:
-        parts = _COMPOSED.get(name, ("rows", kind, "leases", name))
-    return Script(name, "\n".join((_FOLDER / f"{part}.lua").read_text(encoding="utf-8") for part in parts))
+    """Return the script of `verb` for tables of `kind`: their own, or the one in leases.lua that both kinds share."""
+    sections = _sections()
+    needed, text = sections.get(f"{kind}/{verb}") or sections[f"leases/{verb}"]
+    parts = [sections[kind if name == "KIND" else name][1] for name in needed]
+    return Script(f"{kind}/{verb}", "\n".join([*parts, text]))
+
+
+@cache
+def _sections() -> dict[str, tuple[list[str], str]]:
+    """Return each section's text with the names of what it needs; the beginning of a file has the file's name."""
+    sections: dict[str, tuple[list[str], str]] = {}
+    for path in _FOLDER.glob("*.lua"):
+        beginning, *rest = _HEADER.split(path.read_text(encoding="utf-8"))
+        sections[path.stem] = ([], beginning)
+        for name, needed, text in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+            sections[name] = (needed.split(", ") if needed else [], text)
+    return sections

@@ -1,49 +1,54 @@
--- What is on record of schedules, on top of schedules.lua. `entries:<key>` has an entry for each settled occurrence, by the
--- occurrence; `settled:0` and `settled:1` (not all went well) have all of them in the order in which they were entered.
--- `changes:<key>` has each definition by its version, `recorded` the keys that have any. `alert` has the rows that are
--- watched by the time when their occurrence is overdue, `told` those of which somebody was told.
+-- The ledger of schedules, on top of schedules.lua.
+-- `entries:<key>` has an entry for each settled occurrence, ordered by occurrence. `settled:0` and `settled:1`
+-- (trouble) have the entries of all schedules in the order of their settlement. `changes:<key>` has each definition by
+-- its version, `recorded` the keys with changes. `alert` has the watched schedules by the time at which they are
+-- overdue, `told` those whose alert was sent.
 
--- Returns a number of a row as JSON has it; what somebody has spoilt is not known.
-local function number(text)
+-- Formats a number of a row for JSON; null when it is no valid number.
+local function json_number(text)
   local found = tonumber(text)
-  return found and math.abs(found) < 2 ^ 53 and whole(found) or 'null'
+  return found and math.abs(found) < 2 ^ 53 and integer(found) or 'null'
 end
 
-local function quoted(text)
+local function json_string(text)
   return text and text ~= '' and cjson.encode(text) or 'null'
 end
 
--- Fails before anything is written where the changes of a schedule cannot be.
-local function see_that_changes_can_be_entered(key)
+-- Fails, before anything is written, where the changes of a schedule cannot be written.
+local function check_changes_writable(key)
   call('ZCARD', T .. 'changes:' .. key)
   call('ZCARD', T .. 'recorded')
 end
 
--- Enters the definition that stands in a row. `pending` is what was next before ('' if that is not known), `made_by` the number
--- of the call that changes it, if that is to be known.
-local function enter_change(key, version, action, node, pending, reckoning, made_by)
-  local is = call('HMGET', row_of(key), 'type', 'cron', 'timezone', 'catch_up', 'delay_ms', 'max_lateness_ms',
+-- Writes the present definition of a row to its changes. `pending`: the occurrence that was next before ('' when
+-- unknown). `made_by`: the number of the call that changes the definition, if any.
+local function write_change(key, version, action, node, pending, reckoning, made_by)
+  local fields = call('HMGET', row_of(key), 'type', 'cron', 'timezone', 'catch_up', 'delay_ms', 'max_lateness_ms',
     'alert_after_ms', 'next_time', 'due', 'regular_time', 'regular_due', 'max_attempts', 'paused_from',
     'paused_until')
-  local change = '{"version":' .. whole(version) .. ',"changed":' .. whole(now) .. ',"action":' .. quoted(action)
-    .. ',"node":' .. quoted(node) .. ',"type":' .. quoted(is[1]) .. ',"cron":' .. quoted(is[2])
-    .. ',"timezone":' .. quoted(is[3]) .. ',"catch_up":' .. quoted(is[4]) .. ',"delay_ms":' .. number(is[5])
-    .. ',"max_lateness_ms":' .. number(is[6]) .. ',"alert_after_ms":' .. number(is[7])
-    .. ',"max_attempts":' .. number(is[12])
-    .. ',"pending":' .. number(pending) .. ',"first_time":' .. number(is[10] or is[8]) .. ',"due":' .. number(is[11] or is[9])
-    .. ',"reckoning":' .. quoted(reckoning) .. ',"number":' .. (made_by or 'null')
-    .. ',"paused_from":' .. number(is[13]) .. ',"paused_until":' .. number(is[14]) .. '}'
-  call('ZADD', T .. 'changes:' .. key, whole(version), change)
+  local change = '{"version":' .. integer(version) .. ',"changed":' .. integer(now) .. ',"action":'
+    .. json_string(action) .. ',"node":' .. json_string(node) .. ',"type":' .. json_string(fields[1])
+    .. ',"cron":' .. json_string(fields[2])
+    .. ',"timezone":' .. json_string(fields[3]) .. ',"catch_up":' .. json_string(fields[4])
+    .. ',"delay_ms":' .. json_number(fields[5])
+    .. ',"max_lateness_ms":' .. json_number(fields[6]) .. ',"alert_after_ms":' .. json_number(fields[7])
+    .. ',"max_attempts":' .. json_number(fields[12])
+    .. ',"pending":' .. json_number(pending) .. ',"first_time":' .. json_number(fields[10] or fields[8])
+    .. ',"due":' .. json_number(fields[11] or fields[9])
+    .. ',"reckoning":' .. json_string(reckoning) .. ',"number":' .. (made_by or 'null')
+    .. ',"paused_from":' .. json_number(fields[13]) .. ',"paused_until":' .. json_number(fields[14]) .. '}'
+  call('ZADD', T .. 'changes:' .. key, integer(version), change)
   call('ZADD', T .. 'recorded', 0, key)
 end
 
--- Returns a version for a schedule without one: later than any that its key has had.
+-- Returns the version of a schedule without one: later than all versions that its key has had.
 local function first_version(key)
   local last = call('ZREVRANGE', T .. 'changes:' .. key, 0, 0, 'WITHSCORES')[2]
   return math.max(now, (tonumber(last) or 0) + 1)
 end
 
--- Returns the version of a row's definition; a row that was written past psched, without one, is entered first.
+-- Returns the version of a row's definition. A row without one, written by another program, gets one and a change
+-- `upgrade`.
 local function version_of(key)
   local row = row_of(key)
   local known = tonumber(call('HGET', row, 'version'))
@@ -52,19 +57,22 @@ local function version_of(key)
   end
   local version = first_version(key)
   call('HSETNX', row, 'catch_up', 'all')
-  call('HSET', row, 'version', whole(version))
-  enter_change(key, version, 'upgrade')
+  call('HSET', row, 'version', integer(version))
+  write_change(key, version, 'upgrade')
   return version
 end
 
--- Enters how an occurrence was settled. `began`: when its run did (or ''). `told`: further members of the JSON object.
-local function enter(key, occurrence, fence, version, node, began, trouble, told)
+-- Writes the entry of a settled occurrence. `began`: the start of its run (or ''). `members`: further members of the
+-- JSON object.
+local function write_entry(key, occurrence, fence, version, node, began, trouble, members)
   local started = tonumber(began)
-  local entry = '{"fence":' .. fence .. ',"scheduled_time":' .. occurrence .. ',"version":' .. whole(version) .. ',"node":' .. quoted(node)
-    .. (started and ',"started":' .. whole(math.min(started, now)) or '') .. ',"ended":' .. whole(now) .. ',' .. told .. '}'
+  local entry = '{"fence":' .. fence .. ',"scheduled_time":' .. occurrence .. ',"version":' .. integer(version)
+    .. ',"node":' .. json_string(node) .. (started and ',"started":' .. integer(math.min(started, now)) or '')
+    .. ',"ended":' .. integer(now) .. ',' .. members .. '}'
   local entries, micros = T .. 'entries:' .. key, time[1] * 1000000 + time[2]
   call('ZADD', entries, occurrence, entry)
-  local done = redis.pcall('ZADD', T .. 'settled:' .. trouble, whole(micros), occurrence .. ':' .. fence .. ':' .. key)
+  local done = redis.pcall('ZADD', T .. 'settled:' .. trouble, integer(micros),
+    occurrence .. ':' .. fence .. ':' .. key)
   if type(done) == 'table' and done.err then
     call('ZREM', entries, entry)
     error(done.err)
@@ -72,7 +80,7 @@ local function enter(key, occurrence, fence, version, node, began, trouble, told
 end
 
 -- Returns the entry of an occurrence that was settled under a fence, nil when there is none.
-local function entered(key, occurrence, fence)
+local function find_entry(key, occurrence, fence)
   local begins = '{"fence":' .. fence .. ','
   for _, entry in ipairs(call('ZRANGEBYSCORE', T .. 'entries:' .. key, occurrence, occurrence)) do
     if entry:sub(1, #begins) == begins then
@@ -81,21 +89,124 @@ local function entered(key, occurrence, fence)
   end
 end
 
--- Fails before anything is written where nothing can be watched: a row that has moved on, its run not ended, would be run
--- before its time.
-local function see_that_it_can_be_watched()
+-- Fails, before anything is written, where alerts cannot be written: a row that has advanced while its lease goes on
+-- would run too early.
+local function check_alerts_writable()
   call('ZCARD', T .. 'alert')
   call('ZCARD', T .. 'told')
 end
 
--- Watches over a row from the time in its `alert_at` on, if there is one.
-local function watch(key)
-  local is = call('HMGET', row_of(key), 'alert_at', 'alerted', 'next_time', 'regular_time')
-  local is_told = is[2] and is[2] == (is[4] or is[3])
-  call('ZREM', T .. (is_told and 'alert' or 'told'), key)
-  if tonumber(is[1]) then
-    call('ZADD', T .. (is_told and 'told' or 'alert'), is[1], key)
+-- Puts a row into `alert` or `told` by its field `alert_at`, or takes it out of both.
+local function update_alert(key)
+  local fields = call('HMGET', row_of(key), 'alert_at', 'alerted', 'next_time', 'regular_time')
+  local is_alerted = fields[2] and fields[2] == (fields[4] or fields[3])
+  call('ZREM', T .. (is_alerted and 'alert' or 'told'), key)
+  if tonumber(fields[1]) then
+    call('ZADD', T .. (is_alerted and 'told' or 'alert'), fields[1], key)
   else
-    call('ZREM', T .. (is_told and 'told' or 'alert'), key)
+    call('ZREM', T .. (is_alerted and 'told' or 'alert'), key)
   end
 end
+
+--- script schedules/entries: common, schedules, ledger
+-- Returns entries of a schedule, each followed by its occurrence. ARGV: key, first and last occurrence, the most
+-- entries.
+return call('ZRANGEBYSCORE', T .. 'entries:' .. ARGV[1], ARGV[2], ARGV[3], 'WITHSCORES', 'LIMIT', 0, tonumber(ARGV[4]))
+
+--- script schedules/entry_before: common, schedules, ledger
+-- Returns the last entry of a schedule before an occurrence that ran by one version; nothing when there is none.
+-- ARGV: key, occurrence, version.
+local entries, at_once, first = T .. 'entries:' .. ARGV[1], 100, 0
+local member = ',"version":' .. ARGV[3] .. ','
+repeat
+  local found = call('ZREVRANGEBYSCORE', entries, '(' .. ARGV[2], '-inf', 'LIMIT', first, at_once)
+  for _, entry in ipairs(found) do
+    if entry:find(member, 1, true) then
+      return entry
+    end
+  end
+  first = first + at_once
+until #found < at_once
+return false
+
+--- script schedules/settled_entries: common, schedules, ledger
+-- Returns entries of all schedules in the order of their settlement, as {microseconds, member of the set, key, entry};
+-- the entry is '' when it was trimmed. ARGV: 1 for those with trouble (else 0), first and last time, the most entries.
+local rows = {}
+local found = call('ZRANGEBYSCORE', T .. 'settled:' .. ARGV[1], ARGV[2], ARGV[3], 'WITHSCORES', 'LIMIT', 0,
+  tonumber(ARGV[4]))
+for at = 1, #found, 2 do
+  local occurrence, fence, key = found[at]:match('^(%-?%d+):(%d+):(.*)$')
+  local entry = key and find_entry(key, occurrence, fence)
+  rows[#rows + 1] = {found[at + 1], found[at], key or '', entry or ''}
+end
+return rows
+
+--- script schedules/changes: common, schedules, ledger
+-- Returns the changes of a schedule's definition, the oldest first. ARGV: key.
+return call('ZRANGE', T .. 'changes:' .. ARGV[1], 0, -1)
+
+--- script schedules/changed_keys: common, schedules, ledger
+-- Returns a page of keys with changes. ARGV: the last key of the page before ('' at first), the most keys.
+return call('ZRANGEBYLEX', T .. 'recorded', '(' .. ARGV[1], '+', 'LIMIT', 0, tonumber(ARGV[2]))
+
+--- script schedules/trim: common, schedules, ledger
+-- Trims the ledger. ARGV: retention in milliseconds, a key ('' for none) and the number of its entries to keep, the
+-- most entries of each kind to delete, and the key whose changes were trimmed last.
+-- Returns the largest number deleted of a kind, and the key whose changes were trimmed.
+local key, limit = ARGV[2], tonumber(ARGV[4])
+local oldest, deleted = now - tonumber(ARGV[1]), 0
+
+local function drop(from, occurrence, fence)
+  local entry = find_entry(from, occurrence, fence)
+  if entry then
+    call('ZREM', T .. 'entries:' .. from, entry)
+  end
+end
+
+for _, kind in ipairs({'settled:0', 'settled:1'}) do
+  local found = call('ZRANGEBYSCORE', T .. kind, '-inf', '(' .. integer(oldest * 1000), 'LIMIT', 0, limit)
+  for _, place in ipairs(found) do
+    local occurrence, fence, from = place:match('^(%-?%d+):(%d+):(.*)$')
+    if from then
+      drop(from, occurrence, fence)
+    end
+    call('ZREM', T .. kind, place)
+  end
+  deleted = math.max(deleted, #found)
+end
+
+if key ~= '' then
+  local entries = T .. 'entries:' .. key
+  local surplus = math.min(call('ZCARD', entries) - tonumber(ARGV[3]), limit)
+  local found = surplus > 0 and call('ZRANGE', entries, 0, surplus - 1, 'WITHSCORES') or {}
+  for at = 1, #found, 2 do
+    local place = found[at + 1] .. ':' .. (found[at]:match('^{"fence":(%d+),') or '') .. ':' .. key
+    call('ZREM', entries, found[at])
+    call('ZREM', T .. 'settled:0', place)
+    call('ZREM', T .. 'settled:1', place)
+  end
+  deleted = math.max(deleted, #found / 2)
+end
+
+-- Trims the changes of one schedule: old ones that another old one has replaced, and an old deletion.
+local following = call('ZRANGEBYLEX', T .. 'recorded', '(' .. ARGV[5], '+', 'LIMIT', 0, 1)[1] or ''
+local changes, superseded = T .. 'changes:' .. following, nil
+for _, change in ipairs(following ~= '' and call('ZRANGE', changes, 0, limit - 1) or {}) do
+  local known, fields = pcall(cjson.decode, change)
+  if known and fields.changed >= oldest then
+    break
+  end
+  if superseded then
+    call('ZREM', changes, superseded)
+  end
+  superseded = change
+  if known and fields.action == 'delete' then
+    call('ZREM', changes, change)
+    superseded = nil
+  end
+end
+if following ~= '' and call('EXISTS', changes) == 0 then
+  call('ZREM', T .. 'recorded', following)
+end
+return {deleted, following}

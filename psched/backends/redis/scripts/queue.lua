@@ -1,225 +1,396 @@
--- Rows that are run once. Waiting rows whose time has not come are in `later:<type>`, those that are due in a line for each
--- user; running ones in `leases:<type>` by the end of their lease, and in `run:<user>`. An empty type stands for all of
--- them, so that every row is in two sets of each kind.
+-- Queue tasks. Waiting rows that are not due are in `later:<type>`, due rows in one line for each user; running rows
+-- are in `leases:<type>` by the end of their lease, and in `run:<user>`. An empty type stands for all types, so each
+-- row is in two sets of each kind.
 --
--- A line is `line:<bytes of the type>:<type>:<user>`, in the order in which its rows are to be run. `turn:<type>` has the
--- users whose line is not empty, by the due time of its head; but those who are known to have no room, because enough
--- of theirs is running, are in `parked:<user>` with the types whose lines wait, until one of their runs ends.
+-- A line is `line:<bytes of the type>:<type>:<user>`, in the order in which its rows are to run. `turn:<type>` has the
+-- users with a line, by the due time of its first row. A user without room (max_running) is not there: `parked:<user>`
+-- has the types of the blocked lines until one of the user's runs ends.
 
 do
-  local fault = problem(KEYS[#KEYS], 'queue')
+  local fault = table_problem(KEYS[#KEYS], 'queue')
   if fault then
     return redis.error_reply(fault)
   end
 end
 
 local T = prefix_of(KEYS[#KEYS])
-local SPAN = 2 ^ 44  -- milliseconds: priorities are as far apart, and dues below the year 2527 are told apart
+local SPAN = 2 ^ 44  -- milliseconds; separates priorities, and tells due times before the year 2527 apart
 
 local function row_of(key)
   return T .. 'row:' .. key
 end
 
--- Returns type, user, priority and due time of a row, also where somebody has spoilt them.
-local function facts(key)
-  local is = call('HMGET', row_of(key), 'type', 'user', 'priority', 'due')
-  return is[1] or '', is[2] or '', tonumber(is[3]) or 0, tonumber(is[4]) or now
+-- Returns type, user, priority and due time of a row, with defaults for invalid values.
+local function facts_of(key)
+  local fields = call('HMGET', row_of(key), 'type', 'user', 'priority', 'due')
+  return fields[1] or '', fields[2] or '', tonumber(fields[3]) or 0, tonumber(fields[4]) or now
 end
 
 local function line_of(type, user)
   return T .. 'line:' .. #type .. ':' .. type .. ':' .. user
 end
 
--- Notes that there are rows of a type again, which may have been forgotten while all of its rows were retired or parked: a
--- look at the types sees those in `later:`, `turn:` and `leases:`, so it is noted whenever a row of it comes there.
-local function know(type)
-  if type ~= '' then  -- which stands for all of them
-    know_type(T, type)
+-- Records that there are rows of a type. A type without rows in `later:`, `turn:` and `leases:` may have been removed,
+-- so this is repeated whenever a row is added to one of them.
+local function note_type_of(type)
+  if type ~= '' then  -- '' stands for all types
+    note_type(T, type)
   end
 end
 
--- Puts a user's turn in order with the head of his line, which the caller may have read.
-local function enter(type, user, head)
+-- Updates a user's turn by the first row of the line, which the caller may have read.
+local function update_turn(type, user, head)
   head = head or call('ZRANGE', line_of(type, user), 0, 0, 'WITHSCORES')
-  if user ~= '' then  -- who is nobody in particular has no limit
+  if user ~= '' then  -- tasks without a user have no limit
     call('SREM', T .. 'parked:' .. user, type)
   end
   if head[1] then
-    call('ZADD', T .. 'turn:' .. type, whole(tonumber(head[2]) % SPAN), user)
-    know(type)
+    call('ZADD', T .. 'turn:' .. type, integer(tonumber(head[2]) % SPAN), user)
+    note_type_of(type)
   else
     call('ZREM', T .. 'turn:' .. type, user)
   end
 end
 
-local function park(type, user)
+local function block_user(type, user)
   call('ZREM', T .. 'turn:' .. type, user)
   call('SADD', T .. 'parked:' .. user, type)
 end
 
--- Gives a user a turn again who may have room, and tells of it.
-local function unpark(user)
+-- Gives a user who may have room a turn again, and wakes workers.
+local function unblock_user(user)
   local parked = call('SMEMBERS', T .. 'parked:' .. user)
   for _, kind in ipairs(parked) do
-    enter(kind, user)
+    update_turn(kind, user)
   end
   if #parked > 0 then
-    ring(T, 1, parked)
+    wake(T, 1, parked)
   end
 end
 
-local function note(name, key, type, score)
+local function add_to_sets(name, key, type, score)
   call('ZADD', T .. name .. ':', score, key)
   call('ZADD', T .. name .. ':' .. type, score, key)
 end
 
-local function drop(name, key, type)
+local function remove_from_sets(name, key, type)
   call('ZREM', T .. name .. ':' .. type, key)
   return call('ZREM', T .. name .. ':', key)
 end
 
--- Returns a row's place in the order of its lines.
-local function place_in_line(priority, due)
-  return whole((100 - priority) * SPAN + math.min(math.max(due, 0), SPAN - 1))
+-- Returns a row's score in its lines: priority first, then due time.
+local function line_score(priority, due)
+  return integer((100 - priority) * SPAN + math.min(math.max(due, 0), SPAN - 1))
 end
 
--- Lets a waiting row stand in line.
-local function queue_up(key, type, user, priority, due)
-  local score = place_in_line(priority, due)
+-- Adds a due row to its lines.
+local function add_to_lines(key, type, user, priority, due)
+  local score = line_score(priority, due)
   for _, kind in ipairs({'', type}) do
     local line = line_of(kind, user)
     call('ZADD', line, score, key)
     local head = call('ZRANGE', line, 0, 0, 'WITHSCORES')
     if head[1] == key then
-      enter(kind, user, head)
+      update_turn(kind, user, head)
     end
   end
 end
 
--- Puts a waiting row where it waits.
-local function stand(key, type, user, priority, due)
+-- Adds a waiting row to `later:`, or to its lines when it is due.
+local function enqueue(key, type, user, priority, due)
   if due > now then
-    note('later', key, type, whole(due))
-    know(type)
+    add_to_sets('later', key, type, integer(due))
+    note_type_of(type)
   else
-    queue_up(key, type, user, priority, due)
+    add_to_lines(key, type, user, priority, due)
   end
 end
 
--- Lets a row wait that is due then. `ended`: what it keeps of its last leases, if its holder has ended one.
-local function wait(key, due, ended)
-  local type, user, priority = facts(key)
-  call('HSET', row_of(key), 'status', 'waiting', 'due', whole(due), 'updated', whole(now),
-    unpack(ended and {'endings', ended} or {}))
-  stand(key, type, user, priority, due)
+-- Makes a row wait until `due`. `history`: its new field `endings`, when its holder has ended the lease.
+local function make_waiting(key, due, history)
+  local type, user, priority = facts_of(key)
+  call('HSET', row_of(key), 'status', 'waiting', 'due', integer(due), 'updated', integer(now),
+    unpack(history and {'endings', history} or {}))
+  enqueue(key, type, user, priority, due)
 end
 
--- Takes a waiting row out of where it waits.
-local function leave(key)
-  local type, user = facts(key)
-  if drop('later', key, type) == 0 then
+-- Takes a waiting row out of `later:` or its lines.
+local function dequeue(key)
+  local type, user = facts_of(key)
+  if remove_from_sets('later', key, type) == 0 then
     for _, kind in ipairs({'', type}) do
       call('ZREM', line_of(kind, user), key)
-      enter(kind, user)
+      update_turn(kind, user)
     end
   end
 end
 
--- Returns the number of runs that a row allows its user, nil when it says none, or no number from 1 on.
+-- Returns the max_running of a row, nil when it has none or an invalid one.
 local function limit_of(text)
   local found = tonumber(text)
   return found and found >= 1 and found < 2 ^ 31 and found or nil
 end
 
--- Counts the attempt of a running row no longer if its run was never begun: its lease has ended, or is taken from its holder.
-local function forget_unbegun(row)
-  if is_ahead(call('HGET', row, 'taken_ahead')) then
-    grow(row, 'attempts', -1)
+-- Does not count the attempt of a running row whose run never began: its lease has expired, or is taken from its
+-- holder.
+local function uncount_unstarted(row)
+  if is_taken_ahead(call('HGET', row, 'taken_ahead')) then
+    increment(row, 'attempts', -1)
   end
 end
 
--- Writes the lease of a row that waits nowhere any more, ahead of its run or not.
-local function begin(key, ends, ahead, holder, number)
+-- Leases a row that is in no line. `ahead`: its run begins later.
+local function lease_row(key, ends, ahead, holder, number)
   local row = row_of(key)
-  local is = call('HMGET', row, 'type', 'user', 'due', 'max_running', 'fence', 'taken_ahead')
-  local type, user = is[1] or '', is[2] or ''
-  grow(row, 'attempts', 1)
-  call('HSET', row, 'fence', next_fence(is[5]), 'status', 'running', 'ready', whole(tonumber(is[3]) or now), 'due', whole(ends), 'claim', number,
-    'holder', holder, 'node', holder, 'taken_ahead', ahead_of(ahead, is[6] == '3'), 'updated', whole(now))
-  note('leases', key, type, whole(ends))
-  call('ZADD', T .. 'run:' .. user, limit_of(is[4]) or '+inf', key)
-  mark('SADD', T .. 'held:' .. holder, key)
+  local fields = call('HMGET', row, 'type', 'user', 'due', 'max_running', 'fence', 'taken_ahead')
+  local type, user = fields[1] or '', fields[2] or ''
+  increment(row, 'attempts', 1)
+  call('HSET', row, 'fence', next_fence(fields[5]), 'status', 'running',
+    'ready', integer(tonumber(fields[3]) or now), 'due', integer(ends), 'claim', number, 'holder', holder,
+    'node', holder, 'taken_ahead', taken_ahead_value(ahead, fields[6] == '3'), 'updated', integer(now))
+  add_to_sets('leases', key, type, integer(ends))
+  call('ZADD', T .. 'run:' .. user, limit_of(fields[4]) or '+inf', key)
+  call_repairing('SADD', T .. 'held:' .. holder, key)
 end
 
--- Ends the lease of a row, which then waits nowhere. Whoever of its user was parked has a turn again, which is told.
-local function quit(key)
+-- Ends the lease of a row, which is then in no line, and gives its user a turn again.
+local function release_lease(key)
   local row = row_of(key)
-  local type, user = facts(key)
-  mark('SREM', T .. 'held:' .. (call('HGET', row, 'holder') or ''), key)
+  local type, user = facts_of(key)
+  call_repairing('SREM', T .. 'held:' .. (call('HGET', row, 'holder') or ''), key)
   call('HDEL', row, 'holder')
-  drop('leases', key, type)
+  remove_from_sets('leases', key, type)
   call('ZREM', T .. 'run:' .. user, key)
-  unpark(user)
+  unblock_user(user)
 end
 
--- Ends the lease of a row, which is to be due then. `ended`: as for `wait`.
-local function settle(key, due, ended)
-  local type, _, _, ends = facts(key)
-  quit(key)
-  wait(key, due, ended)
+-- Ends the lease of a row and makes it due at `due`. `history`: as for `make_waiting`.
+local function end_lease(key, due, history)
+  local type, _, _, ends = facts_of(key)
+  release_lease(key)
+  make_waiting(key, due, history)
   if due < ends then
-    ring(T, 1, {type})
+    wake(T, 1, {type})
   end
 end
 
--- Makes the lease of a row end then. `begun`: its run is recorded as begun.
-local function renew(key, ends, begun)
-  local type, _, _, due = facts(key)
-  call('HSET', row_of(key), 'due', whole(ends), 'updated', whole(now), unpack(begun and {'taken_ahead', '0'} or {}))
-  note('leases', key, type, whole(ends))
+-- Makes the lease of a row end at `ends`. `begun`: its run is recorded as begun.
+local function extend_lease(key, ends, begun)
+  local type, _, _, due = facts_of(key)
+  call('HSET', row_of(key), 'due', integer(ends), 'updated', integer(now), unpack(begun and {'taken_ahead', '0'} or {}))
+  add_to_sets('leases', key, type, integer(ends))
   if ends < due then
-    ring(T, 1, {type})
+    wake(T, 1, {type})
   end
 end
 
--- Ends a row for good, which is neither waiting nor running any more. Without `retention` (milliseconds) it is kept.
--- `ended`: as for `wait`.
-local function retire(key, status, retention, ended)
+-- Finishes a row that neither waits nor runs. It is kept for `retention` milliseconds, for ever if that is ''.
+-- `history`: as for `make_waiting`.
+local function retire_row(key, status, retention, history)
   local row = row_of(key)
   call('HDEL', row, 'due')
-  call('HSET', row, 'status', status, 'finished_at', whole(now), 'updated', whole(now),
-    unpack(ended and {'endings', ended} or {}))
+  call('HSET', row, 'status', status, 'finished_at', integer(now), 'updated', integer(now),
+    unpack(history and {'endings', history} or {}))
   if retention ~= '' then
-    local over = whole(now + tonumber(retention))
+    local over = integer(now + tonumber(retention))
     call('HSET', row, 'purge_at', over)
     call('ZADD', T .. 'purge', over, key)
   end
 end
 
 -- Takes a row out of where it waits or runs; returns its status, nil when there is no row.
-local function withdraw(key)
+local function take_out(key)
   local status = call('HGET', row_of(key), 'status')
   if status == 'waiting' then
-    leave(key)
+    dequeue(key)
   elseif status == 'running' then
-    quit(key)
+    release_lease(key)
   end
   return status
 end
 
--- Returns the status of a row; false when there is none, or another call than the one with this number has created it.
+-- Returns the status of a row; false when there is no row with this creation number.
 local function status_of(key, nonce)
   return nonce_of(row_of(key)) == nonce and call('HGET', row_of(key), 'status')
 end
 
--- Removes a row, whatever became of it.
-local function remove(key)
+-- Deletes a row in any state.
+local function delete_row(key)
   local is_hash = call('TYPE', row_of(key)).ok == 'hash'
-  local fence = is_hash and withdraw(key) and call('HGET', row_of(key), 'fence')
-  call('DEL', row_of(key))  -- before anything that takes memory, of which there may be none left
+  local fence = is_hash and take_out(key) and call('HGET', row_of(key), 'fence')
+  call('DEL', row_of(key))  -- first, because it frees memory
   call('ZREM', T .. 'keys', key)
   call('ZREM', T .. 'purge', key)
   if fence then
     keep_fence(T, fence)
   end
 end
+
+--- script queue/list: common, queue, leases
+-- Returns a page by key: the last key that was looked at ('' at the end), and rows as {key, fields and values}. ARGV:
+-- the most keys to look at, the last key of the page before ('' at first), and the wanted status, type and user (''
+-- for any).
+local MAX_PAGE_BYTES = 4000000
+local page, bytes, rows = tonumber(ARGV[1]), 0, {}
+local keys = call('ZRANGEBYLEX', T .. 'keys', ARGV[2] == '' and '-' or '(' .. ARGV[2], '+', 'LIMIT', 0, page)
+local last = #keys == page and keys[page] or ''
+for _, key in ipairs(keys) do
+  local fields = redis.pcall('HMGET', row_of(key), 'status', 'type', 'user')
+  local wanted = fields[1]
+  for place = 1, 3 do
+    wanted = wanted and (ARGV[place + 2] == '' or ARGV[place + 2] == fields[place])
+  end
+  if wanted then
+    local found = call('HGETALL', row_of(key))
+    rows[#rows + 1] = {key, found}
+    for _, value in ipairs(found) do
+      bytes = bytes + #value
+    end
+    if bytes > MAX_PAGE_BYTES then
+      last = key
+      break
+    end
+  end
+end
+return {last, rows}
+
+--- script queue/retire: common, queue, leases
+-- Retires a leased row. ARGV: key, lease, status, retention in milliseconds ('' for ever), the number of attempts,
+-- name and members for `keep_failure`, and optionally the error. Returns {'done'}, or the answer of `lease_error`.
+local key = ARGV[1]
+local refused = lease_error(row_of(key), ARGV[2])
+if refused then
+  return refused
+end
+allow_writes_when_full(row_of(key))
+keep_failure(T, ARGV[6], ARGV[7])
+take_out(key)
+retire_row(key, ARGV[3], ARGV[4], lease_history(row_of(key), ARGV[2], ARGV[3]))
+call('HSET', row_of(key), 'attempts', ARGV[5])
+if ARGV[8] then
+  call('HSET', row_of(key), 'last_error', ARGV[8])
+end
+return {'done'}
+
+--- script queue/retire_many: common, queue, leases
+-- Retires leased rows. ARGV: status, retention in milliseconds ('' for ever), then pairs of key and lease.
+-- Returns for each nothing when it is done, else the answer of `lease_error`.
+local outcome, retention, answers = ARGV[1], ARGV[2], {}
+for place = 3, #ARGV, 2 do
+  local key = ARGV[place]
+  local row = row_of(key)
+  local refused = lease_error(row, ARGV[place + 1])
+  if not refused then
+    allow_writes_when_full(row)
+    release_lease(key)
+    retire_row(key, outcome, retention, lease_history(row, ARGV[place + 1], outcome))
+  end
+  answers[#answers + 1] = refused or false
+end
+return answers
+
+--- script queue/update_data: common, queue, leases
+-- Writes the data of a leased row. ARGV: key, lease, data, its size. Returns {'done'}, or the answer of `lease_error`.
+local row = row_of(ARGV[1])
+local refused = lease_error(row, ARGV[2])
+if refused then
+  return refused
+end
+call('HSET', row, 'data', ARGV[3], 'size', ARGV[4], 'updated', integer(now))
+return {'done'}
+
+--- script queue/cancel_request: common, queue, leases
+-- Retires a waiting row as cancelled, or asks the run of a running one to stop. ARGV: key, creation number, retention
+-- in milliseconds. Returns {'done'}; else {status}, which is nothing when there is no such row.
+local key = ARGV[1]
+local row = row_of(key)
+local status = status_of(key, ARGV[2])
+if status ~= 'waiting' and status ~= 'running' then
+  return {status}
+end
+call('HSET', row, 'cancel_requested', '1', 'updated', integer(now))
+if status == 'waiting' then
+  take_out(key)
+  retire_row(key, 'cancelled', ARGV[3])
+end
+return {'done'}
+
+--- script queue/force_finish: common, queue, leases
+-- Retires a row as finished, running or not. ARGV: key, creation number, retention in milliseconds.
+-- Returns {'done'}; else {status}, which is nothing when there is no such row.
+local key = ARGV[1]
+local status = status_of(key, ARGV[2])
+if status ~= 'waiting' and status ~= 'running' then
+  return {status}
+end
+take_out(key)
+increment(row_of(key), 'fence', 1)
+retire_row(key, 'finished', ARGV[3])
+return {'done'}
+
+--- script queue/preempt: common, queue, leases
+-- Leases a row to the caller, whether it is due or leased or not. ARGV: key, creation number, the lease in
+-- milliseconds, holder, number of this call. Returns {'done', row}; else {status}, which is nothing when there is no
+-- such row.
+local key = ARGV[1]
+local row = row_of(key)
+local status = status_of(key, ARGV[2])
+if status == 'running' and call('HGET', row, 'claim') == ARGV[5] then  -- by an earlier attempt
+  return {'done', call('HGETALL', row)}
+end
+if status ~= 'waiting' and status ~= 'running' then
+  return {status}
+end
+if status == 'running' then
+  uncount_unstarted(row)
+end
+take_out(key)
+call('HSET', row, 'due', integer(now))
+note_type_of((facts_of(key)))
+lease_row(key, now + tonumber(ARGV[3]), false, ARGV[4], ARGV[5])
+return {'done', call('HGETALL', row)}
+
+--- script queue/retry_failed: common, queue, leases
+-- Makes a failed or cancelled row due now and resets its attempts. ARGV: key, creation number, and the fence of the
+-- row before an earlier attempt of this call ('' for the first attempt). Returns {'done'}; else {status}, which is
+-- nothing when there is no such row.
+local key = ARGV[1]
+local row = row_of(key)
+local status = status_of(key, ARGV[2])
+if status and ARGV[3] ~= '' and call('HGET', row, 'fence') ~= ARGV[3] then
+  return {'done'}
+end
+if status ~= 'failed' and status ~= 'cancelled' then
+  return {status}
+end
+call('ZREM', T .. 'purge', key)
+call('HDEL', row, 'finished_at', 'purge_at')
+increment(row, 'fence', 1)
+call('HSET', row, 'attempts', '0', 'crashes', '0', 'cancel_requested', '0')
+make_waiting(key, now)
+wake(T, 1, {(facts_of(key))})
+return {'done'}
+
+--- script queue/remove_lost_runs: common, queue, leases
+-- Removes runs whose rows are not running from a user's set of runs, which may give the user room. ARGV: user, keys.
+-- With the user '' the runs are in the set of no user, and are removed from `leases:` alone.
+local user = ARGV[1]
+for place = 2, #ARGV do
+  local key = ARGV[place]
+  if call('EXISTS', row_of(key)) == 0 then
+    call('ZREM', T .. 'keys', key)
+  end
+  if redis.pcall('HGET', row_of(key), 'status') ~= 'running' then
+    call('ZREM', T .. 'leases:', key)
+    call('ZREM', T .. 'run:' .. user, key)
+  end
+end
+unblock_user(user)
+
+--- script queue/purge: common, queue, leases
+-- Deletes rows whose retention is over. ARGV: the most rows. Returns their number.
+local keys = call('ZRANGEBYSCORE', T .. 'purge', '-inf', integer(now), 'LIMIT', 0, tonumber(ARGV[1]))
+for _, key in ipairs(keys) do
+  delete_row(key)
+end
+return #keys

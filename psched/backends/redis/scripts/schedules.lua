@@ -1,8 +1,8 @@
--- Rows that come again. `due:` has every row by its due time, `due:<type>` those of one type; the due time of a row that
--- is running is the end of its lease.
+-- Schedules. `due:` has every row by its due time, `due:<type>` those of one type; the due time of a running row is
+-- the end of its lease.
 
 do
-  local fault = problem(KEYS[1], 'schedules')
+  local fault = table_problem(KEYS[1], 'schedules')
   if fault then
     return redis.error_reply(fault)
   end
@@ -14,7 +14,7 @@ local function row_of(key)
   return T .. 'row:' .. key
 end
 
--- Writes fields of a row that stand in ARGV from `first` on, each with its value; an empty one is no value.
+-- Writes fields and values of a row from ARGV[first] on; an empty value deletes the field.
 local function write_fields(row, first)
   local values, gone = {}, {}
   for place = first, #ARGV, 2 do
@@ -32,103 +32,106 @@ local function write_fields(row, first)
   end
 end
 
--- Writes the due time of a row (a number); whoever sleeps until another one is woken when it is an earlier one.
-local function move(key, type, due, before)
-  local score = whole(due)
+-- Writes the due time of a row (a number), and wakes a worker when it is earlier than before.
+local function set_due(key, type, due, before)
+  local score = integer(due)
   call('HSET', row_of(key), 'due', score)
   call('ZADD', T .. 'due:', score, key)
   call('ZADD', T .. 'due:' .. (type or ''), score, key)
   if due < (tonumber(before) or math.huge) then
-    ring(T, 1, {type or ''})
+    wake(T, 1, {type or ''})
   end
 end
 
--- Knows that an attempt of a row's occurrence has failed. `failing` has such rows by when the occurrence was to run; what is
--- not true of a row any more, whoever reads the set finds out.
-local function fail(key, next_time, delay)
+-- Records that an attempt of a row's occurrence has failed. `failing` has such rows by the planned time of the
+-- occurrence; readers of the set skip rows that have recovered.
+local function note_failing(key, next_time, delay)
   local time, wait = tonumber(next_time), tonumber(delay)
   if time and wait then
-    mark('ZADD', T .. 'failing', whole(time + wait), key)
+    call_repairing('ZADD', T .. 'failing', integer(time + wait), key)
   end
 end
 
--- Ends the lease of a row, which is to be due then. `ended`: what it keeps of its last leases, if its holder ends it.
-local function settle(key, due, ended)
+-- Ends the lease of a row and makes it due at `due`. `history`: its new field `endings`, when its holder ends the
+-- lease.
+local function end_lease(key, due, history)
   local row = row_of(key)
   local was = call('HMGET', row, 'type', 'due', 'holder', 'attempts', 'next_time', 'delay_ms')
   if (tonumber(was[4]) or 0) > 0 then
-    fail(key, was[5], was[6])
+    note_failing(key, was[5], was[6])
   end
   call('HDEL', row, 'holder')
-  call('HSET', row, 'status', 'waiting', 'updated', whole(now), unpack(ended and {'endings', ended} or {}))
-  mark('SREM', T .. 'held:' .. (was[3] or ''), key)
-  move(key, was[1], due, was[2])
+  call('HSET', row, 'status', 'waiting', 'updated', integer(now), unpack(history and {'endings', history} or {}))
+  call_repairing('SREM', T .. 'held:' .. (was[3] or ''), key)
+  set_due(key, was[1], due, was[2])
 end
 
--- Takes a row out of where it waits.
-local function forget(key, type)
+-- Takes a row out of the sorted sets by due time.
+local function remove_from_due(key, type)
   call('ZREM', T .. 'due:', key)
   call('ZREM', T .. 'due:' .. type, key)
 end
 
--- What is told of a row that was just leased, in this order.
-local CLAIMED = {'ready', 'fence', 'due', 'claim', 'nonce', 'type', 'data', 'attempts', 'last_error', 'cron', 'timezone',
-  'delay_ms', 'next_time', 'last_time', 'extra', 'regular_time', 'regular_due', 'paused_from', 'paused_until',
-  'earlier_pauses', 'extra_waits', 'catch_up', 'max_lateness_ms', 'alert_after_ms', 'max_attempts', 'version', 'size',
-  'taken_ahead'}
+-- The fields that an acquire returns of a row, in this order.
+local CLAIM_FIELDS = {'ready', 'fence', 'due', 'claim', 'nonce', 'type', 'data', 'attempts', 'last_error', 'cron',
+  'timezone', 'delay_ms', 'next_time', 'last_time', 'extra', 'regular_time', 'regular_due', 'paused_from',
+  'paused_until', 'earlier_pauses', 'extra_waits', 'catch_up', 'max_lateness_ms', 'alert_after_ms', 'max_attempts',
+  'version', 'size', 'taken_ahead'}
 
--- Returns the number after one in a row; what somebody has spoilt begins anew with 0.
-local function next_of(number)
+-- Returns a number plus one, '0' for an invalid number.
+local function incremented(number)
   if not number or (#number < 16 and number:match('^%-?%d+$')) then
-    return whole((tonumber(number) or 0) + 1)
+    return integer((tonumber(number) or 0) + 1)
   end
   return '0'
 end
 
--- Leases a row, found in the set of `kind`, until `ends`, ahead of its run or not; returns CLAIMED of it, nothing when it is no hash, nil when there
--- is none, or when that set did not know its type or due time, which is mended.
-local function take(key, kind, ends, ahead, holder, number)
+-- Leases a row, found in the set of `kind`, until `ends`. Returns CLAIM_FIELDS of it; {} when the key is no hash; nil
+-- when there is no row, or its place in the set was wrong, which is corrected.
+local function lease_row(key, kind, ends, ahead, holder, number)
   local row = row_of(key)
-  local is = redis.pcall('HMGET', row, 'holder', unpack(CLAIMED))
-  if is.err or (not is[4] and call('EXISTS', row) == 0) then
-    forget(key, kind)
-    return is.err and {} or nil
+  local fields = redis.pcall('HMGET', row, 'holder', unpack(CLAIM_FIELDS))
+  if fields.err or (not fields[4] and call('EXISTS', row) == 0) then
+    remove_from_due(key, kind)
+    return fields.err and {} or nil
   end
-  local held = table.remove(is, 1)
-  local due, type = tonumber(is[3]) or now, is[6]
+  local held = table.remove(fields, 1)
+  local due, type = tonumber(fields[3]) or now, fields[6]
   if due > now or (kind ~= '' and kind ~= type) then
-    forget(key, kind)
-    know_type(T, type or '')
-    move(key, type, due)
+    remove_from_due(key, kind)
+    note_type(T, type or '')
+    set_due(key, type, due)
     return nil
   end
   if held then
-    mark('SREM', T .. 'held:' .. held, key)
+    call_repairing('SREM', T .. 'held:' .. held, key)
   end
-  is[1], is[2], is[3], is[4] = whole(due), next_fence(is[2]), whole(ends), number
-  if not (held and is_ahead(is[#CLAIMED])) then  -- else that run was never begun
-    is[8] = next_of(is[8])
+  fields[1], fields[2], fields[3], fields[4] = integer(due), next_fence(fields[2]), integer(ends), number
+  if not (held and is_taken_ahead(fields[#CLAIM_FIELDS])) then  -- unless that run never began
+    fields[8] = incremented(fields[8])
   end
-  is[#CLAIMED] = ahead_of(ahead, held)
-  if tonumber(is[8]) > 1 then  -- its last lease may have ended by itself
-    fail(key, is[13], is[12])
+  fields[#CLAIM_FIELDS] = taken_ahead_value(ahead, held)
+  if tonumber(fields[8]) > 1 then  -- its last lease may have expired
+    note_failing(key, fields[13], fields[12])
   end
-  call('HSET', row, 'ready', is[1], 'fence', is[2], 'due', is[3], 'attempts', is[8], 'status', 'running', 'claim', number,
-    'holder', holder, 'node', holder, 'taken_ahead', is[#CLAIMED], 'updated', whole(now))
-  mark('SADD', T .. 'held:' .. holder, key)
-  call('ZADD', T .. 'due:', is[3], key)
-  call('ZADD', T .. 'due:' .. (type or ''), is[3], key)
-  return is
+  call('HSET', row, 'ready', fields[1], 'fence', fields[2], 'due', fields[3], 'attempts', fields[8],
+    'status', 'running', 'claim', number, 'holder', holder, 'node', holder,
+    'taken_ahead', fields[#CLAIM_FIELDS], 'updated', integer(now))
+  call_repairing('SADD', T .. 'held:' .. holder, key)
+  call('ZADD', T .. 'due:', fields[3], key)
+  call('ZADD', T .. 'due:' .. (type or ''), fields[3], key)
+  return fields
 end
 
--- Makes the lease of a row end then. `begun`: its run is recorded as begun.
-local function renew(key, ends, begun)
+-- Makes the lease of a row end at `ends`. `begun`: its run is recorded as begun.
+local function extend_lease(key, ends, begun)
   local was = call('HMGET', row_of(key), 'type', 'due')
-  call('HSET', row_of(key), 'updated', whole(now), unpack(begun and {'taken_ahead', '0'} or {}))
-  move(key, was[1], ends, was[2])
+  call('HSET', row_of(key), 'updated', integer(now), unpack(begun and {'taken_ahead', '0'} or {}))
+  set_due(key, was[1], ends, was[2])
 end
 
--- Returns the fields and values of a row but for its data, which may be large; nothing when there is none, or it is no hash.
+-- Returns the fields and values of a row without its data, which may be large; empty when there is none or the key is
+-- no hash.
 local function without_data(key)
   local names, found = {}, {}
   for _, name in ipairs(redis.pcall('HKEYS', row_of(key))) do
@@ -141,14 +144,171 @@ local function without_data(key)
   return found
 end
 
--- Removes a row, whatever became of it.
-local function remove(key)
+-- Deletes a row in any state.
+local function delete_row(key)
   local row = row_of(key)
-  local was = redis.pcall('HMGET', row, 'fence', 'type', 'holder')  -- of what is no hash nothing is known
+  local was = redis.pcall('HMGET', row, 'fence', 'type', 'holder')  -- nothing is known of a key that is no hash
   call('DEL', row)
   for _, name in ipairs({'due:', 'due:' .. (was[2] or ''), 'alert', 'told', 'failing'}) do
     call('ZREM', T .. name, key)
   end
-  mark('SREM', T .. 'held:' .. (was[3] or ''), key)
+  call_repairing('SREM', T .. 'held:' .. (was[3] or ''), key)
   keep_fence(T, was[1])
 end
+
+--- script schedules/add: common, schedules, ledger
+-- Creates schedules. ARGV: creation number, node, reckoning, then for each its key, a count of words, and the words:
+-- fields and values. Returns the keys that exist already, without those that this call has written in an earlier
+-- attempt.
+local nonce, present = ARGV[1], {}
+
+local function create(key, first, last)
+  local row = row_of(key)
+  local version = first_version(key)
+  call('HSET', row, 'nonce', nonce, 'version', integer(version), 'status', 'waiting', 'fence', first_fence(T),
+    'attempts', '0', 'crashes', '0', 'created', integer(now), 'updated', integer(now), unpack(ARGV, first, last))
+  write_change(key, version, 'add', ARGV[2], '', ARGV[3])
+  local fields = call('HMGET', row, 'type', 'due')
+  note_type(T, fields[1])
+  set_due(key, fields[1], tonumber(fields[2]))
+  update_alert(key)
+end
+
+-- Calls `each` with the key, the first and the last index of every row in ARGV.
+local function for_each(each)
+  local place = 4
+  while place <= #ARGV do
+    local last = place + 1 + tonumber(ARGV[place + 1])
+    each(ARGV[place], place + 2, last)
+    place = last + 1
+  end
+end
+
+for_each(check_changes_writable)
+for_each(function(key, first, last)
+  if call('EXISTS', row_of(key)) == 0 then
+    create(key, first, last)
+  elseif redis.pcall('HGET', row_of(key), 'nonce') ~= nonce then
+    present[#present + 1] = key
+  end
+end)
+return present
+
+--- script schedules/modify: common, schedules, ledger
+-- Writes fields of a row that is as the caller has read it, and records the change. ARGV: key; as read: version,
+-- status, next_time and due ('' for any); node, action, the occurrence that was next before, reckoning, number of this
+-- call; of an occurrence that the change skips: whether that is trouble (0 or 1; '' for no such occurrence) and the
+-- members of its entry; then fields and values ('' for none). Returns 1; 0 when the row is not as it was read.
+local key = ARGV[1]
+local row = row_of(key)
+local fields = call('HMGET', row, 'status', 'next_time', 'due', 'type')
+if version_in(row) ~= ARGV[2] or fields[1] ~= ARGV[3] or fields[2] ~= ARGV[4]
+  or (ARGV[5] ~= '' and fields[3] ~= ARGV[5]) then
+  return 0
+end
+check_changes_writable(key)
+local version = version_of(key)
+if ARGV[11] ~= '' then  -- its own fence keeps the entry apart from one of the last run
+  increment(row, 'fence', 1)
+  local last = call('HMGET', row, 'fence', 'node')
+  write_entry(key, fields[2], last[1], version, last[2], '', ARGV[11], ARGV[12])
+end
+write_fields(row, 13)
+call('HSET', row, 'version', integer(version + 1), 'updated', integer(now))
+write_change(key, version + 1, ARGV[7], ARGV[6], ARGV[8], ARGV[9], ARGV[10])
+local becomes = call('HMGET', row, 'type', 'due')
+if becomes[1] ~= fields[4] then
+  call('ZREM', T .. 'due:' .. (fields[4] or ''), key)
+  note_type(T, becomes[1] or '')
+end
+set_due(key, becomes[1], tonumber(becomes[2]) or now, fields[3])
+update_alert(key)
+return 1
+
+--- script schedules/delete: common, schedules, ledger
+-- Deletes a schedule, leased or not, and records that. ARGV: key, creation number, node, reckoning.
+-- Returns 1; 0 when there is no row, or a row with another creation number.
+local key = ARGV[1]
+local row = row_of(key)
+if call('EXISTS', row) == 0 or nonce_of(row) ~= ARGV[2] then
+  return 0
+end
+if call('TYPE', row).ok == 'hash' then
+  allow_writes_when_full(row)
+  check_changes_writable(key)
+  local pending = call('HGET', row, 'regular_time') or call('HGET', row, 'next_time')
+  write_change(key, version_of(key) + 1, 'delete', ARGV[3], pending, ARGV[4])
+end
+delete_row(key)
+return 1
+
+--- script schedules/list: common, schedules, leases
+-- Returns a page of rows by due time and key, as {key, fields and values (empty when the key is no hash), due time}.
+-- ARGV: the most rows, then due time and key of the last row of the page before ('' and '' at first).
+local MAX_PAGE_BYTES = 4000000
+local places, page, bytes = T .. 'due:', tonumber(ARGV[1]), 0
+
+local function is_behind(place)
+  local found = call('ZRANGE', places, place, place, 'WITHSCORES')
+  local due, last = tonumber(found[2]), tonumber(ARGV[2])
+  return due > last or (due == last and is_less(ARGV[3], found[1]))
+end
+
+local first = 0
+if ARGV[2] ~= '' then
+  local last = call('ZCARD', places)
+  while first < last do
+    local middle = math.floor((first + last) / 2)
+    if is_behind(middle) then
+      last = middle
+    else
+      first = middle + 1
+    end
+  end
+end
+local rows = {}
+local keys = call('ZRANGE', places, first, first + page - 1, 'WITHSCORES')
+for at = 1, #keys, 2 do
+  local found = redis.pcall('HGETALL', row_of(keys[at]))
+  for _, value in ipairs(found) do
+    bytes = bytes + #value
+  end
+  rows[#rows + 1] = {keys[at], found.err and {} or found, keys[at + 1]}
+  if bytes > MAX_PAGE_BYTES then
+    break
+  end
+end
+return rows
+
+--- script schedules/late: common, schedules, leases
+-- Returns rows of a sorted set, the earliest first, as {key, row without its data}. ARGV: the set (`due:`, or
+-- `failing` for rows with failed attempts that are not paused), the milliseconds for which a row must be late, the
+-- most rows.
+local set, until_then, limit = T .. ARGV[1], integer(now - tonumber(ARGV[2])), tonumber(ARGV[3])
+local found, first = {}, 0
+
+local function belongs(row)
+  if ARGV[1] == 'due:' then
+    return true
+  end
+  local fields = call('HMGET', row, 'attempts', 'status', 'paused_from', 'paused_until')
+  local failed = (tonumber(fields[1]) or 0) - (fields[2] == 'running' and 1 or 0)
+  return failed > 0 and not (fields[3] and not fields[4])
+end
+
+while #found < limit do
+  local keys = call('ZRANGEBYSCORE', set, '-inf', until_then, 'LIMIT', first, limit)
+  for _, key in ipairs(keys) do
+    if #found < limit then
+      local row = without_data(key)
+      if #row > 0 and belongs(row_of(key)) then
+        found[#found + 1] = {key, row}
+      end
+    end
+  end
+  if #keys < limit then
+    break
+  end
+  first = first + limit
+end
+return found

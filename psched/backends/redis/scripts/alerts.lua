@@ -1,0 +1,74 @@
+--- script schedules/overdue: common, schedules, leases
+-- Returns overdue schedules, the longest overdue first, as {key, row without its data, now}.
+-- ARGV: the most rows, and 1 for those without a sent or claimed alert (else 0).
+local limit, found = tonumber(ARGV[1]), {}
+
+local function look(name, at_most)
+  local first = 0
+  while #found < at_most do
+    local keys = call('ZRANGEBYSCORE', T .. name, '-inf', integer(now), 'WITHSCORES', 'LIMIT', first, limit)
+    for at = 1, #keys, 2 do
+      local row = without_data(keys[at])
+      local rings = ARGV[2] == '1' and tonumber(call('HGET', row_of(keys[at]), 'ringing_until')) or 0
+      if #row > 0 and rings <= now then
+        found[#found + 1] = {keys[at], row, tonumber(keys[at + 1])}
+      end
+    end
+    if #keys < limit * 2 then
+      return
+    end
+    first = first + limit
+  end
+end
+
+look('alert', limit)
+if ARGV[2] ~= '1' then
+  look('told', limit * 2)
+  table.sort(found, function(one, other)
+    return one[3] < other[3] or (one[3] == other[3] and is_less(one[1], other[1]))
+  end)
+end
+local rows = {}
+for at = 1, math.min(limit, #found) do
+  rows[at] = {found[at][1], found[at][2], integer(now)}
+end
+return rows
+
+--- script schedules/claim_alert: common, schedules, leases
+-- Claims the alert about an overdue occurrence. ARGV: key, occurrence, milliseconds for which the claim holds.
+-- Returns 1; 0 when the occurrence is not overdue, or its alert was sent or is claimed.
+local row = row_of(ARGV[1])
+local fields = call('HMGET', row, 'next_time', 'alert_at', 'alerted', 'ringing_until', 'regular_time')
+if (fields[5] or fields[1]) ~= ARGV[2] or fields[3] == ARGV[2]
+  or (tonumber(fields[2]) or math.huge) > now or (tonumber(fields[4]) or 0) > now then
+  return 0
+end
+call('HSET', row, 'ringing_until', integer(now + tonumber(ARGV[3])))
+return 1
+
+--- script schedules/record_alert: common, schedules, ledger
+-- Records that the alert about an occurrence was sent. ARGV: key, occurrence.
+local row = row_of(ARGV[1])
+if (call('HGET', row, 'regular_time') or call('HGET', row, 'next_time')) == ARGV[2] then
+  call('HDEL', row, 'ringing_until')
+  call('HSET', row, 'alerted', ARGV[2])
+  update_alert(ARGV[1])
+end
+
+--- script leases/claim_failure: common, KIND, leases
+-- Claims the report of a failed run. ARGV: milliseconds for which the claim holds.
+-- Returns the failure as JSON, nothing when there is no unclaimed one.
+for _, name in ipairs(call('ZRANGEBYSCORE', T .. 'untold', '-inf', integer(now), 'LIMIT', 0, 20)) do
+  local failure = call('HGET', T .. 'failures', name)
+  if failure then
+    call('ZADD', T .. 'untold', integer(now + tonumber(ARGV[1])), name)
+    return failure
+  end
+  call('ZREM', T .. 'untold', name)
+end
+return false
+
+--- script leases/delete_failure: common, KIND, leases
+-- Deletes a reported failure. ARGV: its name.
+call('ZREM', T .. 'untold', ARGV[1])
+call('HDEL', T .. 'failures', ARGV[1])

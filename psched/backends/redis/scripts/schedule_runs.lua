@@ -1,0 +1,157 @@
+--- script schedules/acquire: common, schedules, leases
+-- Leases the rows that have been due longest. ARGV: the most rows, the lease in milliseconds, 1 when the runs begin
+-- later (else 0), holder, number of this acquire, spans of acquires to undo (a list), types (a list; -1 for any).
+-- Returns pairs of key and CLAIM_FIELDS; the fields are empty when the key is no hash.
+local AHEAD = 200  -- rows read at once after some that could not be leased
+local ROUNDS = 6  -- rounds of reading
+
+local limit, ahead, holder, number = tonumber(ARGV[1]), ARGV[3] == '1', ARGV[4], ARGV[5]
+local ends = now + tonumber(ARGV[2])
+local undone, place = read_list(6)
+local types = read_list(place)
+undo_acquires(holder, undone)
+
+-- Returns due rows of all wanted types in one order.
+local function due_rows(most)
+  local due = {}
+  for _, type in ipairs(ARGV[place] == '-1' and {''} or earliest_types(types, 'due:')) do
+    local found = call('ZRANGEBYSCORE', T .. 'due:' .. type, '-inf', integer(now), 'WITHSCORES', 'LIMIT', 0, most)
+    for at = 1, #found, 2 do
+      due[#due + 1] = {key = found[at], due = tonumber(found[at + 1]), type = type}
+    end
+  end
+  if #types > 1 then
+    table.sort(due, function(one, other)
+      if one.due ~= other.due then
+        return one.due < other.due
+      end
+      return is_less(one.key, other.key)
+    end)
+  end
+  return due
+end
+
+-- Leased rows and removed keys are no longer due, so each round finds other rows.
+local rows, unreadable, seen, most, bytes = {}, {}, {}, limit, 0
+for _ = 1, ROUNDS do
+  local due = due_rows(most)
+  for _, row in ipairs(due) do
+    if #rows == limit then
+      break
+    end
+    local size = limit > 1 and size_of(redis.pcall('HGET', row_of(row.key), 'size')) or 0
+    local is_over = #rows > 0 and not seen[row.key] and bytes + size > MAX_BATCH_BYTES
+    if is_over and call('EXISTS', row_of(row.key)) == 1 then
+      limit = #rows  -- the row is too large for the rest of this batch
+      break
+    end
+    local found = not seen[row.key] and lease_row(row.key, row.type, ends, ahead, holder, number)
+    seen[row.key] = true
+    if found and #found == 0 then
+      unreadable[#unreadable + 1] = {row.key, found}
+    elseif found then
+      rows[#rows + 1] = {row.key, found}
+      bytes = bytes + size
+    end
+  end
+  if #rows == limit or #due == 0 then
+    break
+  end
+  most = AHEAD
+end
+for _, row in ipairs(unreadable) do
+  rows[#rows + 1] = row
+end
+return rows
+
+--- script schedules/next_due: common, schedules, leases
+-- Returns the milliseconds until the earliest row is due, nothing when there is none. ARGV: types (a list; -1 for
+-- any).
+local types, earliest = read_list(1), nil
+for _, type in ipairs(ARGV[1] == '-1' and {''} or types) do
+  local head = call('ZRANGE', T .. 'due:' .. type, 0, 0, 'WITHSCORES')
+  if head[1] then
+    earliest = math.min(earliest or math.huge, tonumber(head[2]))
+  end
+end
+return earliest and integer(math.max(0, earliest - now)) or false
+
+--- script schedules/due_by_type: common, schedules, leases
+-- Returns each type that has rows, followed by the milliseconds until its earliest row is due.
+return due_by_type({'due:'})
+
+--- part advance_row
+-- Advances a leased row to its next occurrence and writes the ledger's entry. From ARGV[first] on: key, lease; the
+-- definition that the caller has used (cron, timezone, delay_ms, version); the next occurrence, when that is due, the
+-- last regular occurrence that is settled now ('' for none); of the entry the occurrence, the start of its run (or
+-- ''), trouble (0 or 1) and further members; of a failed run the name and members for `keep_failure`.
+-- Returns {'done'}; {'changed', row} when the row has another definition now; {'entered'} when an earlier call has
+-- settled the occurrence; else the answer of `lease_error`.
+local ADVANCE = 15  -- arguments of one row
+
+local function advance_row(first)
+  local key, fence = ARGV[first], fence_of(ARGV[first + 1])
+  local row = row_of(key)
+  local refused = lease_error(row, ARGV[first + 1])
+  if refused then
+    if find_entry(key, ARGV[first + 9], fence) then  -- by an earlier call whose answer was lost
+      return {'entered'}
+    end
+    return refused
+  end
+  local fields = call('HMGET', row, 'cron', 'timezone', 'delay_ms', 'node', 'version', 'alert_at', 'alert_after_ms',
+    'paused_from', 'paused_until', 'attempts')
+  if fields[1] ~= ARGV[first + 2] or fields[2] ~= ARGV[first + 3] or fields[3] ~= ARGV[first + 4]
+    or (tonumber(fields[5]) and fields[5] or '0') ~= ARGV[first + 5] then
+    return {'changed', call('HGETALL', row)}
+  end
+  local after = tonumber(fields[7])
+  if after or fields[6] then
+    check_alerts_writable()
+  end
+  allow_writes_when_full(row)
+  keep_failure(T, ARGV[first + 13], ARGV[first + 14])
+  local version = tonumber(fields[5]) or version_of(key)
+  write_entry(key, ARGV[first + 9], fence, version, fields[4], ARGV[first + 10], ARGV[first + 11], ARGV[first + 12])
+  call('HDEL', row, 'last_error', 'alert_at', 'regular_time', 'regular_due')
+  local settled = ARGV[first + 8] ~= '' and {'last_time', ARGV[first + 8]} or {}
+  call('HSET', row, 'next_time', ARGV[first + 6], 'attempts', '0', 'crashes', '0', unpack(settled))
+  if after and not (fields[8] and not fields[9]) then
+    call('HSET', row, 'alert_at', integer(ARGV[first + 6] + fields[3] + after))
+  end
+  if after or fields[6] then
+    update_alert(key)
+  end
+  if (tonumber(fields[10]) or 0) > 1 then
+    call_repairing('ZREM', T .. 'failing', key)
+  end
+  end_lease(key, tonumber(ARGV[first + 7]), lease_history(row, ARGV[first + 1], 'finished'))
+  return {'done'}
+end
+
+--- script schedules/advance: common, schedules, ledger, advance_row
+return advance_row(1)
+
+--- script schedules/advance_many: common, schedules, ledger, advance_row
+-- Advances many rows. ARGV: for each the arguments of `advance_row`. Returns the answer for each.
+local answers = {}
+for first = 1, #ARGV, ADVANCE do
+  answers[#answers + 1] = advance_row(first)
+end
+return answers
+
+--- script schedules/release_paused: common, schedules, leases
+-- Releases a paused row and does not count the attempt. ARGV: key, lease, its due time while it is paused; else it is
+-- due now.
+-- Returns {'done'}, or the answer of `lease_error`.
+local row = row_of(ARGV[1])
+local refused = lease_error(row, ARGV[2])
+if refused then
+  return refused
+end
+allow_writes_when_full(row)
+increment(row, 'attempts', -1)
+local pause = call('HMGET', row, 'paused_from', 'paused_until')
+end_lease(ARGV[1], pause[1] and not pause[2] and tonumber(ARGV[3]) or now,
+  lease_history(row, ARGV[2], 'released'))
+return {'done'}

@@ -1,1 +1,0 @@
-return advance(1)
