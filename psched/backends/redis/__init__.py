@@ -1,7 +1,7 @@
-"""The store `redis`: schedules and queue on Redis 6 or later, each operation one Lua script. In children and clients.
+"""The backend `redis`: schedules and queue on Redis 6 or later. Each operation is one Lua script.
 
-All keys of all tables begin with `{psched}:`, so that they live in one slot of a Redis Cluster and one script may write
-a schedule and the task it becomes. The layout is described in docs/redis.md.
+All keys begin with `{psched}:`, so they are in one slot of a Redis Cluster, and one script can advance a schedule and
+submit its task. docs/redis.md describes the keys.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from psched.store import Stores, StoreSettings
 
 
 def open_stores(settings: StoreSettings) -> Stores:
-    """Return a store for each table that is named; nothing is connected yet. Raises ConfigError."""
+    """Return a store for each table that `settings` names. Connects to nothing. Raises ConfigError."""
     stores = Stores()
     location = located(settings.url, settings.tls)
     if settings.schedules is not None:

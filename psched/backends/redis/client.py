@@ -1,4 +1,4 @@
-"""Which errors of redis-py pass by themselves. Used in children and clients."""
+"""The connection to a Redis server or cluster: runs scripts, retries, and classifies the errors of redis-py."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from psched.backends.redis.url import Location
 from psched.clock import Clock, boottime
 
 DriverError: tuple[type[Exception], ...] = (RedisError, RedisClusterException)
-"""What redis-py raises."""
+"""The base classes of redis-py's errors."""
 
 _REFUSED = (AuthenticationError, AuthorizationError, NoPermissionError)
-_UNANSWERED = (ConnectionError, TimeoutError, RedisClusterException)  # the last after one of the others, it may be
+_UNANSWERED = (ConnectionError, TimeoutError, RedisClusterException)  # the last may wrap others
 _PASSING = (*_UNANSWERED, ClusterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError)
 _PASSING_WORDS = re.compile(
     r"\b(LOADING|READONLY|MASTERDOWN|OOM|CLUSTERDOWN|TRYAGAIN|MISCONF|NOREPLICAS|BUSY|MOVED|ASK)\b"
@@ -48,7 +48,7 @@ _PASSING_WORDS = re.compile(
 
 
 def passes(error: Exception) -> bool:
-    """Tell whether `error` means the server is away, overloaded, full or read-only, and will pass by itself."""
+    """Return whether `error` is temporary: the server is away, overloaded, full or read-only."""
     if not isinstance(error, DriverError) or is_refused(error):
         return False
     if "Cluster mode is not enabled" in str(error):
@@ -57,12 +57,12 @@ def passes(error: Exception) -> bool:
 
 
 def is_refused(error: BaseException) -> bool:
-    """Tell whether the server refuses our user: WRONGPASS, NOAUTH or NOPERM. A cluster's client wraps it."""
+    """Return whether the server refuses the user (WRONGPASS, NOAUTH, NOPERM), also when a cluster's client wraps it."""
     return isinstance(error, _REFUSED) or isinstance(error.__cause__, _REFUSED)
 
 
 def is_unanswered(error: Exception) -> bool:
-    """Tell whether nobody knows if what was asked for was done."""
+    """Return whether `error` leaves open if the server has executed the command."""
     return isinstance(error, _UNANSWERED)
 
 
@@ -72,14 +72,11 @@ Client = Any
 """A Redis or a RedisCluster of redis-py, whose commands are the same."""
 
 _NO_LIMIT = 2**31
-"""Connections; whoever has that many threads asking at once shall have them."""
+"""Connections of one pool; the number of threads is the only limit."""
 
 
 class RedisServer:
-    """Runs scripts on one Redis.
-
-    Safe to use from several threads, and after a fork in both processes: the new one makes connections of its own.
-    """
+    """Runs scripts on one Redis. Thread-safe; after a fork the child opens its own connections."""
 
     def __init__(
         self, location: Location, clock: Clock = boottime, sleep: Callable[[float], None] = time.sleep
@@ -95,10 +92,10 @@ class RedisServer:
         forks.register_for_fork(self)
 
     def run(self, work: Callable[[bool], T], until: float | None = None) -> T:
-        """Return `work(uncertain)`, done again when the connection was lost or the server is not ready.
+        """Return `work(uncertain)`; repeat it when the connection is lost or the server is not ready.
 
-        With `until` (boottime seconds) that goes on up to then. The flag says whether an earlier attempt may have been
-        done without our knowing. `work` must bear being done twice.
+        With `until` (boottime seconds) it is repeated until then. `uncertain` is true when the server may have
+        executed an earlier attempt. `work` must be safe to execute twice.
         """
         retries = Retries(until, self._clock)
         uncertain = False
@@ -117,7 +114,7 @@ class RedisServer:
             self._sleep(pause)
 
     def call(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
-        """Run `script` once and return its answer, in bytes; a server that has forgotten the script is told it anew."""
+        """Run `script` once by EVALSHA and return its answer, in bytes; by EVAL when the server does not know it."""
         client = self.client()
         try:
             return client.evalsha(script.digest, len(keys), *keys, *arguments)
@@ -130,19 +127,19 @@ class RedisServer:
         return client.execute_command(*words)
 
     def names(self, key: str, prefix: str) -> list[bytes]:
-        """Return the keys that begin with `prefix` on the server that has `key`, found a thousand at a time."""
+        """Return the keys that begin with `prefix` on the server that has `key`."""
         client: Client = Redis(connection_pool=self.pool_for(key))
         return list(client.scan_iter(f"{prefix}*", count=1000))
 
     def client(self) -> Client:
-        """Return the redis-py client, made when it is first needed."""
+        """Return the redis-py client, which the first call creates."""
         with self._lock:
             if self._client is None:
                 self._client = self._made()
             return self._client
 
     def pool_for(self, key: str) -> ConnectionPool:
-        """Return the connections to the server that has `key`. Asks a cluster."""
+        """Return the connection pool of the server that has `key`. Asks a cluster."""
         client: Client = self.client()
         if isinstance(client, RedisCluster):
             return _pool_of(client, key)
@@ -150,16 +147,16 @@ class RedisServer:
         return pool
 
     def new_connection(self, key: str) -> Any:
-        """Return a connection of the caller's own to the server that has `key`, not connected yet. Asks a cluster."""
+        """Return a new connection to the server that has `key`, not connected yet. Asks a cluster."""
         pool = self.pool_for(key)
         return pool.connection_class(**pool.connection_kwargs)
 
     def is_same(self, other: RedisServer) -> bool:
-        """Tell whether `other` is the same database, reached in the same way."""
+        """Return whether `other` has the same location."""
         return self.location == other.location
 
     def begin_anew(self) -> None:
-        """In a process that was forked off: leave the client to the parent, with its pool's locks and a cluster's."""
+        """Forget the parent's client and its locks. Called in a child after a fork."""
         self._parents.append(self._client)
         self._client = None
         self._lock = threading.Lock()
@@ -190,32 +187,32 @@ class RedisServer:
         if not cluster:
             return single
         _closed(single)
-        options = {name: value for name, value in self.location.options.items() if name != "db"}  # it has one
+        options = {name: value for name, value in self.location.options.items() if name != "db"}  # a cluster has only 0
         if options.pop("connection_class", None) is SSLConnection:
             options["ssl"] = True
-        # It follows a slot that has moved; but what it sent again by itself would not be known to be `uncertain`.
+        # No retries of its own: `run` must know which attempts are uncertain. It follows a slot that has moved.
         return _Cluster(self._log_in, retry=Retry(NoBackoff(), 0), require_full_coverage=False, **options)
 
     def _log_in(self, connect: Callable[[], None]) -> None:
-        """Log in on a connection that was just made, by `connect`. Raises redis-py's errors."""
+        """Log in on a new connection by `connect`, with a pause after refusals. Raises redis-py's errors."""
         self._logins.log_in(connect, is_refused)
 
     def _drop_idle(self) -> None:
-        """Close what may be dead, or lead to a primary that is none any more."""
+        """Close idle connections, which may be dead or lead to a former primary."""
         client = self._client
         if isinstance(client, Redis):
             client.connection_pool.disconnect(inuse_connections=False)
 
 
 class _Cluster(RedisCluster):
-    """A client of a cluster; `log_in` calls what logs in on a new connection."""
+    """A cluster's client whose connections log in by `log_in`."""
 
     def __init__(self, log_in: Callable[[Callable[[], None]], None], **options: Any) -> None:
         self._log_in = log_in
         super().__init__(**options)
 
     def on_connect(self, connection: Any) -> None:
-        """Log in on a connection that was just made."""
+        """Log in on a new connection. Called by redis-py."""
         self._log_in(lambda: super(_Cluster, self).on_connect(connection))  # type: ignore[no-untyped-call]
 
 
@@ -230,7 +227,7 @@ def _is_cluster(client: Redis) -> bool:
     except ResponseError as error:
         if passes(error):
             raise
-        return False  # it may not be asked
+        return False  # the user may not ask
     return bool(found.get("cluster_enabled"))
 
 

@@ -1,4 +1,4 @@
-"""Where a Redis is and how it is spoken to: the URL and `tls` of the configuration, checked. Used in every process."""
+"""Parses the URL and `tls` of a configuration into the options of a Redis connection."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _EXPECTED = "expected such as redis://:password@host:6379/0, rediss://… or uni
 _ENCODED = "a password's / ? # @ are written as %2F %3F %23 %40 (and % as %25)"
 _parse_url: Callable[[str], dict[str, Any]] = connection.parse_url
 _IDLE = 30
-"""Seconds after which a connection is tried before it is used."""
+"""Seconds after which an idle connection is checked before use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """One database of one server, or a cluster. `options` are those of a redis-py connection, the password included.
+    """One database of one server, or a cluster.
 
-    `cluster`: whether it is one; None: the server is asked.
+    `options`: of a redis-py connection, with the password. `cluster`: None means that the server is asked.
     """
 
     options: Mapping[str, Any] = field(repr=False)
@@ -41,7 +41,7 @@ def located(url: str, tls: Mapping[str, Any]) -> Location:
     if parts.scheme not in ("redis", "rediss", "unix"):
         raise ConfigError(f"url: {parts.scheme}:// is none of Redis; {_EXPECTED}")
     if "@" in parts.path + parts.query + parts.fragment:
-        raise ConfigError(f"url: {_ENCODED}; {_EXPECTED}")  # what stands there is a part of the password
+        raise ConfigError(f"url: {_ENCODED}; {_EXPECTED}")  # after the host, an @ is part of a password
     given = _given(parts.query)
     timeouts = Timeouts(_seconds(given, "connect_timeout"), _seconds(given, "read_timeout"))
     try:

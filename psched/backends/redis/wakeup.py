@@ -1,9 +1,9 @@
-"""A bell on a table's wake list: scripts that make rows due push onto it, and who waits is blocked on it (BLPOP).
+"""Waits for work on a table's wake list (BLPOP), onto which scripts push when rows become due.
 
-The list carries no tasks. Each push wakes one of those who wait, which is enough: whoever waits there takes rows of any
-type. A worker that takes some types only waits on a list of each of them, as far as the table has had rows of it, and
-on one that tells of new types, whose rings are numbered and passed on, so that all these workers get each of them. What
-is pushed while nobody waits is forgotten after a second. Used in children.
+The list carries no tasks. Each element wakes one waiting worker, which then acquires rows of any type. A worker that
+takes only some types waits on one list for each of these types that the table knows, and on a list of new types; the
+elements of that list are numbered, and each such worker passes them on, so that all of them are woken. An element that
+no worker pops expires after a second.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from psched.clock import Clock, monotonic
 from psched.store import Accepts
 
 Connection = Any
-"""One of redis-py, of whatever class the URL asks for."""
+"""A connection of redis-py, of the class that the URL asks for."""
 
 _SHORTEST = 0.001
-"""Seconds; Redis takes 0 for ever."""
+"""Seconds; to Redis 0 means for ever."""
 _OVERDUE = 5.0
-"""Seconds by which an answer may be late; then its connection is gone, without a word on the way to here."""
+"""Seconds by which an answer may be late before its connection counts as lost."""
 _TRIAL = 0.05
-"""Seconds of the first wait on a connection: what is in between may know nothing of commands that wait."""
+"""Seconds of the first wait on a connection: a proxy may not support blocking commands."""
 
 
 class WakeList:
-    """`Bell` of one waiting thread. It is proven when the server has answered a wait on its connection."""
+    """`Wakeup` of one waiting thread. It is proven when the server has answered a wait on its connection."""
 
     def __init__(
         self, server: RedisServer, table: Table, accepts: Accepts | None = None, clock: Clock = monotonic
     ) -> None:
-        """Connects to nothing yet. `accepts`: tells which types are taken; None: all."""
+        """Connects to nothing yet. `accepts`: the types that this worker takes; None: all."""
         self.proven = False
         self._server = server
         self._table = table
-        self._bell = f"{table.prefix}bell"
-        self._keys: list[str] = [self._bell]
-        self._popped: tuple[bytes, bytes] = (self._bell.encode(), b"1")
-        self._new = f"{self._bell}:new".encode()
+        self._list = f"{table.prefix}bell"
+        self._keys: list[str] = [self._list]
+        self._popped: tuple[bytes, bytes] = (self._list.encode(), b"1")
+        self._new = f"{self._list}:new".encode()
         self._last_new = 0
         self._owed = 0
         self._accepts = accepts
@@ -50,31 +50,31 @@ class WakeList:
         self._until = self._answer_at = 0.0
 
     def arm(self, seconds: float) -> None:
-        """Wait in the list for `seconds`, or so much longer. Raises redis-py's errors."""
+        """Start or prolong a wait of `seconds`. Raises redis-py's errors."""
         self._until = self._clock() + seconds
         keys = self._keys if self._accepts is None else self._keys_of(self._accepts)
         if self._waits and not self._is_overdue() and keys == self._keys:
-            return  # when the server ends that, `rang` goes on
+            return  # `rang` continues the wait when the server ends this one
         if self._connection is not None and not self._waits:
             self._read_owed(self._connection)
         if self._connection is not None and (self._waits or not self._is_open(self._connection)):
             self.close()
         if self._connection is None:
-            self._connection = self._server.new_connection(self._bell)
+            self._connection = self._server.new_connection(self._list)
         self._keys = keys
         self._wait(self._connection)
 
     def fileno(self) -> int:
         """Return the descriptor of the connection."""
         if self._connection is None or self._connection._sock is None:
-            raise ValueError("the bell is not armed")
+            raise ValueError("the wake-up is not armed")
         return int(self._connection._sock.fileno())
 
     def rang(self) -> bool:
-        """Tell whether something was pushed; one who was called waits no more, until armed again.
+        """Return whether an element was popped; that ends the wait until the next `arm`.
 
-        Whoever is called has something to do now: to wait in the list meanwhile would take rings away from others, and
-        can be ended only with the connection. Raises redis-py's errors, closed then.
+        A worker with work must not wait: it would take elements from other workers, and only closing the connection
+        ends a wait. Raises redis-py's errors, after closing the connection.
         """
         connection = self._connection
         if connection is None:
@@ -94,7 +94,7 @@ class WakeList:
         return pushed
 
     def disarm(self) -> None:
-        """Wait no more: a ring that has come meanwhile goes back to the list, for another one."""
+        """End the wait; an element that was popped meanwhile goes back to the list for another worker."""
         connection = self._connection
         if connection is None or not self._waits:
             return
@@ -102,11 +102,11 @@ class WakeList:
             if connection.can_read(0) and self._answer(connection):
                 connection.send_command("RPUSH", *self._popped, check_health=False)
         except DriverError:
-            pass  # it is gone, and with it whoever waited in the list
+            pass  # the connection is lost, which ends the wait
         self.close()
 
     def close(self) -> None:
-        """Close the connection; the server then passes it over. Idempotent."""
+        """Close the connection, which ends the wait. Idempotent."""
         self._waits = self.proven = False
         self._owed = 0
         connection, self._connection = self._connection, None
@@ -114,18 +114,18 @@ class WakeList:
             connection.disconnect()
 
     def _is_open(self, connection: Connection) -> bool:
-        """Tell whether nothing has come on a connection, not even its end."""
+        """Return whether a connection is open and has no answer."""
         try:
             return not connection.can_read(0)
         except DriverError:
             return False
 
     def _is_overdue(self) -> bool:
-        """Tell whether the server has not answered although it should have long ago."""
+        """Return whether the answer of the server is late by more than _OVERDUE."""
         return self._clock() > self._answer_at + _OVERDUE and self._is_open(self._connection)
 
     def _wait(self, connection: Connection) -> None:
-        # Trying the connection first would mean to wait for an answer.
+        # A health check would wait for its answer.
         longest = math.inf if self.proven else _TRIAL
         seconds = min(max(self._until - self._clock(), _SHORTEST), longest)
         connection.send_command("BLPOP", *self._keys, seconds, check_health=False)
@@ -141,22 +141,22 @@ class WakeList:
         return pushed is not None
 
     def _is_news(self, connection: Connection) -> bool:
-        """Tell whether what was popped calls this waiter; what tells of a new type is passed on the first time.
+        """Return whether the popped element wakes this worker. An element of a new type is pushed back the first time.
 
-        Numbers of such rings grow, so each ring ends with the first waiter that has had it, or a later one.
+        The numbers of these elements grow. An element ends with the first worker that has had it, or a later one.
         """
-        wakeup, number = self._popped
-        if wakeup != self._new or not number.isdigit():
+        name, number = self._popped
+        if name != self._new or not number.isdigit():
             return True
         if int(number) <= self._last_new:
             return False
         self._last_new = int(number)
-        connection.send_command("RPUSH", wakeup, number, check_health=False)
+        connection.send_command("RPUSH", name, number, check_health=False)
         self._owed += 1
         return True
 
     def _read_owed(self, connection: Connection) -> None:
-        """Read the answers to rings that were passed on; a connection that is gone is closed."""
+        """Read the answers to elements that were pushed back; close a connection that is lost."""
         try:
             while self._owed:
                 connection.read_response()
@@ -165,9 +165,9 @@ class WakeList:
             self.close()
 
     def _keys_of(self, accepts: Accepts) -> list[str]:
-        """Return the lists of the types that are taken, of those the table knows, and the one of new types."""
-        # Each time, as somebody may have emptied the database.
+        """Return the list of new types, and those of the known types that this worker takes."""
+        # Each time, since the database may have been emptied.
         self._server.call_on(self._table.meta, "HSET", self._table.meta, "selective", "1")
         known: list[bytes] = self._server.call_on(self._table.meta, "ZRANGE", f"{self._table.prefix}types", 0, -1)
         taken = [type_ for type_ in (name.decode(errors="replace") for name in known) if accepts(type_)]
-        return [self._new.decode(), *(f"{self._bell}:of:{type_}" for type_ in taken)]
+        return [self._new.decode(), *(f"{self._list}:of:{type_}" for type_ in taken)]
