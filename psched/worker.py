@@ -24,9 +24,9 @@ class Worker:
     ) -> int:
         """Run `app` until a signal ends it; returns the exit code.
 
-        `app`: "module:NAME", or several, or a Dispatch class or App. Named by a string, its code is renewed at every
-        restart; given as an object, by a binary replace only. `config_loader` returns the configuration (a dict,
-        Settings, or a path) and is called at every restart. `include` and `require`: as -I and -r. Raises ConfigError.
+        `app`: "module:NAME", or several, or a Dispatch class or App. A string is imported anew at every reload;
+        an object is replaced by a binary upgrade only. `config_loader` returns the configuration (a dict,
+        Settings, or a path) and is called at every reload. `include` and `require`: as -I and -r. Raises ConfigError.
         """
         names: tuple[object, ...] = tuple(app) if isinstance(app, list | tuple) else (app,)
         return run_master(ApplicationSpec(names, tuple(include), tuple(require)), lambda: coerce(config_loader()))

@@ -1,4 +1,4 @@
-"""What each command of pschedd does, and the exit codes of LSB init scripts that it ends with."""
+"""The commands of pschedd, and their exit codes, which are those of LSB init scripts."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ NOT_RUNNING = 7
 DIED = 1
 STOPPED = 3
 UNKNOWN = 4
-"""What `status` says with its exit code, besides DONE."""
+"""Exit codes of `status`, besides DONE."""
 
 _UPGRADE_TIMEOUT = 70.0
 _RELOAD_TIMEOUT = 70.0
-"""Seconds a command waits: longer than a master gives the new application or master (`Surroundings`)."""
+"""Seconds a command waits: longer than the limits of the master (`RunOptions`)."""
 
 T = TypeVar("T")
 
@@ -66,12 +66,12 @@ class Invocation:
     immediate: bool
     timeout: float | None
     background: bool
-    """Whether what is printed goes to the log: after `start`, and when what it started is replaced."""
+    """Whether output goes to the log: after `start`, and in a master that replaces one started so."""
     app: tuple[str, ...]
 
     @classmethod
     def resolved(cls, **options: Any) -> Invocation:
-        """Return the options with every path absolute, so that they mean the same wherever the daemon is."""
+        """Return the options with every path absolute: the working directory of the daemon is another one."""
         invocation = cls(**options)
         return replace(
             invocation,
@@ -82,20 +82,20 @@ class Invocation:
         )
 
     def settings(self) -> Settings:
-        """Return the configuration with the command line laid over it. Raises ConfigError."""
+        """Return the configuration, overridden by the command line. Raises ConfigError."""
         settings = lasting(load(self.config, self.environment))
         return settings.with_application(self.app, self.include, self.require, self.types)
 
     def pid_path(self) -> Path | None:
-        """Return where the pid file is, if there is to be one."""
+        """Return the path of the pid file, if one is configured."""
         return self.settings().pid_file if self.pid_file is None else self.pid_file
 
     def control(self) -> Control:
         """Return the daemon that holds our pid file's lock. With --pid-file the configuration need not be readable."""
         return Control(needed(self.pid_path(), "pid_file", self))
 
-    def again(self) -> ExecCommand:
-        """Return what a binary replace executes: this daemon in the foreground, from anywhere."""
+    def upgrade_command(self) -> ExecCommand:
+        """Return the command that a binary upgrade executes: this daemon in the foreground, from any folder."""
         program = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]
         if Path(program[-1]).is_file():
             program[-1] = str(Path(program[-1]).absolute())
@@ -120,7 +120,7 @@ def needed(value: T | None, key: str, invocation: Invocation) -> T:
 
 
 def log_path(invocation: Invocation) -> Path:
-    """Return where a daemon in the background logs. Raises ConfigError when nothing is configured, or nonsense."""
+    """Return the log file of a daemon in the background. Raises ConfigError when it is not configured."""
     return needed(invocation.settings().log, "log", invocation)
 
 
@@ -142,38 +142,38 @@ def start(invocation: Invocation) -> int:
     if outcome.ready:
         pid, report = invocation.control().report()
         click.echo(f"pschedd has started (pid {pid})")
-        _warn(report)
+        _print_troubles(report)
         return DONE
-    _explain(outcome, log, written, invocation.timeout)
+    _print_failed_start(outcome, log, written, invocation.timeout)
     return FAILED
 
 
-def _explain(outcome: Outcome, log: Path, written: int, timeout: float | None) -> None:
-    """Say how a start went that did not go well. A reason that came back was not logged: the log has no more."""
+def _print_failed_start(outcome: Outcome, log: Path, written: int, timeout: float | None) -> None:
+    """Print why a start failed. A reason that the daemon reported is not in its log."""
     if outcome.died and outcome.reason:
         click.echo(f"pschedd did not start: {outcome.reason}", err=True)
         return
     if outcome.died:
         click.echo(f"pschedd did not start; the end of {log}:", err=True)
     else:
-        words = "it goes on trying (pschedd status tells how far it is), the end of"
-        click.echo(f"pschedd has not started within {timeout:g} s; {words} {log}:", err=True)
-    _show(log_end(log, written))
+        hint = "it goes on trying (see pschedd status); the end of"
+        click.echo(f"pschedd has not started within {timeout:g} s; {hint} {log}:", err=True)
+    _print_lines(log_end(log, written))
 
 
-def _warn(report: MasterStatus) -> None:
-    """Say what keeps the workers of a daemon that has just come up from working; they go on trying."""
+def _print_troubles(report: MasterStatus) -> None:
+    """Print the troubles of workers that are up but cannot work yet."""
     for trouble in report.troubles:
         click.echo(f"pschedd: warning: the workers are up, but cannot work yet: {trouble}", err=True)
 
 
-def _show(lines: Iterable[str]) -> None:
+def _print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         click.echo(f"  {line}", err=True)
 
 
 def run(invocation: Invocation) -> int:
-    """Be the daemon, in the foreground; also what a binary replace executes. Holds the pid file, if there is one."""
+    """Be the daemon, in the foreground; also called by a binary upgrade. Holds the pid file, if one is configured."""
     path = invocation.pid_path()
     return serve(invocation, None if path is None else hold_pid_file(path, os.environ), lambda: None)
 
@@ -186,12 +186,12 @@ def serve(invocation: Invocation, pid_file: PidFile | None, ready: Callable[[], 
         if pid_file is not None:
             pid_file.give_to(identity.uid, identity.gid)
         identity.assume()
-    options = RunOptions(pid_file, ready, invocation.background, invocation.again())
+    options = RunOptions(pid_file, ready, invocation.background, invocation.upgrade_command())
     return run_master(None, invocation.settings, options)
 
 
 def stop(invocation: Invocation) -> int:
-    """Stop the daemon and wait until it has ended. Done when none runs."""
+    """Stop the daemon and wait until it has ended. Succeeds when none runs."""
     control = invocation.control()
     pid = control.send(signal.SIGQUIT if invocation.immediate else signal.SIGTERM)
     if pid is None:
@@ -214,11 +214,11 @@ def restart(invocation: Invocation) -> int:
 
 
 def reload(invocation: Invocation) -> int:
-    """Make the daemon load configuration and code anew, and wait until it has accepted or refused them."""
+    """Make the daemon reload configuration and code, and wait until it has accepted or refused them."""
     control = invocation.control()
     number = signal.SIGHUP if invocation.immediate else signal.SIGUSR1
     limit = _RELOAD_TIMEOUT if invocation.timeout is None else invocation.timeout
-    asked = _ask(control, number, attrgetter("reload"), limit)
+    asked = _request(control, number, attrgetter("reload"), limit)
     if asked is None:
         click.echo("pschedd is not running", err=True)
         return NOT_RUNNING
@@ -233,7 +233,7 @@ def reload(invocation: Invocation) -> int:
     elif now != pid:
         click.echo(f"pschedd was replaced meanwhile (pid {pid} → {now}); reload again", err=True)
     else:
-        click.echo(f"pschedd has not reloaded within {limit:g} s (pid {pid}); its log says how far it is", err=True)
+        click.echo(f"pschedd has not reloaded within {limit:g} s (pid {pid}); see its log", err=True)
     return FAILED
 
 
@@ -248,36 +248,36 @@ def reopen_logs(invocation: Invocation) -> int:
 
 
 def upgrade(invocation: Invocation) -> int:
-    """Replace the master by a new one and wait until that has taken the pid file over."""
+    """Replace the master and wait until the new one has taken over the pid file."""
     control = invocation.control()
-    news = _news(invocation)
+    new_log_lines = _new_log_lines(invocation)
     number = UPGRADE_NOW if invocation.immediate else signal.SIGWINCH
     limit = _UPGRADE_TIMEOUT if invocation.timeout is None else invocation.timeout
-    asked = _ask(control, number, attrgetter("upgrade"), limit)
+    asked = _request(control, number, attrgetter("upgrade"), limit)
     if asked is None:
         click.echo("pschedd is not running", err=True)
         return NOT_RUNNING
     pid, now, outcome = asked
     if now not in (None, pid):
         click.echo(f"pschedd was replaced (pid {pid} → {now})")
-        _warn(control.report()[1])
+        _print_troubles(control.report()[1])
         return DONE
     if outcome is not None:
         click.echo(f"pschedd was not replaced (pid {pid} goes on): {outcome.refusal}", err=True)
-        _show(news())
+        _print_lines(new_log_lines())
     elif now is None:
         click.echo(f"pschedd ended before it was replaced (pid {pid})", err=True)
     else:
-        click.echo(f"pschedd was not replaced within {limit:g} s (pid {pid} goes on); its log says why", err=True)
+        click.echo(f"pschedd was not replaced within {limit:g} s (pid {pid} goes on); see its log", err=True)
     return FAILED
 
 
-def _ask(
+def _request(
     control: Control, number: int, requests: Callable[[MasterStatus], RequestStatus], limit: float
 ) -> tuple[int, int | None, RequestStatus | None] | None:
-    """Signal the master and wait for `limit` seconds at the most for the outcome of what it is asked for.
+    """Signal the master and wait at most `limit` seconds for the outcome of the request.
 
-    Returns its pid, the pid of the master there is then, and the outcome, if there is one; None when none runs.
+    Returns its pid, the pid of the master that runs then, and the outcome, if there is one; None when no master runs.
     """
     before, report = control.report()
     begun = requests(report).begun
@@ -297,8 +297,8 @@ def _ask(
     return pid, now, outcome if over and now == pid else None
 
 
-def _news(invocation: Invocation) -> Callable[[], list[str]]:
-    """Return what gives the last lines that the daemon has logged since now; none when its log is not known here."""
+def _new_log_lines(invocation: Invocation) -> Callable[[], list[str]]:
+    """Return a function that reads the last lines logged since now; it returns none when the log is not known."""
     try:
         log = invocation.settings().log
     except ConfigError:  # with --pid-file the configuration of the daemon may be elsewhere
@@ -310,7 +310,7 @@ def _news(invocation: Invocation) -> Callable[[], list[str]]:
 
 
 def status(invocation: Invocation) -> int:
-    """Say whether the daemon runs, what its workers do, and what keeps them from it."""
+    """Print whether the daemon runs, its workers and their tasks, and its troubles."""
     control = invocation.control()
     pid, report = control.report()
     if pid is not None:
@@ -350,26 +350,26 @@ class Control:
         """Signal the master and return its pid, or None when none runs. Raises PermissionError, PidFileError."""
         return signal_running(self.pid_file, number)
 
-    def wait(self, until: Callable[[int | None], bool], timeout: float | None, tell: Callable[[str], None]) -> bool:
+    def wait(self, until: Callable[[int | None], bool], timeout: float | None, echo: Callable[[str], None]) -> bool:
         """Wait until `until(pid)`; False when `timeout` seconds (None: no limit) pass first.
 
-        What the children run is told each time it changes, so that nobody wonders what a stop is waiting for.
+        The running tasks are printed by `echo` each time they change.
         """
         start = time.monotonic()
-        told: list[str] = []
+        printed: list[str] = []
         while not until(pid := self.pid()):
             waited = time.monotonic() - start
             if timeout is not None and waited >= timeout:
                 return False
-            if waited > 1 and pid is not None and (busy := running(pid)) != told:
-                told = busy
-                tell(f"waiting for: {'; '.join(busy) or 'the workers to leave'}")
+            if waited > 1 and pid is not None and (busy := running(pid)) != printed:
+                printed = busy
+                echo(f"waiting for: {'; '.join(busy) or 'the workers to leave'}")
             time.sleep(_PAUSE)
         return True
 
 
 def has_ended(pid: int) -> bool:
-    """Tell whether a process is gone, or waits for nothing but its parent's notice."""
+    """Tell whether a process is gone, or a zombie."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -377,9 +377,9 @@ def has_ended(pid: int) -> bool:
 
 
 def workers(pid: int, pending: Sequence[PendingWorker] = ()) -> list[str]:
-    """Return what each child of the master says of itself in its title: "worker 2 running s1 (pid 4711)".
+    """Return a line for each worker of the master, from its process title: "worker 2 running s1 (pid 4711)".
 
-    `pending`: the slots whose next worker is not at work yet; each has a line, whether there is a process or not.
+    `pending`: the workers being started or awaited; each has a line, whether or not its process exists.
     """
     awaited = {worker.number: worker for worker in pending}
     lines = {number: worker.text(monotonic()) for number, worker in awaited.items()}
@@ -411,7 +411,7 @@ def _title(process: psutil.Process) -> str:
 
 
 def log_end(path: Path, since: int, lines: int = 10) -> list[str]:
-    """Return the last lines that were written to a log after it was `since` bytes long."""
+    """Return the last lines of a log among those after its first `since` bytes."""
     try:
         with path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
@@ -422,7 +422,7 @@ def log_end(path: Path, since: int, lines: int = 10) -> list[str]:
 
 
 def size_of(path: Path) -> int:
-    """Return the length of a log in bytes, 0 when there is none yet."""
+    """Return the length of a log in bytes, 0 when it does not exist yet."""
     try:
         return path.stat().st_size
     except OSError:

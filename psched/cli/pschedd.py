@@ -67,7 +67,7 @@ _ACTIONS: dict[str, Callable[[Invocation], int]] = {
     metavar="S",
     help="Wait at most S seconds for the outcome; exit 1 after that.",
 )
-@click.option("--background", is_flag=True, hidden=True)  # how a binary replace goes on with what `start` began
+@click.option("--background", is_flag=True, hidden=True)  # passed by a binary upgrade of a daemon that `start` began
 @click.argument("action", type=click.Choice(list(_ACTIONS)), metavar="ACTION")
 @click.argument("app", nargs=-1)
 def pschedd(action: str, **options: Any) -> int:
@@ -97,7 +97,7 @@ def _exit_code(action: str, invocation: Invocation) -> int:
     try:
         return _ACTIONS[action](invocation)
     except ConfigError as error:
-        code, message = NOT_CONFIGURED, str(error) + _way_round(action)
+        code, message = NOT_CONFIGURED, str(error) + _hint(action)
     except PermissionError as error:
         code, message = NOT_PERMITTED, f"{error.strerror}: the daemon belongs to another user; try as root"
     except PidFileError as error:
@@ -107,10 +107,10 @@ def _exit_code(action: str, invocation: Invocation) -> int:
     return UNKNOWN if action == "status" else code
 
 
-def _way_round(action: str) -> str:
-    """Return one line more for those actions that need the configuration for nothing but the pid file."""
+def _hint(action: str) -> str:
+    """Return a hint for the actions that need nothing of the configuration but the pid file."""
     helps = action in ("stop", "status", "reopen-logs")
-    return f"\nuntil that is mended: pschedd {action} --pid-file PATH" if helps else ""
+    return f"\nuntil that is fixed: pschedd {action} --pid-file PATH" if helps else ""
 
 
 if __name__ == "__main__":

@@ -21,13 +21,13 @@ _MODE = 0o640
 _INDENT = "\n    "
 _CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}
 _ESCAPED = {code: f"\\x{code:02x}" for code in _CONTROLS}
-"""Keys and types may hold anything, also what a terminal obeys when somebody reads the log on it."""
+"""Keys and types may hold any character; control characters would be obeyed by a terminal that shows the log."""
 
 
 class Log:
-    """Where records go: a file, or stderr (`path` None). `capture`: what the process prints goes there, too.
+    """The log file, or stderr (`path` None). `capture`: the output of the process goes there, too.
 
-    The descriptor stays the same when the file is reopened, so it can be done by any thread at any time.
+    The descriptor stays the same when the file is reopened, so any thread may reopen it at any time.
     """
 
     def __init__(self, path: Path | None, capture: bool = False) -> None:
@@ -39,13 +39,13 @@ class Log:
 
     @property
     def has_stderr(self) -> bool:
-        """Whether who reads stderr sees the log, or who reads the log sees stderr."""
+        """Whether log and stderr are the same file."""
         return self._capture or self.path is None
 
     def write(self, line: str) -> None:
-        """Append one record. A disk that is full or gone loses it: there is nowhere left to say so.
+        """Append one record. It is lost when the disk is full or gone.
 
-        A handler may have closed the file, and its number may be another file's by now: then it is opened once more.
+        When a handler has closed the file, or its number is another file's by now, the file is opened once more.
         """
         with suppress(OSError, ConfigError):
             if not self._target.is_ours() and self.path is not None:
@@ -54,14 +54,14 @@ class Log:
                 os.write(self._target.descriptor, line.encode("utf-8", "backslashreplace"))
 
     def reopen(self) -> None:
-        """Go on in a new file of the same name; in the old one, if that cannot be opened."""
+        """Go on in a new file of the same name; in the old file when the new one cannot be opened."""
         try:
             self.move(self.path)
         except ConfigError as error:
             logging.getLogger(__name__).error("%s; going on in the old file", error)
 
     def move(self, path: Path | None) -> None:
-        """Go on in another file, or on stderr. Raises ConfigError, and then nothing has changed."""
+        """Go on in another file, or on stderr. On ConfigError nothing has changed."""
         old = self._target
         if path is None:
             self._target = OwnedDescriptor(_STDERR)
@@ -84,7 +84,7 @@ class Log:
 
 
 class LogHandler(logging.Handler):
-    """Hands finished records to a `Log`, each in one piece. Further lines are indented: no key can feign a record."""
+    """Writes each record to a `Log` in one piece. Further lines are indented, so no key can forge a record."""
 
     def __init__(self, log: Log) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class LogHandler(logging.Handler):
         self._log = log
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Take no lock: one write is whole by itself, and a parked thread would keep the lock for ever."""
+        """Take no lock: one write is atomic, and a parked thread would keep the lock for ever."""
         wanted = bool(self.filter(record))
         if wanted:
             self.emit(record)
@@ -102,7 +102,7 @@ class LogHandler(logging.Handler):
         """Write the record."""
         try:
             self._log.write(self.format(record).translate(_ESCAPED).replace("\n", _INDENT) + "\n")
-        except Exception:  # noqa: BLE001 – as every handler of logging does
+        except Exception:  # noqa: BLE001 – as every logging.Handler does
             self.handleError(record)
 
 
@@ -115,9 +115,9 @@ class _Formatter(logging.Formatter):
 
 
 def begin_logging(log: Log, level: int = logging.INFO) -> None:
-    """Send what is logged in this process, psched's and the application's, to `log`.
+    """Send the log records of this process, psched's and the application's, to `log`.
 
-    A program that has set up logging itself and configures no `log` keeps what it has.
+    A program that has set up logging itself and configures no `log` keeps its own handlers.
     """
     root = logging.getLogger()
     if root.handlers and log.path is None:

@@ -300,7 +300,7 @@ class BinaryUpgrade:
         if self._handoff is not None:
             self._handoff.close()
         elif self._pid_file is not None:
-            self._pid_file.sign_off()
+            self._pid_file.clear()
         self._pid_file = None
 
     def close_in_child(self) -> None:

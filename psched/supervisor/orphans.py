@@ -1,10 +1,11 @@
-"""Orphans: what a dead child's handlers had started, in whatever session or group. In the master; Linux only.
+"""Orphans: processes that a dead child's handlers had started, in any session or group. In the master; Linux only.
 
-The kernel makes the master their parent (`kernel.adopt_orphans`). An orphan that appears when a child has just died
-by accident was that child's: it is killed before the child's leases are given back, so that no program goes on
-working on a task which somebody else begins anew. An orphan that appears otherwise was set free on purpose (a daemon
-that a command started), and is left alone, unless it has stayed in its worker's process group. The master looks every
-second while anything runs, and within a second after a run has ended; what was set free since is killed, too.
+The kernel makes the master their parent (`linux.adopt_orphans`). An orphan that appears when a child has just crashed
+belonged to that child. It is killed before the child's leases are given back, so that no program goes on working on a
+task that another worker starts again. An orphan that appears otherwise was set free on purpose (a daemon that a command
+started); it is left alone, unless it has stayed in its worker's process group. The master looks every second while
+anything runs, and within a second after a run has ended; a program set free between the last look and a crash is
+killed, too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _INTERVAL = 1.0
 
 
 class OrphanReaper:
-    """The master's children that it has not forked; without those there were when this was made."""
+    """The children of the master that it has not forked, without those that existed when this object was made."""
 
     def __init__(self) -> None:
         self._before = _children()
@@ -34,31 +35,28 @@ class OrphanReaper:
         """When `look` is due at the latest, monotonic."""
 
     def expect(self, now: float) -> None:
-        """A child says that it has worked: look now, and again when what it runs within a second of its word is over.
-
-        It says no more than that of many short runs.
-        """
+        """Look soon, and once more within a second: a child reports only one of many short runs."""
         self.deadline = now + _INTERVAL
 
     def look(self, ours: Collection[int], now: float) -> None:
-        """Get to know the orphans there are, and bury the dead among them; at most once a second."""
+        """Note the living orphans and reap the dead ones; at most once a second."""
         if now >= self._next_look:
             self._next_look = now + _INTERVAL
             self.deadline = math.inf if now >= self.deadline else max(self.deadline, self._next_look)
             self._known = set(self._reap(_children() - self._before - set(ours)))
 
     def kill_new(self, ours: Collection[int]) -> None:
-        """Kill the orphans that were not there at the last look, and all they have started."""
+        """Kill the orphans that appeared since the last look, and all their descendants."""
         for pid in self._reap(_children() - self._before - self._known - set(ours)):
             with suppress(psutil.Error):
-                stray = psutil.Process(pid)
-                family = [stray, *stray.children(recursive=True)]
-                log.warning("killing what a dead worker has left running: %s (pid %d)", stray.name(), pid)
+                orphan = psutil.Process(pid)
+                family = [orphan, *orphan.children(recursive=True)]
+                log.warning("killing what a dead worker has left running: %s (pid %d)", orphan.name(), pid)
                 for process in family:
                     process.kill()
 
     def _reap(self, pids: Iterable[int]) -> Iterable[int]:
-        """Yield those that live."""
+        """Reap the dead and yield the living."""
         for pid in pids:
             with suppress(ChildProcessError):
                 if os.waitpid(pid, os.WNOHANG) == (0, 0):
@@ -66,7 +64,7 @@ class OrphanReaper:
 
 
 def _children() -> set[int]:
-    """Return the children of this process, of which the main thread is the only one that forks."""
+    """Return the children of this process, all of them forked by its main thread."""
     try:
         return {int(word) for word in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
     except OSError:

@@ -1,16 +1,14 @@
-"""The pid file: a lock that is held for life, in it the process id to signal, and what the master reports.
+"""The pid file: a lock that the master holds for life, its process id, and its status for commands.
 
-Used by pschedd and the master.
+A daemon runs if and only if the file is locked, so a stale file is no obstacle and names no process. The lock is an
+flock, which belongs to the open file description: it survives fork and exec, and is gone when the last process that has
+the descriptor closes it. So a binary upgrade hands the descriptor on, and children close theirs.
 
-Who runs is told by the lock alone, so a stale file is no obstacle and names nobody. The lock is an flock, which belongs
-to the open file description: it survives fork and exec, and is gone when the last process that has the descriptor
-closes it. So a binary replace hands the descriptor on, and children close theirs.
+An orderly end empties the file and keeps the lock until the process is gone; `pschedd stop` then removes the file. So
+`stop` never reports an end while the daemon is still ending.
 
-An orderly end empties the file and keeps the lock until the process is gone; `pschedd stop` removes what is left. So
-`stop` never says that nothing runs while the daemon is still ending.
-
-The pid in the file is a claim of the user's who may write it, and root's commands read it. It is believed of a process
-that runs as the file's owner and holds the lock; nothing else is signalled.
+The user that the daemon runs as may write any pid into the file, and root's commands read it. Only a process that runs
+as the file's owner and holds the lock is signalled.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ from pathlib import Path
 
 import psutil
 
-_MODE = 0o640  # who may open a file may also lock it, and so pass for the daemon
+_MODE = 0o640  # a user who can open the file can lock it, and so pass for the daemon
 _PATIENCE = 1.0
 _ENDING = 5.0
 """Seconds that a process may take to end after it has emptied its file; it has nothing left to do."""
 _PAUSE = 0.02
 _LARGEST = 65536
 _LONGEST = 32
-"""Bytes of the first line that may say a process id."""
+"""Bytes of a first line that can be a process id."""
 
 
 class PidFileError(Exception):
@@ -43,7 +41,7 @@ class PidFileError(Exception):
 
 
 class AlreadyRunningError(PidFileError):
-    """Another process holds the pid file's lock. `pid` is what the file says."""
+    """Another process holds the pid file's lock. `pid` is the process id in the file."""
 
     def __init__(self, path: Path, pid: int) -> None:
         super().__init__(f"already running with pid {pid} ({path})")
@@ -93,13 +91,13 @@ class PidFile:
             raise _explained(self.path, error) from error
 
     def give_to(self, uid: int, gid: int) -> None:
-        """Make this user the file's owner: the one that the process is going to run as. Only root can give it away."""
+        """Make the user that the process is going to run as the owner of the file. Does nothing unless run by root."""
         found = os.fstat(self.descriptor)
         if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (uid, gid):
             os.fchown(self.descriptor, uid, gid)
 
     def write(self, pid: int, report: str = "") -> None:
-        """Make `pid` the process that `read_running` names. `report`: a second line, for `read_report`."""
+        """Make `pid` the process that `read_running` returns. `report`: a second line, for `read_report`."""
         text = f"{pid}\n{report}\n".encode() if report else f"{pid}\n".encode()
         os.pwrite(self.descriptor, text, 0)
         os.ftruncate(self.descriptor, len(text))
@@ -110,11 +108,11 @@ class PidFile:
         return self.descriptor
 
     def close(self) -> None:
-        """Let go of this process's copy. The lock stands while another process has the descriptor."""
+        """Close this process's copy. The lock stands while another process has the descriptor."""
         os.close(self.descriptor)
 
-    def sign_off(self) -> None:
-        """Name no process any more, as the last act of this one. The lock stands until this process is gone."""
+    def clear(self) -> None:
+        """Empty the file, as the last act of this process. The lock stands until the process is gone."""
         os.ftruncate(self.descriptor, 0)
 
 
@@ -127,7 +125,7 @@ def remove_unused(path: Path) -> None:
 
 
 def read_running(path: Path) -> int | None:
-    """Return the process id of the daemon that holds the lock, or None when nobody does.
+    """Return the process id of the daemon that holds the lock, or None when no process does.
 
     Raises PidFileError when the file cannot be trusted or read, or is locked and names another process.
     """
@@ -139,7 +137,7 @@ def read_running(path: Path) -> int | None:
 
 
 def read_report(path: Path) -> tuple[int | None, str]:
-    """Return what `read_running` does, and what that daemon has written beside its pid. Raises PidFileError."""
+    """Return the process id as `read_running`, and the report beside it. Raises PidFileError."""
     with suppress(_EndedError), _locked_by_other(path) as descriptor:
         if descriptor is None:
             return None, ""
@@ -157,10 +155,10 @@ def read_report(path: Path) -> tuple[int | None, str]:
 
 
 def signal_running(path: Path, number: int) -> int | None:
-    """Signal the daemon that holds the lock and return its process id, or None when nobody does.
+    """Signal the daemon that holds the lock and return its process id, or None when no process does.
 
-    Whatever the file says, no process is signalled but one that runs as the file's owner and holds the lock. Raises
-    PidFileError as `read_running` does, and PermissionError.
+    Only a process that runs as the file's owner and holds the lock is ever signalled. Raises PidFileError as
+    `read_running` does, and PermissionError.
     """
     with suppress(_EndedError, ProcessLookupError), _locked_by_other(path) as descriptor:
         if descriptor is not None:
@@ -171,7 +169,7 @@ def signal_running(path: Path, number: int) -> int | None:
 
 
 def is_stale(path: Path) -> bool:
-    """Tell whether the file was left by a process that died without removing it: it names a pid, nobody holds it."""
+    """Tell whether the file was left by a process that died: it names a pid, and is not locked."""
     with _opened(path) as descriptor:
         if descriptor is None or not _lock(descriptor, fcntl.LOCK_SH, 0):
             return False
@@ -192,7 +190,7 @@ def _open(path: Path, flags: int) -> int:
 
 
 def _check_trust(path: Path, found: os.stat_result) -> None:
-    """Refuse a file through which somebody else could make us signal a process of his choice."""
+    """Refuse a file through which another user could choose the process that is signalled."""
     if not stat.S_ISREG(found.st_mode):
         raise PidFileError(f"pid file {path} is not a regular file; name another one (pid_file)")
     if found.st_mode & stat.S_IWOTH:
@@ -239,20 +237,20 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 @contextmanager
 def _locked_by_other(path: Path) -> Iterator[int | None]:
-    """Yield a descriptor of the file while somebody holds its lock; None when nobody does."""
+    """Yield a descriptor of the file while another process holds its lock; None when no process does."""
     with _opened(path) as descriptor:
         yield None if descriptor is None or _lock(descriptor, fcntl.LOCK_SH, 0) else descriptor
 
 
 def _lines(descriptor: int) -> tuple[str, str]:
-    """Return the first two lines, without what an older and longer text has left behind them."""
+    """Return the first two lines; an older and longer text may have left more lines behind them."""
     text = os.pread(descriptor, _LARGEST, 0).decode("utf-8", "replace")
     pid, _, rest = text.partition("\n")
     return pid.strip(), rest.partition("\n")[0]
 
 
 def _named(line: str) -> int | None:
-    """Return the process id that the first line says, or None. One that is too long says none."""
+    """Return the process id in the first line, or None when it is too long or no number."""
     return int(line) if len(line) <= _LONGEST and line.isdecimal() and int(line) > 1 else None
 
 
@@ -277,7 +275,7 @@ def _check_lock(descriptor: int) -> None:
 
 
 def _how_to_free(path: Path) -> str:
-    """Say what to do about a locked file that does not tell which process is the daemon."""
+    """Return the remedy for a locked file that does not name its daemon."""
     return f"end the process that holds its lock (fuser {path} names it), remove the file, and start the daemon again"
 
 
@@ -293,11 +291,11 @@ def _holder(path: Path, descriptor: int) -> Iterator[tuple[int, int | None]]:
         pid = _await_pid(path, descriptor)
         with ExitStack() as stack:
             try:
-                handle = _open_process(pid)  # first: what is found out then is of this process, if it still lives
+                handle = _open_process(pid)  # first: the checks below are then of this process, if it still lives
                 if handle is not None:
                     stack.callback(os.close, handle)
                 doubt = _doubt(pid, os.fstat(descriptor))
-                with suppress(PermissionError):  # it lives, and is not ours to signal
+                with suppress(PermissionError):  # it lives, and runs as another user
                     _send(pid, handle, 0)
             except (ProcessLookupError, OverflowError):
                 doubt = "which does not run"
@@ -312,10 +310,10 @@ def _holder(path: Path, descriptor: int) -> Iterator[tuple[int, int | None]]:
 
 
 def _doubt(pid: int, file: os.stat_result) -> str:
-    """Say why a process is not the daemon of this pid file; empty: it is.
+    """Return why a process is not the daemon of this pid file; empty: it is.
 
-    In a sandbox /proc may not show it. Then only the file's owner goes on, without root's rights: nobody but itself
-    could have deceived it, and nothing but its own can it signal.
+    In a sandbox /proc may not show the process. Then only the file's owner, unless it is root, goes on: no other user
+    can have written the pid, and it can signal only its own processes.
     """
     try:
         users = {*psutil.Process(pid).uids()}
@@ -327,7 +325,7 @@ def _doubt(pid: int, file: os.stat_result) -> str:
 
 
 def _holds_lock(pid: int, file: os.stat_result) -> bool:
-    """Tell whether the process has the locked file open. Where the system does not say, its user must be enough."""
+    """Tell whether the process has the locked file open; True where the system does not show it."""
     descriptors = Path(f"/proc/{pid}/fd")
     try:
         mine = [each.name for each in descriptors.iterdir() if _is_of(each, file)]

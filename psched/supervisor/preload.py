@@ -1,4 +1,4 @@
-"""Loading what every child will need before the first is forked, so that they share its memory. In the master."""
+"""Load modules before the first fork, so that all children share their memory. In the master."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from psched.execution.sections import open_sections
 
 _SIZES = range(48, 513, 16)
 _EACH = 16_384
-"""Bytes of an object as Python's allocator rounds them up, and of its pools: in each there are objects of one size."""
+"""Bytes of an object as Python's allocator rounds them up, and of a pool, which holds objects of one size."""
 
-_stopgaps: list[bytes] = []
-"""What stands in the gaps for as long as the process lives: given up it would leave them as they were."""
+_fillers: list[bytes] = []
+"""Objects that fill the gaps in memory for the lifetime of the process."""
 
 _EVERY_MINUTE = "* * * * *"
-"""An expression to read once, so that children need not learn how, nor open the time zone."""
+"""An expression that is parsed once here, so that children need not import the parser nor open the time zone."""
 
 
 def preload(settings: Settings) -> None:
     """Import the stores and drivers that `settings` name. Opens stores and closes them unused: nothing is connected.
 
-    The collector leaves alone what is there then: looking at an object writes to it, and a page that is written to is
-    no longer shared. What is known of folders with modules is forgotten, as each child looks at them anew. Raises
+    All objects are then hidden from the garbage collector: it writes to each object it visits, and a page that is
+    written to is no longer shared. The cache of module folders is emptied, so that each child sees new files. Raises
     ConfigError for a store or driver that is not there.
     """
     _load_stores(settings)
@@ -37,17 +37,17 @@ def preload(settings: Settings) -> None:
 
 
 def _load_stores(settings: Settings) -> None:
-    """Open the stores and close them; when this returns nothing holds one, and they can be collected."""
+    """Open the stores and close them, in a frame of its own so that no variable keeps one alive."""
     for open_section in open_sections(settings, "preload"):
         open_section.source.store.close()
 
 
 def _fill_gaps() -> None:
-    """Fill what is free between the objects: new ones would be put there, each on a page that is shared until then.
+    """Fill the gaps between the objects: a child would put new objects there and unshare each page.
 
-    They come to stand together, on pages of their own; about as much as one pool is free of each size.
+    New objects then stand together, on pages of their own. About one pool of each size is free.
     """
     blank = sys.getsizeof(b"")
-    _stopgaps.clear()
+    _fillers.clear()
     for size in _SIZES:
-        _stopgaps.extend(bytes(size - blank) for _ in range(_EACH // size))
+        _fillers.extend(bytes(size - blank) for _ in range(_EACH // size))

@@ -1,4 +1,4 @@
-"""The application of the daemon tests: handlers that leave traces, wait to be told, or misbehave. Runs in children."""
+"""The application of the daemon tests: handlers that write traces, wait, or misbehave. Runs in children."""
 
 from __future__ import annotations
 

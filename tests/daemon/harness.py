@@ -28,7 +28,7 @@ PATIENCE = 15.0
 """Seconds after which a condition counts as never coming true."""
 
 _parsed: Callable[[str], dict[str, Any]] = lru_cache(50_000)(json.loads)
-"""Reads a line of a file that is looked at again and again while it grows. Nobody changes what it returns."""
+"""Reads a line of a file that is polled while it grows. Callers do not change the returned value."""
 
 T = TypeVar("T")
 
@@ -48,9 +48,9 @@ _CONFIG: dict[str, Any] = {
 
 
 def wait_for(condition: Callable[[], T | None], explain: Callable[[], str] = str, within: float = PATIENCE) -> T:
-    """Return what `condition` returns once that is true. Fails with `explain()` when it never is.
+    """Return the first true value of `condition`. Fails with `explain()` when there is none in time.
 
-    What takes long to find out is asked less often: the processor is for those who are waited for.
+    A condition that takes long is polled less often, to leave the processor to the processes under test.
     """
     deadline = time.monotonic() + within
     while True:
@@ -117,7 +117,7 @@ class Daemon:
         time.sleep(seconds)
 
     def settings(self) -> Settings:
-        """Return what the configuration says now."""
+        """Return the present configuration."""
         return load(self.config)
 
     def edit_app(self, old: str, new: str) -> None:
@@ -187,7 +187,7 @@ class Daemon:
         return found
 
     def worker(self, slot: int = 1) -> psutil.Process:
-        """Return the worker in a slot, once there is one that is up."""
+        """Return the worker in a slot, once it is up."""
         return self.wait_for(lambda: (found := self.workers().get(slot)) and (found if _is_up(found) else None))
 
     def wait_for_workers(self, count: int) -> None:
@@ -208,7 +208,7 @@ class Daemon:
         self.process.send_signal(number)
 
     def traces(self, event: str | None = None, key: str | None = None) -> list[dict[str, Any]]:
-        """Return what handlers have written, in order, of one event and one key if given."""
+        """Return the traces of handlers in order, of one event and one key if given."""
         file = self.folder / "traces"
         lines = read_lines(file)
         return [line for line in lines if event in (None, line["event"]) and key in (None, line["key"])]
@@ -249,13 +249,13 @@ class Daemon:
         return self.process.wait()
 
     def stop(self) -> None:
-        """Stop now, and check that it went well and left nobody behind."""
+        """Stop now, and check that the exit code is 0 and no process is left."""
         family = self.master.children(recursive=True)
         assert self.end(signal.SIGQUIT) == 0, self.explain()
         self.wait_until_gone(family)
 
     def errors(self) -> str:
-        """Return what the master wrote to stderr; once it has ended."""
+        """Return the stderr of a master that has ended."""
         assert self.process.stderr is not None
         return self.process.stderr.read().decode()
 
@@ -266,7 +266,7 @@ class Daemon:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the recorded lines in their order; the last one only when it is seen whole, since it may be growing."""
+    """Return the recorded lines in order, without a last line that is not complete yet."""
     whole, _, _ = path.read_text().rpartition("\n") if path.exists() else ("", "", "")
     return [_parsed(line) for line in whole.splitlines()]
 

@@ -67,14 +67,14 @@ def test_a_task_that_kills_its_worker_before_its_handler_is_made_is_suspected(ma
     daemon.stop()
 
 
-def test_a_handler_that_is_told_to_stop_while_it_is_made_does_not_begin(make_daemon: Make) -> None:
+def test_a_handler_stopped_during_its_construction_does_not_begin(make_daemon: Make) -> None:
     daemon = made(make_daemon, "time.sleep(1)", task_timeout=0.2, child_kill_interval=5)
     daemon.wait_for_log("s1 type=made failed after")
     assert not daemon.traces("began")
     daemon.stop()
 
 
-def test_a_task_that_is_acquired_while_its_worker_is_told_to_stop_is_given_back(make_daemon: Make) -> None:
+def test_a_task_acquired_during_the_stop_of_its_worker_is_given_back(make_daemon: Make) -> None:
     daemon = make_daemon().start()
     daemon.add("s1", "quick", now=False)
     with daemon.schedules() as schedules:

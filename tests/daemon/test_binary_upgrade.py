@@ -1,4 +1,4 @@
-"""Binary replace: the new master has to prove itself before the old one goes."""
+"""Binary upgrade: the old master stops only when the new one is ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dead worker held is given back at once, also when no worker is born to do it."""
+"""The leases of a dead worker are given back at once, also when no worker is forked to do it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _is_given_back(daemon: Daemon, key: str = "s1") -> bool:
 
 
 @pytest.mark.parametrize("handler", ["frozen", "stopped"])
-def test_an_immediate_stop_gives_back_what_a_worker_held_that_had_to_be_killed(daemon: Daemon, handler: str) -> None:
+def test_an_immediate_stop_gives_back_the_leases_of_a_worker_it_had_to_kill(daemon: Daemon, handler: str) -> None:
     daemon.add("s1", handler)
     daemon.wait_for_trace("began")
     daemon.stop()
@@ -42,7 +42,7 @@ def test_a_worker_killed_in_a_graceful_stop_leaves_nothing_leased(daemon: Daemon
     assert _is_given_back(daemon)
 
 
-def test_what_a_killed_worker_held_waits_for_no_sibling_that_runs_on(make_daemon: Make) -> None:
+def test_leases_of_a_killed_worker_do_not_wait_for_a_sibling_that_runs_on(make_daemon: Make) -> None:
     daemon = make_daemon(processors=2).start()
     for key in ("s1", "s2"):
         daemon.add(key, "wait")
@@ -57,7 +57,7 @@ def test_what_a_killed_worker_held_waits_for_no_sibling_that_runs_on(make_daemon
     assert daemon.end() == 0
 
 
-def test_a_binary_replace_gives_back_what_a_worker_of_the_old_master_held(daemon: Daemon) -> None:
+def test_a_binary_upgrade_gives_back_the_leases_of_the_old_masters_workers(daemon: Daemon) -> None:
     daemon.add("s1", "stopped")
     daemon.wait_for_trace("began")
     daemon.edit_app("os.kill(os.getpid(), signal.SIGSTOP)", "return")
@@ -87,7 +87,7 @@ def test_a_stop_does_not_wait_for_a_database_that_does_not_answer(daemon: Daemon
         busy.execute("ROLLBACK")
 
 
-def test_a_worker_that_leaves_by_force_and_holds_nothing_needs_no_heir(daemon: Daemon) -> None:
+def test_a_worker_that_ends_by_force_without_leases_needs_no_recovery(daemon: Daemon) -> None:
     daemon.add("s1", "wait")
     daemon.wait_for_trace("began")
     daemon.stop()
@@ -96,7 +96,7 @@ def test_a_worker_that_leaves_by_force_and_holds_nothing_needs_no_heir(daemon: D
     assert _is_given_back(daemon)
 
 
-def test_what_handler_threads_held_is_given_back_when_their_process_has_ended(make_daemon: Make) -> None:
+def test_leases_of_handler_threads_are_given_back_when_their_process_has_ended(make_daemon: Make) -> None:
     daemon = make_daemon(processors=2, processor_type="thread", task_prefetch=1).start()
     for key in ("s1", "s2"):
         daemon.add(key, "wait")
@@ -125,7 +125,7 @@ def test_a_thread_that_ran_too_long_takes_no_other_run_down_for_long(make_daemon
     daemon.stop()
 
 
-def test_handler_threads_that_nobody_comes_after_release_by_themselves(make_daemon: Make) -> None:
+def test_handler_threads_release_by_themselves_when_their_master_is_gone(make_daemon: Make) -> None:
     daemon = make_daemon(processors=2, processor_type="thread", task_prefetch=1).start()
     daemon.add("s1", "wait")
     daemon.wait_for_trace("began")

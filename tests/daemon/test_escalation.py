@@ -11,7 +11,7 @@ BOUNDED = Limits(silence=1000, kill_interval=2, graceful=30)
 
 
 def orders(handle: Escalation, until: float, *, beating: bool = True) -> list[tuple[float, Order]]:
-    """Tick whenever the handle wants to be asked, and return what it ordered and when."""
+    """Tick at each deadline, and return the orders with their times."""
     found = []
     now = 0.0
     while now <= until:
@@ -57,7 +57,7 @@ def test_asking_again_hastens_and_never_delays() -> None:
     assert [when for when, order in orders(handle, 30) if order is Order.KILL] == [25 + 2 + RELEASE]
 
 
-def test_a_child_that_beats_is_looked_at_rarely_and_one_that_is_silent_often() -> None:
+def test_a_child_that_beats_is_checked_rarely_and_a_silent_one_often() -> None:
     handle = Escalation(LIMITS, 0)
     handle.tick(0)
     assert handle.deadline == 5

@@ -25,7 +25,7 @@ ForcedExit([], ActiveRuns(1), RunningTable(1), print).leave("as told")
 """
 
 
-def test_a_process_leaves_by_force_though_it_may_not_kill_all_it_has_started() -> None:
+def test_a_forced_exit_succeeds_though_some_descendants_cannot_be_killed() -> None:
     if os.geteuid() != 0:
         not_run("only root can become another user, run the tests as root")
     left = subprocess.Popen([sys.executable, "-c", _LEAVE], stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -30,7 +30,7 @@ def record(message: str) -> logging.LogRecord:
     return logging.LogRecord("psched.test", logging.WARNING, __file__, 1, message, (), None)
 
 
-def test_what_a_terminal_would_obey_is_told_and_not_done(log: Log, path: Path) -> None:
+def test_control_characters_are_escaped(log: Log, path: Path) -> None:
     LogHandler(log).handle(record("key=a\x1b[2J\r\x7f\x9b\tb\nc"))
     assert path.read_text().endswith("key=a\\x1b[2J\\x0d\\x7f\\x9b\tb\n    c\n")
 
@@ -48,7 +48,7 @@ def test_no_message_can_feign_a_record(log: Log, path: Path) -> None:
     assert path.read_text().splitlines()[1].startswith("    ")
 
 
-def test_a_record_is_one_write_at_the_end_whoever_else_writes(log: Log, path: Path) -> None:
+def test_a_record_is_one_write_at_the_end_of_a_shared_file(log: Log, path: Path) -> None:
     other = Log(path)
     for number in range(10):
         (log, other)[number % 2].write(f"{number}\n")
@@ -75,7 +75,7 @@ def test_reopening_goes_on_in_a_new_file_of_the_same_name(log: Log, path: Path) 
     assert path.read_text() == "new\n"
 
 
-def test_reopening_what_cannot_be_opened_goes_on_in_the_old_file(
+def test_a_log_that_cannot_be_reopened_goes_on_in_the_old_file(
     log: Log, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     moved = path.with_suffix(".1")
@@ -94,7 +94,7 @@ def test_a_link_or_a_folder_is_refused(path: Path, make: object) -> None:
         Log(path)
 
 
-def test_a_log_closed_by_somebody_is_opened_again_and_no_other_file_written(log: Log, path: Path) -> None:
+def test_a_log_closed_by_a_handler_is_opened_again_and_no_other_file_written(log: Log, path: Path) -> None:
     log.write("before\n")
     number = log._target.descriptor
     os.close(number)

@@ -1,4 +1,4 @@
-"""What a master reports to its commands, and what a command makes of what somebody else has written in its place."""
+"""The status that a master writes for its commands, and how commands read one that is damaged or forged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from psched.supervisor.master_status import MasterStatus, PendingWorker
 
 
-def test_what_was_reported_is_read() -> None:
+def test_a_report_is_read_as_it_was_written() -> None:
     pending = (PendingWorker(1, 4711.5, "was killed by SIGSEGV"), PendingWorker(2, None, ""))
     report = MasterStatus(troubles=("worker 1 cannot start: no table",), pending=pending)
     report.reload.begin()
@@ -20,7 +20,7 @@ def test_what_was_reported_is_read() -> None:
     assert report.upgrade.open
 
 
-def test_a_reason_without_end_is_cut_to_what_is_read_at_once() -> None:
+def test_long_reports_are_cut_below_the_size_of_one_read() -> None:
     report = MasterStatus(troubles=("x" * 10**6,) * 100, pending=(PendingWorker(1, 1e9 / 3, "x" * 10**6),) * 1000)
     report.reload.begin()
     report.reload.end("\x00" * 10**6)
@@ -43,11 +43,11 @@ def test_a_request_that_begins_during_another_takes_its_place() -> None:
 @pytest.mark.parametrize(
     "line", ["", "4711", "[]", "{}", "null", '{"reload": 1, "upgrade": 2, "troubles": 3}', "[" * 60000, '{"reload": {']
 )
-def test_what_cannot_be_read_is_no_report(line: str) -> None:
+def test_an_unreadable_line_is_an_empty_report(line: str) -> None:
     assert MasterStatus.parse(line) == MasterStatus()
 
 
-def test_nothing_that_a_terminal_obeys_is_passed_on() -> None:
+def test_control_characters_are_not_passed_on() -> None:
     requests = {"begun": 1, "ended": 1, "refusal": "\x1b]0;owned\x07\x9b31m"}
     pending = [{"number": 1, "fork_at": None, "last_end": "\x1b[2J"}]
     line = json.dumps({"reload": requests, "upgrade": requests, "troubles": ["\x1b[2J"], "pending": pending})

@@ -1,4 +1,4 @@
-"""Handlers that do what handlers must not do: no other task is harmed."""
+"""A misbehaving handler harms no other task."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_handler_that_takes_the_signals_for_itself_is_stopped_all_the_same(dae
     assert "did not leave in time" not in daemon.log
 
 
-def test_a_failure_is_told_with_the_wait_before_the_next_attempt_and_its_number(
+def test_a_failure_is_logged_with_its_number_and_the_wait_before_the_next_attempt(
     make_daemon: Callable[..., Daemon],
 ) -> None:
     daemon = make_daemon(retry_wait={"first": 1, "factor": 2, "limit": 300, "jitter": 0.2}).start()

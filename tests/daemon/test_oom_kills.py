@@ -1,4 +1,4 @@
-"""A child that the kernel kills for lack of memory: told as that, also with what it was running."""
+"""A child that the kernel kills for lack of memory is recognised, and its task keeps that as its error."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_kills_are_counted_by_both_kinds_of_control_groups(
     assert [kills.take() for _ in range(3)] == [True, True, False], "each answers for one death"
 
 
-def test_a_kill_that_nobody_asks_for_is_forgotten(tmp_path: Path) -> None:
+def test_a_kill_that_no_death_accounts_for_is_forgotten(tmp_path: Path) -> None:
     counter = tmp_path / "groups/memory.events"
     counter.parent.mkdir()
     (tmp_path / "cgroup").write_text("0::/\n")
@@ -104,7 +104,7 @@ def narrow() -> Iterator[Callable[[], None]]:
     wait_for(removed)
 
 
-def test_a_worker_that_the_kernel_kills_for_memory_is_told_as_that_and_its_task_backs_off(
+def test_an_out_of_memory_kill_is_logged_and_the_task_backs_off(
     narrow: Callable[[], None], make_daemon: Callable[..., Daemon]
 ) -> None:
     daemon = make_daemon(retry_wait=5)  # the longest that a crashed task waits
@@ -121,7 +121,7 @@ def test_a_worker_that_the_kernel_kills_for_memory_is_told_as_that_and_its_task_
     daemon.stop()
 
 
-def test_a_worker_that_somebody_kills_is_not_told_as_that(daemon: Daemon) -> None:
+def test_another_kill_is_not_taken_for_one_by_the_kernel(daemon: Daemon) -> None:
     daemon.add("s1", "wait")
     daemon.wait_for_trace("began")
     daemon.worker().kill()

@@ -1,4 +1,4 @@
-"""Whom a master takes for a program that was set free, and whom for one that its dead worker has left."""
+"""A master tells programs that a handler set free from those that a dead worker has left behind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def orphans() -> OrphanReaper:
     return OrphanReaper()
 
 
-def test_what_a_run_sets_free_just_after_a_look_is_seen_within_a_second(orphans: OrphanReaper) -> None:
+def test_a_program_set_free_just_after_a_look_is_noticed_within_a_second(orphans: OrphanReaper) -> None:
     orphans.look((), 10.0)
     with program() as free:
         orphans.expect(10.1)
@@ -47,14 +47,14 @@ def test_what_a_run_sets_free_just_after_a_look_is_seen_within_a_second(orphans:
     assert orphans.deadline == math.inf, "and then no more"
 
 
-def test_what_appears_with_a_death_is_killed(orphans: OrphanReaper) -> None:
+def test_an_orphan_that_appears_with_a_death_is_killed(orphans: OrphanReaper) -> None:
     orphans.look((), 10.0)
     with program() as left:
         orphans.kill_new(())
         assert left.wait(10) < 0
 
 
-def test_what_has_ended_with_its_worker_is_buried_without_a_word(
+def test_an_orphan_that_ended_with_its_worker_is_reaped_silently(
     orphans: OrphanReaper, caplog: pytest.LogCaptureFixture
 ) -> None:
     with program() as left:

@@ -110,7 +110,7 @@ def test_a_url_gets_json(alarms: OverdueAlerts) -> None:
     assert alarms.unsent(10) == []
 
 
-def test_a_daemon_tells_of_what_nobody_can_run(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:
+def test_a_daemon_alerts_of_tasks_that_no_worker_can_run(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:
     told = tmp_path / "told"
     daemon = make_daemon(on_late=list(hook(told)), alert_interval=0.2, processors=2)
     with daemon.schedules() as schedules:

@@ -1,4 +1,4 @@
-"""The pid file: whoever holds the lock runs, and nobody else is believed to."""
+"""The pid file: the process that holds its lock is the daemon, and no other is taken for it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pid_file = PidFile.acquire(Path(sys.argv[1]))
 pid_file.write(os.getpid())
 print("locked", flush=True)
 sys.stdin.readline()
-pid_file.sign_off()
+pid_file.clear()
 print("signed off", flush=True)
 sys.stdin.read()
 """
@@ -82,9 +82,7 @@ def test_a_holder_in_another_process_is_named_and_keeps_its_lock(path: Path, hol
     assert path.read_text() == f"{holder.pid}\n"
 
 
-def test_a_holder_that_was_killed_leaves_a_stale_file_that_names_nobody(
-    path: Path, holder: subprocess.Popen[str]
-) -> None:
+def test_a_killed_holder_leaves_a_stale_file_that_names_no_process(path: Path, holder: subprocess.Popen[str]) -> None:
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     assert is_stale(path)
@@ -137,7 +135,7 @@ def test_a_daemon_counts_as_gone_only_when_its_process_is(
         assert looking.result() in (None, (None, ""))
 
 
-def test_a_file_put_in_the_place_of_the_one_that_was_checked_is_not_read(
+def test_a_file_swapped_in_after_the_check_is_not_read(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path.touch(0o640)
@@ -171,7 +169,7 @@ def test_a_line_that_goes_on_after_the_pid_is_refused_in_the_end(path: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["garbage\n", "", "\0\0\n4711\n", "12 34\n"])
-def test_garbage_in_a_locked_file_is_told_with_what_to_do(path: Path, text: str) -> None:
+def test_garbage_in_a_locked_file_is_reported_with_the_remedy(path: Path, text: str) -> None:
     first = text.partition("\n")[0]
     message = re.escape(f"pid file {path} is locked, but names no process: {first!r}; ") + FREE
     with _written(path, text):
@@ -216,7 +214,7 @@ pid_file = PidFile.adopt(Path(sys.argv[1]), int(sys.argv[2]))
 pid_file.write(os.getpid())
 print("inheritable" if os.get_inheritable(pid_file.descriptor) else "not inheritable", flush=True)
 sys.stdin.read()
-pid_file.sign_off()
+pid_file.clear()
 """
 
 
@@ -265,7 +263,7 @@ def test_a_fifo_is_refused_without_waiting_for_its_other_end(path: Path) -> None
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Return a function that makes a pid file of nobody's with this content, whose lock nobody holds."""
+    """Return a function that makes a pid file of the user nobody with this content, which is not locked."""
     if os.geteuid() != 0:
         not_run("only root can act for several users, run the tests as root")
     account = pwd.getpwnam("nobody")
@@ -288,7 +286,7 @@ def foreign(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 
 def _locks_of(pid: int, path: Path) -> str:
-    """Return what the kernel says of the descriptors by which a process has the file open."""
+    """Return the kernel's fdinfo of the descriptors by which a process has the file open."""
     found = [each.name for each in Path(f"/proc/{pid}/fd").iterdir() if os.path.realpath(each) == str(path)]
     return "".join(Path(f"/proc/{pid}/fdinfo/{name}").read_text() for name in found)
 
@@ -325,7 +323,7 @@ def test_the_owner_of_a_pid_file_cannot_make_root_signal_another_process(
 
 @pytest.mark.needs("flock")
 @pytest.mark.parametrize("content", ["-1\n", "0\n", "1\n", "-{group}\n", "+{group}\n", "", "999999999999999999\n"])
-def test_what_is_no_pid_of_an_ordinary_process_reaches_nobody(
+def test_a_number_that_is_no_ordinary_pid_is_never_signalled(
     foreign: Callable[[str], Path], victim: Callable[[str], subprocess.Popen[bytes]], content: str
 ) -> None:
     target = victim("nobody")
@@ -341,7 +339,7 @@ def test_the_holder_of_the_lock_is_signalled(path: Path, holder: subprocess.Pope
     assert signal_running(path, signal.SIGTERM) is None
 
 
-def test_the_file_becomes_the_user_s_whose_process_it_names(path: Path) -> None:
+def test_the_file_is_given_to_the_user_of_the_process_it_names(path: Path) -> None:
     if os.geteuid() != 0:
         not_run("only root can give a file away, run the tests as root")
     pid_file = PidFile.acquire(path)
@@ -359,18 +357,18 @@ def test_a_missing_folder_is_named(path: Path) -> None:
         PidFile.acquire(path.parent / "nowhere" / "psched.pid")
 
 
-def test_a_file_removed_by_somebody_else_does_not_break_the_end(path: Path) -> None:
+def test_a_file_removed_by_another_process_does_not_break_the_end(path: Path) -> None:
     pid_file = PidFile.acquire(path)
     path.unlink()
     successor = PidFile.acquire(path)
     successor.write(os.getpid())
-    pid_file.sign_off()
+    pid_file.clear()
     pid_file.close()
     assert read_running(path) == os.getpid(), "the file at the path is the successor's"
     successor.close()
 
 
-def test_who_waited_for_a_lock_whose_file_was_removed_locks_the_new_file(path: Path) -> None:
+def test_a_process_that_waited_for_the_lock_of_a_removed_file_locks_the_new_one(path: Path) -> None:
     pid_file = PidFile.acquire(path)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(PidFile.acquire, path)

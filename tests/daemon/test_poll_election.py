@@ -30,7 +30,7 @@ def connections(mariadb: Server, database: str) -> int:
         return int(cursor.fetchone()[0])
 
 
-def test_one_of_all_idle_workers_asks_for_all_and_the_others_come_when_they_are_needed(
+def test_one_idle_worker_polls_for_all_and_wakes_the_others_when_they_are_needed(
     make_daemon: Make, mariadb: Server
 ) -> None:
     with mariadb.database() as url:
@@ -56,7 +56,7 @@ def test_one_of_all_idle_workers_asks_for_all_and_the_others_come_when_they_are_
         daemon.stop()
 
 
-def test_whichever_worker_is_frozen_the_others_run_what_comes(make_daemon: Make, mariadb: Server) -> None:
+def test_the_other_workers_run_new_tasks_whichever_one_is_frozen(make_daemon: Make, mariadb: Server) -> None:
     with mariadb.database() as url:
         daemon = make_daemon(url=url, processors=3, poll_interval=1.0, child_heartbeat_limit=60).start()
         for slot in (1, 2, 3):
@@ -69,7 +69,7 @@ def test_whichever_worker_is_frozen_the_others_run_what_comes(make_daemon: Make,
         daemon.stop()
 
 
-def test_a_busy_worker_leaves_the_watch_to_one_that_is_not(make_daemon: Make, postgresql: Server) -> None:
+def test_a_busy_worker_leaves_polling_to_an_idle_one(make_daemon: Make, postgresql: Server) -> None:
     with postgresql.database() as url, rarely_polling(make_daemon, url, processors=2) as (daemon, queue):
         daemon.start()
         queue.submit("long", "heed")
@@ -80,7 +80,7 @@ def test_a_busy_worker_leaves_the_watch_to_one_that_is_not(make_daemon: Make, po
         daemon.wait_for_trace("stopped", "long")
 
 
-def test_what_comes_of_a_run_is_known_to_the_worker_that_keeps_watch(make_daemon: Make, mariadb: Server) -> None:
+def test_the_polling_worker_learns_of_tasks_that_a_run_submits(make_daemon: Make, mariadb: Server) -> None:
     with mariadb.database() as url, rarely_polling(make_daemon, url, processors=2) as (daemon, _):
         daemon.add("again", "wait", cron="*/5 * * * * *")
         daemon.start()

@@ -44,7 +44,7 @@ def run_to_the_end(daemon: Daemon, queue: Queue, key: str) -> None:
     daemon.wait_for(lambda: queue[key].metadata().status == "cancelled")
 
 
-def test_what_waits_behind_a_slow_type_is_given_back_before_that_begins(make_daemon: Make) -> None:
+def test_tasks_prefetched_behind_a_slow_type_are_given_back_before_it_begins(make_daemon: Make) -> None:
     with served(make_daemon) as (daemon, queue):
         queue.submit("first", "heed")
         run_to_the_end(daemon, queue, "first")

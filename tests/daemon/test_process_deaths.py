@@ -1,4 +1,4 @@
-"""What becomes of tasks and processes when a child or the master dies or freezes."""
+"""Tasks and processes after a child or the master has died or frozen."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_killed_child_is_replaced_at_once_and_its_task_runs_again(daemon: Daem
     daemon.stop()
 
 
-def test_a_successor_that_dies_leaves_the_estate_to_the_next(daemon: Daemon) -> None:
+def test_when_the_recovering_child_dies_the_next_one_recovers(daemon: Daemon) -> None:
     daemon.add("s1", "wait")
     killed = daemon.wait_for_trace("began")["pid"]
     daemon.edit_app("VERSION = 1", "time.sleep(60)")
@@ -43,7 +43,7 @@ def test_a_successor_that_dies_leaves_the_estate_to_the_next(daemon: Daemon) -> 
     daemon.stop()
 
 
-def test_what_a_crashed_child_left_in_its_group_is_killed(daemon: Daemon) -> None:
+def test_the_rest_of_a_crashed_childs_process_group_is_killed(daemon: Daemon) -> None:
     daemon.add("s1", "stay")
     daemon.add("s2", "wait")
     program = psutil.Process(daemon.wait_for_trace("forked")["program"])
@@ -66,7 +66,7 @@ def test_a_program_in_a_session_of_its_own_is_killed_before_its_task_is_given_ba
     daemon.stop()
 
 
-def test_a_program_that_was_set_free_lives_on_and_is_buried_when_it_ends(make_daemon: Make) -> None:
+def test_a_program_that_was_set_free_lives_on_and_is_reaped_when_it_ends(make_daemon: Make) -> None:
     daemon = make_daemon(child_heartbeat_interval=20, child_heartbeat_limit=60).start()
     daemon.pause(1.2)  # until the master rests after the start
     daemon.add("s1", "daemonise")
@@ -143,7 +143,7 @@ def test_a_child_is_not_blamed_for_the_time_its_master_stood_still(make_daemon: 
     daemon.stop()
 
 
-def test_one_early_death_is_replaced_at_once_and_the_next_ones_no_faster_than_the_limit(make_daemon: Make) -> None:
+def test_the_first_early_death_is_replaced_at_once_and_later_ones_no_faster_than_the_limit(make_daemon: Make) -> None:
     daemon = make_daemon(child_fork_frequency_limit=8).start()
     first = daemon.worker()
     first.kill()
@@ -164,7 +164,7 @@ def test_one_early_death_is_replaced_at_once_and_the_next_ones_no_faster_than_th
         ("stopped", "was killed by SIGKILL (it was silent for too long and counts as frozen)"),
     ],
 )
-def test_a_task_says_how_the_worker_that_ran_it_ended(make_daemon: Make, handler: str, end: str) -> None:
+def test_a_tasks_error_names_how_its_worker_ended(make_daemon: Make, handler: str, end: str) -> None:
     daemon = make_daemon(child_heartbeat_limit=3).start()
     daemon.add("s1", handler)
     with daemon.schedules() as schedules:
@@ -173,7 +173,7 @@ def test_a_task_says_how_the_worker_that_ran_it_ended(make_daemon: Make, handler
     daemon.stop()
 
 
-def test_a_child_that_cannot_begin_backs_off_and_says_why_once(make_daemon: Make) -> None:
+def test_a_child_that_cannot_start_backs_off_and_logs_the_reason_once(make_daemon: Make) -> None:
     daemon = make_daemon().start()
     daemon.edit_app("VERSION = 1", "VERSION = ")
     daemon.worker().kill()

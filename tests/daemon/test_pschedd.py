@@ -1,4 +1,4 @@
-"""pschedd's commands: what they do to a real daemon, and the exit codes that scripts rely on."""
+"""pschedd's commands on a real daemon, and the exit codes that scripts rely on."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_starting_twice_is_starting_once(pschedd: Pschedd) -> None:
     assert pschedd.pid == pid
 
 
-def test_a_start_that_fails_says_why(pschedd: Pschedd) -> None:
+def test_a_failed_start_prints_the_reason(pschedd: Pschedd) -> None:
     pschedd.configure("app: app:app", "app: nowhere:app")
     done = pschedd("start")
     assert done.returncode == 1
@@ -104,7 +104,7 @@ def test_a_database_that_refuses_is_named_without_a_traceback(pschedd: Pschedd) 
     assert "Traceback" not in done.stderr + pschedd.log
 
 
-def test_a_database_that_begins_to_refuse_is_told_without_a_traceback(pschedd: Pschedd) -> None:
+def test_a_database_that_refuses_is_reported_without_a_traceback(pschedd: Pschedd) -> None:
     pschedd.start()
     with closing(sqlite3.connect(pschedd.etc / "psched.db")) as database:
         database.execute("DROP TABLE psched_schedules")
@@ -119,11 +119,11 @@ def test_a_start_that_takes_too_long_goes_on_by_itself(ticking: Pschedd) -> None
     application.write_text("import time\ntime.sleep(2)\n" + application.read_text())
     done = ticking("start", "--timeout", "0.2")
     assert done.returncode == 1
-    assert "has not started within 0.2 s; it goes on trying (pschedd status tells how far it is)" in done.stderr
+    assert "has not started within 0.2 s; it goes on trying (see pschedd status)" in done.stderr
     ticking.wait_for("short")
 
 
-def test_a_log_that_cannot_be_written_is_told_in_one_line(pschedd: Pschedd) -> None:
+def test_a_log_that_cannot_be_written_is_reported_in_one_line(pschedd: Pschedd) -> None:
     pschedd.configure("log: psched.log", "log: none/psched.log")
     done = pschedd("start")
     assert done.returncode == 1
@@ -137,11 +137,11 @@ def test_a_broken_configuration_does_not_bar_the_way_to_the_daemon(pschedd: Psch
     pschedd.configure("processors: 1", "processors: many")
     told = pschedd(action).stderr.splitlines()
     assert "processors" in told[0]
-    assert told[1] == f"pschedd: until that is mended: pschedd {action} --pid-file PATH"
+    assert told[1] == f"pschedd: until that is fixed: pschedd {action} --pid-file PATH"
     assert pschedd(action, "--pid-file", "etc/psched.pid").returncode == 0
 
 
-def test_status_says_that_the_database_does_not_answer_until_it_does(pschedd: Pschedd) -> None:
+def test_status_shows_a_database_that_does_not_answer(pschedd: Pschedd) -> None:
     pschedd.start()
     with closing(sqlite3.connect(pschedd.etc / "psched.db")) as database:
         database.execute("DROP TABLE psched_schedules")
@@ -151,7 +151,7 @@ def test_status_says_that_the_database_does_not_answer_until_it_does(pschedd: Ps
     pschedd.wait_until(lambda: "trouble" not in pschedd("status").stdout)
 
 
-def test_status_says_that_a_worker_cannot_begin_until_it_can(pschedd: Pschedd) -> None:
+def test_status_shows_a_worker_that_cannot_start(pschedd: Pschedd) -> None:
     pschedd.configure("child_fork_frequency_limit: 0.1", "child_fork_frequency_limit: 0.5")
     pschedd.start()
     application = pschedd.etc / "app.py"
@@ -162,7 +162,7 @@ def test_status_says_that_a_worker_cannot_begin_until_it_can(pschedd: Pschedd) -
     pschedd.wait_until(lambda: "trouble" not in pschedd("status").stdout)
 
 
-def test_status_tells_the_workers_in_their_order(pschedd: Pschedd) -> None:
+def test_status_lists_the_workers_in_order(pschedd: Pschedd) -> None:
     pschedd.configure("processors: 1", "processors: 3")
     pschedd.start()
     first = int(pschedd("status").stdout.splitlines()[1].partition("(pid ")[2].rstrip(")"))
@@ -226,7 +226,7 @@ def test_a_configuration_that_cannot_serve_is_exit_code_6(pschedd: Pschedd, line
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_what_does_not_run_is_stopped_but_cannot_be_signalled(pschedd: Pschedd) -> None:
+def test_stop_succeeds_and_other_signals_fail_when_no_daemon_runs(pschedd: Pschedd) -> None:
     codes = {action: pschedd(action).returncode for action in ("stop", "status", "reload", "upgrade", "reopen-logs")}
     assert codes == {"stop": 0, "status": 3, "reload": 7, "upgrade": 7, "reopen-logs": 7}
 
@@ -242,7 +242,7 @@ def test_a_killed_daemon_leaves_a_stale_file_that_is_no_obstacle(pschedd: Psched
     assert pschedd.start() != master.pid
 
 
-def test_stop_says_what_it_waits_for_and_immediate_gives_it_back(busy: Pschedd) -> None:
+def test_stop_prints_the_running_tasks_and_immediate_gives_them_back(busy: Pschedd) -> None:
     impatient = busy("stop", "--timeout", "2")
     assert impatient.returncode == 1
     assert impatient.stdout.count("running l1") == 1
@@ -302,8 +302,8 @@ def test_a_reload_that_is_refused_fails_with_the_reason(
     assert (accepted.returncode, accepted.stdout) == (0, f"pschedd has reloaded (pid {pid})\n"), accepted.stderr
 
 
-def test_reload_waits_for_the_outcome_of_what_it_has_asked_for(pschedd: Pschedd) -> None:
-    """A second one begins the rehearsal afresh; both wait for that."""
+def test_reload_waits_for_the_outcome_of_its_own_request(pschedd: Pschedd) -> None:
+    """A second request starts the dry run afresh; both commands wait for that."""
     pschedd.start()
     application = pschedd.etc / "app.py"
     good = application.read_text()
@@ -377,7 +377,7 @@ def test_an_upgrade_that_fails_leaves_the_old_master_in_charge(ticking: Pschedd)
     assert ticking.pid == old
 
 
-def test_an_upgrade_that_takes_too_long_is_told(busy: Pschedd) -> None:
+def test_an_upgrade_that_takes_too_long_is_reported(busy: Pschedd) -> None:
     application = busy.etc / "app.py"
     application.write_text("import time\ntime.sleep(3)\n" + application.read_text())
     done = busy("upgrade", "--timeout", "0.2")

@@ -1,4 +1,4 @@
-"""One daemon serves schedules and queue, each by its own application: limits, cancels, failures, what feeds it."""
+"""One daemon serves schedules and queue, each with its own application: limits, cancels, failures, submission."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_each_section_is_run_by_its_own_application(serve: Make) -> None:
     daemon.stop()
 
 
-def test_a_section_without_application_is_told_at_the_start(serve: Make) -> None:
+def test_a_section_without_application_is_reported_at_the_start(serve: Make) -> None:
     daemon = serve(app="app:app", include=".")
     daemon.configure(queue={"task_heartbeat_interval": 0.1}, schedules={"app": "app:app"})
     daemon.start(wait=False)
@@ -123,7 +123,7 @@ def test_a_type_that_no_handler_is_for_uses_up_no_attempt(serve: Make) -> None:
     assert (row.attempts, row.last_error) == (0, "no handler for the type 'of a newer application'")
 
 
-def test_what_fails_too_often_is_kept_with_its_traceback(serve: Make) -> None:
+def test_a_task_that_fails_too_often_is_kept_with_its_traceback(serve: Make) -> None:
     daemon = serve()
     with queue_of(daemon) as queue:
         queue.submit("q1", "raise")
@@ -135,7 +135,7 @@ def test_what_fails_too_often_is_kept_with_its_traceback(serve: Make) -> None:
     daemon.stop()
 
 
-def test_what_kills_its_worker_too_often_fails_and_the_others_run(serve: Make) -> None:
+def test_a_task_that_kills_its_worker_too_often_fails_and_the_others_run(serve: Make) -> None:
     daemon = serve(retry_wait=0.1)
     with queue_of(daemon) as queue:
         queue.submit("q1", "crash")
@@ -159,7 +159,7 @@ def test_a_task_that_runs_too_long_is_stopped_and_uses_up_an_attempt(serve: Make
     daemon.stop()
 
 
-def test_of_one_user_no_more_run_than_may_and_another_is_not_kept_waiting(serve: Make) -> None:
+def test_one_users_tasks_run_up_to_the_limit_and_another_users_do_not_wait(serve: Make) -> None:
     daemon = serve(processors=5, poll_interval=0.02, task_prefetch=5)
     with queue_of(daemon) as queue:
         queue.submit_many(NewTask(f"many{n}", "short", user="many", max_running=3) for n in range(100))

@@ -26,7 +26,7 @@ LONG_AGO = 1_600_000_000
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_refused_password_is_told_once_and_waited_for_at_the_start_and_later(
+def test_a_refused_password_is_logged_once_and_retried_at_the_start_and_later(
     kind: str, make_daemon: Make, lab: Lab
 ) -> None:
     server = lab.shared(KINDS[kind])

@@ -1,4 +1,4 @@
-"""Restarts: what cannot work is refused before anything is changed."""
+"""A reload that cannot work is refused before any worker is replaced."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def keeping(daemon: Daemon) -> Daemon:
         ),
     ],
 )
-def test_a_broken_configuration_leaves_everything_as_it_was(
+def test_a_broken_configuration_leaves_the_daemon_unchanged(
     keeping: Daemon, number: int, config: str, expected: str
 ) -> None:
     worker = keeping.worker().pid
@@ -88,7 +88,7 @@ def test_an_application_that_hangs_while_it_is_loaded_is_given_up(make_daemon: M
     goes_on(daemon, worker)
 
 
-def test_a_stop_during_the_rehearsal_ends_both(daemon: Daemon) -> None:
+def test_a_stop_during_the_dry_run_ends_both(daemon: Daemon) -> None:
     daemon.edit_app("VERSION = 1", "time.sleep(60)")
     daemon.signal(signal.SIGUSR1)
     daemon.wait_for(lambda: any("dry run" in title for title in daemon.titles()))

@@ -170,7 +170,7 @@ def test_a_busy_worker_finds_a_type_that_is_new_to_the_table(host: Host) -> None
     daemon.stop()
 
 
-def test_a_router_that_cannot_tell_its_types_claims_all_and_puts_off_what_it_does_not_know(host: Host) -> None:
+def test_a_router_that_cannot_list_its_types_claims_all_and_defers_unknown_ones(host: Host) -> None:
     daemon = host("one", "unused", app="typed:Guessing").start()
     with queue_of(daemon) as queue:
         queue.submit("known", "quick")
@@ -180,7 +180,7 @@ def test_a_router_that_cannot_tell_its_types_claims_all_and_puts_off_what_it_doe
     daemon.end(signal.SIGTERM)
 
 
-def test_what_is_routed_may_be_restricted_by_the_configuration(host: Host) -> None:
+def test_the_configuration_may_restrict_the_routed_types(host: Host) -> None:
     daemon = host("one", ".*", expression=True, types=["video.*", "mail"]).start()
     with queue_of(daemon) as queue:
         queue.submit("audio", "audio.mix")

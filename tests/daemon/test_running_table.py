@@ -38,7 +38,7 @@ def test_names_come_by_cell_and_go(running_table: RunningTable) -> None:
     assert running_table.names() == ("b",)
 
 
-def test_what_a_killed_process_ran_is_known(running_table: RunningTable) -> None:
+def test_the_tasks_of_a_killed_process_are_known(running_table: RunningTable) -> None:
     pid = os.fork()
     if pid == 0:
         running_table.running(1, "schedules:s1")
@@ -74,7 +74,7 @@ def test_rubbish_is_read_without_an_error(running_table: RunningTable) -> None:
         running_table.names()
 
 
-def test_what_is_sealed_is_said_for_good() -> None:
+def test_a_frozen_table_no_longer_changes() -> None:
     running_table = RunningTable(2)
     running_table.running(0, "queue:begun")
     running_table.freeze({0: "queue:begun", 1: "queue:done"})
@@ -83,7 +83,7 @@ def test_what_is_sealed_is_said_for_good() -> None:
     assert running_table.names() == ("queue:begun", "queue:done")
 
 
-def test_who_owns_up_names_what_runs_and_the_last_that_has_run_however_it_goes_on() -> None:
+def test_report_suspects_names_the_running_tasks_and_the_last_unsettled_one() -> None:
     running_table, runs = RunningTable(2), ActiveRuns(2)
     task: Any = SimpleNamespace(key="at work", concluded=False)
     runs.begin(0, ActiveRun(task, cast("Any", SimpleNamespace(name="queue"))))

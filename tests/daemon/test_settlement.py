@@ -1,4 +1,4 @@
-"""Runs of function handlers are finished together: soon, though a slow one follows, and again after a kill -9."""
+"""Runs of function handlers are finished in batches: soon, though a slow one follows, and again after a kill -9."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_quick_runs_are_finished_while_a_slow_one_goes_on(make_daemon: Make) -> 
         assert queue["b"].metadata().status == "running"
 
 
-def test_what_ran_just_before_a_kill_runs_again_and_all_get_finished(make_daemon: Make) -> None:
+def test_tasks_run_just_before_a_kill_run_again_and_all_are_finished(make_daemon: Make) -> None:
     with served(make_daemon) as (daemon, queue):
         warmed_up(daemon, queue)
         for n in range(10):  # a moment that the machine stands still may let them be finished before

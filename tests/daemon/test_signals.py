@@ -31,7 +31,7 @@ def test_a_graceful_stop_lets_the_running_task_finish_and_takes_no_other(daemon:
     assert "key=s1 type=wait finished" in daemon.log
 
 
-def test_an_immediate_stop_tells_the_handler_and_gives_the_task_back_at_once(
+def test_an_immediate_stop_calls_kill_of_the_handler_and_gives_the_task_back_at_once(
     make_daemon: Callable[..., Daemon],
 ) -> None:
     daemon = make_daemon(child_kill_interval=HEEDED).start()
@@ -77,10 +77,10 @@ def test_a_graceful_stop_turns_immediate_after_child_graceful_kill_limit(
 
 
 @pytest.mark.parametrize("type_", ["heed", "wait"])
-def test_a_stop_gives_back_what_runs_before_the_service_manager_would_kill_it(
+def test_a_stop_gives_running_tasks_back_before_the_service_manager_kills_the_master(
     make_daemon: Callable[..., Daemon], type_: str
 ) -> None:
-    """A handler that heeds, and one that is deaf and has to be killed."""
+    """A handler that stops when asked, and one that ignores it and has to be killed."""
     daemon = make_daemon(child_kill_interval=2)
     daemon.environ["PSCHED_STOP_TIMEOUT"] = "10"
     daemon.start()
@@ -96,14 +96,14 @@ def test_a_stop_gives_back_what_runs_before_the_service_manager_would_kill_it(
         assert schedules.poll() is not None, "it is due at once"
 
 
-def test_a_stop_that_is_over_in_time_hurries_nobody(daemon: Daemon) -> None:
+def test_a_stop_that_is_over_in_time_stays_graceful(daemon: Daemon) -> None:
     daemon.environ["PSCHED_STOP_TIMEOUT"] = "900"
     assert daemon.end(signal.SIGTERM) == 0
     assert "nearly over" not in daemon.log
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "0", "15min"])
-def test_a_stop_timeout_that_is_no_number_of_seconds_is_told(make_daemon: Callable[..., Daemon], text: str) -> None:
+def test_a_stop_timeout_that_is_no_number_of_seconds_is_refused(make_daemon: Callable[..., Daemon], text: str) -> None:
     daemon = make_daemon()
     daemon.environ["PSCHED_STOP_TIMEOUT"] = text
     daemon.start(wait=False)
@@ -159,7 +159,7 @@ def test_usr2_reopens_the_log_of_master_and_children(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGWINCH, UPGRADE_NOW])
-def test_a_binary_replace_starts_a_new_master_before_the_old_one_stops(
+def test_a_binary_upgrade_starts_a_new_master_before_the_old_one_stops(
     make_daemon: Callable[..., Daemon], number: int
 ) -> None:
     daemon = make_daemon(pid_file="psched.pid").start(start_new_session=True)

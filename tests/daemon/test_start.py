@@ -1,4 +1,4 @@
-"""How a master starts, and what keeps it from starting."""
+"""The start of a master, and reasons why a start fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.daemon.harness import Daemon
 Make = Callable[..., Daemon]
 
 
-def test_titles_say_who_is_who_and_what_is_run(make_daemon: Make) -> None:
+def test_process_titles_name_each_process_and_its_task(make_daemon: Make) -> None:
     daemon = make_daemon(processors=2).start()
     daemon.add("s1", "wait")
     daemon.wait_for_trace("began")
@@ -42,7 +42,7 @@ def test_titles_say_who_is_who_and_what_is_run(make_daemon: Make) -> None:
         ("app = App()", "ap = app = None", "app"),
     ],
 )
-def test_an_application_that_does_not_load_ends_the_start_and_says_why(
+def test_an_application_that_does_not_load_ends_the_start_with_the_reason(
     make_daemon: Make, old: str, new: str, expected: str
 ) -> None:
     daemon = make_daemon(processors=2)
@@ -54,7 +54,7 @@ def test_an_application_that_does_not_load_ends_the_start_and_says_why(
     assert expected in daemon.log
 
 
-def test_a_worker_that_is_killed_again_and_again_while_it_begins_ends_no_start(
+def test_a_worker_killed_several_times_during_its_start_does_not_end_the_start(
     make_daemon: Make, tmp_path: Path
 ) -> None:
     daemon = make_daemon(child_fork_frequency_limit=0.1)
@@ -77,7 +77,7 @@ def test_a_missing_table_ends_the_start_and_names_the_remedy(make_daemon: Make) 
     assert "psched init" in daemon.errors()
 
 
-def test_a_pooler_ends_the_start_and_the_remedy_is_told(make_daemon: Make, postgresql: Server) -> None:
+def test_a_pooler_ends_the_start_and_the_remedy_is_named(make_daemon: Make, postgresql: Server) -> None:
     daemon = make_daemon()
     with PgBouncer(postgresql, "transaction") as pooler:
         daemon.configure(url=pooler.url("postgres"))
@@ -85,7 +85,7 @@ def test_a_pooler_ends_the_start_and_the_remedy_is_told(make_daemon: Make, postg
     assert "connect to PostgreSQL directly, or set `pooler: session`" in daemon.errors()
 
 
-def test_the_log_says_which_tz_database_is_in_use(make_daemon: Make) -> None:
+def test_the_log_names_the_tz_database_in_use(make_daemon: Make) -> None:
     daemon = make_daemon().start()
     assert f"tz database {tz_database()}" in daemon.log
     daemon.stop()
@@ -124,7 +124,7 @@ def test_a_child_inherits_nothing_of_the_master_or_its_siblings(make_daemon: Mak
     daemon.stop()
 
 
-def test_in_the_background_what_handlers_print_is_in_the_log(make_daemon: Make) -> None:
+def test_in_the_background_handlers_print_to_the_log(make_daemon: Make) -> None:
     daemon = make_daemon().start(options={"background": True})
     daemon.add("s1", "print")
     daemon.wait_for_log("on stdout\n")
@@ -182,7 +182,7 @@ sys.exit(Worker.run({app}, lambda: {config!r}))
 
 
 @pytest.mark.parametrize("app", ['"app:app"', "[app.Classes, app.app]"])
-def test_worker_run_serves_a_program_of_one_s_own(make_daemon: Make, app: str) -> None:
+def test_worker_run_serves_an_embedding_program(make_daemon: Make, app: str) -> None:
     daemon = make_daemon()
     daemon.add("s1", "quick")
     program = daemon.folder / "program.py"

@@ -1,4 +1,4 @@
-"""What the master tells systemd: datagrams as sd_notify(3) describes them, on both kinds of socket."""
+"""The master's reports to systemd: datagrams as sd_notify(3) describes them, on both kinds of socket."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_each_state_is_one_datagram(manager: socket.socket) -> None:
     assert _heard(manager) == ["MAINPID=4711"]
 
 
-def test_reloading_tells_when_it_began(manager: socket.socket) -> None:
+def test_reloading_carries_the_time_it_began(manager: socket.socket) -> None:
     Notifier(_address(manager)).reloading()
     reloading, since = _heard(manager)
     assert reloading == "RELOADING=1"
@@ -68,7 +68,7 @@ def test_handlers_do_not_inherit_the_socket() -> None:
     assert environ == {"HOME": "/"}
 
 
-def test_a_binary_replace_hands_everything_on_but_the_pid() -> None:
+def test_a_binary_upgrade_hands_everything_on_but_the_pid() -> None:
     environ = {"NOTIFY_SOCKET": "/run/notify", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())}
     notifier = Notifier.from_environment(environ)
     handed_on = notifier.environment()

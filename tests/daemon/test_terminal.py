@@ -65,7 +65,7 @@ def test_ctrl_c_stops_gracefully_and_a_second_one_at_once(prepared: Daemon, term
     assert prepared.traces("stopped")
 
 
-def test_a_resized_window_replaces_nobody(prepared: Daemon, terminal: Terminal) -> None:
+def test_a_resized_window_starts_no_upgrade(prepared: Daemon, terminal: Terminal) -> None:
     terminal.resize()
     prepared.signal(signal.SIGUSR2)
     prepared.wait_for_log("received SIGUSR2")
@@ -85,7 +85,7 @@ def test_a_closed_terminal_stops_gracefully(prepared: Daemon, terminal: Terminal
     assert prepared.traces("ended")
 
 
-def test_hup_on_an_open_terminal_restarts(prepared: Daemon, terminal: Terminal) -> None:
+def test_hup_on_an_open_terminal_reloads(prepared: Daemon, terminal: Terminal) -> None:
     prepared.signal(signal.SIGHUP)
     prepared.wait_for_log("reloading now")
     prepared.stop()

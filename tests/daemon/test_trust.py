@@ -1,4 +1,4 @@
-"""Whom a daemon trusts: what stands in the tables is data, passwords stay where they are, and root loads no code."""
+"""Tables hold data and no code, passwords do not leak, and root loads no code of the user."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def open_folder() -> Iterator[Path]:
 
 
 def test_root_loads_no_code_of_the_application(open_folder: Path) -> None:
-    """With `user:` the master, its probes and its workers are that user before the first line of it runs."""
+    """With `user:` the master, its dry runs and its workers are that user before the first line of it runs."""
     if os.geteuid() != 0:
         not_run("only root can become another user, run the tests as root")
     pschedd = prepared(open_folder)
@@ -85,7 +85,7 @@ def test_root_loads_no_code_of_the_application(open_folder: Path) -> None:
         pschedd("stop", "--immediate")
 
 
-def test_no_command_of_roots_imports_what_the_configuration_names(open_folder: Path) -> None:
+def test_no_command_run_by_root_imports_modules_that_the_configuration_names(open_folder: Path) -> None:
     """A store of somebody else's (`type: package.module`) is code of the user's, too."""
     if os.geteuid() != 0:
         not_run("only root can become another user, run the tests as root")

@@ -50,7 +50,7 @@ def see_it_run_soon(daemon: Daemon, key: str, due: float, up: float = 0.0) -> No
     assert due <= ran <= max(due, up) + SOON
 
 
-def test_what_is_due_while_idle_starts_then(make_daemon: Make, database: str) -> None:
+def test_a_task_that_gets_due_while_idle_starts_on_time(make_daemon: Make, database: str) -> None:
     with rarely_polling(make_daemon, database) as (daemon, queue):
         before, now = time.monotonic(), queue.store.now()
         with daemon.schedules() as schedules:
@@ -82,7 +82,7 @@ def test_a_worker_is_called_for_each_task(listening: tuple[Daemon, Queue]) -> No
         see_it_called(*listening, f"q{number}")
 
 
-def test_a_worker_is_called_for_what_will_be_due_soon(listening: tuple[Daemon, Queue]) -> None:
+def test_a_worker_is_woken_for_a_task_that_is_due_soon(listening: tuple[Daemon, Queue]) -> None:
     daemon, queue = listening
     see_it_called(daemon, queue, "first")
     before, now = time.monotonic(), queue.store.now()
