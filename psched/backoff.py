@@ -1,4 +1,4 @@
-"""How long to wait between a failure and the next attempt: always the same, or longer each time. Any process."""
+"""The wait between a failure and the next attempt: constant, or longer each time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from psched.suggest import did_you_mean, shown
 
 _LONGEST = 1e9
-"""Seconds (31 years): more is a slip."""
+"""Seconds (31 years): more is a mistake."""
 
 
 def check_wait(name: str, seconds: object) -> None:
@@ -30,8 +30,8 @@ def check_attempts(name: str, most: object) -> None:
 class Backoff:
     """Waits that grow: `first` seconds after the first attempt, `factor` times as long after each further one.
 
-    None is longer than `limit` seconds. `jitter` is the part of a wait that is left to chance (0.2: between 80 % and
-    all of it), so that what failed together is not tried again together. Raises ValueError.
+    None is longer than `limit` seconds. `jitter` is the random part of a wait (0.2: between 80 % and all of it), so
+    that runs that failed together are not retried together. Raises ValueError.
     """
 
     first: float = 1.0
@@ -48,12 +48,12 @@ class Backoff:
 
     @classmethod
     def fixed(cls, seconds: float) -> Backoff:
-        """Return what waits for `seconds` every time."""
+        """Return a constant wait of `seconds`."""
         return cls(seconds, 1, seconds, 0)
 
     @classmethod
     def of(cls, wanted: float | Mapping[str, Any] | Backoff) -> Backoff:
-        """Return `wanted`: a number of seconds, a mapping of the fields, or what it is. Raises ValueError."""
+        """Return a Backoff made of a number of seconds, a mapping of the fields, or a Backoff. Raises ValueError."""
         if isinstance(wanted, Backoff):
             return wanted
         if not isinstance(wanted, Mapping):
@@ -65,7 +65,7 @@ class Backoff:
         return cls(**wanted)
 
     def seconds(self, attempts: int, chance: Callable[[], float] = random.random) -> float:
-        """Return how long to wait after so many attempts (1 or more) have failed. `chance` is from 0 to 1."""
+        """Return the seconds to wait after so many failed attempts (1 or more). `chance` returns 0 to 1."""
         doublings = max(attempts, 1) - 1
         tall = self.factor > 1 and doublings * math.log(self.factor) > 100
         wait = self.limit if tall else min(self.first * self.factor**doublings, self.limit)

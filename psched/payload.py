@@ -32,7 +32,7 @@ MAX_BATCH_SIZE = 16_000_000
 
 
 def count_within(sizes: Sequence[int], budget: int, least: int) -> int:
-    """Return how many of the first rows have at most `budget` bytes together; `least` in any case."""
+    """Return how many of the first rows have at most `budget` bytes together, but at least `least`."""
     total = 0
     for place, size in enumerate(sizes):
         total += size
@@ -128,7 +128,7 @@ def encode(data: object, max_size: int = MAX_DATA_SIZE) -> str:
 
 
 def _check_names(data: Any, *path: Any) -> None:
-    """Raise TypeError for a name that is no text: JSON's writer would make it one, `1` as `"1"`."""
+    """Raise TypeError for a name that is no text: the JSON encoder would convert it, `1` to `"1"`."""
     is_object = isinstance(data, dict)
     for name in data if is_object else ():
         if not isinstance(name, str):
@@ -140,7 +140,7 @@ def _check_names(data: Any, *path: Any) -> None:
 
 
 def _fault(data: object) -> str | None:
-    """Say where in data the first value is that cannot be stored, and what it should be; None when none is found."""
+    """Return where the first value is that cannot be stored, and what is expected there; None when there is none."""
     try:
         return next(_faults(data, "data"), None)
     except RecursionError:
@@ -172,12 +172,12 @@ def _faults(value: object, place: str) -> Iterator[str]:
 
 
 def has_too_many_digits(number: int) -> bool:
-    """Tell whether a whole number is so long that Python refuses to write and to read it."""
+    """Return whether a whole number is so long that Python refuses to write and to read it."""
     return number.bit_length() * 0.30103 > _MOST_DIGITS
 
 
 def long_number(text: str) -> str | None:
-    """Say what is wrong with JSON `text` that holds a whole number which Python refuses to read, None when none is."""
+    """Return the fault of JSON `text` with a whole number that Python refuses to read; None when it has none."""
     found = _LONG_NUMBER.search(text)
     if found is None:
         return None
@@ -195,7 +195,7 @@ def compress_to_text(text: str) -> str:
 
 
 def is_compressed(stored: str | bytes) -> bool:
-    """Tell whether `stored` is what one of the two has made; no JSON object begins like that."""
+    """Return whether `stored` was compressed; no JSON object begins like that."""
     return stored.startswith(_GZIP) if isinstance(stored, bytes) else stored.startswith(_GZIP_AS_TEXT)
 
 
@@ -258,28 +258,28 @@ def decode(text: str | bytes, max_size: int = MAX_DATA_SIZE) -> dict[str, Any]:
 
 
 class _Decoder(json.JSONDecoder):
-    """Looks for blanks around a value only where it is not as `encode` writes it."""
+    """Skips blanks around a value only when the text was not written by `encode`."""
 
     def value(self, text: str) -> Any:
-        """Return what `decode` does. Raises ValueError."""
+        """Return the same as `decode`, faster for text that `encode` wrote. Raises ValueError."""
         if text[:1] != "{":
             return self.decode(text)
         try:
             found, end = self.scan_once(text, 0)  # type: ignore[attr-defined]
-        except StopIteration:  # how the scanner says that there is no value, which is an error in `decode`
+        except StopIteration:  # the scanner found no value; `decode` raises the error
             return self.decode(text)
         return found if end == len(text) else self.decode(text)
 
 
 def _refuse(constant: str) -> None:
-    """Python's reader takes NaN and Infinity, which are no JSON and could not be written again."""
+    """Refuse NaN and Infinity, which Python's decoder accepts although they are no JSON."""
     raise ValueError(f"{constant} is no JSON")
 
 
 _NESTED = (dict, list, tuple)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _DECODER = _Decoder(parse_constant=_refuse)
-"""Made once: for small data that takes longer than using them."""
+"""Made once: making them takes longer than using them for small data."""
 
 
 def type_from_key(key: str) -> str:
@@ -288,5 +288,5 @@ def type_from_key(key: str) -> str:
 
 
 def enqueued_key(key: str, time: int, extra: bool) -> str:
-    """Return the key of the task that an occurrence becomes; that of an `extra` run differs from a regular one's."""
+    """Return the key of the task submitted for an occurrence; an `extra` run has a key of its own."""
     return f"{key}@{time}{'.extra' if extra else ''}"

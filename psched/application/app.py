@@ -21,8 +21,8 @@ F = TypeVar("F", bound=TaskFunction)
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """How the runs of one function end: the wait after an error, how many attempts, whether returning finishes."""
+class FunctionOptions:
+    """How the runs of one function end: wait after an error, attempts, whether a return finishes the task."""
 
     retry_wait: float | Backoff | None
     max_attempts: int | None
@@ -45,10 +45,10 @@ class App:
         max_attempts: int | None = None,
         finish: bool = True,
     ) -> Callable[[F], F]:
-        """Make the decorated function handle tasks of this type, or of all types in which the expression is found.
+        """Make the decorated function handle tasks of this type, or of all types that the expression matches.
 
         Returning finishes the task (unless `finish` is False, or the function settled it itself), in a daemon together
-        with others, moments later; who needs it finished before that calls `task.finish()`. An exception makes it
+        with others, moments later; call `task.finish()` to finish it at once. An exception makes it
         due again `retry_wait` seconds later (None: the configured wait; `{"first": 1, "factor": 2, "limit": 300,
         "jitter": 0.2}`, or some of these: longer each time). A queue task, or an occurrence of a schedule, has failed
         for good after `max_attempts` attempts, unless the task or the schedule says so itself (None: as configured).
@@ -56,7 +56,7 @@ class App:
         Other functions look at `task.stop_reason`.
 
         Raises:
-            ConfigError: the type has a handler, or what is decorated cannot be one.
+            ConfigError: the type has a handler already, or the decorated object cannot be a handler.
         """
         if callable(type):
             raise ConfigError(f"{_name(type)} is decorated with @app.task; write @app.task('type')")
@@ -64,18 +64,18 @@ class App:
         wait = _checked_wait(pattern, retry_wait)
         if max_attempts is not None:
             _check(check_attempts, f"max_attempts of {pattern!r}", max_attempts)
-        policy = Policy(wait, max_attempts, finish)
+        options = FunctionOptions(wait, max_attempts, finish)
 
         def register(function: F) -> F:
             self._check(pattern, function)
             self._names[pattern] = _name(function)
-            self._routes[pattern] = partial(FunctionHandler, function=function, loops=self._loops, policy=policy)
+            self._routes[pattern] = partial(FunctionHandler, function=function, loops=self._loops, options=options)
             return function
 
         return register
 
     def route(self, type: str) -> HandlerFactory | None:
-        """Return what makes the handler of this type: the first match in the order of registration, or None."""
+        """Return the factory of handlers for this type: the first match in the order of registration, or None."""
         return next((factory for pattern, factory in self._routes.items() if matches(pattern, type)), None)
 
     def routed_types(self) -> Collection[Pattern] | None:
@@ -101,25 +101,25 @@ class App:
 class FunctionHandler(Base):
     """Runs one function on one task."""
 
-    def __init__(self, task: Task, function: TaskFunction, loops: EventLoops, policy: Policy) -> None:
+    def __init__(self, task: Task, function: TaskFunction, loops: EventLoops, options: FunctionOptions) -> None:
         super().__init__(task)
-        self.retry_wait = policy.retry_wait
-        self.max_attempts = policy.max_attempts
+        self.retry_wait = options.retry_wait
+        self.max_attempts = options.max_attempts
         self._function = function
         self._loops = loops
-        self._finish = policy.finish
+        self._finish = options.finish
         self._running: CancellableRun | None = None
         self._killed = False
 
     def run(self) -> None:
-        """Perform; a function has nothing before or after it."""
+        """Call `perform` only; a function has no before_perform or after_perform."""
         try:
             self.perform()
-        except Exception as error:  # noqa: BLE001 – what the function raises is for the decider to judge
+        except Exception as error:  # noqa: BLE001 – the decider decides about errors of the function
             self.decide("unexpected_error_raised", error=error)
 
     def perform(self) -> None:
-        """Call the function, await what it returns if that can be awaited, and conclude."""
+        """Call the function, await its result if that is awaitable, and conclude the task."""
         result = self._function(self.task)
         if result is not None and inspect.isawaitable(result):
             self._await(result)
@@ -127,14 +127,14 @@ class FunctionHandler(Base):
             self.task.conclude()
 
     def kill(self, reason: Exception) -> None:
-        """Cancel what is awaited; a plain function has to look at `task.stop_reason`."""
+        """Cancel the awaited coroutine; a plain function has to look at `task.stop_reason`."""
         self._killed = True
         if self._running is not None:
             self._running.cancel()
 
     def _await(self, result: Awaitable[object]) -> None:
         self._running = CancellableRun()
-        if self._killed:  # whichever of the two threads comes second sees what the other has written
+        if self._killed:  # of `kill` and this thread, the second one sees the write of the first
             self._running.cancel()
         self._running.run(result, self._loops.runner())
 

@@ -1,4 +1,4 @@
-"""What becomes of a run that went wrong: the part of a handler that a team may replace. In children."""
+"""Decides how a run that raised is settled; a team may replace it. In children."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from psched.task import Task
 from psched.telemetry import emit
 
 _LONGEST_TRACE = 6000
-"""Characters kept of a traceback: its end says most."""
+"""Characters kept of the end of a traceback."""
 
 
 class UndefinedDecisionError(Exception):
-    """A handler asked its decider for a decision that it does not know."""
+    """A handler asked for a decision that its decider does not define."""
 
 
 class Undecided(Protocol):
-    """The handler that a decider decides for."""
+    """The parts of a handler that a decider uses."""
 
     task: Task
     retry_wait: float | Backoff | None
 
 
 class Decider:
-    """Decides by name: each public method of a subclass is a decision, its keyword arguments what it depends on."""
+    """Decides by name: each public method of a subclass is a decision, its keyword arguments are the facts."""
 
     def __init__(self, handler: Undecided) -> None:
         self.handler = handler
@@ -51,14 +51,14 @@ class Decider:
 
 
 class DefaultDecider(Decider):
-    """Tries again later."""
+    """Retries the task later."""
 
     def unexpected_error_raised(self, error: Exception) -> None:
         """Report the error and make the task due again after the handler's `retry_wait` (None: the configured one).
 
-        A run that was settled before, or that was told to stop, stays as it is. Raises `error` again when it says that
-        the lease of this very run is lost: then there is nothing to decide. Such an error of another task, which the
-        handler has let out, is a failure like any other.
+        A run that was settled before, or was asked to stop, stays as it is. Raises `error` again when it means that the
+        lease of this very run is lost: then there is nothing to decide. Such an error about another task is a failure
+        like any other.
         """
         task = self.task
         if task.lease_lost and isinstance(error, PreemptedError | OutcomeUnknownError):
@@ -69,6 +69,6 @@ class DefaultDecider(Decider):
 
 
 def account_of(error: BaseException) -> str:
-    """Return what is kept of an error: what it is, and the end of its traceback."""
+    """Return the error with the end of its traceback, as it is stored with the row."""
     trace = "".join(traceback.format_exception(error))
     return f"{error!r}\n{trace[-_LONGEST_TRACE:]}"

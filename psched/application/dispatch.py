@@ -32,10 +32,10 @@ class Dispatch:
 
     @classmethod
     def routed_types(cls) -> Collection[Pattern] | None:
-        """Return what `routes` takes: no row of any other type is claimed.
+        """Return the patterns of `routes`: no row of any other type is acquired.
 
-        None, for any type, where a subclass overrides `route`: what that takes cannot be enumerated. Such a subclass
-        may override this too.
+        None, for any type, where a subclass overrides `route`, whose types are not known. Such a subclass may override
+        this method too.
         """
         is_ours = getattr(cls.route, "__func__", None) is Dispatch.__dict__["route"].__func__
         return tuple(cls.routes) if is_ours else None
@@ -52,7 +52,7 @@ class Dispatch:
 
     @classmethod
     def close(cls) -> None:
-        """Nothing is kept between tasks."""
+        """Do nothing: no state is kept between tasks."""
 
     @classmethod
     def _handler(cls, target: HandlerFactory | str) -> HandlerFactory:

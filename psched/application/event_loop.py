@@ -11,7 +11,7 @@ from psched import fork_safety as forks
 
 
 class EventLoops:
-    """Gives the calling thread its event loop, which it makes when first asked."""
+    """Gives each thread an event loop of its own, made at the first call."""
 
     def __init__(self) -> None:
         self._own = threading.local()
@@ -24,7 +24,7 @@ class EventLoops:
         return runner
 
     def close(self) -> None:
-        """Close the calling thread's loop: what still runs on it is cancelled and waited for."""
+        """Close the calling thread's loop: its remaining coroutines are cancelled and awaited."""
         runner: asyncio.Runner | None = getattr(self._own, "runner", None)
         if runner is not None:
             del self._own.runner
@@ -32,7 +32,7 @@ class EventLoops:
 
 
 class CancellableRun:
-    """One awaitable, run to its end on a loop, which another thread may cancel, also before it has begun."""
+    """Runs one awaitable on a loop; another thread may cancel it, also before it has begun."""
 
     def __init__(self) -> None:
         self.begin_anew()
@@ -41,7 +41,7 @@ class CancellableRun:
         self._cancelled = False
 
     def begin_anew(self) -> None:
-        """Know of no thread that cancels, as at first; in a process that the handler forked there is none."""
+        """Make a new lock, in a process that the handler forked: no other thread exists there."""
         self._lock = threading.Lock()
 
     def run(self, awaitable: Awaitable[object], runner: asyncio.Runner) -> object:
@@ -54,7 +54,7 @@ class CancellableRun:
             raise RuntimeError("the handler was cancelled from within") from error
 
     def cancel(self) -> None:
-        """Throw CancelledError into what is being awaited. Any thread; a second call does nothing."""
+        """Throw CancelledError into the awaited coroutine. Any thread; a second call does nothing."""
         with self._lock:
             first = not self._cancelled
             self._cancelled = True

@@ -1,4 +1,4 @@
-"""The class that handlers are made from. In children."""
+"""The base class of handlers. In children."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from psched.task import Task
 
 
 class Base:
-    """One run of one task: override `perform`, and settle `self.task` in it. A handler is made anew for each run.
+    """One run of one task: override `perform`, and settle `self.task` in it. Each run has its own handler object.
 
     Called by a handler thread of the daemon; only `kill` comes from another thread.
     """
 
     decider: ClassVar[type[Decider]] = DefaultDecider
-    """Decides what becomes of a run that raised."""
+    """The class that decides how a run that raised is settled."""
 
     retry_wait: float | Backoff | None = None
     """Seconds until the next attempt after an error; None takes the configured `retry_wait`."""
@@ -24,22 +24,22 @@ class Base:
     max_attempts: int | None = None
     """After how many attempts a run has failed for good, unless its task or schedule says so itself.
 
-    None takes what is configured.
+    None takes the configured number.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
 
     def run(self) -> None:
-        """Call before_perform, perform and after_perform; an Exception of theirs is the decider's affair."""
+        """Call before_perform, perform and after_perform; the decider decides about an Exception of theirs."""
         try:
             if self.before_perform() is not False:
                 self._perform()
-        except Exception as error:  # noqa: BLE001 – what the handler raises is for its decider to judge
+        except Exception as error:  # noqa: BLE001 – the decider decides about errors of the handler
             self.decide("unexpected_error_raised", error=error)
 
     def before_perform(self) -> bool | None:
-        """Prepare the run. Return False to leave it at that: `perform` and `after_perform` are not called then."""
+        """Prepare the run. Return False to end it here: `perform` and `after_perform` are not called then."""
         return None
 
     def perform(self) -> None:
@@ -53,12 +53,12 @@ class Base:
         """Bring `perform` to its end; does nothing here. Called from another thread, also just before `run` begins.
 
         `reason`: ImmediateProcessStopError, PreemptedError, CancelRequestedError or TimeoutError; `task.stop_reason`
-        is set to it before, so that a loop may look there instead. What is still running `child_kill_interval`
-        seconds later ends with its process.
+        is set to it before, so that a loop may look there instead. A run that goes on for `child_kill_interval`
+        seconds more ends with its process.
         """
 
     def decide(self, decision: str, **options: Any) -> Any:
-        """Let the decider take a decision by name. Raises UndefinedDecisionError for one that it does not know."""
+        """Call the decider's method of this name. Raises UndefinedDecisionError when it has none."""
         return self.decider(self).decide(decision, **options)
 
     def _perform(self) -> None:

@@ -29,8 +29,8 @@ def import_module(name: str) -> ModuleType:
 def import_file(file: str) -> ModuleType:
     """Return the module in `file`, loaded once per process. Raises ConfigError, with the original error as its cause.
 
-    It is known by its stem, unless that name is taken. Its folder goes to the end of the import path, so that it finds
-    its neighbours, and they hide nothing.
+    Its name in sys.modules is its stem, unless that is taken. Its folder is appended to the import path, so that it can
+    import its neighbours, and these hide no installed module.
     """
     path = Path(file).resolve()
     if not path.is_file():
@@ -42,7 +42,7 @@ def import_file(file: str) -> ModuleType:
 
 
 def find(module: ModuleType, name: str) -> Any:
-    """Return what `module` calls `name` (dots allowed). Raises ConfigError."""
+    """Return the attribute `name` (dots allowed) of `module`. Raises ConfigError."""
     found: Any = module
     for part in name.split("."):
         try:
@@ -61,7 +61,7 @@ def _loaded(path: Path) -> ModuleType | None:
 
 
 def _free_name(path: Path) -> str:
-    """Return a key for sys.modules under which a file such as `calendar.py` hides nobody else's module."""
+    """Return a key for sys.modules under which a file such as `calendar.py` hides no other module."""
     stem = path.stem
     if stem in sys.modules or not stem.isidentifier():
         return f"{stem}@{path}"
@@ -97,7 +97,7 @@ def _complaint(name: str, error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return ` (file:line)` of the last line that ran, our own left aside."""
+    """Return ` (file:line)` of the last line that ran outside of this package."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(("<frozen ", _OWN_FOLDER)):
             return f" ({frame.filename}:{frame.lineno})"

@@ -1,4 +1,4 @@
-"""From names in a config or on a command line to an application. In children and `doctor`; never in the master."""
+"""Loads an application by the names in a config or on a command line. In children and `doctor`, never the master."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from psched.suggest import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class ApplicationSpec:
-    """What to load: `names` of Dispatch classes and Apps, or these themselves, asked in order.
+    """Which application to load: `names` of Dispatch classes and Apps, or these objects, in the order of routing.
 
     A name is `module:NAME`, or NAME alone, looked up in the `require` modules, last first. `include`: folders for the
     import path. `require`: modules (`pkg.mod`) or files (`path/to/file.py`), loaded in order.
@@ -31,11 +31,11 @@ class ApplicationSpec:
     include: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
     sections: tuple[tuple[str, ApplicationSpec], ...] = ()
-    """What each section names where they differ; the fields above are then all of it together."""
+    """The spec of each section where they differ; the fields above then hold the names of all sections."""
 
 
 def load(spec: ApplicationSpec) -> Application:
-    """Import all that `spec` names and check every route. Raises ConfigError: one line that names thing and remedy."""
+    """Import the modules of `spec` and check every route. Raises ConfigError: one line with the remedy."""
     if spec.sections:
         return Application((), {section: _load_section(section, own) for section, own in spec.sections})
     if not spec.names:
@@ -105,7 +105,7 @@ def _lookup(name: str, required: Sequence[tuple[str, ModuleType]]) -> object:
 
 
 def _module(name: str, required: Sequence[tuple[str, ModuleType]]) -> ModuleType:
-    """Return the module meant by `name`: a required file by its stem or path, otherwise whatever Python finds."""
+    """Return the module `name`: a required file by its stem or path, otherwise a module that Python finds."""
     for given, module in reversed(required):
         if name in (given, Path(given).stem):
             return module

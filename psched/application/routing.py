@@ -1,4 +1,4 @@
-"""Which handler a task gets: patterns, routers and the application they make up. In children and `doctor`."""
+"""Chooses the handler of a task: patterns, routers, and the application made of routers. In children and `doctor`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Handler(Protocol):
     """One run of one task, as the daemon drives it."""
 
     def run(self) -> None:
-        """Do the work and settle the task. In a handler thread; whatever it raises ends this run only."""
+        """Do the work and settle the task. In a handler thread; an exception ends this run only."""
         ...
 
     def kill(self, reason: Exception) -> None:
@@ -38,19 +38,19 @@ class Router(Protocol):
     """Knows the handlers of some types."""
 
     def route(self, type: str) -> HandlerFactory | None:
-        """Return what makes the handler of this type, or None when it is not one of ours."""
+        """Return the factory of handlers for this type, or None when this router does not know it."""
         ...
 
     def routed_types(self) -> Collection[Pattern] | None:
-        """Return the patterns of all routes, which say what rows are claimed; None: of any type."""
+        """Return the patterns of all routes, by which rows are acquired; None: rows of any type."""
         ...
 
     def check(self) -> None:
-        """Raise ConfigError when a route leads nowhere."""
+        """Raise ConfigError when a route has no handler."""
         ...
 
     def close(self) -> None:
-        """Let go of what the calling handler thread used. Called when that thread ends."""
+        """Close the resources of the calling handler thread. Called when that thread ends."""
         ...
 
 
@@ -67,7 +67,7 @@ class Application:
         return self.sections.get(section, self)
 
     def types(self) -> TypeFilter:
-        """Return the filter of what some router routes."""
+        """Return the filter that accepts the types of all routers."""
         routed = [router.routed_types() for router in self.routers]
         if any(patterns is None for patterns in routed):
             return TypeFilter(None)
@@ -81,12 +81,12 @@ class Application:
         return None if factory is None else factory(task)
 
     def close(self) -> None:
-        """Let go of what the calling handler thread used, event loops for instance."""
+        """Close the resources of the calling handler thread, such as its event loop."""
         for router in self.routers:
             router.close()
 
     def _find(self, type: str) -> HandlerFactory | None:
-        """Ask the routers, and remember what they say of types they know."""
+        """Ask the routers, and remember the factory of each type they know."""
         for router in self.routers:
             factory = router.route(type)
             if factory is not None:

@@ -9,7 +9,7 @@ It takes tasks of the type `command`, and of any that begins with `command.`; th
     {"shell": true, "command": "backup --all | gzip >out"}     /bin/sh -c
 
 and, if wanted, `cwd` (an absolute folder), `env` (added to the daemon's own), `timeout` (seconds) and `ok_exit_codes`
-(default `[0]`). The program has nothing to read, a process group of its own, and in its environment `PSCHED_KEY`,
+(default `[0]`). The program reads from /dev/null, has a process group of its own, and in its environment `PSCHED_KEY`,
 `PSCHED_TYPE`, `PSCHED_SCHEDULED_TIME` (unix seconds), `PSCHED_ATTEMPT` and, where the store has fences, `PSCHED_FENCE`.
 
 Exit status, duration and the last lines of its output go to the log. Any other status, and data that cannot be used,
@@ -32,7 +32,7 @@ from psched.application import Base, Dispatch
 from psched.application.routing import Routes
 from psched.config.structuring import Check
 from psched.error_summary import exception_line
-from psched.handlers.options import flag, listed, named, number, read, seconds, text
+from psched.handlers.options import flag, list_of, mapping_of, number, read, seconds, text
 from psched.handlers.subprocess import Ending, Program
 from psched.task import Task
 
@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 _GRACE = 1.0
 """Seconds between SIGTERM and SIGKILL when the run is told to stop; below the default `child_kill_interval`."""
 _TIMEOUT_GRACE = 5.0
-"""The same when the program's own timeout is over: nobody is waiting."""
-_LONGEST_ERROR = 300
+"""The same after the program's own timeout."""
+_MAX_ERROR_LENGTH = 300
 
 
 class CommandError(Exception):
@@ -80,20 +80,20 @@ def _exit_code(value: Any) -> int:
 
 
 @frozen(kw_only=True)
-class Instruction:
-    """What the data of a task says is to be run."""
+class CommandOptions:
+    """The data of a task: which program to run, and how."""
 
-    argv: Annotated[list[str] | None, Check(listed(_argument))] = None
+    argv: Annotated[list[str] | None, Check(list_of(_argument))] = None
     shell: Annotated[bool, Check(flag)] = False
     command: Annotated[str | None, Check(_command)] = None
     cwd: Annotated[str | None, Check(_folder)] = None
-    env: Annotated[dict[str, str], Check(named(_variable, _argument))] = Factory(dict)
+    env: Annotated[dict[str, str], Check(mapping_of(_variable, _argument))] = Factory(dict)
     timeout: Annotated[float | None, Check(seconds)] = None
-    ok_exit_codes: Annotated[list[int], Check(listed(_exit_code))] = Factory(lambda: [0])
+    ok_exit_codes: Annotated[list[int], Check(list_of(_exit_code))] = Factory(lambda: [0])
 
     @property
     def problem(self) -> str | None:
-        """Say why values that are right each for itself do not go together; None when they do."""
+        """Why values that are valid each by itself contradict each other; None when they do not."""
         if self.shell and (self.command is None or self.argv is not None):
             return 'with "shell": true give "command", not "argv"'
         if not self.shell and (self.argv is None or self.command is not None):
@@ -116,7 +116,7 @@ class CommandHandler(Base):
         self._stop = threading.Event()
 
     def perform(self) -> None:
-        """Run the program, log how it ended, finish or retry; a run told to stop is left to the daemon."""
+        """Run the program, log how it ended, finish or retry; a run that is to stop is left to the daemon."""
         try:
             instruction = instruction_from(self.task.data)
             ending = self._execute(instruction)
@@ -130,15 +130,15 @@ class CommandHandler(Base):
         """End the process group, or do not start it."""
         self._stop.set()
 
-    def _execute(self, instruction: Instruction) -> Ending | None:
+    def _execute(self, instruction: CommandOptions) -> Ending | None:
         """Return how the program ended, or None when it was not started because the run is to stop."""
         if self._stop.is_set():
             return None
         with self._start(instruction) as program:
             return program.wait(instruction.timeout, _TIMEOUT_GRACE, _GRACE)
 
-    def _start(self, instruction: Instruction) -> Program:
-        environment = os.environ | instruction.env | about(self.task)
+    def _start(self, instruction: CommandOptions) -> Program:
+        environment = os.environ | instruction.env | environment_of(self.task)
         try:
             return Program(instruction.program, instruction.cwd, environment, self._stop)
         except OSError as error:
@@ -147,12 +147,12 @@ class CommandHandler(Base):
         except ValueError as error:
             raise CommandError(f"cannot run {instruction.program[0]!r}: {error}") from error
 
-    def _conclude(self, instruction: Instruction, ending: Ending) -> None:
+    def _conclude(self, instruction: CommandOptions, ending: Ending) -> None:
         status = describe(ending, instruction.timeout)
         if ending.left_behind:
             log.warning("key=%s left processes behind in its group; they were ended", self.task.key)
         if ending.cut_short == "stop":
-            log.info("key=%s was told to stop: %s%s", self.task.key, status, quoted(ending.tail))
+            log.info("key=%s was asked to stop: %s%s", self.task.key, status, quoted(ending.tail))
         elif ending.cut_short is None and ending.status in instruction.ok_exit_codes:
             log.info("key=%s %s%s", self.task.key, status, quoted(ending.tail))
             self.task.finish()
@@ -160,10 +160,10 @@ class CommandHandler(Base):
             self._fail(status, ending.tail)
 
     def _fail(self, problem: str, tail: str) -> None:
-        log.error("key=%s type=%s %s; trying again later%s", self.task.key, self.task.type, problem, quoted(tail))
+        log.error("key=%s type=%s %s; retrying later%s", self.task.key, self.task.type, problem, quoted(tail))
         last = exception_line(tail) or tail.rpartition("\n")[2]
         error = f"{problem}: {last}" if last else problem
-        self.task.retry(error=error[:_LONGEST_ERROR])
+        self.task.retry(error=error[:_MAX_ERROR_LENGTH])
 
 
 class Command(Dispatch):
@@ -172,10 +172,10 @@ class Command(Dispatch):
     routes: ClassVar[Routes] = {re.compile(r"^command(\.|\Z)"): CommandHandler}
 
 
-def instruction_from(data: dict[str, Any]) -> Instruction:
-    """Return what `data` says. Raises CommandError: one line with every fault in it."""
+def instruction_from(data: dict[str, Any]) -> CommandOptions:
+    """Read `data`. Raises CommandError: one line with every fault in it."""
     try:
-        instruction = read(Instruction, data)
+        instruction = read(CommandOptions, data)
     except ValueError as error:
         raise CommandError(f"the data of this task cannot be run: {error}") from None
     if instruction.problem is not None:
@@ -183,19 +183,19 @@ def instruction_from(data: dict[str, Any]) -> Instruction:
     return instruction
 
 
-def about(task: Task) -> dict[str, str]:
-    """Return what a program is told about its run, as environment variables."""
-    told = {
+def environment_of(task: Task) -> dict[str, str]:
+    """Return the environment variables that describe the run to its program."""
+    variables = {
         "PSCHED_KEY": task.key,
         "PSCHED_TYPE": task.type,
         "PSCHED_SCHEDULED_TIME": str(task.scheduled_time),
         "PSCHED_ATTEMPT": str(task.attempts),
     }
-    return told if task.fence is None else told | {"PSCHED_FENCE": str(task.fence)}
+    return variables if task.fence is None else variables | {"PSCHED_FENCE": str(task.fence)}
 
 
 def describe(ending: Ending, timeout: float | None) -> str:
-    """Say how a program ended and how long it took."""
+    """Return how a program ended and how long it took, for the log."""
     if ending.cut_short == "timeout":
         return f"was ended after its timeout of {timeout:g} s"
     if ending.status < 0:

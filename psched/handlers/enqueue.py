@@ -34,8 +34,8 @@ _PREFIX = "enqueue."
 
 
 @frozen(kw_only=True)
-class Instruction:
-    """What the data of a schedule says of its tasks; `checked_task` says whether they can be stored."""
+class EnqueueOptions:
+    """The data of a schedule: which tasks to submit; `checked_task` checks that they can be stored."""
 
     type: Annotated[str | None, Check(text)] = None
     data: Annotated[dict[str, Any], Check(mapping)] = Factory(dict)
@@ -50,11 +50,11 @@ class EnqueueHandler(Base):
     """Turns one occurrence into one task."""
 
     def perform(self) -> None:
-        """Submit the task and finish; data that cannot be used is tried again later, perhaps mended by then."""
+        """Submit the task and finish; with data that cannot be used, retry later."""
         try:
             wanted = task_for(self.task)
         except ValueError as error:
-            log.error("key=%s type=%s %s; trying again later", self.task.key, self.task.type, error)
+            log.error("key=%s type=%s %s; retrying later", self.task.key, self.task.type, error)
             self.task.retry(error=str(error))
             return
         self.task.finish_by_submitting(wanted)
@@ -67,14 +67,14 @@ class Enqueue(Dispatch):
 
 
 def task_for(occurrence: Task) -> NewTask:
-    """Return the task that an occurrence is to become. Raises ValueError: one line that says what is wrong."""
+    """Return the task to submit for an occurrence. Raises ValueError: one line that says what is wrong."""
     try:
-        wanted = read(Instruction, occurrence.data)
+        wanted = read(EnqueueOptions, occurrence.data)
     except ValueError as error:
         raise ValueError(f"the data of this schedule makes no task: {error}") from None
     named = occurrence.type[len(_PREFIX) :]
-    told = asdict(wanted, recurse=False)
-    told["type"] = named if wanted.type is None else wanted.type
-    if not told["type"]:
+    fields = asdict(wanted, recurse=False)
+    fields["type"] = named if wanted.type is None else wanted.type
+    if not fields["type"]:
         raise ValueError('the data of this schedule makes no task: it has no "type"; give one, or use enqueue.<type>')
-    return checked_task(NewTask(key=occurrence.enqueued_key, **told))
+    return checked_task(NewTask(key=occurrence.enqueued_key, **fields))

@@ -1,7 +1,4 @@
-"""What the data of a task says that one of psched's own handlers is to do: read, or one line with every fault in it.
-
-In children.
-"""
+"""Reads the data of a task into the options of one of psched's own handlers. In children."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ T = TypeVar("T")
 
 
 def read(kind: type[Made], data: Mapping[str, Any]) -> Made:
-    """Return the instruction that `data` is; a null is as good as what may be null by default. Raises ValueError."""
+    """Return `data` as `kind`; null stands for a default of None. Raises ValueError: one line with every fault."""
     known = fields_dict(kind)
     wrong = [f"unknown key {key!r}{did_you_mean(key, known)}" for key in data if key not in known]
     try:
@@ -69,27 +66,27 @@ def mapping(value: Any) -> dict[str, Any]:
     return value
 
 
-def listed(test: Callable[[Any], T]) -> Callable[[Any], list[T]]:
-    """Return a test for a list of what `test` accepts that is not empty."""
+def list_of(test: Callable[[Any], T]) -> Callable[[Any], list[T]]:
+    """Return a test for a non-empty list of values that `test` accepts."""
 
     def check(value: Any) -> list[T]:
         if not isinstance(value, list) or not value:
             raise ValueError("expected a list that is not empty")
-        return [_named(f"item {place}", test, item) for place, item in enumerate(value)]
+        return [_checked(f"item {place}", test, item) for place, item in enumerate(value)]
 
     return check
 
 
-def named(name: Callable[[Any], str], test: Callable[[Any], T]) -> Callable[[Any], dict[str, T]]:
-    """Return a test for a JSON object with names that `name` accepts, of what `test` accepts."""
+def mapping_of(name: Callable[[Any], str], test: Callable[[Any], T]) -> Callable[[Any], dict[str, T]]:
+    """Return a test for a JSON object whose names `name` accepts and whose values `test` accepts."""
 
     def check(value: Any) -> dict[str, T]:
-        return {name(key): _named(repr(key), test, item) for key, item in mapping(value).items()}
+        return {name(key): _checked(repr(key), test, item) for key, item in mapping(value).items()}
 
     return check
 
 
-def _named(where: str, test: Callable[[Any], T], value: Any) -> T:
+def _checked(where: str, test: Callable[[Any], T], value: Any) -> T:
     try:
         return test(value)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A process group that ends when the process that made it is gone, were it by SIGKILL. In children."""
+"""Runs a program in a process group that ends with the worker, even when that is killed. In children."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from typing import Self
 
 import psutil
 
-_WATCH = "trap '' TERM; read -r end || kill -s KILL 0"
-"""Waits for the end of its input, which comes when the other end of the pipe is closed, and kills its group."""
+_GUARD = "trap '' TERM; read -r end || kill -s KILL 0"
+"""Reads until its input ends, which happens when the worker has closed its end of the pipe, and kills its group."""
 
 
-class Group:
-    """A process group, led by a tiny process that watches over us and keeps the group's number taken.
+class ProcessGroup:
+    """A process group, led by a small guard process that kills the group when the worker is gone.
 
-    Without it a program would survive a worker that was killed, and run beside the next attempt, which begins as soon
-    as the worker is missed.
+    Without the guard a program would survive a worker that was killed, and run beside the next attempt. The guard also
+    keeps the number of the group from being used again.
     """
 
     def __init__(self) -> None:
-        """Start the watcher. Raises OSError."""
-        self._watcher = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCH],
+        """Start the guard process. Raises OSError."""
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD],
             cwd="/",
             env={},
             bufsize=0,
@@ -41,8 +41,8 @@ class Group:
 
     @property
     def number(self) -> int:
-        """What others join the group by."""
-        return self._watcher.pid
+        """The process group id."""
+        return self._guard.pid
 
     def signal(self, number: int) -> None:
         """Signal all members. Those of another user (sudo) may not be ours to signal."""
@@ -52,13 +52,13 @@ class Group:
             return
 
     def has_members(self) -> bool:
-        """Whether anybody else in it is alive; the dead whom nobody reaps (a container without init) do not count."""
+        """Whether another process in it is alive; zombies (in a container without init) do not count."""
         return any(self._is_member(pid) for pid in psutil.pids())
 
     def close(self) -> None:
-        """Let the group go."""
-        self._watcher.kill()
-        self._watcher.communicate()
+        """End the guard process."""
+        self._guard.kill()
+        self._guard.communicate()
 
     def _is_member(self, pid: int) -> bool:
         try:
@@ -73,10 +73,10 @@ _TAIL_LINES = 40
 _CHUNK = 65536
 _TICK = 0.1
 """Seconds between two looks at whether to stop."""
-_SETTLING = 0.02
+_GROUP_TICK = 0.02
 """Seconds between two looks at whether a group is gone."""
 _DRAIN_CHUNKS = 32
-"""How much is still read when all is over; a pipe holds less, and who writes for ever does not keep us."""
+"""Chunks of output read after the end; a pipe holds less, and a process that writes for ever is not awaited."""
 _LAST_WAIT = 1.0
 """Seconds until processes that SIGKILL did not remove (busy in the kernel, or another user's) are left alone."""
 
@@ -107,7 +107,7 @@ class Program:
         """Start the program. Raises OSError or ValueError when it cannot be started."""
         self._stop = stop
         self._started = time.monotonic()
-        self._group = Group()
+        self._group = ProcessGroup()
         try:
             self._process = _start(argv, cwd, env, self._group.number)
         except BaseException:
@@ -131,7 +131,7 @@ class Program:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave nothing running, whatever happened."""
+        """Kill the program if it still runs."""
         if self._process.returncode is None:
             self._group.signal(signal.SIGKILL)
             self._process.wait()
@@ -139,12 +139,12 @@ class Program:
         self._group.close()
 
     def wait(self, timeout: float | None, timeout_grace: float, grace: float) -> Ending:
-        """Wait until nobody of the group is left, ending it after `timeout` seconds.
+        """Wait until no process of the group is left, ending it after `timeout` seconds.
 
-        SIGKILL follows SIGTERM after `timeout_grace` seconds if it was the timeout that ended it, else after `grace`.
+        SIGKILL follows SIGTERM after `timeout_grace` seconds when the timeout ended it, else after `grace`.
         """
         while self._process.poll() is None:
-            self._turn()
+            self._wait_a_tick()
             self._end_if_due(timeout, timeout_grace, grace)
         seconds = time.monotonic() - self._started
         self._end_rest(grace)
@@ -164,8 +164,8 @@ class Program:
         self._kill_if_due(now)
 
     def _end_rest(self, grace: float) -> None:
-        """End what the program left in its group; what is about to leave by itself gets a moment."""
-        self._read(_SETTLING if self._group.has_members() else 0)
+        """End the processes that the program left in its group, after a moment for those about to end by themselves."""
+        self._read(_GROUP_TICK if self._group.has_members() else 0)
         while self._group.has_members():
             now = time.monotonic()
             self._left_behind = True
@@ -174,7 +174,7 @@ class Program:
             self._kill_if_due(now)
             if self._give_up_at is not None and now >= self._give_up_at:
                 return
-            self._read(_SETTLING)
+            self._read(_GROUP_TICK)
 
     def _terminate(self, kill_at: float) -> None:
         self._kill_at = kill_at
@@ -185,7 +185,7 @@ class Program:
             self._give_up_at = now + _LAST_WAIT
             self._group.signal(signal.SIGKILL)
 
-    def _turn(self) -> None:
+    def _wait_a_tick(self) -> None:
         if self._open:
             self._read(_TICK)
             return
@@ -195,7 +195,7 @@ class Program:
             return
 
     def _read(self, seconds: float) -> bool:
-        """Wait for output and take what is there; False when there was none."""
+        """Wait for output and read it; False when there was none."""
         if not self._open:
             time.sleep(seconds)
             return False

@@ -1,4 +1,4 @@
-"""The queue of tasks that are run once, and a reference to one of them. Used in children and in clients."""
+"""The queue of tasks that run once, and a reference to one task. In children and clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from psched.suggest import shown
 from psched.task import LeaseTimes, Task
 
 PRIORITIES = range(-100, 101)
-"""What a priority may be. Each one that is in use at a time costs every poll a look of its own."""
+"""The range of priorities. Each priority in use costs every poll a look-up of its own."""
 
 STATUSES = ("waiting", "running", "finished", "failed", "cancelled")
 
@@ -111,7 +111,7 @@ class Queue:
         return self.store.list(TaskFilter(status, type, user))
 
     def poll(self, types: Collection[str] | None = None) -> Task | None:
-        """Acquire the task whose turn it is, or None when none is due or all that are due must wait for others.
+        """Acquire the next task, or None when none is due or all due ones are held back by `max_running`.
 
         The lease lasts `alive_time`; a caller that needs longer calls `task.heartbeat()`. `types`: only tasks of these
         types are taken (NotSupportedError on `rdb_compat`).
@@ -153,18 +153,18 @@ class QueuedTask:
         return row
 
     def cancel_request(self) -> None:
-        """Ask for the task to be cancelled: at once when it waits; a running handler is told within a heartbeat.
+        """Cancel a waiting task at once; a running handler is asked to stop within a heartbeat.
 
         A handler that finishes all the same has finished it. Raises NotFoundError, AlreadyFinishedError.
         """
         self._store.cancel_request(self.key, self._retention)
 
     def force_finish(self) -> None:
-        """Retire the task as finished and preempt whoever runs it. Raises NotFoundError, AlreadyFinishedError."""
+        """Retire the task as finished and preempt its run, if any. Raises NotFoundError, AlreadyFinishedError."""
         self._store.force_finish(self.key, self._retention)
 
     def preempt(self) -> Task:
-        """Take the task, whoever runs it, who is preempted; due or not, and whatever `max_running` says.
+        """Acquire the task, due or not, regardless of `max_running`; a run of it elsewhere is preempted.
 
         The lease lasts `alive_time`. Raises NotFoundError, AlreadyFinishedError.
         """
@@ -191,7 +191,7 @@ def checked_task(task: NewTask) -> NewTask:
 
 
 def storable_task(task: NewTask) -> NewTask:
-    """Return `task`, of which all but the data was checked: the store refuses what it cannot encode."""
+    """Return `task`, checked except for its data: the store refuses data that it cannot encode."""
     if not isinstance(task, NewTask):
         raise ValueError(f"tasks must be of psched.NewTask, got {shown(task)}")
     check_key(task.key)
@@ -231,7 +231,7 @@ def _check_priority(value: object) -> None:
 def open_queue(section: Section, holder: str, prefetch_time: float | None = None) -> Queue:
     """Return the queue that `section` configures; nothing is connected yet.
 
-    `prefetch_time`: seconds a lease lasts on what a daemon took ahead (default: `alive_time`).
+    `prefetch_time`: length of the lease on tasks acquired ahead of their runs, in seconds (default: `alive_time`).
     """
     settings = StoreSettings(
         section.url,

@@ -1,4 +1,4 @@
-"""Names to a store the types that a worker claims, found among those that have rows. In children, one per section."""
+"""Finds the types to acquire among those that have rows. In children, one per section."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from psched.store.wakeup import Wakeup
 from psched.task import Task
 
 _FRESH = 2.0
-"""Seconds for which the types that were found are taken for all there are, while a worker is busy."""
+"""Seconds for which a busy worker uses the types it found last."""
 _SHARE = 0.05
-"""How much of its time a busy worker spends on looking for types, at the most."""
+"""The largest share of its time that a busy worker spends on looking up types."""
 _ALWAYS = 64
-"""Up to so many exact names are told to the store whether they have rows or not, so that a new row is found at once.
+"""Up to so many exact names are passed to every acquire, so that a new row is found at once.
 
-More than that only once they have rows: names without rows cost an acquire as much as those with.
+More names are passed only when they have rows: a name without rows costs an acquire as much as one with.
 """
 _FOREIGN = 2
-"""So many times as many types as hundreds of exact names: if there are more, these are asked for, and no others."""
+"""When more than so many times the accepted names have rows, the store is asked for the accepted names only."""
 
 
 class ClaimableTypes:
@@ -44,10 +44,10 @@ class ClaimableTypes:
         self._asks_by_name = wanted.is_exact and is_named
         self._present: Collection[str] = tuple(sorted(self._always))
         self._look_at: float | None = None
-        """When a busy worker looks for types again; None: it has rested since it looked."""
+        """When a busy worker looks up types again; None: it was idle since the last look-up."""
 
     def prepare(self) -> None:
-        """Let the store do beforehand what would delay the first rows."""
+        """Prepare the store's statements, which would delay the first rows."""
         is_named = not self.wanted.is_everything and self._store.keeps_types
         self._store.prepare(self._present if is_named else None)
 
@@ -71,11 +71,11 @@ class ClaimableTypes:
         return wait
 
     def open_wakeup(self) -> Wakeup | None:
-        """Return one thread's new bell for the types that are claimed."""
+        """Return a new wake-up listener of one thread, for the accepted types."""
         return self._source.open_wakeup(None if self.wanted.is_everything else self.wanted.accepts)
 
     def _named(self) -> Collection[str]:
-        """Return the types to be acquired; the first time after a rest they are those that were seen then."""
+        """Return the types to acquire; after an idle time those found by the last `next_due`."""
         with self._lock:
             is_due = self._look_at is not None and self._clock() >= self._look_at
             if self._look_at is None:
@@ -85,7 +85,7 @@ class ClaimableTypes:
         return self._present
 
     def _look(self) -> float | None:
-        """Find the accepted types that are there, unless all are known, and tell when a row of these is due."""
+        """Look up the accepted types that have rows, unless all are known; return in how many seconds one is due."""
         begun = self._clock()
         if self._asks_by_name:
             present, wait = self._present, self._store.next_due(self._present)

@@ -1,11 +1,11 @@
-"""The seam between the engine and a database: what every store promises. Used in children and clients.
+"""The contract between the engine and a database: the methods of every store. In children and clients.
 
 A store holds rows that are due at a time; holding a row means having written a due time in the future together with a
 fence. Only the database's clock decides what is due and when a lease ends, and it is read inside the statement that
 uses it. Every write under a lease compares the fence and checks the row count. No method waits for work.
 
 Errors: a method raises what it names, or the driver's own error (wrapped by SQLAlchemy, or redis-py's) once the bounded
-retries of transient faults are spent; `is_unavailable` of the store tells whether such an error will pass by itself.
+retries of transient faults are spent; `is_unavailable` of the store decides whether such an error is transient.
 Writes under a lease take `until`, a deadline on `psched.clock.boottime`: up to then lost connections and deadlocks are
 retried, and a commit whose answer was lost is recognised by the fence, so that a retry never settles twice.
 Methods may be called from any thread of the process that opened the store; a store must not cross a fork.
@@ -31,19 +31,19 @@ from psched.store.wakeup import Wakeup as Wakeup
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """What `open_stores(settings) -> Stores` of a backend needs. A table that is None is not opened.
+    """The parameters of a backend's `open_stores(settings) -> Stores`. A table that is None is not opened.
 
     `holder` names one incarnation of one process (`host/pid/random`, at most 255 characters) and is written with each
     lease, so that a successor can give back what a dead process held. `tls` has the keys ca, cert, key and verify.
     `max_data_size`: bytes of JSON
     that the data of a row may have; one with more has a problem when it is read, and raises ValueError when written.
     `connections`: how many a store keeps open at the most while they are not used, for as many threads of its process.
-    `reckoning` says how times are computed here (cron dialect, tz database), for the ledger. `ledger` names that of a
-    store that keeps one only on request. `problem` says why a schedule cannot be run by psched, None when it can: a
-    store whose table is shared with other programs (`rdb_compat`) claims no such row. `pooler` is `session` when a
+    `reckoning`: the cron dialect and tz database of this process, for the ledger. `ledger`: the ledger's table where a
+    store keeps one only on request. `problem` returns why psched cannot run a schedule, None when it can: a store whose
+    table is shared with other programs (`rdb_compat`) acquires no such row. `pooler` is `session` when a
     connection pooler that gives each client a session of its own may stand before a PostgreSQL; others are refused.
     `disable_resource_limit` and `use_connection_pooling` are PerfectQueue's, for a queue that is shared with it.
-    `keeps_failures`: runs that fail for good under this store are kept until somebody was told of them.
+    `keeps_failures`: runs that fail for good are kept until they were reported.
     """
 
     url: str
@@ -63,13 +63,13 @@ class StoreSettings:
 
 
 Accepts = Callable[[str], bool]
-"""Tells whether rows of a type are wanted."""
+"""Returns whether rows of a type are wanted."""
 
 
 class Finding(NamedTuple):
-    """One line of `psched doctor`: what was looked at, whether it is well, and what was found or is to be done.
+    """One line of `psched doctor`: the subject, whether it is in order, and the finding or the remedy.
 
-    `warning`: it is well enough for the exit code, but somebody should look at it.
+    `warning`: the exit code stays 0, but an operator should look at it.
     """
 
     subject: str
@@ -86,19 +86,19 @@ class LeaseStore(Protocol):
     shows_fence: bool
     """Whether a lease's fence is a number that grows, worth showing to handlers as `task.fence`."""
     failures: UnreportedFailures | None
-    """Which runs have failed for good, and nobody was told of; None where none can."""
+    """The runs that failed for good and were not reported yet; None where no run can fail for good."""
     knows_holders: bool
-    """Whether what a process leased can be found by its name, and so given back by another one."""
+    """Whether the leases of a dead process can be found by its holder name, and given back by another process."""
     keeps_types: bool
     """Whether the type of a row is a column of its own, so that `types` limits what is acquired.
 
-    Where types stand in the data (`rdb_compat`), `types` is refused, and `accepts` says which types are wanted.
+    Where types are in the data (`rdb_compat`), `types` is refused, and `accepts` selects the types.
     """
     nodes: Nodes | None
-    """Which workers are alive; None where that is not recorded (`rdb_compat`)."""
+    """The workers that are alive; None where that is not recorded (`rdb_compat`)."""
 
     sent_within: float
-    """Seconds for which a call without a deadline may still reach the database, sent again, after it began."""
+    """Seconds after its begin up to which a call without a deadline may still be sent to the database again."""
 
     def create_tables(self) -> None:
         """Create the tables and indexes; idempotent. Raises ConfigError for tables of another version of psched."""
@@ -109,11 +109,11 @@ class LeaseStore(Protocol):
         ...
 
     def prepare(self, types: Collection[str] | None = None) -> None:
-        """Do now what would else delay the first rows that are acquired (of `types`) and settled; changes nothing."""
+        """Prepare what would delay the first acquire (of `types`) and settlement; changes no data."""
         ...
 
     def diagnose(self) -> Iterator[Finding]:
-        """Yield what `psched doctor` shows of this store: tables, indexes, collations, server version and its clock."""
+        """Yield the findings of `psched doctor`: tables, indexes, collations, server version and clock."""
         ...
 
     def now(self) -> float:
@@ -121,11 +121,11 @@ class LeaseStore(Protocol):
         ...
 
     def is_refused(self, error: Exception) -> bool:
-        """Tell whether `error` means that the database refuses our user: the login, or for lack of a privilege."""
+        """Return whether `error` means that the database refuses our user, by login or for lack of a privilege."""
         ...
 
     def is_unavailable(self, error: Exception) -> bool:
-        """Tell whether `error` means the database is away, overloaded or read-only, and will pass by itself."""
+        """Return whether `error` means the database is away, overloaded or read-only, and will pass by itself."""
         ...
 
     def acquire(
@@ -140,8 +140,8 @@ class LeaseStore(Protocol):
 
         Leases whose time is over are due again. With `types`, only rows of these types, where the store `keeps_types`;
         elsewhere it raises NotSupportedError, and takes only rows whose type `accepts` accepts. Nothing is written to
-        any other row, and rows of other types that have been due longer keep nothing back. The leases are committed on
-        return and last `alive_time` from this call at the least. When the answer was lost they end with the holder's
+        any other row, and rows of other types that have been due longer delay none of these. The leases are committed
+        on return and last `alive_time` from this call at the least. When the answer was lost they end with the holder's
         next acquire (in `rdb_compat`, which knows none, by themselves).
 
         An acquire counts as an attempt of the row. `ahead`: the runs begin later, and `extend` records that; a lease
@@ -154,22 +154,23 @@ class LeaseStore(Protocol):
         """Return in how many seconds the earliest row is due by the database's clock, None when there is none.
 
         0.0 when one is due now. The end of a lease counts, too: the row is due then unless it is settled before. Of
-        `types` only, or of those that `accepts` accepts (as for `acquire`). It need not be ours to have: others may be
-        faster, or its user at his limit. What it costs grows with the number of `types`, not with that of the others.
-        A store may go by what it saw when it acquires rows of some types.
+        `types` only, or of those that `accepts` accepts (as for `acquire`). It may not be acquirable: another
+        worker may be faster, or its user at the limit of `max_running`. The cost grows with the number of `types`, not
+        with that of the other types.
+        A store may use this result when it next acquires rows of some types.
         """
         ...
 
     def due_by_type(self) -> Mapping[str, float]:
-        """Return what `next_due` tells for each type that has rows which are not retired.
+        """Return the result of `next_due` for each type that has rows which are not retired.
 
-        One statement, which reads a few rows of each type, however many there are. A store may go by what it saw when
-        it acquires rows of some types. Raises NotSupportedError unless the store `keeps_types`.
+        One statement, which reads a few rows of each type, however many there are. A store may use this result
+        when it next acquires rows of some types. Raises NotSupportedError unless the store `keeps_types`.
         """
         ...
 
     def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
-        """Return one thread's new bell for rows of the types that `accepts` accepts; None where nobody is called."""
+        """Return a new Wakeup of one thread for types that `accepts` accepts; None where the store cannot notify."""
         ...
 
     def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
@@ -200,11 +201,11 @@ class LeaseStore(Protocol):
         ...
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
-        """Do for each what `retry` does, some hundreds at a time; for each None, or what it would raise."""
+        """Retry each as `retry` does, some hundreds at a time; for each None, or the error it would raise."""
         ...
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
-        """Give back all that a dead `holder` still leases, and return how many rows that were.
+        """Give back all rows that a dead `holder` still leases, and return how many they were.
 
         Rows in `suspects` (keys it was running), with `error` as their last one, are due after 1 s, doubling with
         each crash in a row up to `longest_wait` seconds; all others at once, the attempt not counted. Where a store
@@ -218,21 +219,21 @@ class LeaseStore(Protocol):
 
 
 Also = Callable[[Any], object]
-"""Further work in one with a store's own: `TaskStore.submit` with what it is called with as its `connection`."""
+"""Further work in a store's transaction: calls `TaskStore.submit` with the argument as its `connection`."""
 
 
 class ScheduleStore(LeaseStore, Protocol):
-    """Rows that come again: created by `add`, finished by `advance` to the next occurrence."""
+    """Rows that recur: created by `add`, finished by `advance` to the next occurrence."""
 
     ledger: Ledger | None
-    """What is on record of them; None where nothing is."""
+    """The ledger of their runs; None where none is kept."""
     keeps_policies: bool
     """Whether it has policies and pauses, which need a ledger, and extra runs."""
     alarms: OverdueAlerts | None
-    """Which of them are overdue; None where nobody watches."""
+    """The overdue alerts; None where they are not supported."""
 
     def shares_database(self, queue: TaskStore) -> bool:
-        """Tell whether `also` of `advance` may submit to `queue`, being in one database with it."""
+        """Return whether `also` of `advance` may submit to `queue`: both are in one database."""
         ...
 
     def add(
@@ -320,7 +321,7 @@ class ScheduleStore(LeaseStore, Protocol):
         ...
 
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
-        """Do for each what `advance` does, some hundreds in one transaction; return what it returns or would raise."""
+        """Advance each as `advance` does, some hundreds in one transaction; return its results or errors."""
         ...
 
 
@@ -349,7 +350,7 @@ class TaskStore(LeaseStore, Protocol):
         """End the claimed run for good as `status` (finished, failed or cancelled), and keep `error` if any.
 
         The number of attempts that is kept, where they are counted, is the one in `claim.row`.
-        The key is kept for `retention` seconds, None: until somebody deletes it. Raises PreemptedError, NotFoundError,
+        The key is kept for `retention` seconds, None: for ever. Raises PreemptedError, NotFoundError,
         and IdempotentAlreadyFinishedError when an earlier call under this very lease had settled it.
         """
         ...
@@ -357,7 +358,7 @@ class TaskStore(LeaseStore, Protocol):
     def retire_many(
         self, claims: Sequence[Claim], status: str, retention: float | None, until: float
     ) -> builtins.list[ScheduleError | None]:
-        """End runs as `status`, by hundreds: for each None, also if an earlier call had, or what `retire` raises."""
+        """End runs as `status`, by hundreds; for each None, also if an earlier call did, or the error of `retire`."""
         ...
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
@@ -365,18 +366,18 @@ class TaskStore(LeaseStore, Protocol):
         ...
 
     def cancel_request(self, key: str, retention: float) -> None:
-        """Retire a waiting task as cancelled; flag a running one, for the next `extend` to tell.
+        """Retire a waiting task as cancelled; flag a running one, so that the next `extend` returns the flag.
 
         Raises NotFoundError, AlreadyFinishedError.
         """
         ...
 
     def force_finish(self, key: str, retention: float) -> None:
-        """Retire the task as finished whoever holds it. Raises NotFoundError, AlreadyFinishedError."""
+        """Retire the task as finished, leased or not. Raises NotFoundError, AlreadyFinishedError."""
         ...
 
     def preempt(self, key: str, alive_time: float) -> Claim:
-        """Lease the task whoever holds it, due or not, whatever `max_running` says. Raises like `force_finish`."""
+        """Lease the task, held or not, due or not, regardless of `max_running`. Raises like `force_finish`."""
         ...
 
     def retry_failed(self, key: str) -> None:
@@ -397,12 +398,12 @@ class TaskStore(LeaseStore, Protocol):
 
 
 class Stores(NamedTuple):
-    """What `open_stores` returns: a store for each table that was named."""
+    """The result of `open_stores`: a store for each table that was named."""
 
     schedules: ScheduleStore | None = None
     queue: TaskStore | None = None
 
 
 def holder_name(role: str) -> str:
-    """Return `host/role/random`, at most 255 characters; `role` says which process of the host it is."""
+    """Return `host/role/random`, at most 255 characters; `role` names the process on the host."""
     return f"{socket.gethostname()[:120]}/{role[:100]}/{secrets.token_hex(8)}"

@@ -1,6 +1,6 @@
-"""What a store that watches over schedules promises: which occurrences are overdue, and who tells of them.
+"""The contract of alerts: which occurrences are overdue, which runs failed for good, and which were reported.
 
-Used in children and clients. An occurrence is overdue when it is not finished `alert_after` seconds after its time.
+An occurrence is overdue when it is not finished `alert_after` seconds after its time.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from psched.error_summary import error_summary
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """An occurrence that is not finished though it should be. Times are unix seconds on the database's clock.
+    """An occurrence that is not finished in time. Times are unix seconds on the database's clock.
 
     `seconds`: how long ago its time was, delay included. `status`, `attempts`, `node` and `last_error` are those of the
-    schedule's row: what has become of it so far.
+    schedule's row.
     """
 
     key: str
@@ -56,22 +56,22 @@ def _date(seconds: int) -> str:
 
 
 class OverdueAlerts(Protocol):
-    """The alarms of one table of schedules. Methods may be called from any thread; they raise the driver's errors."""
+    """The overdue alerts of one table of schedules. Methods are safe in any thread and raise the driver's errors."""
 
     def overdue(self, limit: int) -> list[Overdue]:
-        """Return up to `limit` occurrences that are overdue, told or not, those longest overdue first."""
+        """Return up to `limit` overdue occurrences, reported or not, those longest overdue first."""
         ...
 
     def unsent(self, limit: int) -> list[Overdue]:
-        """Return up to `limit` overdue occurrences that nobody has told of, and nobody is telling of."""
+        """Return up to `limit` overdue occurrences that were not reported and are not claimed."""
         ...
 
     def claim(self, overdue: Overdue, seconds: float) -> bool:
-        """Take it upon oneself to tell of an occurrence within so many seconds; True for one caller at a time."""
+        """Claim the right to report an occurrence within so many seconds; True for one caller at a time."""
         ...
 
     def told(self, overdue: Overdue) -> None:
-        """Enter that somebody was told of the occurrence, so that nobody else is."""
+        """Record that the occurrence was reported, so that it is not reported again."""
         ...
 
 
@@ -80,7 +80,7 @@ class UnreportedFailure:
     """A run that has failed for good. Times are unix seconds on the database's clock.
 
     `scheduled_time` is the occurrence, of a queue task when it was to run first; `fence` tells two failures of one key
-    apart. `error` is what the last attempt said, `failed_at` when that was recorded, by `node`.
+    apart. `error` is that of the last attempt, recorded at `failed_at` by `node`.
     """
 
     key: str
@@ -94,12 +94,12 @@ class UnreportedFailure:
 
 
 class UnreportedFailures(Protocol):
-    """The failures of one table that are still to be told. Methods may be called from any thread."""
+    """The failures of one table that are still to be reported. Methods may be called from any thread."""
 
     def claim(self, seconds: float) -> UnreportedFailure | None:
-        """Return a failure that no other caller gets for so many seconds; None when there is none to be told now."""
+        """Return a failure that no other caller gets for so many seconds; None when there is none to report now."""
         ...
 
     def told(self, failure: UnreportedFailure) -> None:
-        """Forget a failure: somebody was told of it. Harmless when done twice."""
+        """Delete a failure that was reported. Harmless when done twice."""
         ...

@@ -1,4 +1,4 @@
-"""The ledger of schedules: how each occurrence was settled, each change of a definition, and what its store promises.
+"""The contract of the ledger: how each occurrence of a schedule was settled, and each change of a definition.
 
 Used in children and clients. The values are frozen and without behaviour. Times are unix seconds on the database's
 clock unless a field is an occurrence, whose time is its own.
@@ -16,7 +16,7 @@ FINISHED = "finished"
 ENQUEUED = "enqueued"
 SKIPPED = "skipped"
 FAILED = "failed"
-"""The outcome of an occurrence that was given up after `max_attempts`."""
+"""The outcome of an occurrence that failed at all of its `max_attempts`."""
 OUTCOMES = (FINISHED, ENQUEUED, SKIPPED, FAILED)
 
 ADD = "add"
@@ -26,7 +26,7 @@ PAUSE = "pause"
 RESUME = "resume"
 RUN_NOW = "run-now"
 UPGRADE = "upgrade"
-"""What is entered once for a schedule that is older than its ledger: the definition it had then."""
+"""The action recorded once for a schedule that is older than its ledger, with its definition at that time."""
 
 PAUSED = "paused"
 """The reason of occurrences that came while their schedule was paused."""
@@ -34,7 +34,7 @@ PAUSED = "paused"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """How an occurrence is settled, to be recorded with that.
+    """How an occurrence is settled, for the ledger.
 
     `detail`: why it was skipped, the key of the task it was enqueued as, or `run-now` where that asked for the run.
     `started`: when the run began, None for none. An entry may stand for all occurrences up to `last`, which were
@@ -51,7 +51,7 @@ class Entry:
 
 
 class Step(NamedTuple):
-    """What `ScheduleStore.advance_many` is told of one occurrence; see `advance`. Unix seconds."""
+    """The arguments of `ScheduleStore.advance` for one occurrence, for `advance_many`. Unix seconds."""
 
     claim: Claim
     next_time: int

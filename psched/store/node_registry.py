@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from psched.store.type_filter import TypeFilter
 
 ALIVE = 60.0
-"""Seconds after its last sign for which a node counts as alive."""
+"""Seconds after its last heartbeat for which a node counts as alive."""
 
 
 class Node(NamedTuple):
@@ -36,7 +36,7 @@ class Nodes(Protocol):
 
 
 def read_node(name: str, section: str, types: str, age: float) -> Node | None:
-    """Return a stored node; None for one of a psched that writes its types in another way."""
+    """Return a stored node; None when another version of psched encoded its types."""
     try:
         return Node(name, section, TypeFilter.decode(types), age)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which types of rows a worker claims: what its application routes, restricted to what it is told to serve."""
+"""Which types of rows a worker acquires: those that its application routes, restricted to those configured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 Pattern = str | re.Pattern[str]
-"""What a route is chosen by: a string is the whole type, an expression is searched in it (as in PerfectQueue)."""
+"""The key of a route: a string is the whole type, an expression is searched in the type (as in PerfectQueue)."""
 
 _MATCHES_ANYTHING = frozenset(["", ".*", "^.*", ".*$"])
 """Expressions that are found in every type; `^.*$` is not found in one of two lines."""
@@ -40,7 +40,7 @@ class TypeFilter:
     served: tuple[str, ...] = ()
 
     def accepts(self, type: str) -> bool:
-        """Tell whether rows of this type are claimed."""
+        """Return whether rows of this type are acquired."""
         return self._is_routed(type) and self._is_served(type)
 
     def serving(self, globs: Iterable[str]) -> TypeFilter:
@@ -54,7 +54,7 @@ class TypeFilter:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The types that it is known to accept, without looking at what types there are."""
+        """The types that it accepts by name, known without a look at the stored rows."""
         routed = [route for route in self.routes or () if isinstance(route, str)]
         served = [glob for glob in self.served if _WILDCARDS.isdisjoint(glob)]
         return frozenset(name for name in (*routed, *served) if self.accepts(name))
@@ -67,7 +67,7 @@ class TypeFilter:
         return is_routed_by_name or is_served_by_name
 
     def describe(self) -> str:
-        """Return for people what it accepts."""
+        """Return the accepted types as text for people."""
         routes = ["any type"] if self._routes_everything else sorted(map(_shown, self.routes or ()))
         return ", ".join(routes or ["no type"]) + (f" (only {', '.join(self.served)})" if self.served else "")
 
@@ -124,7 +124,7 @@ class TypeFilter:
 
 
 def mismatch(filters: Collection[TypeFilter]) -> str | None:
-    """Say for people which globs match no routed type of any section, and what to do; None when each may match one.
+    """Return which globs match no routed type of any section, and the remedy; None when each may match one.
 
     `filters`: those of the sections that one worker serves.
     """

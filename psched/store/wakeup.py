@@ -1,4 +1,4 @@
-"""What an idle worker may hear: somebody made rows due. Used in children."""
+"""The contract of wake-up notifications: rows became due in the store. In children."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from typing import Protocol
 
 
 class Wakeup(Protocol):
-    """Rings when somebody may have made rows due. A hint and no promise: a ring may be lost, or be for nothing.
+    """Notifies one waiting thread that rows may have become due. A notification may be lost, or be for nothing.
 
-    One waiting thread's, with a connection of its own. Errors of this connection come from `arm` and `rang` as the
-    driver's own; the waiting thread then polls as if there were no bell, and may arm it again later.
+    It has a connection of its own. `arm` and `rang` raise the driver's errors of this connection; the waiting thread
+    then polls as without notifications, and may arm it again later.
     """
 
     @property
     def proven(self) -> bool:
-        """Whether it is known to ring, so that who listens may poll rarely. A pooler in between can make it mute."""
+        """Whether notifications are known to arrive, so that polls may be rare. A pooler can suppress them."""
         ...
 
     def arm(self, seconds: float) -> None:
-        """Listen for at most about `seconds` from now; rings from before may be forgotten. Waits for the server."""
+        """Listen for at most about `seconds`; earlier notifications may be dropped. Waits for the server."""
         ...
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when it may have rung. Only while it is armed."""
+        """Return the descriptor that is readable after a notification. Only while armed."""
         ...
 
     def rang(self) -> bool:
-        """Tell whether it has rung since the last call, or since it was armed. Never waits.
+        """Return whether a notification came since the last call, or since `arm`. Never waits.
 
-        One that has rung may have to be armed again before it rings anew.
+        After a notification it may have to be armed again.
         """
         ...
 
     def disarm(self) -> None:
-        """Listen no more, so that a ring for one of several is not lost on one who is busy. Never waits or raises."""
+        """Stop listening, so that a notification goes to an idle worker instead. Never waits or raises."""
         ...
 
     def close(self) -> None:

@@ -71,7 +71,7 @@ def test_kill_ends_the_whole_group_and_leaves_the_task_to_the_daemon(
     thread.join(_PATIENCE)
     assert [is_gone(pid) for pid in pids] == [True, True]
     assert ledger.entries == []
-    assert "was told to stop: was ended by SIGTERM" in caplog.messages[-1]
+    assert "was asked to stop: was ended by SIGTERM" in caplog.messages[-1]
 
 
 def test_kill_does_not_wait_for_who_ignores_sigterm(running: Any, ledger: Ledger, tmp_path: Path) -> None:
