@@ -37,7 +37,7 @@ class WakeList:
         self.proven = False
         self._server = server
         self._table = table
-        self._list = f"{table.prefix}bell"
+        self._list = f"{table.prefix}wake"
         self._keys: list[str] = [self._list]
         self._popped: tuple[bytes, bytes] = (self._list.encode(), b"1")
         self._new = f"{self._list}:new".encode()

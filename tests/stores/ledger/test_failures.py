@@ -124,7 +124,7 @@ def test_what_is_not_settled_is_no_failure(bench: Bench, store: ScheduleStore, k
 def keep_as_told(bench: Bench, keys: list[str]) -> None:
     """Store failures that other nodes are telling of."""
     if isinstance(bench.rows, RedisRows):
-        bench.rows.client.zadd(f"{bench.rows.prefix}untold", dict.fromkeys(keys, FAR_OFF * 1000))
+        bench.rows.client.zadd(f"{bench.rows.prefix}unreported", dict.fromkeys(keys, FAR_OFF * 1000))
         return
     with bench.connect() as connection:
         table = sa.Table(f"{bench.table}_failures", sa.MetaData(), autoload_with=connection)

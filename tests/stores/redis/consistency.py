@@ -25,7 +25,7 @@ class Snapshot:
         self.sets: dict[str, dict[str, float]] = {
             name: dict(content) if isinstance(content, list) else dict.fromkeys(content, 0.0)
             for name, content in found.items()
-            if not name.startswith(("row:", "bell", "meta"))
+            if not name.startswith(("row:", "wake", "meta"))
         }
 
     def faults(self) -> list[str]:
@@ -51,15 +51,15 @@ class Snapshot:
         return {"keys", "purge"} if "purge_at" in row else {"keys"}
 
     def _turn_faults(self, line: str, type_: str, user: str) -> list[str]:
-        """A line has a turn by the due time of its head; or it is parked, while there is no room for that."""
+        """A line has a turn by the due time of its head; or it is blocked, while there is no room for that."""
         score, head = min((score, key.encode()) for key, score in self.sets[line].items())
         first = score % _SPAN
         turn = self.sets.get(f"turn:{type_}", {}).get(user)
-        parked = type_ in self.sets.get(f"parked:{user}", {})
-        if parked and self._has_room(user, head.decode()):
-            return [f"{line} is parked, although {head.decode()} might run"]
-        if parked == (turn is not None) or turn not in (None, first):
-            return [f"{line} has turn {turn}, parked {parked}"]
+        blocked = type_ in self.sets.get(f"blocked:{user}", {})
+        if blocked and self._has_room(user, head.decode()):
+            return [f"{line} is blocked, although {head.decode()} might run"]
+        if blocked == (turn is not None) or turn not in (None, first):
+            return [f"{line} has turn {turn}, blocked {blocked}"]
         return []
 
     def _has_room(self, user: str, head: str) -> bool:
@@ -71,7 +71,7 @@ class Snapshot:
         kind, _, rest = name.partition(":")
         if kind == "turn":
             return all(_line(rest, user) in self.sets for user in self.sets[name])
-        if kind == "parked":
+        if kind == "blocked":
             return all(_line(type_, rest) in self.sets for type_ in self.sets[name])
         if name == "types":
             return {row["type"] for row in self.rows.values()} <= self.sets[name].keys()
@@ -81,16 +81,16 @@ class Snapshot:
 def _read(pipeline: Any, name: str, full: str) -> None:
     if name.startswith(("row:", "meta", "failures")):
         pipeline.hgetall(full)
-    elif name.startswith(("held:", "parked:")):
+    elif name.startswith(("held:", "blocked:")):
         pipeline.smembers(full)
-    elif name.startswith("bell"):
+    elif name.startswith("wake"):
         pipeline.llen(full)
     else:
         pipeline.zrange(full, 0, -1, withscores=True)
 
 
 def _is_of_users(name: str) -> bool:
-    return name.startswith(("turn:", "parked:"))
+    return name.startswith(("turn:", "blocked:"))
 
 
 def _line(type_: str, user: str) -> str:

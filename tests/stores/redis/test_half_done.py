@@ -15,7 +15,7 @@ from tests.stores.queue.conftest import made_bench
 from tests.stores.rows import RedisRows
 
 
-@pytest.mark.parametrize("name", ["alert", "told", "entries:key", "settled:0"])
+@pytest.mark.parametrize("name", ["alert", "alerted", "entries:key", "settled:0"])
 def test_a_run_that_cannot_be_ended_leaves_its_schedule_as_it_is(places: Places, tmp_path: Path, name: str) -> None:
     bench = places.bench("redis", "redis", tmp_path)
     try:
@@ -42,7 +42,7 @@ def test_a_run_that_cannot_be_ended_leaves_its_schedule_as_it_is(places: Places,
         bench.close()
 
 
-@pytest.mark.parametrize("name", ["keys", "line:1:t:bob", "turn:t", "parked:bob", "later:t"])
+@pytest.mark.parametrize("name", ["keys", "line:1:t:bob", "turn:t", "blocked:bob", "later:t"])
 def test_tasks_that_cannot_wait_are_not_there(places: Places, tmp_path: Path, name: str) -> None:
     with made_bench(places, "redis", "redis", tmp_path) as bench:
         queue, rows = bench.queue(), bench.rows

@@ -44,7 +44,7 @@ def test_what_stands_in_the_place_of_those_who_were_cut_off_stops_no_acquire(
     queue.submit([NewTask(key, "t", run_at=LONG_AGO + n, user=key) for n, key in enumerate("abc", 1)])
     for key in "abc":
         tasks.write(key, size=15_000_000)
-    client, name = rows_of(tasks).client, f"{rows_of(tasks).prefix}cut"
+    client, name = rows_of(tasks).client, f"{rows_of(tasks).prefix}cut_off"
     client.set(name, "spoilt")
     assert keys_of(queue.acquire(5, 100)) == ["a"]
     assert client.zrange(name, 0, -1) == ["b", "c"]

@@ -184,7 +184,7 @@ def test_a_new_type_calls_each_worker_of_some_types_once_however_many_there_are(
 
         def are_called() -> bool:
             listen()
-            return all(called) and not rows.client.exists(f"{rows.prefix}bell:new")
+            return all(called) and not rows.client.exists(f"{rows.prefix}wake:new")
 
         queue.submit([NewTask("wanted", "type8")])
         assert eventually(are_called)
@@ -268,7 +268,7 @@ def test_one_who_is_busy_is_not_called_and_hears_again_afterwards(
     assert isinstance(rows, RedisRows)
     eventually(lambda: not [client for client in rows.client.client_list() if client["cmd"] == "blpop"])
     queue.submit([NewTask("unheard", "t")])
-    eventually(lambda: not rows.client.exists(f"{rows.prefix}bell"))
+    eventually(lambda: not rows.client.exists(f"{rows.prefix}wake"))
     wakeup.arm(60)
     assert not rings(wakeup)
     queue.submit([NewTask("heard", "t")])
@@ -317,8 +317,8 @@ def test_rings_that_nobody_waits_for_are_few(tasks: QueueBench, queue: TaskStore
     queue.submit([NewTask(f"key{n}", "t") for n in range(100)])
     rows = tasks.rows
     assert isinstance(rows, RedisRows)
-    assert rows.client.llen(f"{rows.prefix}bell") <= 16
-    assert 0 < rows.client.pttl(f"{rows.prefix}bell") <= 1000
+    assert rows.client.llen(f"{rows.prefix}wake") <= 16
+    assert 0 < rows.client.pttl(f"{rows.prefix}wake") <= 1000
 
 
 def test_a_lost_connection_is_an_error_and_is_made_anew(lab: Lab) -> None:

@@ -9,8 +9,8 @@ local function look(name, at_most)
     local keys = call('ZRANGEBYSCORE', T .. name, '-inf', integer(now), 'WITHSCORES', 'LIMIT', first, limit)
     for at = 1, #keys, 2 do
       local row = without_data(keys[at])
-      local rings = ARGV[2] == '1' and tonumber(call('HGET', row_of(keys[at]), 'ringing_until')) or 0
-      if #row > 0 and rings <= now then
+      local claimed_until = ARGV[2] == '1' and tonumber(call('HGET', row_of(keys[at]), 'ringing_until')) or 0
+      if #row > 0 and claimed_until <= now then
         found[#found + 1] = {keys[at], row, tonumber(keys[at + 1])}
       end
     end
@@ -23,7 +23,7 @@ end
 
 look('alert', limit)
 if ARGV[2] ~= '1' then
-  look('told', limit * 2)
+  look('alerted', limit * 2)
   table.sort(found, function(one, other)
     return one[3] < other[3] or (one[3] == other[3] and is_less(one[1], other[1]))
   end)
@@ -58,17 +58,17 @@ end
 --- script leases/claim_failure: common, KIND, leases
 -- Claims the report of a failed run. ARGV: milliseconds for which the claim holds.
 -- Returns the failure as JSON, nothing when there is no unclaimed one.
-for _, name in ipairs(call('ZRANGEBYSCORE', T .. 'untold', '-inf', integer(now), 'LIMIT', 0, 20)) do
+for _, name in ipairs(call('ZRANGEBYSCORE', T .. 'unreported', '-inf', integer(now), 'LIMIT', 0, 20)) do
   local failure = call('HGET', T .. 'failures', name)
   if failure then
-    call('ZADD', T .. 'untold', integer(now + tonumber(ARGV[1])), name)
+    call('ZADD', T .. 'unreported', integer(now + tonumber(ARGV[1])), name)
     return failure
   end
-  call('ZREM', T .. 'untold', name)
+  call('ZREM', T .. 'unreported', name)
 end
 return false
 
 --- script leases/delete_failure: common, KIND, leases
 -- Deletes a reported failure. ARGV: its name.
-call('ZREM', T .. 'untold', ARGV[1])
+call('ZREM', T .. 'unreported', ARGV[1])
 call('HDEL', T .. 'failures', ARGV[1])

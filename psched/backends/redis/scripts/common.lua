@@ -2,7 +2,7 @@
 -- KEYS[1] is the `meta` key of a table, KEYS[2] that of a second table; the other keys of a table have the same
 -- prefix.
 
-local LAYOUTS = {schedules = '5', queue = '3'}  -- the same as LAYOUTS in schema.py
+local LAYOUTS = {schedules = '6', queue = '4'}  -- the same as LAYOUTS in schema.py
 local MAX_BATCH_BYTES = 16000000  -- bytes of data per acquire, unless its first row alone is larger
 local MAX_WAKEUPS = 16  -- elements of a wake list, so at most this many waiting workers wake at once
 local NEW_TYPE_WAKEUPS = 4  -- elements for a new type; waiters pass them on, so this many waiters may fail to do that
@@ -70,11 +70,11 @@ local function table_problem(meta, kind)
   end
 end
 
-local function push_wakeups(bell, count)
-  for _ = call('LLEN', bell) + 1, math.min(count, MAX_WAKEUPS) do
-    call('RPUSH', bell, '1')
+local function push_wakeups(list, count)
+  for _ = call('LLEN', list) + 1, math.min(count, MAX_WAKEUPS) do
+    call('RPUSH', list, '1')
   end
-  call('PEXPIRE', bell, WAKEUP_EXPIRY)
+  call('PEXPIRE', list, WAKEUP_EXPIRY)
 end
 
 local function has_filtered_waiters(prefix)
@@ -83,11 +83,11 @@ end
 
 -- Wakes up to `count` workers that wait for any type, and up to `count` that wait for each of `types`.
 local function wake(prefix, count, types)
-  push_wakeups(prefix .. 'bell', count)
+  push_wakeups(prefix .. 'wake', count)
   if has_filtered_waiters(prefix) then
     for _, type in ipairs(types) do
       if type ~= '' then  -- '' stands for all types
-        push_wakeups(prefix .. 'bell:of:' .. type, count)
+        push_wakeups(prefix .. 'wake:of:' .. type, count)
       end
     end
   end
@@ -104,12 +104,12 @@ local function note_type(prefix, type)
     return
   end
   has_announced_type = true
-  local bell, number = prefix .. 'bell:new', integer(time[1] * 1000000 + time[2])
-  call('DEL', bell)  -- an unread announcement; this one replaces it
+  local list, number = prefix .. 'wake:new', integer(time[1] * 1000000 + time[2])
+  call('DEL', list)  -- an unread announcement; this one replaces it
   for _ = 1, NEW_TYPE_WAKEUPS do
-    call('RPUSH', bell, number)
+    call('RPUSH', list, number)
   end
-  call('PEXPIRE', bell, WAKEUP_EXPIRY)
+  call('PEXPIRE', list, WAKEUP_EXPIRY)
 end
 
 -- Returns the fence of the next lease: higher than the last fence, and at least the clock in milliseconds, so that it
@@ -180,7 +180,7 @@ end
 local function keep_failure(prefix, name, members)
   if name ~= '' then
     call('HSET', prefix .. 'failures', name, '{"failed":' .. integer(now) .. ',' .. members .. '}')
-    call('ZADD', prefix .. 'untold', 0, name)
+    call('ZADD', prefix .. 'unreported', 0, name)
   end
 end
 

@@ -3,8 +3,8 @@
 -- row is in two sets of each kind.
 --
 -- A line is `line:<bytes of the type>:<type>:<user>`, in the order in which its rows are to run. `turn:<type>` has the
--- users with a line, by the due time of its first row. A user without room (max_running) is not there: `parked:<user>`
--- has the types of the blocked lines until one of the user's runs ends.
+-- users with a line, by the due time of its first row. A user without room (max_running) is not there:
+-- `blocked:<user>` has the types of the blocked lines until one of the user's runs ends.
 
 do
   local fault = table_problem(KEYS[#KEYS], 'queue')
@@ -42,7 +42,7 @@ end
 local function update_turn(type, user, head)
   head = head or call('ZRANGE', line_of(type, user), 0, 0, 'WITHSCORES')
   if user ~= '' then  -- tasks without a user have no limit
-    call('SREM', T .. 'parked:' .. user, type)
+    call('SREM', T .. 'blocked:' .. user, type)
   end
   if head[1] then
     call('ZADD', T .. 'turn:' .. type, integer(tonumber(head[2]) % SPAN), user)
@@ -54,17 +54,17 @@ end
 
 local function block_user(type, user)
   call('ZREM', T .. 'turn:' .. type, user)
-  call('SADD', T .. 'parked:' .. user, type)
+  call('SADD', T .. 'blocked:' .. user, type)
 end
 
 -- Gives a user who may have room a turn again, and wakes workers.
 local function unblock_user(user)
-  local parked = call('SMEMBERS', T .. 'parked:' .. user)
-  for _, kind in ipairs(parked) do
+  local types = call('SMEMBERS', T .. 'blocked:' .. user)
+  for _, kind in ipairs(types) do
     update_turn(kind, user)
   end
-  if #parked > 0 then
-    wake(T, 1, parked)
+  if #types > 0 then
+    wake(T, 1, types)
   end
 end
 

@@ -134,13 +134,13 @@ local function find_next(user)
   end
 end
 
-local was_first = {}  -- users of the set `cut` whom this acquire puts first
+local was_first = {}  -- users of the set `cut_off` whom this acquire puts first
 
 -- Returns the users who were cut off by an earlier acquire and got no row since, in that order.
 local function cut_off_before()
-  local found = redis.pcall('ZRANGE', T .. 'cut', 0, CUT_OFF - 1)
+  local found = redis.pcall('ZRANGE', T .. 'cut_off', 0, CUT_OFF - 1)
   if found.err then  -- the key has another type
-    call('DEL', T .. 'cut')
+    call('DEL', T .. 'cut_off')
     return {}
   end
   return found
@@ -244,15 +244,15 @@ end
 local function save_cut_off()
   for name in pairs(was_first) do
     if had[name] then
-      call('ZREM', T .. 'cut', name)
+      call('ZREM', T .. 'cut_off', name)
     end
   end
   if #cut > 0 then
-    call('ZREMRANGEBYSCORE', T .. 'cut', '-inf', integer((now - LASTS) * 1000))
+    call('ZREMRANGEBYSCORE', T .. 'cut_off', '-inf', integer((now - LASTS) * 1000))
     for place, name in ipairs(cut) do
-      call('ZADD', T .. 'cut', 'NX', integer(now * 1000 + place), name)
+      call('ZADD', T .. 'cut_off', 'NX', integer(now * 1000 + place), name)
     end
-    call('PEXPIRE', T .. 'cut', LASTS)
+    call('PEXPIRE', T .. 'cut_off', LASTS)
   end
 end
 
@@ -334,8 +334,8 @@ for place = 1, #found, 2 do
 end
 for _, key in ipairs(ended) do
   local user = redis.pcall('HGET', row_of(key), 'user')
-  local parked = type(user) == 'string' and call('SMEMBERS', T .. 'parked:' .. user) or {}
-  for _, kind in ipairs(parked) do
+  local types = type(user) == 'string' and call('SMEMBERS', T .. 'blocked:' .. user) or {}
+  for _, kind in ipairs(types) do
     if not listed[kind] then
       listed[kind] = true
       found[#found + 1], found[#found + 2] = kind, '0'

@@ -149,7 +149,7 @@ local function delete_row(key)
   local row = row_of(key)
   local was = redis.pcall('HMGET', row, 'fence', 'type', 'holder')  -- nothing is known of a key that is no hash
   call('DEL', row)
-  for _, name in ipairs({'due:', 'due:' .. (was[2] or ''), 'alert', 'told', 'failing'}) do
+  for _, name in ipairs({'due:', 'due:' .. (was[2] or ''), 'alert', 'alerted', 'failing'}) do
     call('ZREM', T .. name, key)
   end
   call_repairing('SREM', T .. 'held:' .. (was[3] or ''), key)

@@ -71,7 +71,7 @@ local function check_queue_writable(first)
         call('ZCARD', is_due and line_of(kind, user) or T .. 'later:' .. kind)
         call('ZCARD', T .. 'turn:' .. kind)
       end
-      call('SCARD', T .. 'parked:' .. user)
+      call('SCARD', T .. 'blocked:' .. user)
     end
   end
 end
