@@ -1,41 +1,41 @@
-"""From wall times to instants: what happens to a schedule when clocks are put forward or back. Used wherever cron is.
+"""Occurrences of a cron expression in a time zone: next, last, count and preview, with clock changes.
 
-Every expression means one fixed set of instants, and a next time is the least element past a given one: the same
-question always has the same answer, and the latest answers are remembered. A *once* expression (the dialect decides)
-maps each matching wall time to one instant: to its first pass, or to the end of the gap it falls in, unless the gap is
-3 h or longer, as Debian's cron(8) does. Any other consists of all instants whose wall time matches: none in a gap, two
-when the wall time comes twice. Of an hour that begins within a gap (by Lord Howe's clocks, each spring) the dialect
-perfectsched sees the rest only when it comes from the hour before, minute by minute.
+An expression stands for a fixed set of instants; the next occurrence is the first one after a given instant. Recent
+answers are cached. A *once* expression (the dialect decides) maps each matching wall time to one instant: its first
+pass, or the end of the gap that skips it unless the gap is 3 h or longer, as in Debian's cron(8). Any other expression
+matches every instant with a matching wall time: none in a gap, two when the wall time comes twice. If an hour begins
+within a gap (Lord Howe Island, each spring), the dialect perfectsched matches the rest of the hour only when the hour
+before matches too.
 
-Two facts about the tz database are relied on, and a test holds them: no zone puts its clock back by more than a day,
-and between two changes of one zone lie more than two days.
+This relies on two facts about the tz database, which a test checks: no zone sets its clock back by more than a day,
+and two changes of one zone are more than two days apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from psched.cron.expression import parse
-from psched.cron.matching import DAY, Expression
+from psched.cron.expression import DAY, Expression, parse
 from psched.cron.zones import change_between, load_zone, offset_at, offset_of_wall
 from psched.errors import ConfigError
 
 EARLIEST = int(datetime(1, 1, 4, tzinfo=UTC).timestamp())
-"""Where time begins here; asking for a time before it is asking for this one."""
+"""The first instant; earlier ones are treated as this one."""
 LATEST = int(datetime(9999, 12, 28, tzinfo=UTC).timestamp())
-"""Where it ends: three days from the end of datetime's range, so that no offset and no look-ahead leaves it."""
+"""The last instant: three days before the end of datetime's range, so that no offset or look-ahead leaves it."""
 
 _SKIPPED_DAY = 3 * 3600
 _SETTLED = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp())
 """No zone's rules change after this, so dates and clock changes repeat every 400 years."""
 _CYCLE = 400 * 365 * DAY + 97 * DAY
 
-_REMEMBERED = 4096
-"""Answers of each kind. Schedules that are due together tend to ask with the same words."""
+_CACHED = 4096
+"""Answers of each kind. Schedules that are due together often have the same expression."""
 
 
 def next_time(cron: str, after: int, timezone: str, dialect: str = "vixie") -> int:
@@ -59,7 +59,7 @@ def first_time(cron: str, at: int, timezone: str, dialect: str = "vixie") -> int
 def last_time(cron: str, after: int, at: int, timezone: str, dialect: str = "vixie") -> int | None:
     """Return the last match after `after` and up to `at`, or None when there is none between.
 
-    It is found by halving, so a span of years costs little more than one of minutes. Raises as `next_time` does.
+    A binary search: a span of years takes little longer than a span of minutes. Raises as `next_time` does.
     """
     expression, zone = parse(cron, dialect), load_zone(timezone)
     low = following(expression, zone, after, at)
@@ -74,7 +74,7 @@ def last_time(cron: str, after: int, at: int, timezone: str, dialect: str = "vix
 def count(cron: str, after: int, until: int, timezone: str, dialect: str = "vixie") -> int:
     """Return how many matches there are after `after` and up to `until` (unix seconds).
 
-    They are counted by stretches of one offset from UTC, not listed: a year of seconds costs less than a millisecond.
+    Counts by stretches with one UTC offset, without listing: a year of seconds takes less than a millisecond.
     Raises ConfigError when the expression, the zone or the dialect cannot be used.
     """
     expression, zone = parse(cron, dialect), load_zone(timezone)
@@ -84,11 +84,11 @@ def count(cron: str, after: int, until: int, timezone: str, dialect: str = "vixi
 
 
 def validate(cron: str, timezone: str, dialect: str = "vixie") -> None:
-    """Accept what will have matches for ever.
+    """Check that the expression never runs out of matches.
 
     Raises:
-        ConfigError: the expression, the zone or the dialect is wrong, or there is no such date, or all its times fall
-            in the hours that the zone's clock changes skip. One line that names the thing and the remedy.
+        ConfigError: the expression, the zone or the dialect is wrong, the date never exists, or clock changes skip all
+            its times. One line with the remedy.
     """
     if not _has_matches(cron, timezone, dialect):
         raise ConfigError(
@@ -97,12 +97,12 @@ def validate(cron: str, timezone: str, dialect: str = "vixie") -> None:
         )
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_CACHED)
 def _next(cron: str, after: int, timezone: str, dialect: str) -> int | None:
     return following(parse(cron, dialect), load_zone(timezone), after, LATEST)
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_CACHED)
 def _has_matches(cron: str, timezone: str, dialect: str) -> bool:
     return following(parse(cron, dialect), load_zone(timezone), _SETTLED, _SETTLED + _CYCLE) is not None
 
@@ -126,7 +126,7 @@ def gap_at(zone: ZoneInfo, wall: int) -> tuple[int, int] | None:
 
 
 def _next_once(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
-    """Take the wall times in order; their instants never go back."""
+    """Try the wall times in order; their instants never decrease."""
     wall = expression.next_wall(after + offset_at(zone, after) + 1)
     while wall is not None and wall <= limit + DAY:
         instant = wall - offset_of_wall(zone, wall)
@@ -146,7 +146,7 @@ def _next_once(expression: Expression, zone: ZoneInfo, after: int, limit: int) -
 
 
 def _next_by_hours(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
-    """Follow the clock, past the rest of an hour whose beginning was skipped, unless the hour before matches, too."""
+    """Search in real time, but skip the rest of an hour that begins in a gap, unless the hour before matches too."""
     found = _next_in_real_time(expression, zone, after, limit)
     while found is not None:
         end = _end_of_cut_hour(expression, zone, found)
@@ -157,7 +157,7 @@ def _next_by_hours(expression: Expression, zone: ZoneInfo, after: int, limit: in
 
 
 def _end_of_cut_hour(expression: Expression, zone: ZoneInfo, instant: int) -> int | None:
-    """Return when the hour of a match ends if it is one that is passed over, otherwise None."""
+    """Return the end of the hour of a match if that hour is to be skipped, otherwise None."""
     offset = offset_at(zone, instant)
     passed = (instant + offset) % 3600
     if offset_at(zone, instant - passed) == offset:
@@ -171,10 +171,10 @@ def _end_of_cut_hour(expression: Expression, zone: ZoneInfo, instant: int) -> in
 
 
 def _next_in_real_time(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
-    """Follow the clock from change to change.
+    """Search from clock change to clock change.
 
-    Only a change within a day of `start` can bring back wall times that were matched already, since no clock is put
-    back further. Changes later than that, but before the match, therefore only shift the match itself.
+    No clock is set back by more than a day. So only a change within a day of `start` can repeat wall times that have
+    matched; a later change before the match only shifts the match.
     """
     start = after + 1
     while start <= limit:
@@ -230,9 +230,9 @@ def _count_in_real_time(expression: Expression, stretch: _Stretch, first: int, l
 
 
 def _count_once(expression: Expression, stretch: _Stretch, first: int, last: int) -> int:
-    """Count wall times at their first pass, and at the end of a gap those in it as one."""
+    """Count each wall time at its first pass, and all wall times in a gap once, at the end of the gap."""
     begin, end = max(stretch.begin, first), min(stretch.end, last)
-    shown = stretch.begin + stretch.before  # the first wall time that the clock had not shown when it was changed
+    shown = stretch.begin + stretch.before  # the first wall time that had not been passed before the change
     low = max(begin + stretch.offset, shown)
     count = expression.count_walls(low, end + stretch.offset)
     if begin == stretch.begin and 0 < stretch.offset - stretch.before < _SKIPPED_DAY:
@@ -240,3 +240,66 @@ def _count_once(expression: Expression, stretch: _Stretch, first: int, last: int
         in_gap = expression.count_walls(shown, here - 1) > 0
         count += in_gap and not expression.count_walls(here, here)
     return count
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """A match in unix seconds, and a note on a clock change that affects it or skipped times before it, often empty."""
+
+    time: int
+    note: str
+
+
+def occurrences(cron: str, at: int, timezone: str, n: int, dialect: str = "vixie") -> list[Occurrence]:
+    """Return the first `n` matches at or after `at` (unix seconds). Raises as `next_time` does."""
+    expression, zone = parse(cron, dialect), load_zone(timezone)
+    found: list[Occurrence] = []
+    before = at - 1
+    for _ in range(n):
+        time = next_time(cron, before, timezone, dialect)
+        found.append(Occurrence(time, _note(expression, zone, before, time)))
+        before = time
+    return found
+
+
+def _note(expression: Expression, zone: ZoneInfo, before: int, time: int) -> str:
+    notes = (_missing(expression, zone, before, time), _repeated(expression, zone, time))
+    return "; ".join(note for note in notes if note)
+
+
+def _missing(expression: Expression, zone: ZoneInfo, before: int, time: int) -> str:
+    """Describe matching wall times that do not exist: this run replaces them, or they were skipped before it."""
+    here = time + offset_at(zone, time)
+    before = max(before, EARLIEST - 1)
+    wall = expression.next_wall(before + offset_at(zone, before) + 1)
+    if wall is None or wall >= here or (gap := gap_at(zone, wall)) is None:
+        return ""
+    change, skipped = gap
+    if expression.once and change == time:
+        return f"runs late: {_clock(wall)} does not exist"
+    end = change + offset_at(zone, change)
+    further = expression.next_wall(wall + 1)
+    more = " and later" if further is not None and further < end else ""
+    target = _clock(end, day=end // DAY != wall // DAY)
+    return f"skipped {_clock(wall, day=True)}{more}: the clock jumps from {_clock(end - skipped)} to {target}"
+
+
+def _repeated(expression: Expression, zone: ZoneInfo, time: int) -> str:
+    """Describe a wall time that comes twice."""
+    wall = time + offset_at(zone, time)
+    first, second = (wall - offset_of_wall(zone, wall, fold) for fold in (0, 1))
+    if second <= first:
+        return ""
+    if expression.once:
+        return f"runs once, though {_clock(wall)} comes twice"
+    return f"second pass of the repeated {_span(second - first)}" if time == second else ""
+
+
+def _span(seconds: int) -> str:
+    return "hour" if seconds == 3600 else f"{seconds // 60} minutes"
+
+
+def _clock(wall: int, day: bool = False) -> str:
+    moment = datetime(1970, 1, 1) + timedelta(seconds=wall)
+    clock = moment.strftime("%H:%M:%S" if moment.second else "%H:%M")
+    return f"{moment:%Y-%m-%d} {clock}" if day else clock

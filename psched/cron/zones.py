@@ -1,6 +1,6 @@
-"""Time zones, from the tzdata package alone, and their offsets. Used wherever cron is.
+"""Time zones and their offsets, from the tzdata package alone.
 
-The host's /usr/share/zoneinfo is never read: hosts differ, and the nodes of a cluster must agree on when a run is due.
+The host's /usr/share/zoneinfo is never read: hosts differ, and the nodes of a cluster must agree on due times.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from psched.errors import ConfigError
 from psched.suggest import did_you_mean
 
 _FILES = resources.files(tzdata)
-"""Looked for once, as this is imported: later a process may be another user, who cannot read Python's own library."""
+"""Located at import: later the process may run as another user that cannot read Python's library."""
 
 _EPOCH = datetime(1970, 1, 1)
 
@@ -41,18 +41,14 @@ def check_timezone(name: str) -> None:
 
 @lru_cache(maxsize=1024)
 def load_zone(name: str) -> ZoneInfo:
-    """Return the zone, read once.
-
-    Raises:
-        ConfigError: there is no such zone.
-    """
+    """Return the zone; cached. Raises ConfigError: there is no such zone."""
     check_timezone(name)
     with _FILES.joinpath("zoneinfo", *name.split("/")).open("rb") as file:
         return ZoneInfo.from_file(file, key=name)
 
 
 def offset_at(zone: ZoneInfo, instant: int) -> int:
-    """Return the seconds that wall time is ahead of UTC at an instant."""
+    """Return the UTC offset in seconds at an instant."""
     return _seconds(datetime.fromtimestamp(instant, zone).utcoffset())
 
 

@@ -12,7 +12,7 @@ import pytest
 import tzdata
 
 from psched.cron import check_timezone, next_time, tz_database, validate
-from psched.cron.matching import DAY
+from psched.cron.expression import DAY
 from psched.cron.occurrences import EARLIEST, LATEST
 from psched.cron.zones import load_zone
 from psched.errors import ConfigError
