@@ -1,4 +1,4 @@
-"""The one line that stands for an error where there is no room for all of it: lists, alarms, the audit. Pure."""
+"""Summarizes an error text, often a traceback, in one line: for lists, alerts and the audit."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import re
 from collections.abc import Iterator, Sequence
 
 _HEADER = re.compile(r"\s*(\+ Exception Group )?Traceback\b.*")
-"""What a traceback begins with."""
+"""The first line of a traceback."""
 _FRAME = re.compile(r'[\s|]*File ".*", line \d+|.*", line \d+, in \S+$')
-"""A line of a traceback that names a place in the code, perhaps without its beginning."""
+"""A line of a traceback that names a place in the code; its beginning may be missing."""
 _CHAINED = ("The above exception was the direct cause of", "During handling of the above exception, another")
-"""What stands between two tracebacks: the one behind it is of the exception that was raised in the end."""
+"""The line between two tracebacks; the one after it is of the exception that was raised last."""
 _LONGEST = 200
 """Characters of a summary."""
 _MARGIN = re.compile(r"\s*[|+] ?")
-"""What each line of an exception group's traceback begins with."""
+"""The beginning of each line of an exception group's traceback."""
 
 
 def error_summary(error: str) -> str:
-    """Return the line of `error` that says most: the exception's type and message, or else the first line of text.
+    """Return the exception's type and message in `error`, or else its first line; at most 200 characters.
 
-    `error` may be the end of a longer text. Empty when there is nothing in it; at most 200 characters.
+    `error` may be the end of a longer text.
     """
     found = exception_line(error)
     line = next(_texts(error.splitlines()), "") if found is None else found
@@ -28,7 +28,7 @@ def error_summary(error: str) -> str:
 
 
 def shortened(error: str, longest: int) -> str:
-    """Return `error` in at most `longest` characters: where it has more, its summary and its end."""
+    """Return `error` in at most `longest` characters: a longer one as its summary and its end."""
     if len(error) <= longest:
         return error
     head = f"{error_summary(error)}\n…\n"
@@ -36,9 +36,9 @@ def shortened(error: str, longest: int) -> str:
 
 
 def exception_line(text: str) -> str | None:
-    """Return the type and the message, its first line, of the exception of the last traceback in `text`; None: no such.
+    """Return the type and the first line of the message of the exception in `text`; None without a traceback.
 
-    Of chained exceptions that is the one that was raised in the end.
+    Of chained exceptions, the one that was raised last.
     """
     lines = text.splitlines()
     chained = [number for number, line in enumerate(lines) if line.strip().startswith(_CHAINED)]

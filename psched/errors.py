@@ -1,18 +1,18 @@
-"""The exceptions of psched: what went wrong, by what the caller can do about it. Used in every process.
+"""The exceptions of psched, grouped by what the caller can do about them.
 
-A database error is never renamed into one of these; only a duplicate key is `AlreadyExistsError`.
+Database errors are never turned into these, except that a duplicate key is `AlreadyExistsError`.
 """
 
 
 class ScheduleError(Exception):
-    """Base of everything a schedule, a queue or a task refuses to do."""
+    """Base of the errors of schedules, queues and tasks."""
 
 
 TaskError = ScheduleError
 
 
 class AlreadyFinishedError(ScheduleError):
-    """The run was settled before, perhaps in another way than asked now; nothing was changed."""
+    """The run has been settled already, perhaps in another way; nothing was changed."""
 
 
 class NotFoundError(ScheduleError):
@@ -20,54 +20,54 @@ class NotFoundError(ScheduleError):
 
 
 class AlreadyExistsError(ScheduleError):
-    """A row with this key exists, perhaps finished and still retained."""
+    """A row with this key exists; it may be finished and still retained."""
 
 
 class PreemptedError(ScheduleError):
-    """The lease is no longer ours: it ended, or somebody else settled or took the row. Nothing was changed."""
+    """The lease is lost: it ended, or another worker or client took or settled the row. Nothing was changed."""
 
 
 class OutcomeUnknownError(ScheduleError):
-    """The answer to a write under a lease was lost, and nothing tells any more whether the write took effect.
+    """The answer to a write under a lease was lost, and it is unknown whether the write took effect.
 
-    The lease is over in any case. Do not repeat the write: the row may be run again, or may have been settled as asked.
+    The lease is over either way. Do not repeat the write: the row has been settled as asked, or runs again.
     """
 
 
 class NotSupportedError(ScheduleError):
-    """This store cannot do what was asked, and says what can."""
+    """This store does not support the operation; the message names the stores that do."""
 
 
 class CancelRequestedError(ScheduleError):
-    """Somebody asked for this task to be cancelled."""
+    """The cancellation of this task was requested."""
 
 
 class IdempotentError(ScheduleError):
-    """Mixin: the state asked for is the state that was found. An idempotent client may ignore it."""
+    """Mixin: the row is already in the requested state. An idempotent client may ignore the error."""
 
 
 class IdempotentAlreadyFinishedError(AlreadyFinishedError, IdempotentError):
-    """This very task object settled the run before, perhaps with an answer that was lost."""
+    """The same task object settled the run before; the answer may have been lost."""
 
 
 class IdempotentAlreadyExistsError(AlreadyExistsError, IdempotentError):
-    """The row that exists is the one that was to be created."""
+    """The existing row is the one to be created."""
 
 
 class IdempotentNotFoundError(NotFoundError, IdempotentError):
-    """The row to settle or delete is gone already."""
+    """The row to settle or delete does not exist any more."""
 
 
 RUN_IS_OVER = (PreemptedError, OutcomeUnknownError, NotFoundError, AlreadyFinishedError)
-"""What writing under a lease raises when there is nothing left to be done for the run."""
+"""Errors of writes under a lease after which nothing is left to be done for the run."""
 
 
 class ConfigError(Exception):
-    """The configuration, a cron expression, a time zone or a name cannot be used; the message names the remedy."""
+    """The configuration, a cron expression, a time zone or a name cannot be used; the message has the remedy."""
 
 
 class PoolerError(ConfigError):
-    """A connection pooler that may give each transaction another session stands between psched and the database."""
+    """A connection pooler in front of the database may give each transaction another session."""
 
 
 class ProcessStopError(Exception):
@@ -79,4 +79,4 @@ class GracefulProcessStopError(ProcessStopError):
 
 
 class ImmediateProcessStopError(ProcessStopError):
-    """The process stops now; what is running is given back."""
+    """The process stops now; running tasks are released."""

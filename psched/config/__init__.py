@@ -1,7 +1,7 @@
-"""The configuration: an environment of a YAML file, or a dict, made into frozen settings. In the master and in clients.
+"""The configuration: one environment of a YAML file, or a dict, as frozen settings.
 
-`document` reads the file, `variables` expands `${VAR}`, `checks` tests single values, `settings` holds the result and
-its defaults, `build` puts it together and says what is wrong, one line per fault. Passwords are never shown.
+`yaml_file` reads the file and expands `${VAR}`, `validators` check single values, `settings` has the keys with their
+defaults, `loader` combines them and reports every fault, one line each. Passwords are never shown.
 """
 
 from psched.config.loader import Reader, coerce, default_environment, from_mapping, load

@@ -1,4 +1,4 @@
-"""From a file or a dict to `Settings`, or one line for each fault on the way. Read in the master and in clients."""
+"""Loads `Settings` from a YAML file or a dict; reports every fault, one line each."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Literal, TypeVar
 from attrs import asdict, evolve, fields_dict
 from cattrs import ClassValidationError
 
-from psched.config import validators as checks
 from psched.config.settings import Section, Settings
 from psched.config.structuring import faults, structure
 from psched.config.urls import masked_url, pooler_fault, type_fault
+from psched.config.validators import MAX_SECONDS
 from psched.config.yaml_file import UnsetVariableError, expand, read_environment
 from psched.errors import ConfigError
 from psched.suggest import did_you_mean, shown
@@ -23,7 +23,7 @@ Reader = Literal["schedules", "queue"]
 Made = TypeVar("Made", Section, Settings)
 
 _TABLES = {"schedules": ("perfect_sched", "psched_schedules"), "queue": ("perfect_queue", "psched_queue")}
-"""The default table of each section: on `rdb_compat`, elsewhere."""
+"""The default table of each section: for `rdb_compat`, for other types."""
 _SECTION_KEYS = frozenset(fields_dict(Section))
 _PROCESS_KEYS = frozenset(fields_dict(Settings)) - {"environment", "path", "schedules", "queue"}
 _KEYS = _SECTION_KEYS | _PROCESS_KEYS | _TABLES.keys()
@@ -35,14 +35,14 @@ def default_environment() -> str:
 
 
 def load(path: str | os.PathLike[str], environment: str | None = None, reader: Reader = "schedules") -> Settings:
-    """Return what the YAML file at `path` says for `environment` (default: $PSCHED_ENV, or `development`).
+    """Return the settings of `environment` (default: $PSCHED_ENV, or `development`) in the YAML file at `path`.
 
     Raises ConfigError: the file, the environment or a value cannot be used.
     """
     environment = default_environment() if environment is None else environment
     file = Path(path).expanduser().absolute()
     content = read_environment(file, environment)
-    return _Building(content, environment, file, file.parent, reader).settings()
+    return _Loader(content, environment, file, file.parent, reader).settings()
 
 
 def from_mapping(
@@ -51,15 +51,13 @@ def from_mapping(
     environment: str | None = None,
     reader: Reader = "schedules",
 ) -> Settings:
-    """Return what `mapping`, one environment, says.
+    """Return the settings in `mapping`, which is one environment.
 
-    Relative paths are taken from `base` (default: the working directory). `reader` says which section a flat mapping,
-    with `type` and `url` but no sections, is read as. Raises ConfigError.
+    `base`: the folder of relative paths (default: the working directory). `reader`: the section for a flat mapping,
+    which has `type` and `url` but no sections. Raises ConfigError.
     """
     environment = default_environment() if environment is None else environment
-    return _Building(
-        dict(mapping), environment, None, Path.cwd() if base is None else base.absolute(), reader
-    ).settings()
+    return _Loader(dict(mapping), environment, None, Path.cwd() if base is None else base.absolute(), reader).settings()
 
 
 def coerce(
@@ -67,7 +65,7 @@ def coerce(
     environment: str | None = None,
     reader: Reader = "schedules",
 ) -> Settings:
-    """Return the settings that `config` is or names: settings, one environment as a mapping, or a file's path."""
+    """Return the settings in `config`: settings, one environment as a mapping, or the path of a file."""
     if isinstance(config, Settings):
         return _checked(config)
     if isinstance(config, Mapping):
@@ -78,23 +76,25 @@ def coerce(
 
 
 def _checked(settings: Settings) -> Settings:
-    """Return settings that somebody made or changed, with each value tested. Raises ConfigError."""
-    found = {name: _again(section, name) for name, section in settings.named_sections}
+    """Return settings that the caller has built, with each value validated again. Raises ConfigError."""
+    sections = {name: _validated(section, name) for name, section in settings.named_sections}
     own = evolve(settings, schedules=None, queue=None, path=None)
-    return evolve(_again(own, ""), schedules=found.get("schedules"), queue=found.get("queue"), path=settings.path)
+    return evolve(
+        _validated(own, ""), schedules=sections.get("schedules"), queue=sections.get("queue"), path=settings.path
+    )
 
 
-def _again(made: Made, section: str) -> Made:
+def _validated(made: Made, section: str) -> Made:
     values = {name: value for name, value in asdict(made, recurse=False).items() if value is not None}
     try:
         return structure(type(made), values, Path.cwd())
     except ClassValidationError as error:
-        words = (f"config: {section}{section and '.'}{name}: {fault}" for name, fault in faults(error))
-        raise ConfigError("\n".join(words)) from None
+        lines = (f"config: {section}{section and '.'}{name}: {fault}" for name, fault in faults(error))
+        raise ConfigError("\n".join(lines)) from None
 
 
-class _Building:
-    """One reading of one environment; collects its faults."""
+class _Loader:
+    """Loads one environment, and collects its faults."""
 
     def __init__(self, raw: dict[str, Any], environment: str, file: Path | None, base: Path, reader: Reader) -> None:
         self._raw = raw
@@ -105,7 +105,7 @@ class _Building:
         self._faults: dict[str, None] = {}
 
     def settings(self) -> Settings:
-        """Return the settings, or raise ConfigError with every fault that was found."""
+        """Return the settings. Raises ConfigError with every fault."""
         self._content = self._expanded()
         self._check_keys()
         sections = {name: section for name in self._section_names() if (section := self._section(name)) is not None}
@@ -137,57 +137,55 @@ class _Building:
                 self._fault(f"{name}: expected a mapping of settings, got {type(section).__name__}")
                 continue
             for key in dict(section or {}).keys() - _SECTION_KEYS:
-                hint = (
-                    "; it stands at the top level only"
-                    if key in _PROCESS_KEYS
-                    else did_you_mean(str(key), _SECTION_KEYS)
-                )
+                hint = "; move it to the top level" if key in _PROCESS_KEYS else did_you_mean(str(key), _SECTION_KEYS)
                 self._fault(f"{name}.{key}: unknown key{hint}")
 
     def _section(self, name: str) -> Section | None:
-        """Return the section: its own keys over those of the top level."""
+        """Return the section: keys of the top level, overridden by its own."""
         own = self._content.get(name)
         own = own if isinstance(own, dict) else {}
         top = {key: value for key, value in self._content.items() if key in _SECTION_KEYS}
         merged = {key: value for key, value in {**top, **own}.items() if value is not None and key in _SECTION_KEYS}
         compat, ours = _TABLES[name]
         merged.setdefault("table", compat if merged.get("type") == "rdb_compat" else ours)
-        return self._made(Section, merged, lambda key: (name, key) if key in own else (key,))
+        return self._structured(Section, merged, lambda key: (name, key) if key in own else (key,))
 
     def _process(self, sections: dict[str, Section]) -> Settings | None:
         values = {key: value for key, value in self._content.items() if key in _PROCESS_KEYS and value is not None}
         shortest = min((section.alive_time for section in sections.values()), default=300.0)
         values.setdefault("child_heartbeat_limit", min(10.0, shortest / 3))
         limit = values["child_heartbeat_limit"]
-        if "child_heartbeat_interval" not in values and isinstance(limit, int | float) and 0 < limit <= checks.LONGEST:
+        if "child_heartbeat_interval" not in values and isinstance(limit, int | float) and 0 < limit <= MAX_SECONDS:
             values["child_heartbeat_interval"] = min(2.0, limit / 4)
         values["environment"] = self._environment
-        settings = self._made(Settings, values, lambda key: (key,))
+        settings = self._structured(Settings, values, lambda key: (key,))
         if settings is None:
             return None
         return evolve(settings, path=self._file, schedules=sections.get("schedules"), queue=sections.get("queue"))
 
-    def _made(self, kind: type[Made], values: dict[str, Any], locate: Callable[[str], tuple[str, ...]]) -> Made | None:
+    def _structured(
+        self, kind: type[Made], values: dict[str, Any], locate: Callable[[str], tuple[str, ...]]
+    ) -> Made | None:
         try:
             return structure(kind, values, self._base)
         except ClassValidationError as error:
             for name, fault in faults(error):
-                self._tell(locate(name), fault, name not in values)
+                self._field_fault(locate(name), fault, name not in values)
         return None
 
-    def _tell(self, path: tuple[str, ...], fault: Exception, missing: bool) -> None:
+    def _field_fault(self, path: tuple[str, ...], fault: Exception, missing: bool) -> None:
         if missing:
             self._fault(f"{'.'.join(path)}: missing; {_MISSING[path[-1]]}")
         else:
             self._fault(f"{'.'.join(path)}: {fault}{self._got(str(fault), path)}")
 
     def _got(self, message: str, path: tuple[str, ...]) -> str:
-        """Return `, got …` as the file spells it, so that what a variable or a URL hides is not repeated."""
+        """Return `, got …` with the text of the file, so that secrets in variables and URLs are not shown."""
         if not message.startswith("expected") or path[-1] == "url":
             return ""
         found: Any = self._raw
         for key in path:
-            if key not in found:  # it follows from another value, of which is told
+            if key not in found:  # a default computed from a value with its own fault
                 return ""
             found = found[key]
         return f", got {masked_url(shown(found, sys.maxsize))[:100]}"
@@ -206,7 +204,7 @@ _MISSING = {
 
 
 def cross_faults(settings: Settings, given: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong between settings that are right each for itself. `given`: what was written down."""
+    """Return the faults between settings that are valid each by itself. `given`: the keys in the file."""
     faults = []
     limit, interval = settings.child_heartbeat_limit, settings.child_heartbeat_interval
     if interval >= limit:
@@ -216,15 +214,17 @@ def cross_faults(settings: Settings, given: Mapping[str, Any]) -> list[str]:
             faults += _lease_faults(settings, section, name, given)
             found = type_fault(section.type, section.url), pooler_fault(section.pooler, section.url)
             faults += [f"{name}: {fault}" for fault in found if fault is not None]
-            faults += _originals_keys(section, name)
+            faults += _compat_key_faults(section, name)
         if section is not None and section.on_failure and section.type == "rdb_compat":
-            faults.append(f"on_failure: type rdb_compat, which {name} has, lets nothing fail for good; use type: rdb")
+            faults.append(
+                f"on_failure: type rdb_compat ({name}) retries without end, so no task ever fails; use type: rdb"
+            )
     one, other = settings.schedules, settings.queue
     if one is not None and one.ledger is not None and one.type in ("rdb", "redis"):
-        faults.append(f"ledger: type {one.type} keeps one by itself; the key is for rdb_compat")
+        faults.append(f"ledger: type {one.type} always has a ledger; the key is for rdb_compat")
     if one is not None and one.max_attempts is not None and one.type == "rdb_compat":
         faults.append(
-            "max_attempts: rdb_compat counts no attempts of schedules, which are tried for ever; "
+            "max_attempts: rdb_compat counts no attempts of schedules and retries without end; "
             "write it under queue:, or use type: rdb"
         )
     if one is not None and other is not None and (one.url, one.table) == (other.url, other.table):
@@ -232,8 +232,8 @@ def cross_faults(settings: Settings, given: Mapping[str, Any]) -> list[str]:
     return faults
 
 
-def _originals_keys(section: Section, name: str) -> list[str]:
-    """Refuse the keys of PerfectQueue where no table is shared with it."""
+def _compat_key_faults(section: Section, name: str) -> list[str]:
+    """Refuse the keys of PerfectQueue, except for a table that PerfectQueue may share."""
     if section.type == "rdb_compat":
         return []
     given = {
@@ -246,7 +246,7 @@ def _originals_keys(section: Section, name: str) -> list[str]:
 
 
 def _lease_faults(settings: Settings, section: Section, name: str, given: Mapping[str, Any]) -> list[str]:
-    """A frozen child must be gone before its lease is, and a lease renewed well before it ends."""
+    """A frozen child must be killed before its lease ends, and a lease renewed well before."""
     faults = []
     frozen = settings.child_heartbeat_limit + settings.child_kill_interval
     explicit = given.keys() & {"child_heartbeat_limit", "child_kill_interval"}

@@ -1,6 +1,6 @@
-"""What the configuration says, frozen: `Settings` of the process and a `Section` for each table. Used in every process.
+"""The configuration's keys and defaults: frozen `Settings` of a process, with a `Section` for each table.
 
-`build` makes them of mappings, and tests each value as its annotation says. All durations are seconds.
+The annotation of each field names its validator. All durations are seconds.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ CountOrNone = Annotated[int | None, Check(checks.count(1, "none"))]
 
 
 def _cron_dialect(section: Section) -> str:
-    """Ruby workers may share a table of the originals, and must compute the same."""
+    """Ruby workers may share a table of rdb_compat, and must compute the same times."""
     return "perfectsched" if section.type == "rdb_compat" else "vixie"
 
 
 def _retry_wait(section: Section) -> float | Backoff:
-    """A table of the originals counts no attempts by which a wait could grow."""
+    """A table of rdb_compat counts no attempts, by which the wait could grow."""
     return 300.0 if section.type == "rdb_compat" else Backoff(first=10, factor=2, limit=300)
 
 
@@ -43,7 +43,7 @@ def _task_heartbeat_interval(section: Section) -> float:
 
 @frozen(kw_only=True)
 class _Loading:
-    """What is loaded to run tasks."""
+    """The application: the keys that both the top level and a section may have."""
 
     app: Names = ()
     include: Folders = ()
@@ -55,7 +55,7 @@ Loading = TypeVar("Loading", bound=_Loading)
 
 @frozen(kw_only=True)
 class Section(_Loading):
-    """One table and how its rows are run: the keys that may stand at the top level or in `schedules:` and `queue:`."""
+    """One table and how its rows are run: the keys of `schedules:` and `queue:`, or of the top level for both."""
 
     type: Annotated[str, Check(checks.store)]
     url: Annotated[str, Check(checks.url, located=True)] = field(repr=False)
@@ -91,7 +91,7 @@ class Section(_Loading):
 
 @frozen(kw_only=True)
 class Settings(_Loading):
-    """What one process of psched is to do. `path` is the file it came from, if any."""
+    """The settings of one process of psched. `path`: the configuration file, if any."""
 
     environment: str
     path: Path | None = None
@@ -112,22 +112,22 @@ class Settings(_Loading):
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """The sections that are there."""
+        """The configured sections."""
         return tuple(section for _, section in self.named_sections)
 
     @property
     def named_sections(self) -> tuple[tuple[str, Section], ...]:
-        """The sections that are there, with their names."""
+        """The configured sections, with their names."""
         named = {"schedules": self.schedules, "queue": self.queue}
         return tuple((name, section) for name, section in named.items() if section is not None)
 
     def with_application(
         self, names: Iterable[str], include: Iterable[str], require: Iterable[str], types: Iterable[str] = ()
     ) -> Settings:
-        """Return settings with the command line laid over: other `names` and `types`, if any; more folders and modules.
+        """Return settings with the options of the command line.
 
-        Relative folders and files are taken from the working directory. Each of `types` may have several globs,
-        separated by commas.
+        `names` and `types` replace those of the configuration unless empty; `include` and `require` add to them.
+        Relative paths start at the working directory. Each of `types` may be several globs separated by commas.
         """
         folders = tuple(str(absolute_path(folder, Path.cwd())) for folder in include)
         modules = tuple(str(absolute_path(name, Path.cwd())) if checks.is_file(name) else name for name in require)
@@ -135,7 +135,7 @@ class Settings(_Loading):
         served = tuple(glob.strip() for each in types for glob in each.split(",") if glob.strip())
 
         def over(configured: Loading) -> Loading:
-            """Folders are searched first to last, modules last to first: the command line's come before the others."""
+            """Folders are searched from the first, modules from the last: both begin with the command line's."""
             found, wanted = folders + configured.include, configured.require + modules
             return evolve(configured, app=apps or configured.app, include=found, require=wanted)
 

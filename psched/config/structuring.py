@@ -1,4 +1,4 @@
-"""From mappings to frozen objects (of attrs), each value checked as its field's annotation says. Any process."""
+"""Builds frozen attrs objects from mappings; validates each value with the `Check` in its field's annotation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Made = TypeVar("Made")
 
 @frozen
 class Check:
-    """In an annotation: `function(value)` returns the value as it is used, or raises ValueError.
+    """In an annotation: `function(value)` returns the converted value, or raises ValueError.
 
-    `located`: it is given a folder, too, from which it takes relative paths.
+    `located`: the function takes the folder of relative paths as its second argument.
     """
 
     function: Callable[..., Any]
@@ -25,17 +25,17 @@ class Check:
 
 
 def structure(kind: type[Made], values: Mapping[str, Any], base: Path = Path()) -> Made:
-    """Return the object that `values`, which has names of fields only, are; relative paths are taken from `base`.
+    """Return the object with these field values. `base`: the folder of relative paths.
 
-    Raises ClassValidationError, of which `faults` tells everything that is wrong.
+    Raises ClassValidationError; see `faults`.
     """
     return _converter(base).structure(values, kind)
 
 
 def faults(error: ClassValidationError) -> Iterator[tuple[str, Exception]]:
-    """Yield each field that cannot be used, and why: the ValueError of its check, KeyError when it is missing.
+    """Yield each unusable field with its error: the ValueError of its check, or KeyError for a missing field.
 
-    Raises what else a check has raised: that is no fault of the value.
+    Raises any other exception of a check: that is a bug in the check, not a bad value.
     """
     for fault in error.exceptions:
         if not isinstance(fault, ValueError | KeyError):

@@ -1,4 +1,4 @@
-"""Database URLs: tested, made absolute, and shown without their password. Used in every process."""
+"""Database URLs: checked, made absolute, and masked for messages."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _SECRET = re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE)
 _EXPECTED = (
     "expected a URL like sqlite:///psched.db, mysql://user:password@host:3306/database or redis://:password@host:6379/0"
 )
-_OF_POSTGRESQL = ("postgresql", "postgres")
-_OF_REDIS = ("redis", "rediss", "unix")
+_POSTGRESQL = ("postgresql", "postgres")
+_REDIS = ("redis", "rediss", "unix")
 
 
 def masked_url(url: str) -> str:
-    """Return `url` with the password replaced by `***`, whether it is a valid URL or not."""
+    """Return `url`, valid or not, with its password replaced by `***`."""
     return _SECRET.sub(r"\1***", re.sub(r"(://[^:@/]*):.*@", r"\1:***@", url, flags=re.DOTALL))
 
 
 def check_url(url: str) -> None:
-    """Raise ValueError unless `url` is one, with a hint for the usual slips. Never repeats a password."""
+    """Raise ValueError for an invalid URL, with a hint for common mistakes. Never shows a password."""
     scheme, separator, rest = url.partition("://")
     if not separator or not re.fullmatch(r"[a-z][a-z0-9_+.]*", scheme):
         raise ValueError(_EXPECTED)
@@ -35,26 +35,26 @@ def check_url(url: str) -> None:
         raise ValueError(
             "expected sqlite:///file.db (three slashes, relative) or sqlite:////folder/file.db (four, absolute)"
         )
-    if scheme in _OF_REDIS:
+    if scheme in _REDIS:
         _check_port(rest)
     elif _sqlite_file(url).startswith("file:"):
         raise ValueError("expected the path of a file as it is, as in sqlite:///psched.db, not a file: URI")
 
 
 def type_fault(type_: str, url: str) -> str | None:
-    """Say why `url` is not one for psched's store `type_`; None when it is, or the store is somebody else's."""
+    """Return why psched's store `type_` cannot use `url`; None if it can, or for a store of another package."""
     scheme = url.partition("://")[0]
-    if type_ == "redis" and scheme not in _OF_REDIS:
+    if type_ == "redis" and scheme not in _REDIS:
         return f"type redis needs a URL like redis://host:6379/0, not {scheme}://; or use type rdb"
-    if type_ in ("rdb", "rdb_compat") and scheme in _OF_REDIS:
+    if type_ in ("rdb", "rdb_compat") and scheme in _REDIS:
         return f"type {type_} needs a SQL database, not {scheme}://; use type redis"
     return None
 
 
 def pooler_fault(pooler: str | None, url: str) -> str | None:
-    """Say why `pooler` cannot be used with `url`; None when it can."""
+    """Return why `pooler` cannot be used with `url`; None if it can."""
     scheme = url.partition("://")[0]
-    if pooler is None or scheme.partition("+")[0] in _OF_POSTGRESQL:
+    if pooler is None or scheme.partition("+")[0] in _POSTGRESQL:
         return None
     return f"pooler: {pooler} is for PostgreSQL, not {scheme}://; leave the key out"
 
@@ -65,7 +65,7 @@ def is_in_memory(url: str) -> bool:
 
 
 def absolute_url(url: str, base: Path) -> str:
-    """Return `url`; the relative file of a SQLite URL is taken from the folder `base`."""
+    """Return `url`, with the relative file of a SQLite URL resolved in the folder `base`."""
     file = _sqlite_file(url) if url.startswith("sqlite") else ""
     if file in ("", ":memory:"):
         return url
@@ -73,7 +73,7 @@ def absolute_url(url: str, base: Path) -> str:
 
 
 def absolute_path(path: str | Path, base: Path) -> Path:
-    """Return `path` without `..`; a relative one is taken from `base`, one that begins with ~ from a home folder."""
+    """Return `path` without `..`; relative paths start at `base`, paths with ~ in a home folder."""
     return Path(os.path.normpath(base / os.path.expanduser(path)))  # noqa: PTH111 - Path's fails for unknown users
 
 

@@ -1,7 +1,7 @@
-"""Tests of single configuration values: each returns the value as it is used, or raises ValueError. Any process.
+"""Validators of single configuration values: each returns the converted value, or raises ValueError.
 
-A message that begins with "expected" is completed with what was found instead by `build`, which knows how the file
-spells it: values that came from `${VAR}` may be secrets and are not repeated.
+`loader` appends `, got …` to a message that begins with "expected", with the text of the file: a value from `${VAR}`
+may be a secret and is not shown.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from psched.backoff import Backoff
 from psched.config.urls import absolute_path, absolute_url, check_url
 from psched.errors import ConfigError
 
-LONGEST = 1e9
-"""Seconds (31 years): more is a slip, and more than what threads can wait for."""
-_MOST = 2**31 - 1
+MAX_SECONDS = 1e9
+"""31 years: more is a mistake, and more than threads can wait for."""
+_MAX_COUNT = 2**31 - 1
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _APPLICATION = re.compile(r"(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*:)?[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
 def seconds(minimum: float, above: bool = False, never: bool = False) -> Callable[[Any], float | None]:
-    """Return a check for a number of seconds from `minimum` on (`above`: greater than it); `never` is None."""
+    """Return a validator for seconds ≥ `minimum` (`above`: greater); with `never`, the word never is None."""
     expected = f"expected a number of seconds {'>' if above else '≥'} {minimum:g}" + (" or never" if never else "")
 
     def check(value: Any) -> float | None:
         if never and value in (None, "never", "none"):
             return None
         number: float = _number(value, float, expected)
-        if not math.isfinite(number) or number < minimum or (above and number == minimum) or number > LONGEST:
-            raise ValueError(expected + (f" and ≤ {LONGEST:.0f}" if number > LONGEST else ""))
+        if not math.isfinite(number) or number < minimum or (above and number == minimum) or number > MAX_SECONDS:
+            raise ValueError(expected + (f" and ≤ {MAX_SECONDS:.0f}" if number > MAX_SECONDS else ""))
         return number
 
     return check
@@ -55,22 +55,22 @@ def wait(value: Any) -> float | Backoff:
 
 
 def count(minimum: int, word: str | None = None, meaning: Any = None) -> Callable[[Any], Any]:
-    """Return a check for a whole number from `minimum` on, or `word`, which stands for `meaning`."""
+    """Return a validator for a whole number ≥ `minimum`, or `word`, which stands for `meaning`."""
     expected = f"expected a whole number ≥ {minimum}" + (f" or {word}" if word else "")
 
     def check(value: Any) -> Any:
         if word is not None and value in (word, meaning):
             return meaning
         number = _number(value, int, expected)
-        if not minimum <= number <= _MOST:
-            raise ValueError(expected + (f" and ≤ {_MOST}" if number > _MOST else ""))
+        if not minimum <= number <= _MAX_COUNT:
+            raise ValueError(expected + (f" and ≤ {_MAX_COUNT}" if number > _MAX_COUNT else ""))
         return number
 
     return check
 
 
 def flag(value: Any) -> bool:
-    """Accept true or false, also as text, for it may come from a variable."""
+    """Accept true or false, also as text from a variable."""
     if value is True or value == "true":
         return True
     if value is False or value == "false":
@@ -96,7 +96,7 @@ def names(value: Any) -> tuple[str, ...]:
 def globs(value: Any) -> tuple[str, ...]:
     """Accept a type of tasks, a glob for types like `video.*`, or a list of them.
 
-    An empty list is refused, for it would restrict nothing; the empty tuple is the default of a section.
+    An empty list is refused, because it would restrict nothing. The empty tuple is the default.
     """
     items = value if isinstance(value, list | tuple) else [value]
     if value == [] or any(isinstance(item, str) and not item.strip() for item in items):
@@ -105,7 +105,7 @@ def globs(value: Any) -> tuple[str, ...]:
 
 
 def hook(value: Any) -> tuple[str, ...]:
-    """Accept an http(s) URL, or a command as a list of its arguments: no shell reads it."""
+    """Accept an http(s) URL, or a command as a list of arguments (run without a shell)."""
     expected = "expected a URL (http:// or https://), or a command as a list of arguments"
     if isinstance(value, str):
         if not value.startswith(("http://", "https://")):
@@ -119,7 +119,7 @@ def hook(value: Any) -> tuple[str, ...]:
 
 
 def path(value: Any, base: Path) -> Path:
-    """Accept a path; a relative one is taken from the configuration's folder."""
+    """Accept a path; a relative path starts at the configuration's folder."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise ValueError("expected a path")
     return absolute_path(value, base)
@@ -136,7 +136,7 @@ def folders(value: Any, base: Path) -> tuple[str, ...]:
 
 
 def required(value: Any, base: Path) -> tuple[str, ...]:
-    """Accept a module, a Python file, or a list of them; relative files are taken from the configuration's folder."""
+    """Accept a module, a Python file, or a list of them; relative files start at the configuration's folder."""
     return tuple(
         str(path(name, base)) if is_file(name) else name
         for name in _listed(value, "a module, a file, or a list of them")
@@ -144,12 +144,12 @@ def required(value: Any, base: Path) -> tuple[str, ...]:
 
 
 def is_file(name: str) -> bool:
-    """Tell whether what is to be loaded is a Python file, and not a module."""
+    """Whether `name` is a Python file, not a module."""
     return name.endswith(".py") or os.sep in name
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
-    """Return a check for one of these words."""
+    """Return a validator for one of these words."""
 
     def check(value: Any) -> str:
         if not isinstance(value, str) or value not in words:
@@ -160,7 +160,7 @@ def one_of(*words: str) -> Callable[[Any], str]:
 
 
 def url(value: Any, base: Path) -> str:
-    """Accept a database URL; the file of a SQLite URL is taken from the configuration's folder."""
+    """Accept a database URL; a relative SQLite file starts at the configuration's folder."""
     check_url(text(value))
     return absolute_url(value, base)
 
@@ -173,7 +173,7 @@ def table(value: Any) -> str:
 
 
 def table_or_none(value: Any) -> str | None:
-    """Accept what `table` does, or none."""
+    """Accept a table name, or none."""
     return None if value in (None, "none") else table(value)
 
 
@@ -187,7 +187,7 @@ def pooler(value: Any) -> str | None:
 
 
 def store(value: Any) -> str:
-    """Accept the name of a store: one of psched's, or somebody else's package, which is not imported here."""
+    """Accept the name of a store: one of psched's, or another package, which is not imported here."""
     try:
         check_name(text(value))
     except ConfigError as error:
@@ -216,7 +216,7 @@ def tls(value: Any, base: Path) -> dict[str, str]:
 
 
 def _number(value: Any, kind: Callable[[Any], Any], expected: str) -> Any:
-    """Return `value` as a number; text is read as one, for it may come from a variable; True is none."""
+    """Return `value` as a number. Accepts text, which may come from a variable; refuses True and False."""
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float | str)

@@ -1,4 +1,4 @@
-"""The YAML file: read, its environment chosen, double keys refused. Read in the master and in clients."""
+"""Reads one environment of a YAML file, refuses duplicate keys, and expands `${VAR}`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import yaml
 from psched.errors import ConfigError
 from psched.suggest import did_you_mean
 
-_NAMED = 10
-_LONGEST_NAME = 40
-"""How many environments a message names, and how many characters of each."""
+_MAX_SHOWN = 10
+"""Environments that a message names."""
+_MAX_NAME_LENGTH = 40
+"""Characters of each that it shows."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe subset in which no mapping has a key twice (YAML itself says so; PyYAML takes the last)."""
+    """A SafeLoader that refuses duplicate keys, as YAML demands; PyYAML uses the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -26,14 +27,14 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 continue
             if key.value in seen:
-                problem = f"the key {key.value!r} stands twice"
+                problem = f"duplicate key {key.value!r}"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
 
 def read_environment(path: Path, environment: str) -> dict[str, Any]:
-    """Return what the file holds for `environment`. Raises ConfigError naming file, line or environment."""
+    """Return the mapping of `environment` in the file. Raises ConfigError naming file, line or environment."""
     document = _parse(path)
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: expected one mapping per environment, like `development:`; the file has none")
@@ -52,19 +53,21 @@ def _kind(value: Any) -> str:
 
 def _missing(environment: str, environments: dict[str, Any]) -> str:
     if "type" in environments or "url" in environments:
-        return f"the settings stand at the top; put them, indented, under `{environment}:`"
-    hint = did_you_mean(environment, [name for name in environments if _is_plain(name) and len(name) <= _LONGEST_NAME])
+        return f"the settings are at the top level; indent them under `{environment}:`"
+    hint = did_you_mean(
+        environment, [name for name in environments if _is_plain(name) and len(name) <= _MAX_NAME_LENGTH]
+    )
     return f"there is no environment {environment!r}, {_named(environments)}{hint} (set -e or $PSCHED_ENV)"
 
 
 def _named(environments: dict[str, Any]) -> str:
-    """Return the first names that look like environments; the file may be no configuration, and hold secrets."""
+    """Return the first names that look like environments; a file that is no configuration may hold secrets."""
     if not environments:
         return "only none"
-    names = [name for name in environments if _is_plain(name)][:_NAMED]
+    names = [name for name in environments if _is_plain(name)][:_MAX_SHOWN]
     if not names:
         return f"and none of the file's {len(environments)} keys looks like one"
-    shown = (name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in names)
+    shown = (name if len(name) <= _MAX_NAME_LENGTH else f"{name[: _MAX_NAME_LENGTH - 1]}…" for name in names)
     more = len(environments) - len(names)
     return f"only {', '.join(shown)}" + (f" and {more} more" if more else "")
 
@@ -74,8 +77,8 @@ def _is_plain(name: str) -> bool:
 
 
 def _plainly(problem: str) -> str:
-    """Return PyYAML's words, or better ones for the slip that everybody makes once."""
-    return "a tab; lines are indented by spaces" if r"'\t'" in problem else problem
+    """Return PyYAML's message, or a clearer one for a tab."""
+    return "a tab; indent with spaces" if r"'\t'" in problem else problem
 
 
 def _parse(path: Path) -> Any:
@@ -99,7 +102,7 @@ _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^
 
 
 class UnsetVariableError(ValueError):
-    """A variable that a value needs is not set, or is written wrongly. `path` is the value's key path."""
+    """A variable is not set, or its reference is malformed. `path`: the path of keys to the value."""
 
     def __init__(self, path: tuple[str, ...], message: str) -> None:
         super().__init__(message)

@@ -9,7 +9,7 @@ from attrs import AttrsInstance, fields_dict
 from cattrs import ClassValidationError
 
 from psched.config.structuring import faults, structure
-from psched.config.validators import LONGEST
+from psched.config.validators import MAX_SECONDS
 from psched.suggest import did_you_mean
 
 Made = TypeVar("Made", bound=AttrsInstance)
@@ -54,8 +54,8 @@ def flag(value: Any) -> bool:
 
 def seconds(value: Any) -> float:
     """Accept a number of seconds above 0."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= LONGEST:
-        raise ValueError(f"expected a number of seconds > 0 and ≤ {LONGEST:.0f}")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= MAX_SECONDS:
+        raise ValueError(f"expected a number of seconds > 0 and ≤ {MAX_SECONDS:.0f}")
     return float(value)
 
 

@@ -59,11 +59,11 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         (
             {"type": "rdb_compat", "max_attempts": 3},
             (
-                "config: max_attempts: rdb_compat counts no attempts of schedules, which are tried for ever; "
+                "config: max_attempts: rdb_compat counts no attempts of schedules and retries without end; "
                 "write it under queue:, or use type: rdb"
             ),
         ),
-        ({"schedules": {"log": "x"}}, "config: schedules.log: unknown key; it stands at the top level only"),
+        ({"schedules": {"log": "x"}}, "config: schedules.log: unknown key; move it to the top level"),
         ({"schedules": [1]}, "config: schedules: expected a mapping of settings, got list"),
         ({"processors": True}, "config: processors: expected a whole number ≥ 1, got True"),
         ({"processors": 0}, "config: processors: expected a whole number ≥ 1, got 0"),
@@ -72,7 +72,7 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ({"max_attempts": 0}, "config: max_attempts: expected a whole number ≥ 1 or none, got 0"),
         (
             {"type": "rdb_compat", "on_failure": ["page"]},
-            "config: on_failure: type rdb_compat, which schedules has, lets nothing fail for good; use type: rdb",
+            "config: on_failure: type rdb_compat (schedules) retries without end, so no task ever fails; use type: rdb",
         ),
         (
             {"on_late": "page me"},
@@ -249,13 +249,13 @@ def test_of_many_environments_ten_are_named(tmp_path: Path) -> None:
 
 
 def test_settings_without_an_environment_are_told_where_they_belong(tmp_path: Path) -> None:
-    assert "indented, under `production:`" in file_fault(tmp_path, "type: rdb\nurl: sqlite://\n")
+    assert "indent them under `production:`" in file_fault(tmp_path, "type: rdb\nurl: sqlite://\n")
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("production:\n  type: rdb\n  type: rdb\n", ":3: not valid YAML: the key 'type' stands twice"),
+        ("production:\n  type: rdb\n  type: rdb\n", ":3: not valid YAML: duplicate key 'type'"),
         ("production:\n\ttype: rdb\n", ":2: not valid YAML: "),
         ("production: [\n", ":2: not valid YAML: "),
         ("production: {? [a] : b}", ":1: not valid YAML: found unhashable key"),

@@ -143,7 +143,7 @@ def test_it_has_neither_policies_nor_pauses(tmp_path: Path) -> None:
                 refused()
         assert len(schedules.ledger.changes("key")) == 1
     config.write_text("development:\n  type: rdb\n  url: sqlite:///x.db\n  ledger: proof\n")
-    with pytest.raises(ConfigError, match="keeps one by itself"):
+    with pytest.raises(ConfigError, match="always has a ledger"):
         load(config, "development")
 
 
