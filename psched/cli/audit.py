@@ -1,4 +1,4 @@
-"""psched audit: proves from the ledger that what should have run did."""
+"""psched audit: proves from the ledger that every occurrence ran."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ from psched.schedules.audit import Verdict, Violation, Why
 @click.option("--from", "since", type=Moment(), required=True, metavar="WHEN", help="First time to judge.")
 @click.option("--to", "until", type=Moment(), metavar="WHEN", help="Last time to judge (default: now).")
 @click.option(
-    "--late", type=Seconds(), metavar="SEC", help="A run that begins later after its time is a violation, too."
+    "--late", type=Seconds(), metavar="SEC", help="Report a run that starts more than SEC seconds after its time, too."
 )
 @common_options()
 def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None, late: float | None) -> int:
-    """Prove that what should have run did.
+    """Prove from the ledger that every occurrence ran.
 
-    Every occurrence that a schedule's cron expression, zone and each change of it ask for, and whose time has come, is
-    finished, skipped for a reason that its policy or a pause permits, running now, or missing. An occurrence that waits
-    behind a failing or running one is missing, too: it is late but not lost, and its line names that run, how often it
-    failed, its last error and its next attempt. Listed are occurrences that are missing, failed (given up), doubled
-    (settled twice), early, extra (no rule asks for them), unpermitted (skipped without right), late (with --late) or
-    overlapping, and those that the ledger cannot tell of any more. Exit code 1 on any of these; 0 with a line of proof
-    for each schedule. An occurrence that no worker could have begun yet is pending: for 10 s after its time, or twice
-    poll_interval if that is longer, or --late. Without KEY, all schedules, also those that were deleted. WHEN is unix
-    seconds, a date, or a span like 2d (ago).
+    An occurrence is expected at each time that the schedule's rule, as it was then, gives. It must be finished, running
+    now, or skipped for a reason that its policy or a pause permits. Listed as violations are occurrences that are
+    missing, failed (given up), doubled (settled twice), early, extra (of no rule), unpermitted (skipped for no such
+    reason), late (with --late) or overlapping, and those that the ledger no longer covers.
 
-    --json prints one array of objects with key, proved, expected, ran, extra_runs (of these, by run-now), skipped,
+    An occurrence that waits behind a failing or running one is missing, too: it is late, not lost. Its line names that
+    run, its failed attempts, its last error and its next attempt. An occurrence is pending, and no violation, for 10 s
+    after its time, or twice poll_interval if that is longer, or --late.
+
+    Without KEY, all schedules are audited, deleted ones too. WHEN is unix seconds, a date, or a span like 2d (ago). The
+    exit code is 1 with a violation; 0 with a line of proof for each schedule.
+
+    --json prints one array of objects with key, proved, expected, ran, extra_runs (those by run-now), skipped,
     running, pending, failed, missing (how many occurrences), first, last (unix seconds), reasons (why something was
     skipped), violations (kind, time, time_local, last, count, what, behind: which run it waits for, and next_attempt of
     what failed: unix seconds or null), unlisted (further violations), and notes (time and what).
@@ -66,12 +68,12 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
                 write(_lines(verdict))
                 sys.stdout.flush()
         if not proved:
-            raise NotFoundError("no schedule is on record, so nothing is proved")
+            raise NotFoundError("the ledger has no schedule, so nothing is proved")
     return 0 if all(proved) else 1
 
 
 def verdict_object(verdict: Verdict) -> dict[str, Any]:
-    """Return what `--json` shows of a verdict. Names and meanings stay as they are in later versions."""
+    """Return the `--json` object of a verdict. Later versions keep its names and meanings."""
     return {
         "key": verdict.key,
         "proved": not verdict.violations,
@@ -110,7 +112,7 @@ def _lines(verdict: Verdict) -> Iterator[str]:
     for found in verdict.violations:
         several = "" if found.last is None else f" … {local_time(found.last)}"
         count = f" ({found.count})" if found.count > 1 else ""
-        why = f"{printable(found.what)}{_moments(found.why)}"
+        why = f"{printable(found.what)}{_waiting_for(found.why)}"
         yield f"{key}: {found.kind} {local_time(found.time)}{several}{count}: {why}"
     if verdict.unlisted:
         yield f"{key}: and {verdict.unlisted} more"
@@ -119,8 +121,8 @@ def _lines(verdict: Verdict) -> Iterator[str]:
         yield f"{key}: note: {what} {local_time(int(time))}"
 
 
-def _moments(why: Why) -> str:
-    """Return which run it waits behind, and when that is tried again."""
+def _waiting_for(why: Why) -> str:
+    """Return the run that the occurrence waits behind, and its next attempt."""
     parts = [] if why.behind is None else [f"that of {local_time(why.behind)}"]
     parts += [] if why.next_attempt is None else [f"the next attempt is due {local_time(int(why.next_attempt))}"]
     return f" ({'; '.join(parts)})" if parts else ""
@@ -128,8 +130,8 @@ def _moments(why: Why) -> str:
 
 def _summary(verdict: Verdict) -> str:
     if not verdict.expected and not verdict.violations:
-        return "nothing was to be run"
-    extra = f" ({verdict.extra_runs} of these by run-now)" if verdict.extra_runs else ""
+        return "no occurrence was expected"
+    extra = f" ({verdict.extra_runs} of them by run-now)" if verdict.extra_runs else ""
     parts = [f"{verdict.ran} of {verdict.expected} occurrences ran{extra}"]
     if verdict.skipped:
         parts.append(f"{verdict.skipped} were skipped ({', '.join(sorted(verdict.reasons))})")

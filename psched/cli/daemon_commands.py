@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import click
 import psutil
 
-from psched.cli.options import lasting
+from psched.cli.options import refuse_in_memory
 from psched.clock import monotonic
 from psched.config import Settings, load
 from psched.config.validators import is_file
@@ -83,7 +83,7 @@ class Invocation:
 
     def settings(self) -> Settings:
         """Return the configuration, overridden by the command line. Raises ConfigError."""
-        settings = lasting(load(self.config, self.environment))
+        settings = refuse_in_memory(load(self.config, self.environment))
         return settings.with_application(self.app, self.include, self.require, self.types)
 
     def pid_path(self) -> Path | None:

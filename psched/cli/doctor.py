@@ -1,4 +1,4 @@
-"""psched doctor: looks at everything a worker needs, and says for each thing that it is well or what to do."""
+"""psched doctor: checks everything that a worker needs, and reports each as ok or with its remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psched.application import load
 from psched.cli.errors import DatabaseError, database_errors
 from psched.cli.formatting import json_lines, printable, span, write
 from psched.cli.options import Chosen, common_options
-from psched.cli.unrouted_types import LeftToRuby, left_to_ruby, left_to_ruby_finding, routing_findings
+from psched.cli.unrunnable_rows import LeftToRuby, left_to_ruby, left_to_ruby_finding, routing_findings
 from psched.clock import local_time
 from psched.config import Section, Settings
 from psched.error_summary import error_summary
@@ -29,22 +29,21 @@ from psched.store.node_registry import Node
 from psched.store.type_filter import mismatch
 from psched.supervisor.reload import configured_application
 
-_TOLERABLE_SKEW = 2.0
-"""Seconds two clocks may differ without anybody noticing."""
-
-_LATE = 20
-"""How many overdue occurrences are listed."""
+_MAX_CLOCK_SKEW = 2.0
+"""Seconds."""
+_MAX_OVERDUE = 20
+"""Overdue occurrences that are listed."""
 
 
 @click.command()
 @common_options(loading=True)
 def doctor(chosen: Chosen) -> int:
-    """Check everything a worker needs.
+    """Check everything that a worker needs.
 
-    Configuration, application, database, tables and whether they can be written, indexes, collations, clocks, the tz
-    database, overdue and failing schedules: each is `ok`, a `warning`, or FAILED with what to do; exit code 1 when
-    anything is FAILED. What is said of the queue's section begins with `queue`. --json prints one array of objects with
-    subject, ok, message and warning.
+    Configuration, application, database, tables and writing to them, indexes, collations, clocks, tz database, overdue
+    and failing schedules. Each is `ok`, a `warning`, or FAILED with the remedy. Subjects of the queue's section begin
+    with `queue`. The exit code is 1 if anything is FAILED. --json prints one array of objects with subject, ok, message
+    and warning.
     """
     findings = []
     for finding in findings_of(chosen):
@@ -58,7 +57,7 @@ def doctor(chosen: Chosen) -> int:
 
 
 def findings_of(chosen: Chosen) -> Iterator[Finding]:
-    """Yield the findings in the order in which things are needed."""
+    """Yield the findings in the order in which a worker needs the things checked."""
     try:
         settings = chosen.settings().with_application((), chosen.include, chosen.require, chosen.types)
     except ConfigError as error:
@@ -75,10 +74,10 @@ def findings_of(chosen: Chosen) -> Iterator[Finding]:
 
 
 def application_finding(settings: Settings) -> Finding:
-    """Return whether the application can be loaded, and routes what `types` names."""
+    """Check that the application can be loaded, and routes the types of `types`."""
     application = configured_application(settings)
     if not application.names:
-        return Finding("application", True, "none is configured; name it in `app:` or at `psched run`")
+        return Finding("application", True, "no application is configured; name it in `app:` or `psched run APP`")
     try:
         loaded = load(application)
     except ConfigError as error:
@@ -125,12 +124,12 @@ def _store_findings(
 
 
 def failing_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
-    """Yield how many schedules are failing, late or not, and which has failed most often; nothing when none is."""
+    """Yield the number of failing schedules, with the one that has most failed attempts; nothing for none."""
     failing = list(schedules.failing())
     if not failing:
         return
     worst = max(failing, key=lambda row: (failed_attempts(row), -row.next_time))
-    count = f"{len(failing)} schedules fail" if len(failing) > 1 else "1 schedule fails"
+    count = f"{len(failing)} schedules are failing" if len(failing) > 1 else "1 schedule is failing"
     attempts = failed_attempts(worst)
     times = f"{attempts} attempts" if attempts > 1 else "1 attempt"
     error = "" if worst.last_error is None else f", the last error: {error_summary(worst.last_error)}"
@@ -139,16 +138,16 @@ def failing_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
 
 
 def overdue_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
-    """Yield each overdue occurrence, with what is known of it and what to look at; or that there is none.
+    """Yield each overdue occurrence with its state and what to check; or that there is none.
 
-    Overdue is what is later than `overdue_after`, and what has an `alert_after` and is later than that.
+    An occurrence is overdue if it is later than `overdue_after`, or than its own `alert_after`.
     """
     now = schedules.store.now()
     late = list(_late(schedules))
     nodes = None if schedules.store.nodes is None else schedules.store.nodes.alive()
     if len(late) > 1 and not nodes and all(not row.attempts and row.status == WAITING for row in late):
-        what = f"no worker has begun any of the {len(late)} schedules below"
-        yield Finding("overdue", False, f"{what}; {_ask_for_worker(nodes, late[0].type)}")
+        what = f"no worker has started any of the {len(late)} schedules below"
+        yield Finding("overdue", False, f"{what}; {_worker_hint(nodes, late[0].type)}")
     for row in late:
         yield Finding("overdue", False, _overdue(row, schedules.state(row, now), nodes))
     if not late:
@@ -157,21 +156,23 @@ def overdue_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
 
 
 def _late(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
-    """Yield the schedules that are overdue or later than their `alert_after`, the oldest occurrence first.
+    """Yield the overdue schedules, the oldest occurrence first, without their data.
 
-    Each is read as a whole, for what may be wrong with its data, but its data is not kept.
+    Their data is read, since it may be the reason, but not kept, since it may be large.
     """
     alarms: OverdueAlerts | None = schedules.store.alarms
-    times = {row.key: row.next_time for row in schedules.overdue(_LATE)}
-    times |= {overdue.key: overdue.scheduled_time for overdue in ([] if alarms is None else alarms.overdue(_LATE))}
-    for key in sorted(times, key=times.__getitem__)[:_LATE]:
+    times = {row.key: row.next_time for row in schedules.overdue(_MAX_OVERDUE)}
+    times |= {
+        overdue.key: overdue.scheduled_time for overdue in ([] if alarms is None else alarms.overdue(_MAX_OVERDUE))
+    }
+    for key in sorted(times, key=times.__getitem__)[:_MAX_OVERDUE]:
         row = schedules.store.get(key)
-        if row is not None and times[key] in (row.next_time, row.regular_time):  # not settled meanwhile
+        if row is not None and times[key] in (row.next_time, row.regular_time):  # it is still the same occurrence
             yield replace(row, data={})
 
 
 def _overdue(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | None) -> str:
-    """Return what is known of an overdue occurrence, and what to do. `nodes`: the live workers; None: not known."""
+    """Return the state of an overdue occurrence and the remedy. `nodes`: the live workers; None: unknown."""
     error = "" if row.last_error is None else f"; the last error: {error_summary(row.last_error)}"
     what = (
         f"{row.key!r} (type {row.type!r}): its occurrence of {local_time(row.next_time)} is {span(state.lateness)} late"
@@ -182,19 +183,19 @@ def _overdue(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | Non
     if state.word == RUNNING:
         return f"{what}: attempt {row.attempts} is running{node}{error}"
     if row.status == RUNNING:
-        return f"{what}: attempt {row.attempts}{node} has lost its lease{error}; {_ask_for_worker(nodes, row.type)}"
+        return f"{what}: attempt {row.attempts}{node} has lost its lease{error}; {_worker_hint(nodes, row.type)}"
     if row.attempts:
         return (
             f"{what}: {row.attempts} attempts have failed{error}; the next one is due {local_time(row.next_run_time)}"
-            f" (psched show {row.key!r} has all of the error)"
+            f" (psched show {row.key!r} prints the whole error)"
         )
     if state.word == LEASED:
         return f"{what}: it is running, or waits for a retry"
-    return f"{what} and not begun; {_ask_for_worker(nodes, row.type)}"
+    return f"{what} and not started; {_worker_hint(nodes, row.type)}"
 
 
-def _ask_for_worker(nodes: Sequence[Node] | None, type_: str) -> str:
-    """Return what to look at where no worker takes a row of this type."""
+def _worker_hint(nodes: Sequence[Node] | None, type_: str) -> str:
+    """Return what to check when no worker acquires a row of this type."""
     if nodes is None:
         return "is a worker running that routes its type? (psched run, pschedd status)"
     if not nodes:
@@ -206,15 +207,15 @@ def _ask_for_worker(nodes: Sequence[Node] | None, type_: str) -> str:
 
 
 def clock_finding(store: LeaseStore) -> Finding:
-    """Return whether this host's clock and the database's agree; psched goes by the database's alone."""
+    """Check that this host's clock agrees with the database's, which alone decides what is due."""
     before = time.time()
     there = store.now()
     after = time.time()
     skew = there - (before + after) / 2
     shown = f"{abs(skew):.1f} s {'behind' if skew > 0 else 'ahead of'} the database's"
-    if abs(skew) <= _TOLERABLE_SKEW + (after - before) / 2:
+    if abs(skew) <= _MAX_CLOCK_SKEW + (after - before) / 2:
         return Finding("clocks", True, f"this host's clock is {shown}")
-    return Finding("clocks", False, f"this host's clock is {shown}; set both by NTP (psched goes by the database's)")
+    return Finding("clocks", False, f"this host's clock is {shown}; set both by NTP (psched uses the database's)")
 
 
 def _line(finding: Finding) -> str:

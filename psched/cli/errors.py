@@ -1,4 +1,4 @@
-"""Every error of the command line as one line on standard error, and its exit code; never a traceback."""
+"""Prints every error of a command as one line on standard error, and returns its exit code."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from psched.store import LeaseStore
 FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
-"""What a shell reports of a command that SIGINT ended."""
+"""As shells report a command that SIGINT ended."""
 
 
 class DatabaseError(Exception):
-    """The database is away or refuses; the message names it without its password."""
+    """The database is unavailable or refuses; the message names it without its password."""
 
 
 def guarded(program: str, run: Callable[[], int]) -> int:
-    """Return the exit code of `run()`; what it raises is told on standard error, in the name of `program`.
+    """Return the exit code of `run()`; prints errors to standard error as `program: message`.
 
-    With PSCHED_DEBUG in the environment errors are raised, to be seen with their traceback.
+    With PSCHED_DEBUG in the environment unexpected errors are raised, with their traceback.
     """
-    _have_streams()
+    _open_streams()
     try:
         code = run()
         sys.stdout.flush()
@@ -43,19 +43,19 @@ def guarded(program: str, run: Callable[[], int]) -> int:
         error.show()
         return USAGE
     except click.ClickException as error:
-        _tell(program, _usage(error))
+        _print_error(program, _usage(error))
         return USAGE if isinstance(error, click.UsageError) else FAILED
     except Exception as error:
         if os.environ.get("PSCHED_DEBUG"):
             raise
-        _tell(program, _message(error))
+        _print_error(program, _message(error))
         _end_output()
         return FAILED
 
 
 @contextmanager
 def database_errors(section: Section, store: LeaseStore) -> Iterator[None]:
-    """Turn what the database's driver raises within into DatabaseError."""
+    """Turn the driver's errors into DatabaseError."""
     try:
         yield
     except Exception as error:
@@ -65,7 +65,7 @@ def database_errors(section: Section, store: LeaseStore) -> Iterator[None]:
 
 
 def explain(error: Exception, section: Section, store: LeaseStore) -> str:
-    """Return what a driver's error means and what to do, with the database's name but without its password."""
+    """Return a driver's error with its meaning and remedy; names the database without its password."""
     if store.is_unavailable(error):
         return (
             f"the database {section.masked_url} is not available: {reason(error)} "
@@ -75,7 +75,7 @@ def explain(error: Exception, section: Section, store: LeaseStore) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return what `error` says, on one line and without the statement that SQLAlchemy adds."""
+    """Return the message of `error` on one line, without the statement that SQLAlchemy adds."""
     original = getattr(error, "orig", None)  # SQLAlchemy's errors hold the driver's
     cause = original if isinstance(original, BaseException) else error
     arguments = cause.args
@@ -85,7 +85,7 @@ def reason(error: BaseException) -> str:
 
 
 def _message(error: Exception) -> str:
-    """Return the lines that tell of `error`; what psched does not raise on purpose is named as such."""
+    """Return the message for `error`; one that psched does not raise on purpose is marked as unexpected."""
     if isinstance(error, ConfigError):
         return str(error)
     if isinstance(error, ScheduleError | DatabaseError | ValueError):
@@ -93,7 +93,7 @@ def _message(error: Exception) -> str:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
-    return f"{type(error).__name__}: {reason(error)} (not foreseen; with PSCHED_DEBUG=1 its traceback is shown)"
+    return f"{type(error).__name__}: {reason(error)} (unexpected; set PSCHED_DEBUG=1 to see the traceback)"
 
 
 def _usage(error: click.ClickException) -> str:
@@ -102,7 +102,7 @@ def _usage(error: click.ClickException) -> str:
     return f"{_one_line(error.format_message())}{help_}"
 
 
-def _tell(program: str, message: str) -> None:
+def _print_error(program: str, message: str) -> None:
     for line in message.splitlines():
         click.echo(f"{program}: {line}", err=True)
 
@@ -111,17 +111,17 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _have_streams() -> None:
-    """Open what the caller has closed, lest a pipe of ours becomes descriptor 0, 1 or 2; let any text be printed."""
+def _open_streams() -> None:
+    """Open closed standard streams, so that no pipe gets descriptor 0, 1 or 2; make any text printable."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free: the one that was closed
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number: that of the closed stream
             setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a terminal may not know a key's letters
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a key may have letters that the terminal lacks
 
 
 def _end_output() -> None:
-    """Let output that cannot be written go nowhere, so that closing it at exit does not fail once more."""
+    """Discard output that cannot be written, so that closing it at exit does not fail again."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""Rows as the command line shows them: as JSON, in the originals' fixed columns, or fitted to a terminal."""
+"""Prints rows as JSON, in the fixed columns of perfectsched, or in columns fitted to the terminal."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from itertools import chain, islice
 from typing import Any, TypeVar
@@ -18,18 +19,18 @@ from psched.payload import encode
 from psched.schedules.schedule import ScheduleState
 
 _SAMPLE = 200
-"""How many rows decide how wide the columns are: the rest is not waited for, so that millions can be listed."""
-_NARROWEST = 5
-_OF_LINES = ("last_error",)
-"""The fields whose texts are shown with their line breaks."""
+"""Rows that decide the column widths; the others are printed as they are read, so that millions can be listed."""
+_MIN_WIDTH = 5
+_MULTILINE = ("last_error",)
+"""The fields whose texts keep their line breaks."""
 
 Shown = Callable[[float], str]
-"""How a table shows unix seconds."""
+"""Formats unix seconds for a table."""
 R = TypeVar("R")
 
 
 def write(lines: Iterable[str]) -> None:
-    """Print each line as it comes."""
+    """Print lines, each as soon as it is there."""
     for line in lines:
         sys.stdout.write(f"{line}\n")
 
@@ -41,10 +42,10 @@ def write_table(
     widths: Sequence[int],
     uncut: Sequence[int],
 ) -> None:
-    """Print rows as they come, under a header, and how many there were: fitted to a terminal, else in fixed columns.
+    """Print a header, the rows as they are read, and their number: fitted to a terminal, else in fixed columns.
 
-    `cells` makes the texts of a row. `widths` of the fixed columns are the originals'; the last column has none.
-    `uncut`: the numbers of those that a terminal shows in full.
+    `cells` returns the texts of a row. `widths`: of the fixed columns except the last. `uncut`: the numbers of the
+    columns that a terminal shows in full.
     """
     count = 0
 
@@ -62,22 +63,21 @@ def write_table(
 
 
 def write_fields(fields: Iterable[tuple[str, str | None]]) -> None:
-    """Print names and texts, one line each; what is None is left out. An error keeps its lines, indented."""
+    """Print names and texts, one line each, without those that are None. An error keeps its lines, indented."""
     for name, text in fields:
         if text is not None:
-            first, *more = text.rstrip("\n").split("\n") if name in _OF_LINES else [text]
+            first, *more = text.rstrip("\n").split("\n") if name in _MULTILINE else [text]
             write(
                 [f"{name:<14} {printable(first)}".rstrip(), *(f"{'':14} {printable(line)}".rstrip() for line in more)]
             )
 
 
 def json_line(value: Any) -> str:
-    """Return the line of one value."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def json_lines(values: Iterable[Any]) -> Iterator[str]:
-    """Yield the lines of one JSON array with one value on each, without holding them all."""
+    """Yield the lines of a JSON array, one value on each, as the values are read."""
     before = "["
     for value in values:
         yield f"{before}{json_line(value)}"
@@ -86,7 +86,7 @@ def json_lines(values: Iterable[Any]) -> Iterator[str]:
 
 
 def schedule_object(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
-    """Return what `--json` shows of a schedule. Names and meanings stay as they are in later versions."""
+    """Return the `--json` object of a schedule. Later versions keep its names and meanings."""
     return {
         "key": row.key,
         "type": row.type,
@@ -106,17 +106,14 @@ def schedule_object(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
         "last_error": row.last_error,
         "node": row.node,
         "problem": row.problem,
-        "catch_up": row.policy.catch_up,
-        "max_lateness": row.policy.max_lateness,
-        "alert_after": row.policy.alert_after,
-        "max_attempts": row.policy.max_attempts,
+        **asdict(row.policy),
         "paused": row.paused,
         "regular_time": row.regular_time,
     }
 
 
 def task_object(row: TaskRow) -> dict[str, Any]:
-    """Return what `--json` shows of a queue task. Names and meanings stay as they are in later versions."""
+    """Return the `--json` object of a queue task. Later versions keep its names and meanings."""
     times = {"created_at": row.created_at, "run_at": row.run_at, "timeout": row.due, "finished_at": row.finished_at}
     return {
         "key": row.key,
@@ -139,18 +136,18 @@ def task_object(row: TaskRow) -> dict[str, Any]:
 
 
 def local_iso(time: float) -> str | None:
-    """Return unix seconds in this host's time zone, ISO 8601; None where no calendar reaches."""
+    """Return unix seconds as ISO 8601 in this host's time zone; None outside the years 1 to 9999."""
     moment = _moment(time)
     return None if moment is None else moment.isoformat(timespec="seconds")
 
 
 def exact_time(time: float) -> str:
-    """Return unix seconds, and the same in this host's time zone."""
+    """Return unix seconds followed by the date in this host's time zone."""
     return f"{number(time)}  {local_time(time)}"
 
 
 def short_time(time: float) -> str:
-    """Return unix seconds in this host's time zone, as short as can be."""
+    """Return the date in this host's time zone, without zone, and without zero seconds."""
     moment = _moment(time)
     if moment is None:
         return str(time)
@@ -158,7 +155,7 @@ def short_time(time: float) -> str:
 
 
 def compact(data: dict[str, Any]) -> str:
-    """Return data as compact JSON; what another program stored against the rules is shown as Python has it."""
+    """Return data as compact JSON, or as Python text if another program stored data that JSON cannot hold."""
     try:
         return encode(data)
     except ValueError:
@@ -184,16 +181,16 @@ def number(value: float) -> str:
 
 
 def fixed(widths: Sequence[int], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield rows in the originals' columns: right-aligned, never cut; the last one, without a width, as it is."""
+    """Yield rows in fixed columns: right-aligned and never cut; the last column has no width."""
     for row in rows:
         yield " ".join(f"{printable(text):>{width}}" for text, width in zip(row, (*widths, 0), strict=True))
 
 
 def fitted(rows: Iterable[Sequence[str]], width: int, rigid: Sequence[int] = ()) -> Iterator[str]:
-    """Yield rows (the first one is the header) in columns that fit `width` cells.
+    """Yield rows (the first is the header) in columns that fit `width` cells.
 
-    Columns with a number in `rigid` are never cut; of the others the widest give way, marked by …, the first one last:
-    it is the key, by which a row is named to other commands.
+    Columns with a number in `rigid` are never cut. Of the others the widest are cut first, marked by …, and the first
+    column last: it is the key, which other commands need.
     """
     stream = iter(rows)
     sample = [[printable(text) for text in row] for row in islice(stream, _SAMPLE)]
@@ -205,7 +202,7 @@ def fitted(rows: Iterable[Sequence[str]], width: int, rigid: Sequence[int] = ())
 
 
 def cut(text: str, width: int) -> str:
-    """Return `text` in at most `width` cells, ending in … when some of it is missing."""
+    """Return `text` in at most `width` cells, ending in … if it is cut."""
     return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
@@ -218,7 +215,7 @@ def _widths(sample: Sequence[Sequence[str]], width: int, rigid: Sequence[int]) -
     widths = [max(cell_len(text) for text in column) for column in zip(*sample, strict=True)]
     soft = [column for column in range(len(widths)) if column not in rigid]
     while sum(widths) + len(widths) - 1 > width:
-        wide = [column for column in soft if widths[column] > _NARROWEST]
+        wide = [column for column in soft if widths[column] > _MIN_WIDTH]
         if not wide:
             break
         widths[max(wide, key=lambda column: (column > 0, widths[column]))] -= 1

@@ -28,25 +28,27 @@ When = Callable[[float], float]
 
 @click.command()
 @click.argument("key", required=False)
-@click.option("--failed", is_flag=True, help="Only where an attempt failed or was lost, or what came too late.")
-@click.option("--since", type=Moment(), metavar="WHEN", help="From then on: unix seconds, a date, or 2d (ago).")
-@click.option("--until", type=Moment(), metavar="WHEN", help="Up to then (default: now).")
+@click.option(
+    "--failed", is_flag=True, help="Only occurrences with a failed or lost attempt, or skipped for being too late."
+)
+@click.option("--since", type=Moment(), metavar="WHEN", help="First time: unix seconds, a date, or 2d (ago).")
+@click.option("--until", type=Moment(), metavar="WHEN", help="Last time (default: now).")
 @common_options()
 def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, until: When | None) -> None:
     """Show how occurrences were settled.
 
-    With KEY those of one schedule, in their order; --since and --until are about the occurrences. Without it those of
-    all schedules, in the order in which they were settled; --since and --until are about that.
+    With KEY: the occurrences of one schedule in their order; --since and --until limit the times of the occurrences.
+    Without KEY: those of all schedules, ordered by when they were settled; --since and --until limit that time.
 
-    With --failed also occurrences that are failing now, which are not settled yet and come last; their outcome is
-    `failing`, or `running` while another attempt is made. They are not known on rdb_compat.
+    With --failed, occurrences that are failing now and not settled yet come last; their outcome is `failing`, or
+    `running` during another attempt. rdb_compat does not record them.
 
     --json prints one array of objects with key, scheduled_time, outcome (finished, enqueued, skipped or failed; failing
-    or running of what is not settled), detail (why it was skipped, or the task's key), last and count (where one entry
-    stands for several that were skipped: the last one, and how many; null when more than were counted), attempts, node,
+    or running if not settled), detail (why it was skipped, or the task's key), last and count (if one entry covers
+    several skipped occurrences: the last one, and their number or null if too many to count), attempts, node,
     fence, started, ended, error, previous (the occurrence before), reckoning (cron dialect and tz database) and extra
-    (whether run-now added it besides the regular occurrences). Times are unix seconds, and again as *_local. What is
-    not settled has no fence, no times of its run and no reckoning.
+    (whether run-now added it to the regular occurrences). Times are unix seconds, and again as *_local. An unsettled
+    occurrence has no fence, started, ended or reckoning.
     """
     with opened(chosen) as schedules:
         now = schedules.store.now()
@@ -64,7 +66,7 @@ def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, u
 
 
 def _is_known(schedules: ScheduleCollection, key: str) -> bool:
-    """Tell whether a schedule has the key, or a change or an entry of a deleted one is on record."""
+    """Whether a schedule has this key, or the ledger knows a deleted one."""
     ledger = schedules.ledger
     return (
         schedules.store.get(key) is not None
@@ -76,7 +78,7 @@ def _is_known(schedules: ScheduleCollection, key: str) -> bool:
 def _failing(
     schedules: ScheduleCollection, key: str | None, span: tuple[float | None, float | None], now: float
 ) -> Iterator[ScheduleRow]:
-    """Yield what is failing now and in question: its occurrence, or for all schedules that it is not settled."""
+    """Yield failing schedules in the span: with a key by the occurrence's time, without one if now is in it."""
     since, until = (-math.inf if span[0] is None else span[0]), (math.inf if span[1] is None else span[1])
     for row in schedules.failing(key):
         time = now if key is None else row.next_time
@@ -85,7 +87,7 @@ def _failing(
 
 
 def failing_object(row: ScheduleRow) -> dict[str, Any]:
-    """Return what `--json` shows of an occurrence that is failing; the names are those of an entry."""
+    """Return the `--json` object of a failing occurrence, with the names of a ledger entry."""
     return {
         "key": row.key,
         "scheduled_time": row.next_time,
@@ -113,7 +115,7 @@ def _unsettled(row: ScheduleRow) -> str:
 
 
 def entry_object(row: LedgerRow) -> dict[str, Any]:
-    """Return what `--json` shows of an entry. Names and meanings stay as they are in later versions."""
+    """Return the `--json` object of a ledger entry. Later versions keep its names and meanings."""
     times = {"scheduled_time": row.scheduled_time, "started": row.started, "ended": row.ended}
     return {
         "key": row.key,

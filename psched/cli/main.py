@@ -1,4 +1,4 @@
-"""psched: the command line. One file per group of commands; errors are one line, see `faults`."""
+"""The command `psched`: a new command is added to the list here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psched.cli.options import Chosen, common_options
 @click.group(
     context_settings={
         "help_option_names": ["-h", "--help"],
-        "token_normalize_func": lambda token: token.replace("_", "-"),  # the originals say cancel_request
+        "token_normalize_func": lambda token: token.replace("_", "-"),  # perfectqueue has cancel_request
     }
 )
 @click.version_option(package_name="psched", prog_name="psched")
@@ -23,8 +23,7 @@ from psched.cli.options import Chosen, common_options
 def psched(chosen: Chosen) -> None:
     """Distributed cron on the database you already have.
 
-    The options may stand before or after the command. Times are unix seconds.
-    Exit codes: 1 for an error, told in one line, 2 for wrong usage.
+    Options may stand before or after the command. Exit codes: 1 for an error, printed in one line; 2 for wrong usage.
     """
 
 
@@ -49,5 +48,5 @@ for command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code. `arguments` default to the process's."""
+    """Run the command line and return its exit code. `arguments`: by default those of the process."""
     return guarded("psched", lambda: psched.main(arguments, "psched", standalone_mode=False) or 0)

@@ -1,4 +1,4 @@
-"""psched next: when a cron expression is due, and what clock changes do to it. Needs no database."""
+"""psched next: the next occurrences of a cron expression, with notes on clock changes. Needs no database."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,31 +17,24 @@ from psched.cli.options import Chosen, Count, UnixTime, common_options
 from psched.cron.zones import load_zone
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How an expression is read: its zone and dialect."""
-
-    timezone: str = "UTC"
-    dialect: str = "vixie"
-
-
 @click.command("next")
 @click.argument("cron")
 @click.option("-t", "--timezone", metavar="ZONE", help="Default: the config's, or UTC without one.")
 @click.option("-n", "--number", type=Count(1, 100_000), default=10, show_default=True, metavar="N")
-@click.option("-s", "--start", type=UnixTime(whole=True), metavar="TIME", help="From then on (default: now).")
+@click.option("-s", "--start", type=UnixTime(whole=True), metavar="TIME", help="First time to show (default: now).")
 @common_options()
 def next_(chosen: Chosen, cron: str, timezone: str | None, number: int, start: int | None) -> None:
-    """Show when a cron expression is due.
+    """Show the next occurrences of a cron expression.
 
-    The next N times of CRON in its zone and in UTC, with what happens when clocks change. Needs no configuration. TIME
-    is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00.
+    In its zone and in UTC, with notes on clock changes. Needs no configuration. TIME is unix seconds, or a date with a
+    time zone such as 2026-12-01T08:00+01:00.
 
     --json prints one array of objects with time (unix seconds), local and utc (ISO 8601) and note (often empty).
     """
-    reading = _reading(chosen)
-    zone = reading.timezone if timezone is None else timezone
-    found = crons.occurrences(cron, int(time.time()) if start is None else start, zone, number, reading.dialect)
+    section = chosen.settings().schedules if chosen.has_config else None
+    zone, dialect = ("UTC", "vixie") if section is None else (section.timezone, section.cron_dialect)
+    zone = zone if timezone is None else timezone
+    found = crons.occurrences(cron, int(time.time()) if start is None else start, zone, number, dialect)
     if chosen.json:
         write(json_lines(_object(occurrence, zone) for occurrence in found))
         return
@@ -50,24 +42,18 @@ def next_(chosen: Chosen, cron: str, timezone: str | None, number: int, start: i
     write(fitted(_rows(found, zone), width, rigid=(0, 1)))
 
 
-def _reading(chosen: Chosen) -> Reading:
-    """Return what the configuration says of schedules, when there is one and it does."""
-    section = chosen.settings().schedules if chosen.has_config else None
-    return Reading() if section is None else Reading(section.timezone, section.cron_dialect)
-
-
 def _rows(found: list[crons.Occurrence], zone: str) -> Iterator[tuple[str, str, str]]:
     yield zone, "UTC", "note"
     for occurrence in found:
-        local, utc = _moments(occurrence, zone)
+        local, utc = _local_and_utc(occurrence, zone)
         yield f"{local:%a %Y-%m-%d %H:%M:%S %z}", f"{utc:%Y-%m-%d %H:%M:%S}", occurrence.note
 
 
 def _object(occurrence: crons.Occurrence, zone: str) -> dict[str, Any]:
-    local, utc = _moments(occurrence, zone)
+    local, utc = _local_and_utc(occurrence, zone)
     return {"time": occurrence.time, "local": local.isoformat(), "utc": utc.isoformat(), "note": occurrence.note}
 
 
-def _moments(occurrence: crons.Occurrence, zone: str) -> tuple[datetime, datetime]:
+def _local_and_utc(occurrence: crons.Occurrence, zone: str) -> tuple[datetime, datetime]:
     utc = datetime.fromtimestamp(occurrence.time, UTC)
     return utc.astimezone(load_zone(zone)), utc

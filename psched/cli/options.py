@@ -1,4 +1,4 @@
-"""The options of every command, which may stand before or after it. Used by the command line."""
+"""The options common to all commands, which may stand before or after the command, and the types of option values."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import click
 from psched.application.loader import load_modules
 from psched.config import Reader, Settings, load
 from psched.config.urls import is_in_memory
+from psched.config.validators import MAX_SECONDS
 from psched.errors import ConfigError
 from psched.schedules.rules import LAST_TIME, LONGEST_DELAY
 from psched.suggest import shown
@@ -28,12 +29,12 @@ R = TypeVar("R")
 
 
 class TypeGlobs(click.ParamType[str]):
-    """Globs for types of tasks, separated by commas; at least one, for none would restrict nothing."""
+    """Globs for types of tasks, separated by commas; at least one, because none would restrict nothing."""
 
     name = "globs"
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
-        """Return the text as it was given. Raises UsageError when it has no glob."""
+        """Return the text. Raises UsageError without a glob."""
         if not str(value).replace(",", "").strip():
             problem = "--types is empty; give a type, a glob such as video.*, or leave the option out"
             raise click.UsageError(problem, context)
@@ -42,7 +43,7 @@ class TypeGlobs(click.ParamType[str]):
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What the common options say. `config` is None when -c was not given."""
+    """The values of the common options. `config`: None without -c."""
 
     environment: str | None = None
     config: Path | None = None
@@ -52,32 +53,32 @@ class Chosen:
     types: tuple[str, ...] = ()
 
     def settings(self, reader: Reader = "schedules") -> Settings:
-        """Return the configuration; one without sections is the `reader`'s. Raises ConfigError."""
-        return lasting(load(DEFAULT_CONFIG if self.config is None else self.config, self.environment, reader))
+        """Return the configuration. `reader`: the section of a file without sections. Raises ConfigError."""
+        return refuse_in_memory(load(DEFAULT_CONFIG if self.config is None else self.config, self.environment, reader))
 
     def load_required(self) -> None:
-        """Load what -I and -r name, for a command that runs no application. Raises ConfigError: it cannot be loaded."""
+        """Load the modules of -I and -r, for a command that runs no application. Raises ConfigError."""
         load_modules(self.include, self.require)
 
     @property
     def has_config(self) -> bool:
-        """Whether a configuration was named, or the usual one is there."""
+        """Whether -c names a configuration, or the default one exists."""
         return self.config is not None or DEFAULT_CONFIG.exists()
 
 
-def lasting(settings: Settings) -> Settings:
-    """Return `settings`. Raises ConfigError for a database that no other process would see."""
+def refuse_in_memory(settings: Settings) -> Settings:
+    """Return `settings`. Raises ConfigError for a database in memory, which no other process could use."""
     for section in (settings.schedules, settings.queue):
         if section is not None and is_in_memory(section.url):
             raise ConfigError(
-                f"{settings.path}:{settings.environment}: url: {section.url} is in memory, where each process has its "
-                "own and loses it; name a file, as in sqlite:///psched.db"
+                f"{settings.path}:{settings.environment}: url: {section.url} is in memory, and so each process "
+                "would have its own and lose it; name a file, as in sqlite:///psched.db"
             )
     return settings
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Keep what was given; after the command wins over before it, and folders and modules add up."""
+    """Store an option. After the command it replaces one before it; folders, modules and types are added."""
     if not value:
         return
     chosen, name = _chosen(context), str(parameter.name)
@@ -103,20 +104,20 @@ _COMMON = (
     _option("--json", is_flag=True, help="Print JSON."),
 )
 _LOADING = (
-    _option("-I", "--include", multiple=True, metavar="DIR", help="Folder for the import path; may be repeated."),
-    _option("-r", "--require", multiple=True, metavar="MODULE|FILE.py", help="Load this first; may be repeated."),
+    _option("-I", "--include", multiple=True, metavar="DIR", help="Folder to import from; may be repeated."),
+    _option("-r", "--require", multiple=True, metavar="MODULE|FILE.py", help="Module to load first; may be repeated."),
     _option(
         "--types",
         type=TypeGlobs(),
         multiple=True,
         metavar="GLOB,…",
-        help="Run only these types, of those the application routes; replaces `types:` of the configuration.",
+        help="Run only these of the types that the application routes; replaces `types:` of the configuration.",
     ),
 )
 
 
 def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chosen, P], R]], Callable[P, R]]:
-    """Give a command the common options, with `loading` those of an application; the values are its first argument."""
+    """Add the common options, with `loading` those of an application; their values are the first argument."""
 
     def decorate(function: Callable[Concatenate[Chosen, P], R]) -> Callable[P, R]:
         @wraps(function)
@@ -138,30 +139,30 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.IGNORECASE)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?!\d).*")
 _SPAN = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhdw])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_LONGEST = 1e9
-"""Seconds (31 years): more is a slip."""
 _EARLIEST = 100_000_000
-"""Unix seconds in 1973: a start before that is meant as something else, as seconds from now."""
-_MOST = 2**31 - 1
+"""Unix seconds in 1973: an earlier start is a mistake, such as seconds from now."""
+_MAX_COUNT = 2**31 - 1
 
 
 class Moment(click.ParamType[Callable[[float], float]]):
-    """Unix seconds, a date like 2026-03-29 or 2026-03-29T12:00+02:00 (without offset: local), or 2d: so long ago."""
+    """Unix seconds, a date like 2026-03-29 or 2026-03-29T12:00+02:00 (without offset: local), or 2d: two days ago."""
 
     name = "moment"
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        """Return a function from the present to the moment, both in unix seconds, for spans count from a clock."""
-        return moment(value, lambda problem: self.fail(problem, parameter, context)) if _is_text(value) else value
+        """Return a function from the database's time to the moment, both in unix seconds."""
+        if not isinstance(value, str):
+            return value
+        return moment(value, lambda problem: self.fail(problem, parameter, context))
 
 
 def moment(text: str, fail: Callable[[str], Any]) -> Callable[[float], float]:
-    """Return what tells the moment that `text` means from the present one; calls `fail` when it means none."""
+    """Return a function from the current time to the moment in `text`; calls `fail` for a bad text."""
     span = _SPAN.fullmatch(text)
     if span is not None:
         seconds = float(span["number"]) * _UNITS[span["unit"]]
-        if seconds > _LONGEST:
-            fail(f"{shown(text)} reaches back more than 31 years ({_LONGEST:.0f} s); give a shorter span, or a date")
+        if seconds > MAX_SECONDS:
+            fail(f"{shown(text)} is more than 31 years ({MAX_SECONDS:.0f} s) ago; give a shorter span, or a date")
         return lambda now: now - seconds
     found = _absolute(text)
     if found is None:
@@ -176,12 +177,12 @@ class UnixTime(click.ParamType[float]):
     name = "time"
 
     def __init__(self, whole: bool = False) -> None:
-        """`whole`: seconds are rounded up."""
+        """`whole`: round up to whole seconds."""
         self._whole = whole
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        """Return unix seconds, of 1973 or later."""
-        if not _is_text(value):
+        """Return unix seconds, 1973 or later."""
+        if not isinstance(value, str):
             return value
         seconds = self._seconds(value, lambda problem: self.fail(problem, parameter, context))
         return math.ceil(seconds) if self._whole else int(seconds) if seconds.is_integer() else seconds
@@ -201,7 +202,7 @@ _EXAMPLES = "give unix seconds, or a date with a time zone such as 2026-12-01T08
 
 
 def _within(text: str, seconds: float, earliest: int, fail: Callable[[str], Any]) -> float:
-    """Return `seconds`; calls `fail` when they are before `earliest` or after the year 9999."""
+    """Return `seconds`; calls `fail` if they are before `earliest` or after the year 9999."""
     if seconds >= LAST_TIME:
         fail(f"{shown(text)} is after the year 9999, unix seconds {LAST_TIME - 1}; are these milliseconds? {_EXAMPLES}")
     if seconds < earliest:
@@ -211,7 +212,7 @@ def _within(text: str, seconds: float, earliest: int, fail: Callable[[str], Any]
 
 
 def _absolute(text: str) -> float | datetime | None:
-    """Return the unix seconds or the date that `text` is, None when it is neither."""
+    """Return the unix seconds or the date in `text`; None for neither."""
     if _NUMBER.fullmatch(text):
         return float(text)
     if not _DATE.fullmatch(text):
@@ -224,25 +225,20 @@ def _absolute(text: str) -> float | datetime | None:
     return found
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
 NO_BOUND = -1.0
-"""What `none` is read as, where None means that an option was not given."""
+"""The value of the word `none`; None is an option that was not given."""
 
 
 class Count(click.ParamType[int]):
-    """A whole number, or none where that may be: no bound."""
+    """A whole number from `lowest` to `highest`; with `none` also the word none, for no limit."""
 
     name = "count"
 
-    def __init__(self, lowest: int = 1, highest: int = _MOST, none: bool = False) -> None:
-        """Both are included."""
+    def __init__(self, lowest: int = 1, highest: int = _MAX_COUNT, none: bool = False) -> None:
         self._lowest, self._highest, self._none = lowest, highest, none
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int:
-        """Return the number, NO_BOUND for none."""
+        """Return the number; NO_BOUND for none."""
         if self._none and value == "none":
             return int(NO_BOUND)
         number = int(value) if re.fullmatch(r"[+-]?\d{1,18}", str(value)) else None
@@ -253,16 +249,15 @@ class Count(click.ParamType[int]):
 
 
 class Seconds(click.ParamType[float]):
-    """A number of seconds, or none where that may be: no bound."""
+    """A number of seconds from `lowest` to `highest`; with `none` also the word none, for no limit."""
 
     name = "seconds"
 
-    def __init__(self, lowest: float = 0, highest: float = _LONGEST, none: bool = False) -> None:
-        """Both are included."""
+    def __init__(self, lowest: float = 0, highest: float = MAX_SECONDS, none: bool = False) -> None:
         self._lowest, self._highest, self._none = lowest, highest, none
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
-        """Return the seconds, whole ones as int; NO_BOUND for none."""
+        """Return the seconds, as int if whole; NO_BOUND for none."""
         if self._none and value == "none":
             return NO_BOUND
         seconds = float(value) if _NUMBER.fullmatch(str(value)) else math.nan
@@ -273,4 +268,4 @@ class Seconds(click.ParamType[float]):
 
 
 DELAY = Seconds(-LONGEST_DELAY, LONGEST_DELAY)
-"""A delay may be negative: the run is then before its occurrence."""
+"""A negative delay runs before the occurrence."""

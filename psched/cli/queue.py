@@ -1,4 +1,4 @@
-"""The commands on the queue's tasks: init, list, submit, show, cancel-request, force-finish, retry, delete, run."""
+"""psched queue: the commands on queue tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from psched.cli.formatting import (
 from psched.cli.options import Chosen, Count, UnixTime, common_options
 from psched.cli.run import serve
 from psched.cli.session import opened_queue, parse_data, queue_section
-from psched.cli.unrouted_types import left_to_ruby, note_left_to_ruby, note_unrouted_types, warn_unless_routed
+from psched.cli.unrunnable_rows import left_to_ruby, note_left_to_ruby, note_unrouted_types, warn_unless_routed
 from psched.config import Settings
 from psched.model import TaskRow
 from psched.queue.queue import PRIORITIES, STATUSES
@@ -36,9 +36,9 @@ _UNCUT = (4, 5)
 @click.group()
 @common_options(loading=True)
 def queue(chosen: Chosen) -> None:
-    """The queue: tasks that are run once.
+    """Commands on the queue: tasks that run once.
 
-    A configuration without sections is read as the queue's. Names with `_` in place of `-` are understood too.
+    A configuration without sections is the queue's. Command names may have `_` instead of `-`.
     """
 
 
@@ -47,21 +47,21 @@ def queue(chosen: Chosen) -> None:
 def init(chosen: Chosen) -> None:
     """Create the queue's tables.
 
-    Nothing happens when they are there already. Only this command and `psched init` create a SQLite file.
+    Does nothing if they exist. Only this command and `psched init` create a SQLite file.
     """
     with opened_queue(chosen, check=False) as tasks:
         tasks.store.create_tables()
 
 
 @queue.command("list")
-@click.option("--status", type=click.Choice(STATUSES), help="Only these.")
+@click.option("--status", type=click.Choice(STATUSES), help="Only tasks with this status.")
 @click.option("--type", metavar="TYPE", help="Only tasks of this type.")
-@click.option("-u", "--user", metavar="USER", help="Only this user's.")
+@click.option("-u", "--user", metavar="USER", help="Only tasks of this user.")
 @common_options()
 def list_(chosen: Chosen, status: str | None, type: str | None, user: str | None) -> None:
-    """List the tasks, ordered by key; finished ones too, while they are kept.
+    """List the tasks by key, finished ones too for `retention_time`.
 
-    Times are in this host's time zone. `timeout` is when a task is due, or when the lease of its run ends.
+    Times are in this host's time zone. `timeout` is when a task is due or its lease ends.
     --json prints one array of objects with key, type, user, status (waiting, running, finished, failed or cancelled),
     cancel_requested, created_at, run_at, timeout and finished_at (unix seconds or null, all again as *_local in
     ISO 8601), data, max_running, priority, attempts, max_attempts, compression, last_error, node and problem (why
@@ -70,7 +70,7 @@ def list_(chosen: Chosen, status: str | None, type: str | None, user: str | None
     with opened_queue(chosen) as tasks:
         left = left_to_ruby(chosen, chosen.settings("queue"), "queue")
         found = tasks.list(status, type, user)
-        rows = found if left is None else left.seen(found)
+        rows = found if left is None else left.counted(found)
         if chosen.json:
             write(json_lines(task_object(row) for row in rows))
         else:
@@ -89,18 +89,21 @@ def _cells(row: TaskRow, shown: Shown) -> tuple[str, ...]:
 @click.argument("key")
 @click.argument("type")
 @click.argument("data")
-@click.option("-u", "--user", metavar="USER", help="Whose task it is; users take turns.")
-@click.option("-t", "--time", "run_at", type=UnixTime(), metavar="TIME", help="Run it then (default: at once).")
-@click.option("--max-running", type=Count(), metavar="N", help="Run at most so many tasks of this user at a time.")
+@click.option("-u", "--user", metavar="USER", help="Owner of the task; users take turns.")
+@click.option("-t", "--time", "run_at", type=UnixTime(), metavar="TIME", help="When to run it (default: now).")
+@click.option("--max-running", type=Count(), metavar="N", help="Run at most N tasks of this user at a time.")
 @click.option(
     "--priority",
     type=Count(PRIORITIES[0], PRIORITIES[-1]),
     default=0,
     metavar="N",
-    help="From -100 to 100; the highest first (default: 0).",
+    help="From -100 to 100; highest first (default: 0).",
 )
 @click.option(
-    "--max-attempts", type=Count(), metavar="N", help="Give up after so many (default: the type's, the config's)."
+    "--max-attempts",
+    type=Count(),
+    metavar="N",
+    help="Give up after N attempts (default: that of the type, or the config).",
 )
 @click.option("--compression", type=click.Choice(["gzip"]), help="Store the data compressed.")
 @common_options()
@@ -110,7 +113,7 @@ def submit(chosen: Chosen, /, key: str, type: str, data: str, **options: Any) ->
     DATA is a JSON object. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00. --json
     prints the task as `list` does.
 
-    The key of a finished task cannot be used again before `retention_time` is over.
+    The key of a finished task can be used again after `retention_time`.
     """
     content = parse_data(data)
     with opened_queue(chosen) as tasks:
@@ -137,7 +140,7 @@ def show(chosen: Chosen, key: str) -> None:
 
 
 def _fields(row: TaskRow) -> Iterator[tuple[str, str | None]]:
-    """Yield the name and the text of what is known of a task."""
+    """Yield the names and texts of a task's fields."""
     yield from (("key", row.key), ("type", row.type), ("user", row.user), ("status", row.status))
     yield "cancel", "requested" if row.cancel_requested else None
     times = {"created_at": row.created_at, "run_at": row.run_at, "timeout": row.due, "finished_at": row.finished_at}
@@ -154,9 +157,9 @@ def _fields(row: TaskRow) -> Iterator[tuple[str, str | None]]:
 @click.argument("key")
 @common_options()
 def cancel_request(chosen: Chosen, key: str) -> None:
-    """Ask for a task to be cancelled.
+    """Request that a task is cancelled.
 
-    One that waits is cancelled at once; a handler that is running it is told, and may finish all the same.
+    A waiting task is cancelled at once. A running task is cancelled by its handler, which may finish it instead.
     """
     with opened_queue(chosen) as tasks:
         tasks[key].cancel_request()
@@ -166,7 +169,7 @@ def cancel_request(chosen: Chosen, key: str) -> None:
 @click.argument("key")
 @common_options()
 def force_finish(chosen: Chosen, key: str) -> None:
-    """Retire a task as finished. A run in progress is told that it was preempted."""
+    """Retire a task as finished. A run in progress is preempted."""
     with opened_queue(chosen) as tasks:
         tasks[key].force_finish()
 
@@ -175,7 +178,7 @@ def force_finish(chosen: Chosen, key: str) -> None:
 @click.argument("key")
 @common_options()
 def retry(chosen: Chosen, key: str) -> None:
-    """Make a failed or cancelled task due now, its attempts counted anew."""
+    """Make a failed or cancelled task due now, and count its attempts from 0."""
     with opened_queue(chosen) as tasks:
         tasks[key].retry()
 
@@ -184,7 +187,7 @@ def retry(chosen: Chosen, key: str) -> None:
 @click.argument("key")
 @common_options()
 def delete(chosen: Chosen, key: str) -> None:
-    """Delete a task, finished or not. A run in progress is told that it was preempted."""
+    """Delete a task, finished or not. A run in progress is preempted."""
     with opened_queue(chosen) as tasks:
         tasks[key].delete()
 
@@ -193,7 +196,7 @@ def delete(chosen: Chosen, key: str) -> None:
 @click.argument("app", nargs=-1)
 @common_options(loading=True)
 def run(chosen: Chosen, app: tuple[str, ...]) -> int:
-    """Run the queue's tasks, and no schedules, in the foreground until a signal ends it.
+    """Run the queue's tasks, but no schedules, in the foreground until a signal.
 
     APP is as for `psched run`.
     """
@@ -201,7 +204,7 @@ def run(chosen: Chosen, app: tuple[str, ...]) -> int:
 
 
 def only_queue(chosen: Chosen) -> Settings:
-    """Return the configuration without its schedules. Raises ConfigError when there is no queue."""
+    """Return the configuration without its schedules. Raises ConfigError without a queue."""
     settings = chosen.settings("queue")
     queue_section(settings)
     return evolve(settings, schedules=None)

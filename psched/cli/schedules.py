@@ -1,8 +1,9 @@
-"""The commands on schedules: list, add, modify, show, delete; and init, for the queue's tables too."""
+"""The commands on schedules, and `init`, which also creates the queue's tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import asdict, fields
 from typing import Any, cast
 
 import click
@@ -23,28 +24,28 @@ from psched.cli.formatting import (
 )
 from psched.cli.options import DELAY, NO_BOUND, Chosen, Count, Seconds, UnixTime, common_options
 from psched.cli.session import opened, opened_queue, parse_data
-from psched.cli.unrouted_types import left_to_ruby, note_left_to_ruby, note_unrouted_types, warn_unless_routed
+from psched.cli.unrunnable_rows import left_to_ruby, note_left_to_ruby, note_unrouted_types, warn_unless_routed
 from psched.error_summary import error_summary
-from psched.model import CATCH_UP, ScheduleRow
+from psched.model import CATCH_UP, Policy, ScheduleRow
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.rules import Terms
 from psched.schedules.schedule import RUNNING, ScheduleState
 
 
 def policy_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of a policy."""
+    """Add the options of a schedule's policy."""
     for option in (
         click.option(
             "--max-attempts",
             type=Count(none=True),
             metavar="N",
-            help="Give an occurrence up after N failed attempts; none removes the limit.",
+            help="Give up an occurrence after N failed attempts; none removes the limit.",
         ),
         click.option(
             "--alert-after",
             type=Seconds(none=True),
             metavar="SEC",
-            help="Raise the alarm when an occurrence is not finished SEC seconds after its time.",
+            help="Alert when an occurrence is not finished SEC seconds after its time; none removes the limit.",
         ),
         click.option(
             "--max-lateness",
@@ -55,17 +56,17 @@ def policy_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--catch-up",
             type=click.Choice(CATCH_UP),
-            help="Of occurrences that are due together run all, the latest, or none that is late.",
+            help="Of several due occurrences run all, only the latest, or only one that is not late.",
         ),
     ):
         function = option(function)
     return function
 
 
-_ORIGINALS = ("key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "data")
-_ORIGINAL_WIDTHS = (30, 15, 18, 7, 11, 28, 28)
-_COLUMNS = (*_ORIGINALS[:-1], "state", "data")
-_WIDTHS = (*_ORIGINAL_WIDTHS, 30)
+_PERFECTSCHED_COLUMNS = ("key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "data")
+_PERFECTSCHED_WIDTHS = (30, 15, 18, 7, 11, 28, 28)
+_COLUMNS = (*_PERFECTSCHED_COLUMNS[:-1], "state", "data")
+_WIDTHS = (*_PERFECTSCHED_WIDTHS, 30)
 _UNCUT = (3, 5, 6)
 """The columns a terminal shows in full: delay and both times."""
 
@@ -75,7 +76,7 @@ _UNCUT = (3, 5, 6)
 def init(chosen: Chosen) -> None:
     """Create the tables of every section.
 
-    Nothing happens when they are there already. Only this command, and `psched queue init`, create a SQLite file.
+    Does nothing if they exist. Only this command and `psched queue init` create a SQLite file.
     """
     settings = chosen.settings()
     if settings.schedules is not None:
@@ -92,34 +93,33 @@ def init(chosen: Chosen) -> None:
     "layout",
     type=click.Choice(["psched", "perfectsched"]),
     default="psched",
-    help="Print the columns of psched, or those of perfectsched alone.",
+    help="The columns of psched, or only those of perfectsched.",
 )
 @common_options()
 def list_(chosen: Chosen, layout: str) -> None:
-    """List the schedules, those due first.
+    """List the schedules by due time.
 
-    Times are in this host's time zone. The state of a schedule is waiting, due (a worker is to take it), running,
-    failing (with the last error; retrying without one), overdue (no worker has begun it), paused or broken, with which
-    attempt runs, or is next, and how late it is. On rdb_compat, whose table does not tell a run from the wait for a
-    retry, either is leased.
+    Times are in this host's time zone. The state of a schedule is waiting, due, running, failing (with the last error;
+    retrying without one), overdue (no worker has started it), paused or broken, with the number of the current or next
+    attempt, and the lateness. On rdb_compat, a run and the wait for a retry are both leased.
 
     --json prints one array of objects with key, type, cron, delay, timezone, next_time (unix seconds of the
     occurrence), next_run_time (when it is due, or when the lease of its run ends), both again as *_local in ISO 8601,
-    data, status (waiting or running; rdb_compat knows only waiting and leased), state (as above), lateness (for how
-    many seconds the occurrence has been due and not finished), overdue (whether that is more than 60 s and twice the
-    longest retry_wait, and no first attempt is running), attempts (how many so far, with the one that runs),
+    data, status (waiting or running; rdb_compat knows only waiting and leased), state (as above), lateness (seconds
+    since the occurrence became due, if not finished), overdue (whether that is more than 60 s and twice the
+    longest retry_wait, and no first attempt is running), attempts (so far, with the running one),
     last_error, node, problem (why such a row cannot be run), catch_up, max_lateness, alert_after, max_attempts (null:
     as its type or the configuration says), paused and regular_time (while next_time is that of an extra run: the
     regular occurrence that comes after it).
     """
     with opened(chosen) as schedules:
         left = left_to_ruby(chosen, chosen.settings(), "schedules")
-        rows = schedules.list() if left is None else left.seen(schedules.list())
+        rows = schedules.list() if left is None else left.counted(schedules.list())
         if chosen.json:
             now = schedules.store.now()
             write(json_lines(schedule_object(row, schedules.state(row, now)) for row in rows))
         elif layout == "perfectsched":
-            write_table(_ORIGINALS, rows, _original_cells, _ORIGINAL_WIDTHS, _UNCUT)
+            write_table(_PERFECTSCHED_COLUMNS, rows, _perfectsched_cells, _PERFECTSCHED_WIDTHS, _UNCUT)
         else:
             now = schedules.store.now()
             write_table(
@@ -134,12 +134,12 @@ def list_(chosen: Chosen, layout: str) -> None:
 
 
 def _cells(row: ScheduleRow, state: ScheduleState, shown: Shown) -> tuple[str, ...]:
-    *cells, data = _original_cells(row, shown)
+    *cells, data = _perfectsched_cells(row, shown)
     return (*cells, _state_text(row, state), data)
 
 
 def _state_text(row: ScheduleRow, state: ScheduleState) -> str:
-    """Return a state in a few words: `failing (next: attempt 3, 2 h late): ValueError: it broke`."""
+    """Return the state as `failing (next: attempt 3, 2 h late): ValueError: it broke`."""
     facts = _attempt_text(row, state)
     if state.is_overdue:
         facts.append(f"{span(state.lateness)} late")
@@ -150,7 +150,7 @@ def _state_text(row: ScheduleRow, state: ScheduleState) -> str:
 
 
 def _attempt_text(row: ScheduleRow, state: ScheduleState) -> list[str]:
-    """Return which attempt runs, or is next: the number that the log says with it. Nothing of a first one."""
+    """Return the running or next attempt, by its number in the log; nothing for the first attempt."""
     if state.word == RUNNING:
         return [f"attempt {row.attempts}"] if row.attempts > 1 else []
     if row.status == RUNNING:
@@ -158,7 +158,7 @@ def _attempt_text(row: ScheduleRow, state: ScheduleState) -> list[str]:
     return [f"next: attempt {row.attempts + 1}"] if row.attempts else []
 
 
-def _original_cells(row: ScheduleRow, shown: Shown) -> tuple[str, ...]:
+def _perfectsched_cells(row: ScheduleRow, shown: Shown) -> tuple[str, ...]:
     rule = row.rule
     return (
         row.key,
@@ -183,13 +183,17 @@ def _original_cells(row: ScheduleRow, shown: Shown) -> tuple[str, ...]:
     type=DELAY,
     default=0,
     metavar="SEC",
-    help="Run this long after each occurrence, or before it if negative: at most 366 days (default: 0).",
+    help="Run SEC seconds after each occurrence, before it if negative: at most 366 days (default: 0).",
 )
 @click.option("-t", "--timezone", metavar="ZONE", help="Read the cron expression in this zone (default: the config's).")
 @click.option(
-    "-s", "--start", type=UnixTime(whole=True), metavar="TIME", help="First occurrence: the first match from then on."
+    "-s",
+    "--start",
+    type=UnixTime(whole=True),
+    metavar="TIME",
+    help="First occurrence: the first match at or after TIME.",
 )
-@click.option("-a", "--at", type=UnixTime(), metavar="TIME", help="First run: then, whatever the occurrence.")
+@click.option("-a", "--at", type=UnixTime(), metavar="TIME", help="Time of the first run, whatever its occurrence.")
 @policy_options
 @common_options()
 def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **when: Any) -> None:
@@ -223,21 +227,25 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **when: An
 @click.option("--cron", metavar="CRON")
 @click.option("--data", metavar="JSON", help="The whole data, not merged.")
 @click.option(
-    "-d", "--delay", type=DELAY, metavar="SEC", help="Run this long after each occurrence, or before it if negative."
+    "-d", "--delay", type=DELAY, metavar="SEC", help="Run SEC seconds after each occurrence, before it if negative."
 )
 @click.option("-t", "--timezone", metavar="ZONE", help="Read the cron expression in this zone.")
 @click.option(
-    "-s", "--start", type=UnixTime(whole=True), metavar="TIME", help="Next occurrence: the first match from then on."
+    "-s",
+    "--start",
+    type=UnixTime(whole=True),
+    metavar="TIME",
+    help="Next occurrence: the first match at or after TIME.",
 )
-@click.option("-a", "--at", type=UnixTime(), metavar="TIME", help="Next run: then, whatever the occurrence.")
+@click.option("-a", "--at", type=UnixTime(), metavar="TIME", help="Time of the next run, whatever its occurrence.")
 @policy_options
 @common_options()
 def modify(chosen: Chosen, /, key: str, **changes: Any) -> None:
     """Change a schedule, at once.
 
-    What is not given stays. An occurrence that is due already stays due. A run in progress goes on, and is finished
-    by the new rule. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00. --json prints the
-    schedule as `list` does.
+    Options that are not given leave their values unchanged. A due occurrence stays due. A run in progress continues and
+    is finished by the new rule. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00.
+    --json prints the schedule as `list` does.
     """
     wanted: dict[str, Any] = {**terms_of(changes)}
     wanted |= {name: value for name, value in changes.items() if value is not None}
@@ -275,7 +283,7 @@ def _json_of(schedules: ScheduleCollection, row: ScheduleRow) -> str:
 
 
 def _fields(row: ScheduleRow, state: ScheduleState) -> Iterable[tuple[str, str | None]]:
-    """Return the name and the text of what is known of a schedule."""
+    """Return the names and texts of a schedule's fields."""
     return {
         "key": row.key,
         "type": row.type,
@@ -285,10 +293,10 @@ def _fields(row: ScheduleRow, state: ScheduleState) -> Iterable[tuple[str, str |
         "next_time": exact_time(row.next_time),
         "next_run_time": "paused" if row.paused else exact_time(row.next_run_time),
         "regular_time": None if row.regular_time is None else exact_time(row.regular_time),
-        "catch_up": row.policy.catch_up,
-        "max_lateness": _optional(row.policy.max_lateness),
-        "alert_after": _optional(row.policy.alert_after),
-        "max_attempts": _optional(row.policy.max_attempts),
+        **{
+            name: number(value) if isinstance(value, int | float) else value
+            for name, value in asdict(row.policy).items()
+        },
         "status": row.status,
         "state": state.word,
         "lateness": span(state.lateness) if state.lateness >= 1 else None,
@@ -304,7 +312,7 @@ def _fields(row: ScheduleRow, state: ScheduleState) -> Iterable[tuple[str, str |
 @click.argument("key")
 @common_options()
 def delete(chosen: Chosen, key: str) -> None:
-    """Delete a schedule. A run in progress is told that it was preempted."""
+    """Delete a schedule. A run in progress is preempted."""
     with opened(chosen) as schedules:
         schedules[key].delete()
 
@@ -315,7 +323,7 @@ def delete(chosen: Chosen, key: str) -> None:
 def pause(chosen: Chosen, key: str) -> None:
     """Stop running a schedule until `psched resume`.
 
-    A run in progress goes on. Nothing happens when it was paused already, which is told.
+    A run in progress continues. If the schedule is paused already, a message says so.
     """
     with opened(chosen) as schedules:
         if not schedules[key].pause():
@@ -326,10 +334,10 @@ def pause(chosen: Chosen, key: str) -> None:
 @click.argument("key")
 @common_options()
 def resume(chosen: Chosen, key: str) -> None:
-    """Let a paused schedule run again.
+    """Run a paused schedule again.
 
-    Occurrences of the time of the pause are skipped, and recorded as skipped; those that were due before it are caught
-    up. Nothing happens when the schedule was not paused, which is told.
+    Occurrences within the pause are skipped, and recorded as skipped; those that were due before it still run. If the
+    schedule is not paused, a message says so.
     """
     with opened(chosen) as schedules:
         if not schedules[key].resume():
@@ -342,18 +350,14 @@ def resume(chosen: Chosen, key: str) -> None:
 def run_now(chosen: Chosen, key: str) -> None:
     """Run a schedule as soon as a worker is free, paused or not.
 
-    An occurrence that has come runs now; otherwise this is an extra run, and the regular ones stay where they are.
+    A due occurrence runs now. Without one this is an extra run, and the regular occurrences keep their times.
     """
     with opened(chosen) as schedules:
         schedules[key].run_now()
 
 
 def terms_of(options: dict[str, Any]) -> Terms:
-    """Return what the options say of a policy, and take them out."""
-    given = {name: options.pop(name) for name in ("catch_up", "max_lateness", "alert_after", "max_attempts")}
+    """Remove the options of the policy from `options`, and return them."""
+    given = {field.name: options.pop(field.name) for field in fields(Policy)}
     terms = {name: None if value == NO_BOUND else value for name, value in given.items() if value is not None}
     return cast("Terms", terms)
-
-
-def _optional(seconds: float | None) -> str | None:
-    return None if seconds is None else number(seconds)

@@ -1,4 +1,4 @@
-"""The collection a command works on: opened by the configuration, its errors made into one line. Command line only."""
+"""Opens the schedules or the queue of the configuration for a command, and parses the DATA argument."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Opened = TypeVar("Opened", ScheduleCollection, Queue)
 
 
 def schedules_section(settings: Settings) -> Section:
-    """Return the section of the schedules. Raises ConfigError when there is none."""
-    return _there(settings.schedules, settings, "schedules")
+    """Return the section `schedules`. Raises ConfigError without one."""
+    return _required(settings.schedules, settings, "schedules")
 
 
 def queue_section(settings: Settings) -> Section:
-    """Return the section of the queue. Raises ConfigError when there is none."""
-    return _there(settings.queue, settings, "queue")
+    """Return the section `queue`. Raises ConfigError without one."""
+    return _required(settings.queue, settings, "queue")
 
 
-def _there(section: Section | None, settings: Settings, name: str) -> Section:
+def _required(section: Section | None, settings: Settings, name: str) -> Section:
     if section is None:
         raise ConfigError(f"{settings.path}:{settings.environment}: there is no section `{name}:`; add one")
     return section
@@ -39,9 +39,9 @@ def _there(section: Section | None, settings: Settings, name: str) -> Section:
 
 @contextmanager
 def opened(chosen: Chosen, check: bool = True) -> Iterator[ScheduleCollection]:
-    """Open the schedules that are configured; with `check` their table must be there.
+    """Open the configured schedules; `check`: their tables must exist.
 
-    Raises ConfigError, and within the context DatabaseError for what the driver raises.
+    Raises ConfigError, and within the context DatabaseError for the driver's errors.
     """
     section = schedules_section(chosen.settings())
     with _usable(open_schedules(section, _holder()), section, check) as schedules:
@@ -50,7 +50,7 @@ def opened(chosen: Chosen, check: bool = True) -> Iterator[ScheduleCollection]:
 
 @contextmanager
 def opened_queue(chosen: Chosen, check: bool = True) -> Iterator[Queue]:
-    """Open the queue that is configured, as `opened` does the schedules."""
+    """Open the configured queue, like `opened`."""
     section = queue_section(chosen.settings("queue"))
     with _usable(open_queue(section, _holder()), section, check) as queue:
         yield queue
@@ -69,7 +69,7 @@ def _holder() -> str:
 
 
 def parse_data(text: str) -> dict[str, Any]:
-    """Return the JSON object in `text`. Raises ValueError that says what is wrong where."""
+    """Return the JSON object in `text`. Raises ValueError with the mistake and its position."""
     try:
         data = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:

@@ -78,7 +78,7 @@ def test_a_run_later_than_the_bound_is_listed(payroll: Commands) -> None:
 
 
 def test_nothing_on_record_is_no_proof(psched: Commands) -> None:
-    assert psched.fault("audit", "--from", "1d") == "no schedule is on record, so nothing is proved"
+    assert psched.fault("audit", "--from", "1d") == "the ledger has no schedule, so nothing is proved"
     assert psched.fault("audit", "--from", "1d", "nobody") == "no schedule has or had the key 'nobody'"
 
 
@@ -141,7 +141,7 @@ def test_a_schedule_that_never_ran_is_not_proved(psched: Commands, since: str, c
     psched.ok("add", "hourly", "t", "0 * * * *", "{}", "-s", str(int(time.time()) - 2 * 86400))
     outcome = psched("audit", "--from", since)
     assert outcome.code == 1
-    assert "nothing was to be run" not in outcome.out
+    assert "no occurrence was expected" not in outcome.out
     [verdict] = psched("audit", "--from", since, "--json").json
     assert (verdict["proved"], verdict["ran"], verdict["missing"] + verdict["pending"]) == (False, 0, count)
     [found] = verdict["violations"]
@@ -169,7 +169,7 @@ def test_what_came_while_all_daemons_were_stopped_is_missing(psched: Commands) -
 def test_nothing_was_to_be_run_where_no_rule_has_an_occurrence(psched: Commands) -> None:
     psched.ok("add", "monthly", "t", "0 0 1 * *", "{}", "-s", str(START), "-t", "Asia/Tokyo")
     found = psched.ok("audit", "--from", "2013-01-02", "--to", "2013-01-31")
-    assert found.out == "monthly: nothing was to be run\n"
+    assert found.out == "monthly: no occurrence was expected\n"
     assert psched("audit", "--from", "2013-01-02", "--to", "2013-02-01").code == 1
 
 

@@ -129,7 +129,7 @@ def test_what_is_later_than_its_alert_after_is_a_failure(psched: Commands) -> No
     ok, message = findings(outcome)["overdue"]
     assert (outcome.code, ok) == (1, False)
     assert message.startswith("'late' (type 't'): its occurrence of 20")
-    assert message.endswith("late and not begun; no worker is running: psched run, or pschedd start")
+    assert message.endswith("late and not started; no worker is running: psched run, or pschedd start")
     psched.ok("pause", "late")
     assert findings(psched("doctor", "--json"))["overdue"] == none
 

@@ -96,7 +96,7 @@ def test_a_schedule_that_no_worker_takes_is_overdue(table: Commands) -> None:
         if is_compat(table)
         else "no worker is running: psched run, or pschedd start"
     )
-    assert message.endswith(f" late and not begun; {asked}")
+    assert message.endswith(f" late and not started; {asked}")
 
 
 def test_where_nothing_was_begun_it_is_asked_for_a_worker_once(table: Commands) -> None:
@@ -104,7 +104,7 @@ def test_where_nothing_was_begun_it_is_asked_for_a_worker_once(table: Commands) 
         add(table, key)
     first, *others = findings(table("doctor", "--json"))
     assert not first[0]
-    assert first[1].startswith("no worker has begun any of the 3 schedules below; ")
+    assert first[1].startswith("no worker has started any of the 3 schedules below; ")
     assert sorted(message.split()[0] for _, message in others) == ["'one'", "'three'", "'two'"]
 
 
@@ -144,7 +144,7 @@ def test_failing_schedules_are_a_warning_before_they_are_overdue(table: Commands
     [warning] = warnings
     assert (warning["subject"], warning["ok"]) == ("failing", True)
     assert warning["message"].startswith(
-        "2 schedules fail; the worst is 'often' (type 'report') with 3 attempts of its occurrence of 20"
+        "2 schedules are failing; the worst is 'often' (type 'report') with 3 attempts of its occurrence of 20"
     )
     assert ", the last error: ValueError: it broke (psched history --failed lists them)" in warning["message"]
     [line] = [line for line in table.ok("doctor").out.splitlines() if " failing " in line]
@@ -273,7 +273,7 @@ def test_it_is_told_whether_a_live_worker_routes_what_is_overdue(psched: Command
             assert schedules.store.nodes is not None
             schedules.store.nodes.announce("host/1", "schedules", TypeFilter((types,)).encode())
         [(_, message)] = findings(psched("doctor", "--json"))
-        assert message.endswith(f" late and not begun; {asked}")
+        assert message.endswith(f" late and not started; {asked}")
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_list_and_doctor_name_types_that_no_live_worker_routes(both: Commands) -
     warned(both, "add", "s1", "other", "@daily", "{}")
     both.ok("add", "s2", "known", "@daily", "{}")
     both.ok("list")
-    assert "none is running; rows of these types wait for one: known, other" in both.ok("doctor").out
+    assert "no worker is running; rows of these types wait: known, other" in both.ok("doctor").out
     announce(both, "schedules", "known")
     assert warned(both, "list") == "no live worker routes: other\n"
     both.ok("queue", "list")

@@ -135,7 +135,7 @@ def test_a_wrong_change_leaves_the_schedule_as_it_was(psched: Commands) -> None:
             "'9999999999999' is after the year 9999, unix seconds 253402300799; are these milli",
         ),
         (("audit", "--from", "-1"), "'-1' is before 1970"),
-        (("audit", "--from", "99999999999w"), "'99999999999w' reaches back more than 31 years (1000000000 s)"),
+        (("audit", "--from", "99999999999w"), "'99999999999w' is more than 31 years (1000000000 s) ago"),
         (("audit", "--from", "1d", "--late", "nan"), "expected a number of seconds from 0 to 1000000000, got 'nan'"),
         (("history", "--since", "9999999999999"), "'9999999999999' is after the year 9999"),
         (("history", "--until", "-1"), "'-1' is before 1970"),
@@ -180,7 +180,7 @@ def test_a_missing_table_names_init_on_each_database(fresh: Commands, database: 
 def test_a_database_in_memory_is_refused_since_no_other_process_sees_it(fresh: Commands, url: str) -> None:
     fresh.use(f"'{url}'")
     for arguments in (("init",), ("queue", "list"), ("run", "jobs:app")):
-        assert fresh.fault(*arguments).endswith("own and loses it; name a file, as in sqlite:///psched.db")
+        assert fresh.fault(*arguments).endswith("own and lose it; name a file, as in sqlite:///psched.db")
 
 
 def test_a_certificate_that_cannot_be_read_is_named_by_its_option(fresh: Commands) -> None:
@@ -229,7 +229,7 @@ def test_a_missing_file_is_named_by_the_error_of_a_statement(psched: Commands) -
 
 def test_indentation_by_a_tab_is_named(fresh: Commands) -> None:
     fresh.configure("development:\n\ttype: rdb\n")
-    assert fresh.fault("list").endswith("psched.yml:2: not valid YAML: a tab; lines are indented by spaces")
+    assert fresh.fault("list").endswith("psched.yml:2: not valid YAML: a tab; indent with spaces")
 
 
 def test_closed_output_is_no_fault(psched: Commands) -> None:
