@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from psched.errors import (
     AlreadyExistsError,
@@ -32,9 +31,11 @@ from psched.errors import (
     TaskError,
 )
 
+TYPE_CHECKING = False  # type checkers take it as true; importing typing would double the time of `import psched`
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+    from typing import Any
 
     from psched.application.app import App
     from psched.config import Settings
