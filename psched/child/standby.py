@@ -98,16 +98,16 @@ class StandbyChild(ChildRole):
 
     def _is_needed(self) -> bool:
         """Wait for a while; True when a sibling has woken this child, or no sibling polls."""
-        waits = {member: member.stand_by() for member in self._members}
+        waits = {member: member.defer() for member in self._members}
         unpolled = [member for member, wait in waits.items() if wait is None]
         left = self._alone_at - monotonic()
         if unpolled and left <= 0:
             for member in unpolled:
-                member.keep()  # so that no other child on standby does the same
+                member.lead()  # so that no other child on standby does the same
             return True
         wakeups = {wakeup: member for member in self._members if (wakeup := member.descriptor) is not None}
         ready = self._stopping.wait_for(wakeups, min(left if wait is None else wait for wait in waits.values()))
-        reasons = [wakeups[wakeup].heard() for wakeup in ready]  # each is read, as the worker answers them all
+        reasons = [wakeups[wakeup].wake_reason() for wakeup in ready]  # each is read, as the worker answers them all
         self._was_woken = any(reasons)
         return self._was_woken
 

@@ -1,4 +1,4 @@
-"""Runs the command, or calls the URL, that is configured for an event: `on_late`, `on_failure`. In children."""
+"""Runs the commands, or calls the URLs, of `on_late` (overdue schedules) and `on_failure` (failed runs)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from psched.store.alerts import Overdue, OverdueAlerts, UnreportedFailure, Unrep
 log = logging.getLogger(__name__)
 
 _HOOK_SECONDS = 30.0
-"""How long a hook may take."""
+"""Seconds that a hook may take."""
 _GRACE = 2.0
-"""Seconds between SIGTERM and SIGKILL for a hook that takes longer, or runs at a stop."""
+"""Seconds between SIGTERM and SIGKILL of a hook that takes longer, or runs at a stop."""
 STOPPING = _GRACE + 1
-"""Seconds after which a hook that runs at a stop is gone."""
+"""Seconds within which a hook ends at a stop."""
 
 
 class AlertHook:
-    """One configured hook; empty: nothing is to be run."""
+    """One configured hook; false when it is empty."""
 
     def __init__(self, name: str, target: tuple[str, ...], closing: threading.Event) -> None:
         """`name`: the key in the configuration; `target`: a command with its arguments, or one URL.
@@ -41,8 +41,8 @@ class AlertHook:
     def __bool__(self) -> bool:
         return bool(self._target)
 
-    def tell(self, key: str, time: int, facts: Mapping[str, object]) -> bool:
-        """Run the hook for the occurrence `time` of `key`; False when it failed, or was cut short."""
+    def run(self, key: str, time: int, facts: Mapping[str, object]) -> bool:
+        """Run the hook for the occurrence `time` of `key`; False when it failed or was ended early."""
         try:
             failure = self._request(facts) if self._is_url() else self._execute(facts)
         except (OSError, ValueError) as error:
@@ -54,7 +54,7 @@ class AlertHook:
         return failure is None
 
     def _execute(self, facts: Mapping[str, object]) -> str | None:
-        """Run the command, the facts in its environment, and never by way of a shell."""
+        """Run the command with the facts in its environment, without a shell."""
         told = {f"PSCHED_{name.upper()}": _in_environment(value) for name, value in facts.items()}
         with Program(self._target, None, {**os.environ, **told}, self._closing) as program:
             ending = program.wait(_HOOK_SECONDS, _GRACE, _GRACE)
@@ -67,29 +67,29 @@ class AlertHook:
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self._target[0], json.dumps(facts).encode(), headers)  # noqa: S310 – http(s)
         with urllib.request.urlopen(request, timeout=_HOOK_SECONDS):  # noqa: S310 – checked by the configuration
-            return None  # what is no success raises
+            return None  # an HTTP error raises
 
     def _is_url(self) -> bool:
         return len(self._target) == 1 and self._target[0].startswith(("http://", "https://"))
 
 
 def _in_environment(value: object) -> str:
-    """Return a fact as an environment can have it."""
+    """Return a fact as the value of an environment variable."""
     return "" if value is None else str(value).replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 _AT_ONCE = 100
-"""How many overdue occurrences are looked at each time, those longest overdue first."""
+"""Overdue occurrences of one check, those longest overdue first."""
 _CLAIM = 60.0
-"""Seconds for which a node may be telling; then another one does, and so a hook that failed is run again."""
+"""Seconds for which a node has an alert to itself; then any node runs its hook again, unless it succeeded."""
 
 
 class OverdueAlerter(threading.Thread):
-    """Looks every `interval` seconds until closed. Errors are logged, and end nothing."""
+    """Checks for overdue schedules every `interval` seconds until closed. Errors are logged and do not end it."""
 
     def __init__(self, alarms: OverdueAlerts, hook: tuple[str, ...], interval: float) -> None:
-        """`hook`: a command with its arguments, or one URL; empty: the log says enough."""
-        super().__init__(name="lookout", daemon=True)
+        """`hook`: a command with its arguments, or one URL; empty: overdue schedules are only logged."""
+        super().__init__(name="overdue alerter", daemon=True)
         self._alarms = alarms
         self._interval = interval
         self._closing = threading.Event()
@@ -98,39 +98,40 @@ class OverdueAlerter(threading.Thread):
         self._failing = False
 
     def run(self) -> None:
-        """Look until closed."""
         while not self._closing.wait(self._interval):
             try:
                 self.look()
                 self._failing = False
-            except Exception as error:  # noqa: BLE001 – whatever a driver raises, the next look may be answered
+            except Exception as error:  # noqa: BLE001 – whatever a driver raises, the next check may be answered
                 if not self._failing:
                     log.warning("overdue check failed: %s; retrying", one_line(error))
                 self._failing = True
 
     def close(self) -> None:
-        """Look no more; a hook that is running is ended, and run again by another node."""
+        """Stop; a running hook is ended, and another node runs it again."""
         self._closing.set()
         if self.is_alive():
             self.join(STOPPING)
 
     def look(self) -> None:
-        """Log what has come to be overdue since the last look, and tell of it where nobody else does."""
+        """Log the schedules that became overdue since the last check; run the hook for those no other node claims."""
         late = self._alarms.overdue(_AT_ONCE)
-        found = {(one.key, one.scheduled_time) for one in late}
-        for one in late:
-            if (one.key, one.scheduled_time) not in self._logged:
-                log.error("key=%s type=%s overdue: %s", one.key, one.type, one)
+        found = {(overdue.key, overdue.scheduled_time) for overdue in late}
+        for overdue in late:
+            if (overdue.key, overdue.scheduled_time) not in self._logged:
+                log.error("key=%s type=%s overdue: %s", overdue.key, overdue.type, overdue)
         self._logged = found
-        for one in self._alarms.unsent(_AT_ONCE) if late and self._hook else ():
+        for overdue in self._alarms.unsent(_AT_ONCE) if late and self._hook else ():
             if self._closing.is_set():
                 return
-            if self._alarms.claim(one, _CLAIM) and self._hook.tell(one.key, one.scheduled_time, overdue_facts(one)):
-                self._alarms.told(one)
+            if self._alarms.claim(overdue, _CLAIM) and self._hook.run(
+                overdue.key, overdue.scheduled_time, overdue_facts(overdue)
+            ):
+                self._alarms.told(overdue)
 
 
 def open_overdue_alerters(opened_sections: Sequence[OpenSection], slot: int) -> list[OverdueAlerter]:
-    """Return what looks out for overdue schedules, where the store knows of them: in the first slot's child alone."""
+    """Return the alerters of stores that know of overdue schedules, in the first slot's child alone."""
     return [
         OverdueAlerter(open_section.alarms, open_section.section.on_late, open_section.section.alert_interval)
         for open_section in opened_sections
@@ -139,7 +140,7 @@ def open_overdue_alerters(opened_sections: Sequence[OpenSection], slot: int) -> 
 
 
 def overdue_facts(overdue: Overdue) -> dict[str, object]:
-    """Return what a hook is told: names and meanings stay as they are in later versions."""
+    """Return the facts for a hook: later versions keep their names and meanings."""
     return {
         "key": overdue.key,
         "type": overdue.type,
@@ -151,11 +152,8 @@ def overdue_facts(overdue: Overdue) -> dict[str, object]:
     }
 
 
-"""Seconds for which a failure is reported by one node; then it is claimed again, also when its hook has failed."""
-
-
 class FailureReporter(threading.Thread):
-    """Reports every `interval` seconds until closed. Errors are logged, and end nothing."""
+    """Reports failed runs every `interval` seconds until closed. Errors are logged and do not end it."""
 
     def __init__(self, section: str, failures: UnreportedFailures, target: tuple[str, ...], interval: float) -> None:
         """`target`: a command with its arguments, or one URL."""
@@ -168,7 +166,6 @@ class FailureReporter(threading.Thread):
         self._failing = False
 
     def run(self) -> None:
-        """Report until closed."""
         while not self._closing.wait(self._interval):
             try:
                 while not self._closing.is_set() and self.report():
@@ -180,23 +177,23 @@ class FailureReporter(threading.Thread):
                 self._failing = True
 
     def close(self) -> None:
-        """Report no more; a hook that is running is ended, and run again by another node."""
+        """Stop; a running hook is ended, and another node runs it again."""
         self._closing.set()
         if self.is_alive():
             self.join(STOPPING)
 
     def report(self) -> bool:
-        """Report one failure; False when there is none that is to be reported now."""
+        """Report one failure; False when there is none to report now."""
         failure = self._failures.claim(_CLAIM)
         if failure is None:
             return False
-        if self._hook.tell(failure.key, failure.scheduled_time, failure_facts(failure, self._section)):
+        if self._hook.run(failure.key, failure.scheduled_time, failure_facts(failure, self._section)):
             self._failures.told(failure)
         return True
 
 
 def open_failure_reporters(opened_sections: Sequence[OpenSection], slot: int) -> list[FailureReporter]:
-    """Return what reports failures, for each section with an `on_failure`: in the first slot's child alone."""
+    """Return a reporter for each section with an `on_failure`, in the first slot's child alone."""
     return [
         FailureReporter(
             open_section.name, failures, open_section.section.on_failure, open_section.section.alert_interval
@@ -209,7 +206,7 @@ def open_failure_reporters(opened_sections: Sequence[OpenSection], slot: int) ->
 
 
 def failure_facts(failure: UnreportedFailure, section: str) -> dict[str, object]:
-    """Return what a hook is told: names and meanings stay as they are in later versions."""
+    """Return the facts for a hook: later versions keep their names and meanings."""
     return {
         "key": failure.key,
         "type": failure.type,

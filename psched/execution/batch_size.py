@@ -1,4 +1,4 @@
-"""How many rows to take at a time: as many as are likely done within a moment. In children, one per lane."""
+"""Chooses how many rows one poll acquires, and for how much work one transaction is, from recent durations."""
 
 from __future__ import annotations
 
@@ -6,59 +6,59 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 _MOMENT = 0.2
-"""A batch is made so large that its last task waits for about so many seconds,"""
+"""A batch is so large that its last task waits for about so many seconds,"""
 _LONGER_MOMENT = 0.4
-"""or for so many while batches are full: what is due then waits anyway, and each batch costs a transaction or two."""
+"""or for so many while batches are full: due rows wait then anyway, and each batch costs a transaction or two."""
 TOO_LONG = 0.5
-"""What would wait for longer than so many seconds, now that its types are known, is given back for others to run."""
+"""Tasks that would wait longer than so many seconds, now that their types are known, are released."""
 _LARGEST = 500
 _FIRST = 32
-"""As many at the most after a rest: what is due all at once is for all children, and is to begin at once."""
+"""The largest batch after a pause: rows that become due together are for all children."""
 _GROWTH = 4
-_NEWS = 0.3
-"""The weight of one new duration against what is known. One run of seconds outweighs any number of quick ones."""
+_WEIGHT = 0.3
+"""The weight of a new duration in the average. One run of seconds outweighs any number of quick ones."""
 _MOST_TYPES = 1000
-"""How many types are remembered, those that ran last."""
+"""The number of types that are remembered, those that ran last."""
 
 
 class BatchSizer(Protocol):
-    """Decides from how long the handlers of each type have been taking how many rows to take, and to keep."""
+    """Chooses from recent durations of each type how many rows to acquire, and how many of them to keep."""
 
     def limit(self) -> int:
-        """Return how many rows to acquire at the most, 1 or more."""
+        """Return the most rows to acquire, 1 or more."""
         ...
 
     def keep(self, types: Sequence[str]) -> int:
-        """Return how many of the tasks that were taken, of these types and in this order, are to be run here."""
+        """Return how many of the acquired tasks, of these types in this order, are run here; the rest is released."""
         ...
 
     def observe_run(self, type: str, seconds: float) -> None:
-        """Learn how long one run of this type took."""
+        """Learn the duration of one run."""
         ...
 
     def observe_poll(self, seconds: float) -> None:
-        """Learn how long it took to acquire a batch."""
+        """Learn the duration of one acquire."""
         ...
 
     def expected(self, type: str) -> float | None:
-        """Return how many seconds the next run of this type may take; None: there was none yet."""
+        """Return the seconds that a run of this type is expected to take; None before the first."""
         ...
 
 
 class Durations:
-    """How long the runs of each type have been taking lately."""
+    """Averages the recent durations of each type."""
 
     def __init__(self) -> None:
         self._typical: dict[str, float] = {}
         self.expected: Callable[[str], float | None] = self._typical.get
-        """Returns the seconds, None when there was no run of this type."""
+        """Returns the seconds, or None before the first run of a type."""
 
     def learn(self, type: str, seconds: float) -> bool:
-        """Learn from one run; True when it was the first of its type that is remembered."""
+        """Learn from one run; True when the type was not known."""
         typical = self._typical
         known = typical.pop(type, None)
         if known is not None:
-            typical[type] = known + _NEWS * (seconds - known)
+            typical[type] = known + _WEIGHT * (seconds - known)
             return False
         typical[type] = seconds
         if len(typical) > _MOST_TYPES:
@@ -75,115 +75,110 @@ class FixedBatchSize:
         self.expected = self._durations.expected
 
     def limit(self) -> int:
-        """Return the configured number."""
         return self._number
 
     def keep(self, types: Sequence[str]) -> int:
-        """Keep all of them."""
         return len(types)
 
     def observe_run(self, type: str, seconds: float) -> None:
-        """Learn what `expected` tells; the number stays."""
         self._durations.learn(type, seconds)
 
     def observe_poll(self, seconds: float) -> None:
-        """The number stays."""
+        """Ignore it: the number is fixed."""
 
 
 class AdaptiveBatchSize:
-    """`task_prefetch: auto`: one at a time while handlers are slow or unknown, large batches while they are quick.
+    """`task_prefetch: auto`: one task at a time while handlers are slow or unknown, large batches while they are quick.
 
-    What will be taken is not known, so the size is tried: it grows by a factor while nothing slow turns up, and falls
-    back to as many as were run before that; after a rest it is small. What the types of a batch say is heeded before
-    any of it begins: whatever is behind a slow one is given back. A type that is new is expected to be like other types
-    when they were new.
+    The size grows by a factor from batch to batch, and falls back when a slow run turns up; after a pause it is small.
+    Before a batch begins, the tasks behind one of a slow type are released. A new type is expected to take as long as
+    the first runs of other types.
     """
 
     def __init__(self) -> None:
         self._durations = Durations()
         self.expected = self._durations.expected
-        self._new: float | None = None
-        self._pace: float | None = None
+        self._first_run: float | None = None
+        self._quick: float | None = None
         self._budget = BatchBudget()
         self._longest = _LONGER_MOMENT
         self._size = 1
         self._ran = 0
-        self._stumbled = False
+        self._was_slow = False
 
     def limit(self) -> int:
-        """Return how many quick runs fit into a moment, at most a few times as many as went well before."""
-        grown = self._size if self._stumbled else self._size * _GROWTH
+        """Return how many quick runs fit into _MOMENT, at most _GROWTH times the size of the last batch."""
+        grown = self._size if self._was_slow else self._size * _GROWTH
         most = grown if self._ran else min(self._size, _FIRST)
         self._longest = self._budget.seconds(_LONGER_MOMENT)
         moment = _MOMENT if self._ran < self._size else self._longest
-        fit = _LARGEST if self._pace is None else int(moment / max(self._pace, 1e-6))
+        fit = _LARGEST if self._quick is None else int(moment / max(self._quick, 1e-6))
         self._size = max(1, min(_LARGEST, most, fit))
         self._ran = 0
-        self._stumbled = False
+        self._was_slow = False
         return self._size
 
     def keep(self, types: Sequence[str]) -> int:
-        """Keep those that need not wait too long for the ones before them; the first always."""
+        """Return how many need not wait too long for those before them, at least one."""
         wait, slowest, too_long = 0.0, 0.0, TOO_LONG * self._longest / _LONGER_MOMENT
         for number, type_ in enumerate(types):
             if wait > too_long or slowest > TOO_LONG:
                 self._size = min(self._size, number)
-                self._stumbled = True
+                self._was_slow = True
                 return number
             wait += self._expected(type_)
             slowest = max(slowest, self._expected(type_))
         return len(types)
 
     def observe_run(self, type: str, seconds: float) -> None:
-        """Learn how long one run of this type took. One that is slow by surprise makes the next batch small."""
+        """Learn the duration of one run. An unexpectedly slow run makes the next batch small."""
         if seconds > TOO_LONG:
-            self._stumbled = True
+            self._was_slow = True
             self._size = self._size if self._expected(type) > TOO_LONG else 1
         else:
-            self._pace = _learnt(self._pace, seconds)
+            self._quick = _averaged(self._quick, seconds)
         if self._durations.learn(type, seconds):
-            self._new = _learnt(self._new, seconds)
+            self._first_run = _averaged(self._first_run, seconds)
         self._ran += 1
 
     def observe_poll(self, seconds: float) -> None:
-        """Learn how long it took to acquire a batch."""
+        """Learn the duration of one acquire."""
         self._budget.learn(seconds)
 
     def _expected(self, type_: str) -> float:
         known = self._durations.expected(type_)
         if known is None:
-            known = self._new
+            known = self._first_run
         return _MOMENT if known is None else known
 
 
-def _learnt(known: float | None, seconds: float) -> float:
-    return seconds if known is None else known + _NEWS * (seconds - known)
+def _averaged(known: float | None, seconds: float) -> float:
+    return seconds if known is None else known + _WEIGHT * (seconds - known)
 
 
 def batch_sizer_for(setting: int | str) -> Callable[[], BatchSizer]:
-    """Return what makes a lane's prefetch for the setting `task_prefetch`."""
+    """Return the factory of batch sizers for the setting `task_prefetch`."""
     if isinstance(setting, int):
         return lambda: FixedBatchSize(setting)
     return AdaptiveBatchSize
 
 
 _SHARE = 0.025
-"""A transaction is to take this share of the time of the work that it is for,"""
+"""A transaction shall take this share of the time of the runs that it is for,"""
 _MOST = 1.0
-"""which is so many seconds at the most: so much is done twice when a worker is killed, or waits for its turn."""
-"""The weight of one new transaction against what is known."""
+"""which is at most so many seconds: so much is run again when a worker is killed."""
 
 
 class BatchBudget:
-    """For how many seconds of work one transaction of a kind is to be."""
+    """Chooses for how many seconds of runs one transaction is, from recent transaction latency."""
 
     def __init__(self) -> None:
         self._typical = 0.0
 
     def learn(self, seconds: float) -> None:
-        """Learn that a transaction took so long, its waiting included."""
-        self._typical += _NEWS * (seconds - self._typical)
+        """Learn the duration of one transaction, its waiting included."""
+        self._typical += _WEIGHT * (seconds - self._typical)
 
     def seconds(self, least: float) -> float:
-        """Return the seconds of work it is to be for: these, or more when transactions are slow."""
+        """Return `least` seconds, or more when transactions are slow."""
         return max(least, min(_MOST, self._typical / _SHARE))

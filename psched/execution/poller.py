@@ -103,13 +103,13 @@ class SectionPoller:
 
     @property
     def descriptors(self) -> Sequence[int]:
-        """Descriptors of the store's listener and of the siblings' calls; when one is readable, call `wake`."""
+        """Descriptors of the store's listener and of the siblings' calls; when one is readable, reason `wake`."""
         return [each for each in (self._listener.descriptor, self.member.descriptor) if each is not None]
 
     def join_election(self) -> None:
         """Become the polling child, if there is none; `poll` is called soon."""
         if not self._leaves_polling():
-            self.member.keep()
+            self.member.lead()
 
     def expect(self) -> None:
         """Poll at once: rows are due, or will be soon."""
@@ -120,10 +120,10 @@ class SectionPoller:
         """Read the wake-ups of the store and of siblings; after one the next poll is due."""
         if self._listener.poll():
             self._timer.wake()
-        call = self.member.heard()
-        if call is not None and call.work:
+        reason = self.member.wake_reason()
+        if reason is not None and reason.work:
             self._timer.wake()
-        elif call is not None:
+        elif reason is not None:
             self._timer.check_now()
 
     def rest(self) -> None:
@@ -148,7 +148,7 @@ class SectionPoller:
     def poll(self) -> Sequence[Task]:
         """Acquire due rows; none when it is not yet time or the database does not answer."""
         if self._timer.pause() > 0:
-            self.member.renew()
+            self.member.extend()
             return ()
         if not self._timer.expects_work and self._leaves_polling():
             return ()
@@ -197,7 +197,7 @@ class SectionPoller:
         if tasks:
             self.prefetch.observe_poll(seconds)
             self._timer.worked()
-            self.member.answer()
+            self.member.found_rows()
             self._is_standby = False
             self._may_be_due = True
             self._surplus = len(tasks) if self._full else 0
@@ -205,7 +205,7 @@ class SectionPoller:
 
     def _leaves_polling(self) -> bool:
         """Pause while a sibling polls, if one does; wake it if rows may have become due since its last poll."""
-        seconds = self.member.stand_by(self._may_be_due)
+        seconds = self.member.defer(self._may_be_due)
         self._is_standby = seconds is not None
         if seconds is None:
             return False
@@ -223,7 +223,7 @@ class SectionPoller:
 
         A due row does not wait for the connection of the listener: the query is sent before and after connecting.
         """
-        self.member.keep()
+        self.member.lead()
         if self._listener.is_to_connect and self._types.next_due() == 0:
             return True
         return self._rest_until_due() == 0
@@ -239,7 +239,7 @@ class SectionPoller:
         self._timer.rest(wait, self._listener.is_reliable, seconds)
         self._may_be_due = False
         if wait is not None and wait < _SOON:
-            self.member.alert()
+            self.member.wake_sibling()
         self._maintain(is_idle=wait is None or wait > _BURST)
         return wait
 
@@ -273,7 +273,7 @@ class SectionPoller:
 
         No sibling takes over: it would be refused too, and databases lock accounts after some failed logins.
         """
-        self.member.keep()
+        self.member.lead()
         pause = min(2.0 ** min(self._failures - 1, 10), _LONGEST_REFUSED_PAUSE)
         self._timer.back_off_for(pause)
         message = one_line(error)

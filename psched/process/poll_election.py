@@ -1,11 +1,10 @@
-"""One looks for work in the place of all: who of a master's idle children keeps watch over a section. In children.
+"""Elects one idle child per section to poll for its siblings.
 
-A child that finds nothing says until when it answers for the watch, in memory that the master made before it forked;
-one sibling rests until then, its *guard*, and looks itself when it has not said so anew: a keeper that is frozen is
-missed for less than two intervals. The others rest for longer, in case there is no guard any more. For a keeper that is
-dead the master calls one of them. Who is about to run something calls a sibling to the watch, and more of them when
-there was as much as it could take. No lock is needed: two who look at once do no harm, and the later one steps down.
-Times are monotonic seconds, which all processes of a host share.
+An idle child, the *leader*, writes into shared memory until when it polls. One sibling, its *deputy*, pauses until then
+and polls itself if the leader has not extended its term: a frozen leader is replaced within two intervals. The other
+siblings pause for longer, in case the deputy is gone too. When the leader dies the master wakes one of them. A child
+that is about to run tasks wakes a sibling to lead, and more siblings after a full batch. No lock is needed: two leaders
+at once do no harm, and the later one steps down. Times are monotonic seconds, which all processes of a host share.
 """
 
 from __future__ import annotations
@@ -23,253 +22,253 @@ from psched.clock import Clock, monotonic
 from psched.process.channel import OwnedDescriptor
 
 _CELL = struct.Struct("d")
-"""0: has something to do, or is not there. Positive: keeps watch, and has said so until then. Negative: rests until
-then, and may be called."""
+"""0: runs tasks, or does not exist. Positive: leads until then. Negative: on standby until then, and can be woken."""
 _TERM = 1.8
-_RENEWAL = 1.15
-"""For how many intervals a keeper answers after it was last heard of, and after how many it says so anew. It looks a
-little sooner than that where nobody calls it, and then need not wake for it."""
+_EXTENSION = 1.15
+"""Intervals of a term, and after how many the leader extends it. Without wake-ups its polls come a little sooner than
+that, and extend the term too."""
 _TURNS = 0.2
-"""Within how many intervals after that its siblings wake one after another, so that the first takes the watch."""
+"""Intervals over which the siblings wake one after another after a term, so that the first becomes leader."""
 _PATIENCE = 8.0
-"""How many intervals longer those rest who leave it to a guard, and how many seconds at the most."""
-_WATCH = 1
+"""Intervals, or seconds if that is less, by which siblings other than the deputy pause longer."""
+_LEAD = 1
 _WORK = 1 << 32
-"""What a call is for. They add up in an eventfd, and may be told apart when several came."""
+"""The reasons of a wake-up. They add up in an eventfd, where both can be recognised."""
 
 
 @dataclass(frozen=True, slots=True)
 class WakeReason:
-    """What siblings want: `work`: there is more than they can run; else nobody keeps watch, or there is news for it."""
+    """Why a sibling woke this child. `work`: there are more tasks than it can run; else no leader, or news for it."""
 
     work: bool
 
 
 class SoleMember:
-    """The seat of one who has no siblings, and so keeps watch by himself."""
+    """The membership of a poller without siblings, which always polls itself; base class of `ElectionMember`."""
 
     @property
     def taken(self) -> bool:
-        """Whether it keeps watch, or rests and may be called."""
+        """Whether it leads, or is on standby and can be woken."""
         return True
 
     @property
     def descriptor(self) -> int | None:
-        """What is readable when a sibling calls; None without siblings."""
+        """The descriptor that is readable after a wake-up; None without siblings, or when a handler has closed it."""
         return None
 
     def pause(self) -> float:
-        """Return the seconds until `renew` is due; infinite for who does not keep watch."""
+        """Return the seconds until `extend` is due; infinite unless it leads."""
         return math.inf
 
-    def renew(self) -> None:
-        """Answer for the watch for longer if it is kept here and that will soon be due. Cheap."""
+    def extend(self) -> None:
+        """Extend the term of a leader if that is due soon. Cheap."""
 
-    def stand_by(self, news: bool = False) -> float | None:
-        """Leave the watch to a sibling who keeps it: the seconds to rest then. None when it is to be kept here.
+    def defer(self, news: bool = False) -> float | None:
+        """Leave the polling to a leader: returns the seconds to pause, or None when this child must lead.
 
-        `news`: something may be due at another time than the sibling has found; he is called to look again.
+        `news`: rows may be due at another time than the leader has found; it is woken to poll again.
         """
         return None
 
-    def keep(self) -> None:
-        """Answer for the watch from now on. Look now if it was not kept before."""
+    def lead(self) -> None:
+        """Lead from now on. Call it before a poll."""
 
-    def answer(self) -> None:
-        """Count what was called for as done: there was something."""
+    def found_rows(self) -> None:
+        """Forget the wake-ups that were read: rows were found."""
 
-    def alert(self) -> None:
-        """Have a sibling ready, since something is due soon and then the watch will be left to it."""
+    def wake_sibling(self) -> None:
+        """Wake a sibling, which will lead when the row that is due soon runs here."""
 
     def leave(self, taken: int = 0) -> None:
-        """Neither keep watch nor be called, there being something to run; a sibling is called to the watch.
+        """Neither lead nor be woken, as there are tasks to run; wakes a sibling to lead.
 
-        `taken`: how many tasks were taken when there may be more; others are called for them.
+        `taken`: the size of a full batch; siblings are woken for the rows behind it.
         """
 
-    def heard(self) -> WakeReason | None:
-        """Return what siblings have called for since the last time, or None. Never waits."""
+    def wake_reason(self) -> WakeReason | None:
+        """Return why siblings woke this child since the last call, or None. Never waits."""
         return None
 
 
 class ElectionMember(SoleMember):
-    """One lane's place among the same lanes of its siblings."""
+    """The membership of one child for one section."""
 
-    def __init__(self, watch: PollElection, slot: int, section: str, interval: float, clock: Clock = monotonic) -> None:
-        """`interval`: the section's `poll_interval`. In the child; nothing is kept yet."""
-        self._watch = watch
-        self._own, self._row = watch.place(slot, section)
+    def __init__(
+        self, election: PollElection, slot: int, section: str, interval: float, clock: Clock = monotonic
+    ) -> None:
+        """`interval`: the section's `poll_interval`. In the child; it does not lead yet."""
+        self._election = election
+        self._member, self._siblings = election.place(slot, section)
         self._interval = interval
         self._clock = clock
-        self._renewal = math.inf
+        self._extend_at = math.inf
         self._patience = min(interval, 1.0) * _PATIENCE
-        self._heard = 0
+        self._read = 0
         self._alert_at = -math.inf
-        self._turn = interval * _TURNS * (self._own - self._row.start) / len(self._row)
-        self.leave()  # whoever sat here before is dead
+        self._turn = interval * _TURNS * (self._member - self._siblings.start) / len(self._siblings)
+        self.leave()  # its predecessor in this slot is dead
 
     @property
     def taken(self) -> bool:
-        """Whether it keeps watch, or rests and may be called."""
-        return self._watch.read(self._own) != 0
+        """Whether it leads, or is on standby and can be woken."""
+        return self._election.read(self._member) != 0
 
     @property
     def descriptor(self) -> int | None:
-        """What is readable when a sibling calls; None when a handler has closed it."""
-        return self._watch.descriptor(self._own)
+        """The descriptor that is readable after a wake-up; None when a handler has closed it."""
+        return self._election.descriptor(self._member)
 
     def pause(self) -> float:
-        """Return the seconds until `renew` is due; infinite for who does not keep watch."""
-        return max(0.0, self._renewal - self._clock())
+        """Return the seconds until `extend` is due; infinite unless it leads."""
+        return max(0.0, self._extend_at - self._clock())
 
-    def renew(self) -> None:
-        """Answer for longer when more than half the time until it is due has passed: lanes then wake together."""
-        if self._renewal - self._clock() < self._interval * _RENEWAL / 2:
-            self.keep()
+    def extend(self) -> None:
+        """Extend the term if more than half the time until that is due has passed: sections then wake together."""
+        if self._extend_at - self._clock() < self._interval * _EXTENSION / 2:
+            self.lead()
 
-    def stand_by(self, news: bool = False) -> float | None:
-        """Leave the watch to a sibling. Of two keepers the one in the lower seat stays."""
+    def defer(self, news: bool = False) -> float | None:
+        """Leave the polling to a leader. Of two leaders the one in the lower slot stays."""
         now = self._clock()
-        keepers = self._keepers(now)
-        if not keepers:
+        leaders = self._leaders(now)
+        if not leaders:
             return None
-        until = max(keepers.values()) + self._turn
-        if self._has_guard(now, until):
+        until = max(leaders.values()) + self._turn
+        if self._has_deputy(now, until):
             until += self._patience
-        self._watch.write(self._own, -until)
-        if not self._keepers(now):  # who has left meanwhile may not have seen that somebody rests here
+        self._election.write(self._member, -until)
+        if not self._leaders(now):  # a leader that has left meanwhile may not have seen this standby
             return None
-        self._renewal = math.inf
-        self._heard = 0
-        for member in keepers if news else ():
-            self._watch.call(member, _WATCH)
+        self._extend_at = math.inf
+        self._read = 0
+        for member in leaders if news else ():
+            self._election.wake(member, _LEAD)
         return until - now
 
-    def keep(self) -> None:
-        """Answer for the watch from now on; calls from before are answered by looking."""
-        if self._keeps_no_watch:
-            self._watch.take(self._own)
-        self._heard = 0
+    def lead(self) -> None:
+        """Lead from now on; the poll that follows answers earlier wake-ups."""
+        if self._is_no_leader:
+            self._election.read_reasons(self._member)
+        self._read = 0
         now = self._clock()
-        self._renewal = now + self._interval * _RENEWAL
-        self._watch.write(self._own, now + self._interval * _TERM)
+        self._extend_at = now + self._interval * _EXTENSION
+        self._election.write(self._member, now + self._interval * _TERM)
 
-    def answer(self) -> None:
-        """Count what was called for as done: there was something."""
-        self._heard = 0
+    def found_rows(self) -> None:
+        """Forget the wake-ups that were read: rows were found."""
+        self._read = 0
 
-    def alert(self) -> None:
-        """Call one to the watch though it is kept, once an interval at the most: a reserve gets ready by that."""
+    def wake_sibling(self) -> None:
+        """Wake a sibling while this child leads, at most once an interval: a standby process boots by that."""
         now = self._clock()
         if now >= self._alert_at:
             self._alert_at = now + self._interval
-            self._call(_WATCH, 1)
+            self._wake(_LEAD, 1)
 
     def leave(self, taken: int = 0) -> None:
-        """Neither keep watch nor be called any more. A call that has come is passed on, heard or not."""
-        kept = not self._keeps_no_watch
-        self._renewal = math.inf
-        self._watch.write(self._own, 0.0)
-        called = self._watch.take(self._own) + self._heard
-        self._heard = 0
-        if taken or called >= _WORK:
-            self._call(_WORK, max(2 * taken, 1))
-        elif kept or called:
-            self._call(_WATCH, 1)
+        """Neither lead nor be woken any more. A wake-up that has come is passed on, read or not."""
+        led = not self._is_no_leader
+        self._extend_at = math.inf
+        self._election.write(self._member, 0.0)
+        woken_for = self._election.read_reasons(self._member) + self._read
+        self._read = 0
+        if taken or woken_for >= _WORK:
+            self._wake(_WORK, max(2 * taken, 1))
+        elif led or woken_for:
+            self._wake(_LEAD, 1)
 
-    def heard(self) -> WakeReason | None:
-        """Return what siblings have called for since the last time, or None. Never waits."""
-        called = self._watch.take(self._own)
-        self._heard += called
-        return WakeReason(work=called >= _WORK) if called else None
+    def wake_reason(self) -> WakeReason | None:
+        """Return why siblings woke this child since the last call, or None. Never waits."""
+        woken_for = self._election.read_reasons(self._member)
+        self._read += woken_for
+        return WakeReason(work=woken_for >= _WORK) if woken_for else None
 
     @property
-    def _keeps_no_watch(self) -> bool:
-        return math.isinf(self._renewal)
+    def _is_no_leader(self) -> bool:
+        return math.isinf(self._extend_at)
 
-    def _keepers(self, now: float) -> dict[int, float]:
-        """Return who keeps watch, and until when, of those to whom it can be left."""
+    def _leaders(self, now: float) -> dict[int, float]:
+        """Return the leaders to which the polling can be left, with the ends of their terms."""
         rivals = [
-            member for member in self._row if member < self._own or (self._keeps_no_watch and member != self._own)
+            member
+            for member in self._siblings
+            if member < self._member or (self._is_no_leader and member != self._member)
         ]
         return {member: term for member in rivals if (term := self._term(member, now)) > 0}
 
-    def _has_guard(self, now: float, until: float) -> bool:
-        """Tell whether a sibling rests that will look not later than `until`, give or take its turn."""
+    def _has_deputy(self, now: float, until: float) -> bool:
+        """Return whether a sibling on standby polls not later than `until`, give or take its turn."""
         latest = until + self._interval * _TURNS
-        return any(-latest <= self._term(member, now) < 0 for member in self._row if member != self._own)
+        return any(-latest <= self._term(member, now) < 0 for member in self._siblings if member != self._member)
 
     def _term(self, member: int, now: float) -> float:
-        """Return a sibling's word as far as it counts: 0 when it is over, or cannot be true."""
-        term = self._watch.read(member)
+        """Return a sibling's term; 0 when it is over, or impossible."""
+        term = self._election.read(member)
         longest = self._interval * 3 + (self._patience if term < 0 else 0.0)
         return term if now < abs(term) <= now + longest else 0.0
 
-    def _call(self, what: int, count: int) -> None:
-        """Call so many who rest, first the guard, as it is most likely awake; for work the keeper, too."""
+    def _wake(self, what: int, count: int) -> None:
+        """Wake so many siblings on standby, the deputy first; for work also the leader."""
         now = self._clock()
-        terms = [(member, self._term(member, now)) for member in self._row if member != self._own]
-        resting = [member for term, member in sorted((-term, member) for member, term in terms if term < 0)]
-        keepers = [member for member, term in terms if term > 0] if what == _WORK else []
-        for member in (keepers + resting)[:count]:
-            self._watch.call(member, what)
+        terms = [(member, self._term(member, now)) for member in self._siblings if member != self._member]
+        standby = [member for term, member in sorted((-term, member) for member, term in terms if term < 0)]
+        leaders = [member for member, term in terms if term > 0] if what == _WORK else []
+        for member in (leaders + standby)[:count]:
+            self._election.wake(member, what)
 
 
 class PollElection:
-    """The seats of one generation of children. Made in the master; closed there when that generation ends."""
+    """Shared memory of the election of one generation of children. The master makes and closes it."""
 
     def __init__(self, slots: int, sections: Sequence[str]) -> None:
         """Raises OSError when the system has no descriptors left, AttributeError where it has no eventfd (macOS)."""
         self._slots = slots
         self._sections = tuple(sections)
-        self._bells: list[OwnedDescriptor] = []
+        self._wakeups: list[OwnedDescriptor] = []
         self._memory = mmap.mmap(-1, slots * len(sections) * _CELL.size)
         try:
             for _ in range(slots * len(sections)):
-                self._bells.append(OwnedDescriptor(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)))
+                self._wakeups.append(OwnedDescriptor(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)))
         except OSError:
             self.close()
             raise
 
     def place(self, slot: int, section: str) -> tuple[int, range]:
-        """Return the number of a seat, and those of all in its section. Slots are counted from 1."""
+        """Return the number of a member, and those of all members of its section. Slots are counted from 1."""
         first = self._sections.index(section) * self._slots
         return first + slot - 1, range(first, first + self._slots)
 
     def descriptor(self, member: int) -> int | None:
-        """Return what is readable when the seat is called; None when a handler has closed it."""
-        wakeup = self._bells[member]
+        """Return the descriptor that is readable after a wake-up; None when a handler has closed it."""
+        wakeup = self._wakeups[member]
         return wakeup.descriptor if wakeup.is_ours() else None
 
     def read(self, member: int) -> float:
-        """Return what the seat's child has said."""
         term: float = _CELL.unpack_from(self._memory, member * _CELL.size)[0]
         return term
 
     def write(self, member: int, term: float) -> None:
-        """Say it for the seat's child."""
         _CELL.pack_into(self._memory, member * _CELL.size, term)
 
-    def call(self, member: int, what: int) -> None:
-        """Call the seat's child."""
+    def wake(self, member: int, what: int) -> None:
         wakeup = self.descriptor(member)
         if wakeup is not None:
-            with suppress(OSError):  # it has been called 2**32 times
+            with suppress(OSError):  # it was woken 2**32 times
                 os.eventfd_write(wakeup, what)
 
     def remove(self, slot: int) -> None:
-        """Clear the seats of a child that is dead; what it kept is left to a sibling, who is called. In the master."""
+        """Clear the terms of a dead child and wake a sibling of each section it led. In the master."""
         for first in range(0, self._slots * len(self._sections), self._slots):
-            kept = self.read(first + slot - 1) > 0
+            led = self.read(first + slot - 1) > 0
             self.write(first + slot - 1, 0.0)
-            resting = [
+            standby = [
                 (-term, member) for member in range(first, first + self._slots) if (term := self.read(member)) < 0
             ]
-            if kept and resting:
-                self.call(min(resting)[1], _WATCH)
+            if led and standby:
+                self.wake(min(standby)[1], _LEAD)
 
-    def take(self, member: int) -> int:
-        """Return the sum of what the seat was called for, and forget it."""
+    def read_reasons(self, member: int) -> int:
+        """Return the sum of the reasons for which a member was woken, and clear it."""
         wakeup = self.descriptor(member)
         if wakeup is not None:
             with suppress(OSError):  # nothing
@@ -277,16 +276,16 @@ class PollElection:
         return 0
 
     def close(self) -> None:
-        """Close it in this process."""
-        for wakeup in self._bells:
+        for wakeup in self._wakeups:
             wakeup.close()
         self._memory.close()
 
 
 def open_election(slots: int, sections: Sequence[str]) -> PollElection | None:
-    """Return a watch for so many children; None when each is to look by itself: one is alone, or it cannot be made.
+    """Return an election for so many children; None when each polls for itself.
 
-    Nor is it made when it took more than a quarter of the descriptors that a process may have: children need theirs.
+    That is so for a single child, without eventfd (macOS), and when the election would need more than a quarter of the
+    descriptors that a process may have.
     """
     wakeups = slots * len(sections)
     if slots < 2 or not hasattr(os, "eventfd") or wakeups > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4:

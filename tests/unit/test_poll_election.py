@@ -38,7 +38,7 @@ class Siblings:
 
     def rest(self, *slots: int) -> list[float | None]:
         """Let these stand by, if there is somebody to rely on."""
-        return [self.members[slot - 1].stand_by() for slot in slots]
+        return [self.members[slot - 1].defer() for slot in slots]
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_while_one_keeps_watch_the_others_rest(siblings: Siblings) -> None:
     first, *_ = siblings.members
     assert siblings.rest(1, 2, 3, 4) == [None] * 4
     for _ in range(10):
-        first.keep()
+        first.lead()
         assert all(siblings.rest(2, 3, 4))
         assert siblings.rest(1) == [None]
         assert INTERVAL < first.pause() < 1.3 * INTERVAL
@@ -62,87 +62,87 @@ def test_while_one_keeps_watch_the_others_rest(siblings: Siblings) -> None:
 
 
 def test_a_keeper_that_is_silent_is_replaced_within_two_intervals_by_one_of_them(siblings: Siblings) -> None:
-    siblings.members[0].keep()
+    siblings.members[0].lead()
     rests = [rest for rest in siblings.rest(2, 3, 4) if rest is not None]
     assert len(set(rests)) == 3
     assert 1.5 * INTERVAL < rests[0] <= 2 * INTERVAL
     assert min(rests[1:]) > 5 * INTERVAL
     siblings.clock.time += rests[0]
     assert siblings.rest(2) == [None]
-    siblings.members[1].keep()
+    siblings.members[1].lead()
     assert all(siblings.rest(3, 4))
 
 
 def test_where_the_guard_is_not_there_any_more_the_next_who_wakes_becomes_it(siblings: Siblings) -> None:
     first, *_ = siblings.members
-    first.keep()
+    first.lead()
     siblings.rest(2)
     (rest,) = siblings.rest(3)
     assert rest is not None
     assert rest <= 10 * INTERVAL
     siblings.members[1].leave()
     siblings.clock.time += rest
-    first.keep()
+    first.lead()
     (rest,) = siblings.rest(3)
     assert rest is not None
     assert rest <= 2 * INTERVAL
 
 
 def test_what_a_dead_keeper_has_kept_is_left_to_one_who_is_called_at_once(siblings: Siblings) -> None:
-    siblings.members[0].keep()
+    siblings.members[0].lead()
     siblings.rest(2, 3)
     siblings.watch.remove(1)
-    assert [member.heard() for member in siblings.members[1:]] == [WakeReason(work=False), None, None]
+    assert [member.wake_reason() for member in siblings.members[1:]] == [WakeReason(work=False), None, None]
     assert siblings.rest(2) == [None]
     siblings.watch.remove(3)
     siblings.watch.remove(4)
-    assert [member.heard() for member in siblings.members] == [None] * 4
+    assert [member.wake_reason() for member in siblings.members] == [None] * 4
 
 
 def test_a_call_that_was_heard_and_not_answered_is_passed_on(siblings: Siblings) -> None:
     first, second, *_ = siblings.members
-    for answer in (second.keep, second.answer, second.stand_by, lambda: None):
-        first.keep()
+    for answer in (second.lead, second.found_rows, second.defer, lambda: None):
+        first.lead()
         siblings.rest(2, 3)
         first.leave()
-        assert second.heard() == WakeReason(work=False)
-        if answer == second.stand_by:
-            first.keep()
+        assert second.wake_reason() == WakeReason(work=False)
+        if answer == second.defer:
+            first.lead()
         answer()
-        if answer != second.keep:
+        if answer != second.lead:
             second.leave()
-            assert siblings.members[2].heard() == (
-                None if answer in (second.answer, second.stand_by) else WakeReason(work=False)
+            assert siblings.members[2].wake_reason() == (
+                None if answer in (second.found_rows, second.defer) else WakeReason(work=False)
             )
 
 
 def test_of_two_who_keep_watch_one_steps_down(siblings: Siblings) -> None:
     for member in siblings.members[1:3]:
-        member.keep()
+        member.lead()
     assert siblings.rest(2) == [None]
     assert siblings.rest(3) != [None]
     assert siblings.members[2].pause() == float("inf")
 
 
 def test_a_keeper_that_has_something_to_run_calls_one_to_the_watch(siblings: Siblings) -> None:
-    siblings.members[0].keep()
+    siblings.members[0].lead()
     siblings.rest(2, 3, 4)
     siblings.members[0].leave()
-    assert [member.heard() for member in siblings.members] == [None, WakeReason(work=False), None, None]
+    assert [member.wake_reason() for member in siblings.members] == [None, WakeReason(work=False), None, None]
     assert siblings.rest(2) == [None]
 
 
 def test_who_has_run_something_tells_the_keeper_to_look_again(siblings: Siblings) -> None:
-    siblings.members[1].keep()
-    siblings.members[2].stand_by()
-    assert siblings.members[1].heard() is None
-    siblings.members[3].stand_by(news=True)
-    assert [member.heard() for member in siblings.members] == [None, WakeReason(work=False), None, None]
+    siblings.members[1].lead()
+    siblings.members[2].defer()
+    assert siblings.members[1].wake_reason() is None
+    siblings.members[3].defer(news=True)
+    assert [member.wake_reason() for member in siblings.members] == [None, WakeReason(work=False), None, None]
 
 
 def test_who_is_about_to_rest_looks_himself_when_the_keeper_leaves_at_this_moment(siblings: Siblings) -> None:
     first, second, *_ = siblings.members
-    first.keep()
+    first.lead()
     write = siblings.watch.write
 
     def leave_meanwhile(member: int, term: float) -> None:
@@ -151,13 +151,13 @@ def test_who_is_about_to_rest_looks_himself_when_the_keeper_leaves_at_this_momen
         write(member, term)
 
     siblings.watch.write = leave_meanwhile  # type: ignore[method-assign]
-    assert second.stand_by() is None
+    assert second.defer() is None
 
 
 def test_a_file_that_a_handler_has_opened_in_place_of_a_bell_is_left_alone(siblings: Siblings, tmp_path: Path) -> None:
     first, second, *_ = siblings.members
-    first.keep()
-    second.stand_by()
+    first.lead()
+    second.defer()
     wakeup = second.descriptor
     assert wakeup is not None
     file = tmp_path / "file"
@@ -165,7 +165,7 @@ def test_a_file_that_a_handler_has_opened_in_place_of_a_bell_is_left_alone(sibli
     with file.open("r+b") as opened:
         os.dup2(opened.fileno(), wakeup)
         first.leave()
-        assert second.heard() is None
+        assert second.wake_reason() is None
         assert second.descriptor is None
         assert opened.tell() == 0
     assert file.read_bytes() == bytes(7) + b"\1"
@@ -173,54 +173,59 @@ def test_a_file_that_a_handler_has_opened_in_place_of_a_bell_is_left_alone(sibli
 
 
 def test_where_there_may_be_more_than_was_taken_others_are_called_for_it_the_keeper_too(siblings: Siblings) -> None:
-    siblings.members[1].keep()
+    siblings.members[1].lead()
     siblings.rest(3, 4)
     siblings.members[0].leave(taken=1)
-    assert [member.heard() for member in siblings.members] == [None, WakeReason(work=True), WakeReason(work=True), None]
+    assert [member.wake_reason() for member in siblings.members] == [
+        None,
+        WakeReason(work=True),
+        WakeReason(work=True),
+        None,
+    ]
     siblings.members[0].leave(taken=500)
-    assert [member.heard() for member in siblings.members] == [None, *[WakeReason(work=True)] * 3]
+    assert [member.wake_reason() for member in siblings.members] == [None, *[WakeReason(work=True)] * 3]
 
 
 def test_before_something_is_due_one_is_called_to_be_ready_and_goes_on_resting(siblings: Siblings) -> None:
     first, *_ = siblings.members
-    first.keep()
+    first.lead()
     siblings.rest(2, 3)
-    first.alert()
-    first.alert()
-    assert [member.heard() for member in siblings.members] == [None, WakeReason(work=False), None, None]
+    first.wake_sibling()
+    first.wake_sibling()
+    assert [member.wake_reason() for member in siblings.members] == [None, WakeReason(work=False), None, None]
     assert all(siblings.rest(2))
     first.leave()
-    assert siblings.members[1].heard() == WakeReason(work=False)
+    assert siblings.members[1].wake_reason() == WakeReason(work=False)
 
 
 def test_who_runs_something_is_not_called(siblings: Siblings) -> None:
-    siblings.members[0].keep()
+    siblings.members[0].lead()
     siblings.rest(2, 3)
     siblings.members[1].leave()
     siblings.members[0].leave()
-    assert [member.heard() for member in siblings.members] == [None, None, WakeReason(work=False), None]
+    assert [member.wake_reason() for member in siblings.members] == [None, None, WakeReason(work=False), None]
 
 
 def test_a_call_that_comes_too_late_is_passed_on(siblings: Siblings) -> None:
-    siblings.members[0].keep()
+    siblings.members[0].lead()
     siblings.rest(2, 3)
     siblings.members[0].leave()
     siblings.members[1].leave()
-    assert siblings.members[2].heard() == WakeReason(work=False)
+    assert siblings.members[2].wake_reason() == WakeReason(work=False)
 
 
 def test_who_is_frozen_is_not_called(siblings: Siblings) -> None:
-    siblings.members[0].keep()
+    siblings.members[0].lead()
     siblings.rest(2)
     siblings.clock.time += 2 * INTERVAL
-    siblings.members[0].keep()
+    siblings.members[0].lead()
     siblings.rest(3)
     siblings.members[0].leave()
-    assert [member.heard() for member in siblings.members] == [None, None, WakeReason(work=False), None]
+    assert [member.wake_reason() for member in siblings.members] == [None, None, WakeReason(work=False), None]
 
 
 def test_a_newborn_child_does_not_speak_for_its_predecessor(siblings: Siblings) -> None:
-    siblings.members[0].keep()
+    siblings.members[0].lead()
     siblings.members[0] = siblings.sit(1)
     assert siblings.rest(2) == [None]
     assert not siblings.members[0].taken
@@ -234,7 +239,7 @@ def test_what_cannot_be_a_word_of_a_child_is_not_relied_on(siblings: Siblings) -
 
 
 def test_sections_are_watched_apart(siblings: Siblings) -> None:
-    ElectionMember(siblings.watch, 1, "schedules", INTERVAL, siblings.clock).keep()
+    ElectionMember(siblings.watch, 1, "schedules", INTERVAL, siblings.clock).lead()
     assert siblings.rest(2) == [None]
 
 

@@ -103,7 +103,7 @@ class Refusing(SoleMember):
             "queue", cast("Source", source), Application(()), FixedBatchSize(9), timer, None, 3.0, self
         )
 
-    def stand_by(self, news: bool = False) -> float | None:
+    def defer(self, news: bool = False) -> float | None:
         return 1.0 if int(self.time) % 3 == 0 else None
 
     def _refuse(self, *_: object, **__: object) -> list[Any]:
