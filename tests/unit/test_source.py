@@ -147,3 +147,20 @@ def test_a_task_taken_ahead_is_not_to_begin_once_its_schedule_is_found_paused(st
     assert all(task.may_begin for task in tasks), "nobody has looked"
     extend_many(tasks)
     assert [task.key for task in tasks if task.may_begin] == ["goes on"]
+
+
+def test_references_to_settled_and_dropped_tasks_are_removed_while_tasks_in_flight_are_kept(
+    store: ScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psched.source.source._MIN_PRUNED", 2)
+    polled = source(store, retry_wait=300)
+    for number in range(20):
+        store.add(f"key {number:02}", "t", Rule("0 * * * *", "UTC"), NOON, NOON + number, {})
+    kept = [polled.poll()]
+    for _ in range(15):
+        task = polled.poll()
+        assert task is not None
+        task.finish()
+    kept.append(polled.poll())
+    assert polled.held == kept
+    assert len(polled._acquired) <= 5
