@@ -14,10 +14,9 @@ import pytest
 import sqlalchemy as sa
 
 from psched.backends.sql import open_database
-from psched.backends.sql.bulk_statement import KeyedStatement
 from psched.backends.sql.connection import RawConnection, as_sqlalchemy
 from psched.backends.sql.database import Database
-from psched.backends.sql.statement import Executing
+from psched.backends.sql.statement import Executing, KeyedStatement
 from tests.stores.bench import eventually
 
 INSERT = "INSERT INTO secrets VALUES (?)"

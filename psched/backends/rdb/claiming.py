@@ -24,9 +24,9 @@ from psched import fork_safety
 from psched.backends.common.rows import RUNNING
 from psched.backends.rdb.lease_statements import LeaseStatements, TypesShape, constant
 from psched.backends.sql.base import Dialect, now_ms, now_once
-from psched.backends.sql.bulk_statement import CompiledBulkUpdate, KeyedStatement, as_parameter
+from psched.backends.sql.bulk_statement import as_parameter
 from psched.backends.sql.once import cached, cached_on_class
-from psched.backends.sql.statement import Executing
+from psched.backends.sql.statement import CompiledStatement, Executing, KeyedStatement
 from psched.model import Claim
 from psched.payload import MAX_BATCH_SIZE, count_within
 
@@ -125,7 +125,7 @@ class ClaimByReturning:
         self._dialect = dialect
         self._table = table
         self._statements = statements
-        self._by_types: dict[tuple[TypesShape | None, bool], CompiledBulkUpdate] = {}
+        self._by_types: dict[tuple[TypesShape | None, bool], CompiledStatement] = {}
 
     def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
         values = parameters if types is None else {**parameters, **types.parameters}
@@ -136,7 +136,7 @@ class ClaimByReturning:
         for any_size in (True, False):
             self._statement(types, any_size).prepare(connection)
 
-    def _statement(self, types: WantedTypes | None, any_size: bool) -> CompiledBulkUpdate:
+    def _statement(self, types: WantedTypes | None, any_size: bool) -> CompiledStatement:
         shape = (None if types is None else types.shape, any_size)
         if shape not in self._by_types:
             choose = self._statements.due if any_size else self._statements.due_within
@@ -144,7 +144,7 @@ class ClaimByReturning:
             keys = self._dialect.among(self._table.c.key, select(due.c.key))
             now = now_ms() if any_size else now_once()
             claim = self._statements.claim(keys, now=now).returning(*self._statements.claimed)
-            self._by_types[shape] = CompiledBulkUpdate(claim)
+            self._by_types[shape] = CompiledStatement(claim)
         return self._by_types[shape]
 
 
@@ -158,7 +158,7 @@ class ClaimByTypes:
         self._claiming = claiming
         self._statements = statements
         self._size = [column.name for column in statements.claimed].index("size")
-        self._due_types: CompiledBulkUpdate | None = None
+        self._due_types: CompiledStatement | None = None
 
     def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
         if types is None or not types.apart or len(types.types) <= TYPES_AT_ONCE:
@@ -179,7 +179,7 @@ class ClaimByTypes:
     def _types_due(self, connection: Executing, parameters: Parameters, types: Sequence[str]) -> tuple[str, ...]:
         """Return the types that have a due row, the type that has been due longest first."""
         if self._due_types is None:
-            self._due_types = CompiledBulkUpdate(self._statements.due_types())
+            self._due_types = CompiledStatement(self._statements.due_types())
         found = self._due_types.rows(connection, {**parameters, "types": types_parameter(types)})
         return tuple([type_ for type_, _ in found])
 
@@ -207,8 +207,8 @@ class ClaimWithoutReturning:
         self._take = KeyedStatement(statements.claim(c.key.in_(bindparam("keys", expanding=True))))
         by_index = (c.holder == bindparam("claimer"), *([c.purge_at.is_(None)] if "purge_at" in c else []))
         ours = (*by_index, c.claim == bindparam("claim_number"), c.status == constant(RUNNING))
-        self._taken = CompiledBulkUpdate(select(*statements.claimed).where(*ours))
-        self._by_types: dict[tuple[TypesShape | None, bool], CompiledBulkUpdate] = {}
+        self._taken = CompiledStatement(select(*statements.claimed).where(*ours))
+        self._by_types: dict[tuple[TypesShape | None, bool], CompiledStatement] = {}
 
     def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows; none when none is due, or when other workers were faster in each of `TRIES`."""
@@ -243,12 +243,12 @@ class ClaimWithoutReturning:
             chosen = chosen[: count_within([size for _, _, size in chosen], parameters["budget"], least)]
         return [row[0] for row in chosen]
 
-    def _select_candidates(self, types: WantedTypes | None, any_size: bool) -> CompiledBulkUpdate:
+    def _select_candidates(self, types: WantedTypes | None, any_size: bool) -> CompiledStatement:
         shape = (None if types is None else types.shape, any_size)
         if shape not in self._by_types:
             statements = self._statements
             candidates = statements.due(shape[0], locked=False) if any_size else statements.due_sized(shape[0])
-            self._by_types[shape] = CompiledBulkUpdate(candidates)
+            self._by_types[shape] = CompiledStatement(candidates)
         return self._by_types[shape]
 
 

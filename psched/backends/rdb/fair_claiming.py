@@ -53,11 +53,10 @@ from psched.backends.rdb.lease_statements import (
 from psched.backends.rdb.schema import USER_BAND, has_user, has_user_and_type, has_users, of_users
 from psched.backends.rdb.user_candidates import NO_USER, Candidate, CandidateQuery, least_of, limit_of, turns
 from psched.backends.sql.base import Dialect, now_ms
-from psched.backends.sql.bulk_statement import CompiledBulkUpdate
 from psched.backends.sql.connection import as_sqlalchemy
 from psched.backends.sql.database import Database
 from psched.backends.sql.once import cached, cached_on_class
-from psched.backends.sql.statement import Executing
+from psched.backends.sql.statement import CompiledStatement, Executing
 from psched.clock import Clock, monotonic
 
 _FRESH = 1.0
@@ -109,9 +108,9 @@ class FairClaiming:
         c = table.c
         in_band = c.band == bindparam("of_band")
         self._in_band = LeaseStatements(dialect, table, in_band, _none_between(table, "of_band", "known_above"))
-        self._due_types = CompiledBulkUpdate(self._in_band.due_types())
+        self._due_types = CompiledStatement(self._in_band.due_types())
         self._band = c.band
-        self._below: dict[int, CompiledBulkUpdate] = {}
+        self._below: dict[int, CompiledStatement] = {}
         self.first_due = (
             select(c.due, size_column(table)).where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(1)
         )
@@ -154,7 +153,7 @@ class FairClaiming:
         """Return for each of `bands` the highest one below it."""
         count = len(bands)
         if count not in self._below:
-            self._below[count] = CompiledBulkUpdate(_highest_below(self._band, count))
+            self._below[count] = CompiledStatement(_highest_below(self._band, count))
         values = {f"above_{place}": band for place, band in enumerate(bands)}
         (found,) = self._below[count].rows(connection, values)
         return dict(zip(bands, found, strict=True))

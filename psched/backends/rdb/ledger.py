@@ -39,10 +39,10 @@ from psched.backends.common.rows import (
     read_row,
 )
 from psched.backends.sql.base import Dialect, larger_of, now_ms, now_once
-from psched.backends.sql.bulk_statement import CompiledBulkUpdate, Told, as_parameter, rows_in
+from psched.backends.sql.bulk_statement import Told, as_parameter, rows_in
 from psched.backends.sql.database import Database
 from psched.backends.sql.once import cached_on_class
-from psched.backends.sql.statement import TwoStatements
+from psched.backends.sql.statement import CompiledStatement, TwoStatements
 from psched.model import Lease, ScheduleRow
 from psched.store.ledger import ADD, DELETE, Change, Entry, LedgerFilter, LedgerRow
 
@@ -255,16 +255,16 @@ class LedgerWriter:
             c.scheduled_time == bindparam("of_time"),
             c.fence == bindparam("of_fence"),
         )
-        self._settling: dict[Update, CompiledBulkUpdate | TwoStatements] = {}
+        self._settling: dict[Update, CompiledStatement | TwoStatements] = {}
         c = changes.c
         this_version = c.key == bindparam("of_key"), c.version == bindparam("of_version")
         self._made_by = select(c.number).where(*this_version)
 
-    def settle_and_insert(self, settle: Update) -> CompiledBulkUpdate | TwoStatements:
+    def settle_and_insert(self, settle: Update) -> CompiledStatement | TwoStatements:
         """Return the statement(s) that execute `settle` and insert the entry of `entry_parameters`; made once."""
         if settle not in self._settling:
             self._settling[settle] = (
-                CompiledBulkUpdate(self._one_statement(settle)) if self._nested else TwoStatements(settle, self._entry)
+                CompiledStatement(self._one_statement(settle)) if self._nested else TwoStatements(settle, self._entry)
             )
         return self._settling[settle]
 

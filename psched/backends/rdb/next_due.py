@@ -30,9 +30,10 @@ from psched.backends.common.row_reader import LAST_SECOND
 from psched.backends.rdb.claiming import types_parameter
 from psched.backends.rdb.schema import USER_BAND
 from psched.backends.sql.base import Dialect, now_ms
-from psched.backends.sql.bulk_statement import CompiledBulkUpdate, as_parameter, rows_in
+from psched.backends.sql.bulk_statement import as_parameter, rows_in
 from psched.backends.sql.database import Database
 from psched.backends.sql.once import cached_on_class
+from psched.backends.sql.statement import CompiledStatement
 
 _LAST_MS = LAST_SECOND * 1000
 _ABOVE_ALL = 2 * USER_BAND
@@ -74,8 +75,8 @@ class ScheduleDueTimes:
     def _write_statements(self, table: Table) -> None:
         self._table = table
         first = select(table.c.due).order_by(table.c.due, table.c.key).limit(1).scalar_subquery()
-        self._of_any = CompiledBulkUpdate(select(first.label("due"), now_ms().label("now")))
-        self._of_types = CompiledBulkUpdate(self._statement())
+        self._of_any = CompiledStatement(select(first.label("due"), now_ms().label("now")))
+        self._of_types = CompiledStatement(self._statement())
 
     def next_due(self, types: Collection[str] | None) -> NextDue:
         if types is None:
@@ -122,7 +123,7 @@ class QueueDueTimes:
     @cached_on_class
     def _write_statements(self, table: Table) -> None:
         self._table = table
-        self._by_shape: dict[tuple[int, bool], CompiledBulkUpdate] = {}
+        self._by_shape: dict[tuple[int, bool], CompiledStatement] = {}
 
     def next_due(self, types: Collection[str] | None) -> NextDue:
         if types is not None and not types:
@@ -167,7 +168,7 @@ class QueueDueTimes:
         """Return the row of `_statement`; with fewer than `width` bands, an impossible band is repeated."""
         shape = (width, types is not None)
         if shape not in self._by_shape:
-            self._by_shape[shape] = CompiledBulkUpdate(self._statement(*shape))
+            self._by_shape[shape] = CompiledStatement(self._statement(*shape))
         statement = self._by_shape[shape]
         padded = (_BELOW_ALL, *bands, *[_ABOVE_ALL] * (width - len(bands) + 1))
         values: dict[str, Any] = {f"band_{place}": band for place, band in enumerate(padded, start=-1)}
@@ -228,7 +229,7 @@ class DueTimesByType:
     @cached_on_class
     def _write_statement(self, dialect: type[Dialect], table: Table) -> None:
         statement = _grouped(table) if dialect.groups_by_index else _stepping(dialect, table)
-        self._statement = CompiledBulkUpdate(statement)
+        self._statement = CompiledStatement(statement)
 
     def waits(self) -> Mapping[str, float]:
         """Return the seconds until a row of each type is due, 0.0 when one is due."""

@@ -43,11 +43,10 @@ from psched.backends.rdb.next_due import QueueDueTimes
 from psched.backends.rdb.schema import USER_BAND, failures_table, queue_table, users_table
 from psched.backends.rdb.store import RdbLeaseStore, lease_of, new_number
 from psched.backends.sql.base import now_ms, now_once
-from psched.backends.sql.bulk_statement import CompiledBulkUpdate
 from psched.backends.sql.database import Database
 from psched.backends.sql.once import cached, table_named
 from psched.backends.sql.paging import pages_by_key
-from psched.backends.sql.statement import Executing
+from psched.backends.sql.statement import CompiledStatement, Executing
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import pack
@@ -244,7 +243,7 @@ class QueueStatements:
         kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
         attempts = bindparam("attempts_made", type_=c.attempts.type)
         outcome = bindparam("outcome", type_=c.status.type)
-        self.retire = CompiledBulkUpdate(
+        self.retire = CompiledStatement(
             leases.settling(outcome, status=outcome, last_error=kept, attempts=attempts, **self._retired())
         )
         self.retire_many = leases.settling_many(outcome, status=outcome, **self._retired(now_once()))

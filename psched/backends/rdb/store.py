@@ -22,12 +22,12 @@ from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes, DueTimesByType
 from psched.backends.rdb.node_registry import RdbNodes, shared_nodes_table
 from psched.backends.rdb.schema_version import HashedSchema, meta_table
-from psched.backends.sql.bulk_statement import BulkUpdate, CompiledBulkUpdate
+from psched.backends.sql.bulk_statement import BulkUpdate
 from psched.backends.sql.connection import as_sqlalchemy
 from psched.backends.sql.database import Database
 from psched.backends.sql.once import cached
 from psched.backends.sql.schema import NAMED, unusable
-from psched.backends.sql.statement import Executing, TwoStatements
+from psched.backends.sql.statement import CompiledStatement, Executing, TwoStatements
 from psched.backends.sql.store import SqlStore
 from psched.clock import boottime
 from psched.errors import (
@@ -235,7 +235,7 @@ class RdbLeaseStore(SqlStore):
     def _settle(
         self,
         lease: Lease,
-        statement: Update | Insert | TwoStatements | CompiledBulkUpdate,
+        statement: Update | Insert | TwoStatements | CompiledStatement,
         outcome: str | None,
         values: Mapping[str, Any],
         until: float,
@@ -280,13 +280,13 @@ class RdbLeaseStore(SqlStore):
     def _execute(
         self,
         connection: Executing,
-        statement: Update | Insert | TwoStatements | CompiledBulkUpdate,
+        statement: Update | Insert | TwoStatements | CompiledStatement,
         values: Mapping[str, Any],
         also: Also | None,
     ) -> bool:
         if isinstance(statement, TwoStatements):
             return self._database.execute_pair(connection, statement, values, also)
-        if not isinstance(statement, CompiledBulkUpdate):
+        if not isinstance(statement, CompiledStatement):
             return self._database.execute_with(as_sqlalchemy(connection), statement, values, also)
         if also is None:
             return statement.execute(connection, values) == 1

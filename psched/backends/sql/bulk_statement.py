@@ -17,7 +17,6 @@ from sqlalchemy import (
     ColumnElement,
     FromClause,
     Insert,
-    Select,
     String,
     Table,
     Update,
@@ -33,14 +32,13 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from psched.backends.sql.clock import now_ms, now_once
-from psched.backends.sql.statement import CompiledStatement, Executing, ExpandingStatement, Prepared, kind_of
+from psched.backends.sql.statement import CompiledStatement, Executing, Prepared, kind_of
 
 _PREFIX = "given_"
 """Begins the name of each column and parameter that is given, so that none is a word of SQL."""
 
 _ROWS = "given"
 _KEY = "key"
-_KEYS = "keys"
 
 _OFTEN = 8
 """How often the rows must have had the same in common for the statement to be built for that, where another will do."""
@@ -65,7 +63,7 @@ class BulkUpdate:
 
     def prepare(self, connection: Executing) -> None:
         """Compile the statement for rows without anything in common."""
-        self._built(tuple(self._types)).of(connection)
+        self._built(tuple(self._types)).prepare(connection)
 
     def execute(self, connection: Executing, rows: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> int:
         """Execute it on `rows`, which have a value for each of its names, and return how many rows it changed.
@@ -77,12 +75,9 @@ class BulkUpdate:
         if differing not in self._texts and tuple(self._types) in self._texts:
             self._rare[differing] += 1
             differing = differing if self._rare[differing] > _OFTEN else tuple(self._types)
-        (prepared,) = self._built(differing).of(connection)
         names = [name for name in self._types if name == _KEY or name in differing]
         same = {f"{_PREFIX}{name}": first[name] for name in self._types if name not in names}
-        parameters = prepared.parameters({**values, **same, _ROWS: as_parameter(rows, names)})
-        changed: int = connection.exec_driver_sql(prepared.text, parameters).rowcount
-        return changed
+        return self._built(differing).execute(connection, {**values, **same, _ROWS: as_parameter(rows, names)})
 
     def _built(self, differing: tuple[str, ...]) -> CompiledStatement:
         if differing not in self._texts:
@@ -97,53 +92,6 @@ class BulkUpdate:
             name: rows.c[f"{_PREFIX}{name}"] if name in columns else bindparam(f"{_PREFIX}{name}", type_=type_)
             for name, type_ in self._types.items()
         }
-
-
-class CompiledBulkUpdate:
-    """A statement that is compiled once for each kind of connection."""
-
-    def __init__(self, statement: Update | Insert | Select[Any]) -> None:
-        self._texts = CompiledStatement(statement)
-
-    def prepare(self, connection: Executing) -> None:
-        """Compile it, if that was not done."""
-        self._texts.of(connection)
-
-    def execute(self, connection: Executing, values: Mapping[str, Any]) -> int:
-        """Execute it and return how many rows it changed."""
-        (prepared,) = self._texts.of(connection)
-        changed: int = connection.exec_driver_sql(prepared.text, prepared.parameters(values)).rowcount
-        return changed
-
-    def rows(self, connection: Executing, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        """Execute it and return the rows that it returns, as the driver has them."""
-        (prepared,) = self._texts.of(connection)
-        found: Sequence[Sequence[Any]] = connection.exec_driver_sql(
-            prepared.text, prepared.parameters(values)
-        ).fetchall()
-        return found
-
-
-class KeyedStatement:
-    """A statement on :keys, whose text is written once for each power of two of them: the last key comes repeatedly.
-
-    To write the text anew for each number of keys costs a client more than a server needs for keys that are repeated.
-    """
-
-    def __init__(self, statement: Update) -> None:
-        """`statement` has the keys in an expanding parameter."""
-        self._expanding = ExpandingStatement(statement, _KEYS)
-
-    def prepare(self, connection: Executing) -> None:
-        """Compile it."""
-        self._expanding.of(connection, 1)
-
-    def execute(self, connection: Executing, keys: Sequence[str], values: Mapping[str, Any]) -> int:
-        """Execute it on `keys`, of which there is one at the least, and return how many rows it changed."""
-        prepared, names = self._expanding.of(connection, 1 << (len(keys) - 1).bit_length())
-        told = dict.fromkeys(names, keys[-1]) | dict(zip(names, keys, strict=False))
-        changed: int = connection.exec_driver_sql(prepared.text, prepared.parameters({**values, **told})).rowcount
-        return changed
 
 
 GivenRow = Mapping[str, str | int]

@@ -181,15 +181,16 @@ class Database:
         also: Callable[[Connection], object] | None,
     ) -> bool:
         """Change one row and tell whether it was there; if so do what follows, and `also`, in the same transaction."""
-        first, second = pair.prepared(connection)
-        joined = None if also is not None else self.dialect.joined(connection, first, second)
+        joined = None
+        if also is None:
+            joined = self.dialect.joined(connection, pair.first.prepare(connection), pair.second.prepare(connection))
         if joined is not None:
             with closing(connection.exec_driver_sql(joined.text, joined.parameters(values))) as cursor:
                 return bool(cursor.fetchone()[0])  # to close it reads the rest of the answer
         with self.transaction(connection):
-            done: bool = connection.exec_driver_sql(first.text, first.parameters(values)).rowcount == 1
+            done = pair.first.execute(connection, values) == 1
             if done:
-                connection.exec_driver_sql(second.text, second.parameters(values))
+                pair.second.execute(connection, values)
             if done and also is not None:
                 also(as_sqlalchemy(connection))
         return done

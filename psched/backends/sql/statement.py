@@ -1,11 +1,11 @@
-"""Two statements that are done together or not at all, with as little in between as a database allows. Any process.
+"""Statements that are compiled once and then given to the driver as text.
 
-They are compiled once, and then handed to the driver as they are: what a run's end costs is mostly this.
+SQLAlchemy's own execution of a statement costs a client more than the driver's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,7 +38,7 @@ class Prepared:
 
 
 class Executing(Protocol):
-    """What executes prepared statements: SQLAlchemy's Connection, or `direct.Direct`."""
+    """What executes prepared statements: SQLAlchemy's Connection, or a `RawConnection`."""
 
     @property
     def dialect(self) -> Any:
@@ -59,31 +59,48 @@ def kind_of(connection: Executing) -> tuple[object, ...]:
 
 
 class CompiledStatement:
-    """Statements that are compiled once for each kind of connection. Safe to use from several threads."""
+    """A statement that SQLAlchemy compiles once for each kind of connection. Safe to use from several threads."""
 
-    def __init__(self, *statements: Update | Insert | Select[Any]) -> None:
-        self._statements = statements
-        self._prepared: dict[tuple[object, ...], tuple[Prepared, ...]] = {}
+    def __init__(self, statement: Update | Insert | Select[Any]) -> None:
+        self._statement = statement
+        self._prepared: dict[tuple[object, ...], Prepared] = {}
 
-    def of(self, connection: Executing) -> tuple[Prepared, ...]:
-        """Return the statements as the driver takes them."""
+    def prepare(self, connection: Executing) -> Prepared:
+        """Return the statement as the driver takes it, compiled if it was not."""
         kind = kind_of(connection)
         if kind not in self._prepared:
-            self._prepared[kind] = tuple([Prepared.of(statement, connection) for statement in self._statements])
+            self._prepared[kind] = Prepared.of(self._statement, connection)
         return self._prepared[kind]
 
+    def execute(self, connection: Executing, values: Mapping[str, Any]) -> int:
+        """Execute it and return how many rows it changed."""
+        prepared = self.prepare(connection)
+        changed: int = connection.exec_driver_sql(prepared.text, prepared.parameters(values)).rowcount
+        return changed
 
-class ExpandingStatement:
-    """A statement with an expanding parameter, compiled once for each kind of connection, and written out by number."""
+    def rows(self, connection: Executing, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        """Execute it and return its rows, as the driver has them."""
+        prepared = self.prepare(connection)
+        found: Sequence[Sequence[Any]] = connection.exec_driver_sql(
+            prepared.text, prepared.parameters(values)
+        ).fetchall()
+        return found
 
-    def __init__(self, statement: Update | Select[Any], name: str) -> None:
+
+class KeyedStatement:
+    """A statement on the keys in its expanding parameter `keys`, compiled once for each kind of connection.
+
+    Its text is written once for each power of two of them; the last key is repeated. To write the text for each number
+    of keys costs a client more than the repeated keys cost a server.
+    """
+
+    def __init__(self, statement: Update) -> None:
         self._statement = statement
-        self._name = name
         self._compiled: dict[tuple[object, ...], Any] = {}
         self._prepared: dict[tuple[object, ...], tuple[Prepared, list[str]]] = {}
 
-    def of(self, connection: Executing, count: int) -> tuple[Prepared, list[str]]:
-        """Return the statement with `count` values in its expanding parameter, and the names of these."""
+    def prepare(self, connection: Executing, count: int = 1) -> tuple[Prepared, list[str]]:
+        """Return the statement with `count` keys, and the names of their parameters."""
         kind = kind_of(connection)
         if (*kind, count) not in self._prepared:
             if kind not in self._compiled:
@@ -91,28 +108,32 @@ class ExpandingStatement:
             self._prepared[(*kind, count)] = self._expanded(self._compiled[kind], count)
         return self._prepared[(*kind, count)]
 
+    def execute(self, connection: Executing, keys: Sequence[str], values: Mapping[str, Any]) -> int:
+        """Execute it on `keys`, at least one, and return how many rows it changed."""
+        prepared, names = self.prepare(connection, 1 << (len(keys) - 1).bit_length())
+        padded = dict.fromkeys(names, keys[-1]) | dict(zip(names, keys, strict=False))
+        changed: int = connection.exec_driver_sql(prepared.text, prepared.parameters({**values, **padded})).rowcount
+        return changed
+
     def _compile(self, connection: Executing) -> Any:
         return self._statement.compile(dialect=connection.dialect)
 
     def _expanded(self, compiled: Any, count: int) -> tuple[Prepared, list[str]]:
         own = {key: bind.effective_value for bind, key in compiled.bind_names.items() if not bind.required}
         blank = dict.fromkeys(compiled.bind_names.values()) | own
-        state = compiled.construct_expanded_state({**blank, self._name: [""] * count}, escape_names=False)
+        state = compiled.construct_expanded_state({**blank, "keys": [""] * count}, escape_names=False)
         places = None if state.positiontup is None else tuple(state.positiontup)
-        return Prepared(state.statement, places, own), list(state.parameter_expansion[self._name])
+        return Prepared(state.statement, places, own), list(state.parameter_expansion["keys"])
 
 
 class TwoStatements:
-    """A row is changed by `first`; if it was there, `second` is done. Built once for a table."""
+    """A row is changed by `first`; if it was there, `second` is executed in the same transaction."""
 
     def __init__(self, first: Update, second: Insert) -> None:
-        self._texts = CompiledStatement(first, second)
+        self.first = CompiledStatement(first)
+        self.second = CompiledStatement(second)
 
     def prepare(self, connection: Executing) -> None:
         """Compile both, if that was not done."""
-        self._texts.of(connection)
-
-    def prepared(self, connection: Executing) -> tuple[Prepared, Prepared]:
-        """Return both as the driver takes them."""
-        first, second = self._texts.of(connection)
-        return first, second
+        self.first.prepare(connection)
+        self.second.prepare(connection)

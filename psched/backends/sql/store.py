@@ -67,6 +67,5 @@ class SqlStore:
 
 
 def _read_clock(connection: Executing, _: bool) -> int:
-    (clock,) = _NOW.of(connection)
-    [(milliseconds,)] = connection.exec_driver_sql(clock.text, clock.parameters({})).fetchall()
+    [(milliseconds,)] = _NOW.rows(connection, {})
     return int(milliseconds)
