@@ -68,7 +68,6 @@ class HeartbeatThread(threading.Thread):
         self._pipe.send(READY)
 
     def run(self) -> None:
-        """Beat until the process ends."""
         next_beat = monotonic()
         while True:
             if not self._pipe.are_ours():

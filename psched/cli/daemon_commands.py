@@ -238,7 +238,6 @@ def reload(invocation: Invocation) -> int:
 
 
 def reopen_logs(invocation: Invocation) -> int:
-    """Make the daemon reopen its log files."""
     pid = invocation.control().send(signal.SIGUSR2)
     if pid is None:
         click.echo("pschedd is not running", err=True)
@@ -369,7 +368,6 @@ class Control:
 
 
 def has_ended(pid: int) -> bool:
-    """Tell whether a process is gone, or a zombie."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -389,7 +387,6 @@ def workers(pid: int, pending: Sequence[PendingWorker] = ()) -> list[str]:
 
 
 def running(pid: int) -> list[str]:
-    """Return those of `workers` that run a task."""
     return [worker for worker in workers(pid) if " running " in worker]
 
 

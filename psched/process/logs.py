@@ -99,7 +99,6 @@ class LogHandler(logging.Handler):
         return wanted
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record."""
         try:
             self._log.write(self.format(record).translate(_ESCAPED).replace("\n", _INDENT) + "\n")
         except Exception:  # noqa: BLE001 – as every logging.Handler does

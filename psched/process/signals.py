@@ -75,7 +75,6 @@ class SignalQueue:
 
 
 def name_of(number: int) -> str:
-    """Return the name of a signal, such as SIGTERM."""
     try:
         return signal.Signals(number).name
     except ValueError:

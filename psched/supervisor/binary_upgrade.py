@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from selectors import EVENT_READ, BaseSelector
 
-import psutil
-
 from psched.process.signals import MASTER_SIGNALS
+from psched.supervisor.child import kill_tree
 from psched.supervisor.master_status import RequestStatus
 from psched.supervisor.pidfile import PidFile
 from psched.supervisor.systemd import Notifier
@@ -115,7 +114,6 @@ class NewMaster:
             os.close(writer)
 
     def is_ready(self) -> bool:
-        """Tell whether it can take over."""
         try:
             return os.read(self.pipe, len(_READY)) == _READY
         except BlockingIOError:
@@ -137,11 +135,7 @@ class NewMaster:
         """Kill it with its children."""
         if self.pid == 0:
             return
-        family = psutil.Process(self.pid).children(recursive=True)
-        os.kill(self.pid, signal.SIGKILL)
-        for process in family:
-            with suppress(psutil.Error):  # it is gone, or runs as a user whose processes the master may not kill
-                process.kill()
+        kill_tree(self.pid)
         os.waitpid(self.pid, 0)
         self.pid = 0
 
@@ -206,12 +200,10 @@ class BinaryUpgrade:
 
     @property
     def active(self) -> bool:
-        """Whether a new master is starting."""
         return self._new_master is not None
 
     @property
     def deadline(self) -> float:
-        """When `tick` is due at the latest, monotonic."""
         return math.inf if self._new_master is None else self._new_master.deadline
 
     def processes(self) -> set[int]:
@@ -333,6 +325,5 @@ class BinaryUpgrade:
         self._new_pid = new.pid
 
     def _write_pid_file(self) -> None:
-        """Write the pid and the status. Raises OSError."""
         if self._pid_file is not None:
             self._pid_file.write(os.getpid(), self._status)

@@ -111,7 +111,6 @@ class ChildProcess:
 
     @property
     def gone(self) -> bool:
-        """Whether it is dead and reaped."""
         return self.code is not None
 
     def reap(self, now: float) -> bool:
@@ -130,19 +129,24 @@ class ChildProcess:
         """SIGKILL it and everything it has started, whatever session or group that has moved to."""
         self.killed_here = True
         self.killed_because = because
-        try:
-            descendants = psutil.Process(self.pid).children(recursive=True)
-        except psutil.Error:
-            descendants = []
-        os.kill(self.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
+        kill_tree(self.pid)
         self._kill_group()
-        for process in descendants:
-            with suppress(psutil.Error):  # it is gone, or runs as a user whose processes the master may not kill
-                process.kill()
 
     def _kill_group(self) -> None:
         with suppress(ProcessLookupError, PermissionError):  # macOS: not permitted when only the dead are in it
             os.killpg(self.pid, signal.SIGKILL)
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL a child that is not reaped yet, so that the pid is its own, and all its descendants."""
+    try:
+        descendants = psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        descendants = []
+    os.kill(pid, signal.SIGKILL)
+    for process in descendants:
+        with suppress(psutil.Error):  # it is gone, or runs as a user whose processes the master may not kill
+            process.kill()
 
 
 def _is_dead(pid: int) -> bool:

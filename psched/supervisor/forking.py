@@ -53,7 +53,6 @@ class ProcessTable:
 
     @property
     def deadline(self) -> float:
-        """When `reap` is due at the latest."""
         return self._orphans.deadline
 
     def fork(self, name: str, job: Job) -> ChildProcess:

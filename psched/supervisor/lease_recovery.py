@@ -54,7 +54,6 @@ class LeaseRecovery:
             self.add([DeadChild(spec.holder, running, worker_died(child.end))])
 
     def add(self, dead: Iterable[DeadChild]) -> None:
-        """Add dead children whose leases are to be given back."""
         self._unclaimed.extend(dead)
 
     def claim(self) -> tuple[DeadChild, ...]:
@@ -70,7 +69,6 @@ class LeaseRecovery:
 
     @property
     def deadline(self) -> float:
-        """When `tick` is due at the latest."""
         return math.inf if self.done else self._due
 
     def tick(self, now: float, settings: Settings, last: bool) -> None:
@@ -146,5 +144,4 @@ class RecoveryChild(ChildRole):
 
 
 def recover(settings: Settings, dead: Sequence[DeadChild], log_file: Log, pipe: ChildPipe) -> int:
-    """Be the recovery child of `dead`; returns the exit code."""
     return child_main(_NAME, settings, pipe, log_file, lambda: RecoveryChild(settings, dead, pipe))

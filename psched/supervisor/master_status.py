@@ -36,7 +36,6 @@ class RequestStatus:
         return self.ended < self.begun
 
     def begin(self) -> None:
-        """Count a request."""
         self.begun += 1
 
     def end(self, refusal: str | None) -> None:
@@ -81,7 +80,6 @@ class MasterStatus:
     """The workers that are being started."""
 
     def line(self) -> str:
-        """Return the report as one line of JSON."""
         return json.dumps(_shortened(asdict(self)))
 
     @classmethod

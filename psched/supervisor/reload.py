@@ -41,12 +41,10 @@ class LoadedConfig:
 
     @property
     def sections(self) -> tuple[str, ...]:
-        """The names of the configured sections."""
         return tuple(name for name, _ in self.settings.named_sections)
 
     @property
     def limits(self) -> Limits:
-        """The time limits of each child."""
         settings = self.settings
         return Limits(settings.child_heartbeat_limit, settings.child_kill_interval, settings.child_graceful_kill_limit)
 
@@ -105,12 +103,10 @@ class Reload:
 
     @property
     def active(self) -> bool:
-        """Whether a dry run is on."""
         return self._dry_run is not None
 
     @property
     def deadline(self) -> float:
-        """When `tick` is due at the latest, monotonic."""
         dry = self._dry_run
         return math.inf if dry is None else min(dry.end_at, dry.escalation.deadline)
 
@@ -152,12 +148,10 @@ class Reload:
         return dry.config
 
     def reset_deadlines(self, now: float) -> None:
-        """Count no silence before `now`."""
         if self._dry_run is not None:
             self._dry_run.escalation.hear(now)
 
     def abort(self, why: str) -> None:
-        """End a dry run without a result."""
         if self._dry_run is not None:
             self.request.end(why)
             self._kill_dry_run()

@@ -76,7 +76,6 @@ class Slot:
 
     @property
     def gone(self) -> bool:
-        """Whether the slot is retired and empty."""
         return self._retired and self._child is None
 
     @property
@@ -112,7 +111,6 @@ class Slot:
 
     @property
     def deadline(self) -> float:
-        """When `tick` is due at the latest."""
         if self._escalation is not None:
             return self._escalation.deadline
         return math.inf if self._retired else self._fork_at

@@ -121,7 +121,6 @@ class Supervisor:
 
     @property
     def deadline(self) -> float:
-        """When `manage` is due at the latest."""
         slots = [slot.deadline for slot in self._slots.values()]
         others = (self.process_table, self.reload, self.binary_upgrade, self.notifier, self._lease_recovery)
         return min([self._stop_now_at, *slots, *(part.deadline for part in others)])
@@ -166,7 +165,6 @@ class Supervisor:
         self._stop(immediate=False)
 
     def handle_quit(self) -> None:
-        """Stop at once."""
         self._stop(immediate=True)
 
     def handle_int(self) -> None:
@@ -356,7 +354,6 @@ class Supervisor:
 
 
 def _has_terminal() -> bool:
-    """Tell whether the process has a controlling terminal."""
     try:
         descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:

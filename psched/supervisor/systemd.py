@@ -64,7 +64,6 @@ class Notifier:
 
     @property
     def deadline(self) -> float:
-        """When `tick` is due at the latest, monotonic."""
         watchdog = math.inf if self.watchdog_interval is None else self._next_watchdog
         return min(watchdog, self._next_status if self._is_behind else math.inf)
 
@@ -73,7 +72,6 @@ class Notifier:
         self._send("READY=1", *_status_line(status))
 
     def reloading(self) -> None:
-        """Report that the configuration is being reloaded."""
         self._reloading = True
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
@@ -84,7 +82,6 @@ class Notifier:
             self.ready()
 
     def stopping(self) -> None:
-        """Report that the daemon is going to end."""
         self._send("STOPPING=1")
 
     def status(self, text: str) -> None:
