@@ -5,11 +5,12 @@ from __future__ import annotations
 import builtins
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from psched import cron
 from psched.backends import open_stores
@@ -40,7 +41,10 @@ from psched.store.ledger import Change, Ledger, LedgerFilter, LedgerRow
 from psched.suggest import shown
 from psched.task import LeaseTimes, Task
 
-_ALL = Policy()
+_DEFAULT_POLICY = Policy()
+_POLICY_FIELDS = tuple(field.name for field in fields(Policy))
+_values_of = attrgetter(*_POLICY_FIELDS)
+_DEFAULTS = _values_of(_DEFAULT_POLICY)
 
 
 class NewRows:
@@ -98,16 +102,10 @@ class NewRows:
         return self._now
 
     def _policy(self, new: NewSchedule) -> Policy:
-        bounds = (new.max_lateness, new.alert_after, new.max_attempts)
-        if new.catch_up == _ALL.catch_up and bounds == (None, None, None):
-            return _ALL
-        terms: Terms = {
-            "catch_up": new.catch_up,
-            "max_lateness": new.max_lateness,
-            "alert_after": new.alert_after,
-            "max_attempts": new.max_attempts,
-        }
-        policy = checked_policy(_ALL, terms)
+        values = _values_of(new)
+        if values == _DEFAULTS:
+            return _DEFAULT_POLICY
+        policy = checked_policy(_DEFAULT_POLICY, cast("Terms", dict(zip(_POLICY_FIELDS, values, strict=True))))
         if not self._store.keeps_policies:
             raise NotSupportedError(f"{new.key!r}: this store knows no policies; type: rdb and redis do")
         return policy

@@ -17,6 +17,8 @@ LAST_ERROR_LENGTH = 8000
 
 _LEASED = ("key", "ready", "fence", "due", "claim", "nonce")
 _SHARED = ("type", "data", "attempts", "last_error")
+POLICY_COLUMNS = ("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts")
+"""The columns of a `Policy`, in the order of its fields; all but the first are numbers."""
 CLAIMED_OF_TASK = (
     *_LEASED,
     *_SHARED,
@@ -28,7 +30,8 @@ CLAIMED_OF_SCHEDULE = (
     *_SHARED,
     *("cron", "timezone", "delay_ms", "next_time", "last_time", "extra", "regular_time", "regular_due"),
     *("paused_from", "paused_until", "earlier_pauses", "extra_waits"),
-    *("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts", "version", "size"),
+    *POLICY_COLUMNS,
+    *("version", "size"),
     "taken_ahead",
 )
 """What is read of a row that was just leased, in this order."""

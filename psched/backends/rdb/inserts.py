@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, bindparam, func, literal_column, select
 
-from psched.backends.common.rows import alert_at, milliseconds, policy_columns, rule_columns
+from psched.backends.common.rows import POLICY_COLUMNS, alert_at, milliseconds, policy_columns, rule_columns
 from psched.backends.rdb.ledger import LedgerWriter
 from psched.backends.rdb.schema import band_of
 from psched.backends.rdb.store import new_number
@@ -27,7 +27,8 @@ _ALL = Policy()
 
 _SCHEDULE_COLUMNS = (
     *("key", "data", "size", "type", "cron", "timezone", "delay_ms", "next_time", "due"),
-    *("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts", "alert_at"),
+    *POLICY_COLUMNS,
+    "alert_at",
 )
 
 

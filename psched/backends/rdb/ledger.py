@@ -32,6 +32,7 @@ from sqlalchemy import (
 )
 
 from psched.backends.common.rows import (
+    POLICY_COLUMNS,
     entry_columns,
     milliseconds,
     optional_milliseconds,
@@ -217,7 +218,8 @@ _OF_ENTRY = (
 _GIVEN = (*_OF_ENTRY, "reckoning", "started")
 _OF_DEFINITION = (
     *("key", "version", "type", "cron", "timezone", "delay_ms"),
-    *("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts", "paused_from", "paused_until"),
+    *POLICY_COLUMNS,
+    *("paused_from", "paused_until"),
 )
 _OF_TIMES = ("next_time", "due", "regular_time", "regular_due")
 

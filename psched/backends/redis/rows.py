@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from psched.backends.common.row_reader import LAST_SECOND, RowReader
-from psched.backends.common.rows import entry_columns
+from psched.backends.common.rows import POLICY_COLUMNS, entry_columns
 from psched.backends.redis.client import Argument, RedisServer
 from psched.model import Claim, Lease, ScheduleRow, TaskRow
 from psched.payload import MAX_DATA_SIZE, decode, is_compressed, type_from_key
@@ -37,14 +37,13 @@ _NUMBERS = frozenset(
             "extra",
             "regular_time",
             "regular_due",
-            "max_lateness_ms",
-            "alert_after_ms",
             "alert_at",
             "alerted",
             "ringing_until",
         ),
         *("paused_from", "paused_until", "extra_waits"),
-        *("size", "run_at", "max_running", "priority", "max_attempts", "cancel_requested", "finished_at", "purge_at"),
+        *POLICY_COLUMNS[1:],
+        *("size", "run_at", "max_running", "priority", "cancel_requested", "finished_at", "purge_at"),
     ]
 )
 
