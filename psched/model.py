@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 
 class _Nothing(Mapping[str, Any]):
-    """No data, for all that have none: nobody can write into it, and it can be copied and pickled."""
+    """An empty mapping as a default value: read-only, and it can be copied and pickled."""
 
     __slots__ = ()
 
@@ -38,12 +38,12 @@ class Rule:
 
 
 CATCH_UP = ("all", "latest", "none")
-"""What may become of occurrences that are due together."""
+"""Which of the occurrences that are due together are run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What becomes of occurrences that do not run in time. Seconds; None: no bound.
+    """How occurrences that do not run in time are treated. Seconds; None: no bound.
 
     `catch_up`: `all` runs every one of them, `latest` the last one that is due, `none` that one only when it is not
     late. One that could begin only more than `max_lateness` late is skipped. One that is not finished `alert_after`
@@ -81,7 +81,7 @@ class Lease(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRow:
-    """One schedule, as read from the store. What it has in common with a queue task is told of `Row`.
+    """One schedule, as read from the store. See `Row` for the fields it shares with a queue task.
 
     `next_time`: the occurrence (unix seconds). `next_run_time`: when it is due, or its lease ends.
     `settled` is True when the row is neither leased nor waiting for a retry, so that a new rule may move it.
@@ -121,7 +121,7 @@ class ScheduleRow:
 
     @property
     def paused(self) -> bool:
-        """Whether a pause lasts."""
+        """Whether the schedule is paused now."""
         return self.paused_from is not None and self.paused_until is None
 
     @property
@@ -138,12 +138,12 @@ class ScheduleRow:
 
     @property
     def is_extra(self) -> bool:
-        """Whether `next_time` is that of an extra run, besides the regular occurrences."""
+        """Whether `next_time` is the time of an extra run, besides the regular occurrences."""
         return self.regular_time is not None
 
     @property
     def scheduled_time(self) -> int:
-        """When this run was to start, in unix seconds, what a handler is told it runs for: the occurrence."""
+        """The occurrence that a run is for, in unix seconds."""
         return self.next_time
 
     def attempted(self, attempts: int) -> Self:
@@ -152,7 +152,7 @@ class ScheduleRow:
 
 
 class NewSchedule(NamedTuple):
-    """A schedule to be added. What is None is as `ScheduleCollection.add` has it; `data` is a JSON object.
+    """A schedule to be added. None stands for the default of `ScheduleCollection.add`; `data` is a JSON object.
 
     `delay` is seconds, `next_time` and `next_run_time` are unix seconds; the rest is its policy. A tuple, as thousands
     are made at once: a frozen dataclass takes four times as long.
@@ -220,7 +220,7 @@ class TaskRow(NamedTuple):
 
     @property
     def scheduled_time(self) -> int:
-        """When it was to run first; 0 where that is not known any more, of a finished one."""
+        """When it was to run first, in unix seconds; 0 for a finished task where that is not kept."""
         return 0 if self.run_at is None else int(self.run_at)
 
     def attempted(self, attempts: int) -> Self:
@@ -234,21 +234,21 @@ def version_of(row: Row) -> int | None:
 
 
 Row = ScheduleRow | TaskRow
-"""What a schedule and a queue task have in common: `key` to `problem`, `scheduled_time`, `attempted`.
+"""A schedule or a queue task; both have `key` to `problem`, `scheduled_time`, `attempted`.
 
 `attempts` counts acquires since the last finish, the present one included, but none that was given back, and none whose
-lease ended by itself before its run was recorded as begun. `node` is who holds or last held it.
-`problem` says why a row that somebody wrote past us cannot be run; such a row is never handed to a handler.
+lease ended by itself before its run was recorded as begun. `node` is the worker that holds or last held it.
+`problem` says why a row written by another program cannot be run; such a row is never passed to a handler.
 """
 
 
 WORKER_DIED = "the worker that was running it died"
 OUT_OF_MEMORY = "the worker that was running it was killed by the kernel for lack of memory"
-"""The error of a run whose worker is known to be gone, when no more is known of its end, and after such an end."""
+"""The errors of a run whose worker is gone: when the cause is unknown, and when the kernel killed it."""
 
 
 def worker_died(end: str) -> str:
-    """Return the error of a run whose worker ended so: "was killed by SIGSEGV", "ended with exit code 3"."""
+    """Return the error of a run by the end of its worker, such as "was killed by SIGSEGV", "ended with exit code 3"."""
     return f"the worker that was running it {end}"
 
 
@@ -266,7 +266,7 @@ class Claim(NamedTuple):
 
 
 class Retry(NamedTuple):
-    """What is to be retried: `wait` seconds from now, `error` being kept; the rest is as for `LeaseStore.retry`."""
+    """The arguments of `LeaseStore.retry` for one row, for `retry_many`."""
 
     lease: Lease
     wait: float
@@ -277,7 +277,7 @@ class Retry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Which queue tasks to list; None does not matter."""
+    """Which queue tasks to list; None matches any."""
 
     status: str | None = None
     type: str | None = None

@@ -89,7 +89,7 @@ class LedgerRow(Entry):
 
 @dataclass(frozen=True, slots=True)
 class LedgerFilter:
-    """Which rows of the ledger to read; None does not matter.
+    """Which rows of the ledger to read; None matches any.
 
     `failed`: only those where an attempt failed or was lost, or that were skipped for coming too late. `since` and
     `until` are about the occurrences of one key, and for all keys about when they were settled (both included).
