@@ -55,8 +55,8 @@ class AlertHook:
 
     def _execute(self, facts: Mapping[str, object]) -> str | None:
         """Run the command with the facts in its environment, without a shell."""
-        told = {f"PSCHED_{name.upper()}": _in_environment(value) for name, value in facts.items()}
-        with Program(self._target, None, {**os.environ, **told}, self._closing) as program:
+        variables = {f"PSCHED_{name.upper()}": _in_environment(value) for name, value in facts.items()}
+        with Program(self._target, None, {**os.environ, **variables}, self._closing) as program:
             ending = program.wait(_HOOK_SECONDS, _GRACE, _GRACE)
         if ending.status == 0 and ending.cut_short is None:
             return None

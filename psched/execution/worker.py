@@ -282,6 +282,6 @@ def open_poller(
     )
 
 
-def join_election(watch: PollElection, slot: int, name: str, section: Section) -> ElectionMember:
+def join_election(election: PollElection, slot: int, name: str, section: Section) -> ElectionMember:
     """Return the membership of the child in `slot` for a section."""
-    return ElectionMember(watch, slot, name, section.poll_interval)
+    return ElectionMember(election, slot, name, section.poll_interval)
