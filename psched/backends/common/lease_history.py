@@ -1,4 +1,4 @@
-"""How the last leases of a row have ended, as the row itself keeps it. Used in children and clients.
+"""How the last leases of a row have ended, as the row itself keeps it.
 
 The statement that ends a lease puts the text `<fence>:<number of the acquire>:<outcome>;` before those of the leases
 that ended earlier. What is too long is cut off.

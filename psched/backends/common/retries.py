@@ -1,4 +1,4 @@
-"""When to log in again after a server refused a login. Used in children and clients.
+"""When to log in again after a server refused a login.
 
 A password that is wrong now may be right soon: it was changed on the server or in the configuration first. But servers
 count logins that fail, and lock accounts and hosts. So a process waits longer after each of them.

@@ -1,4 +1,4 @@
-"""Reading a stored row, whoever wrote it: what cannot be used is named, never an exception. Children and clients."""
+"""Reading a stored row, whoever wrote it: what cannot be used is named, never an exception."""
 
 from __future__ import annotations
 

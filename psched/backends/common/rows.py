@@ -1,4 +1,4 @@
-"""Between a schedule and its row in `rdb`: reading the one, and what is to be written of the other. Any process."""
+"""Between a schedule and its row in `rdb`: reading the one, and what is to be written of the other."""
 
 from __future__ import annotations
 

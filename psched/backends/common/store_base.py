@@ -1,4 +1,4 @@
-"""Doing for many what a store does for one, where it cannot be done together. Used in children and clients."""
+"""Doing for many what a store does for one, where it cannot be done together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stores on SQL databases have in common. Used in children and clients."""
+"""What the stores on SQL databases have in common."""
 
 from __future__ import annotations
 

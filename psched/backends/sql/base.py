@@ -1,4 +1,4 @@
-"""What databases differ by, each named once; a dialect overrides what it does otherwise. Used in children and clients.
+"""The differences between databases, each named once; a dialect overrides its own.
 
 SQL that differs is a small construct here (`now_ms`, `ExactText`) which each dialect compiles in its own way, so that
 the stores build every statement once and for all databases.

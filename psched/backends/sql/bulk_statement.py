@@ -1,7 +1,7 @@
-"""Changing many rows by one statement, which is told of them in one parameter. Any process.
+"""Statements that change or insert many rows, which are given as JSON in one parameter.
 
-What the rows have in common is told once, in parameters of its own: to take each row apart, member by member, costs a
-database as much as what is then done with it, MariaDB even more.
+Values that all rows have in common are parameters of their own: to parse each row, member by member, costs a database
+as much as the change itself, MariaDB even more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The database's clock, as a construct that each dialect compiles in its own way. Any process."""
+"""The database's clock, as a construct that each dialect compiles in its own way."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A pooled connection that is spoken to by the driver's own cursor. Used in children and clients.
+"""A pooled connection that executes statements with the driver's own cursor.
 
-For statements whose text is known: what SQLAlchemy does around each costs a client more than the driver does.
+For compiled statements: SQLAlchemy's own work on each costs a client more than the driver's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One database: its connections, each with its timeouts, and retries with a bound. Used in children and clients.
+"""One database: its connections, each with its timeouts, and retries with a bound.
 
 A pool of one connection (of more for a process of many threads) with a small overflow, so that a heartbeat beside a
 long statement opens a second one and nothing else does. Connections are in autocommit: one statement is one transaction

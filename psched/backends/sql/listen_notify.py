@@ -1,8 +1,7 @@
-"""How PostgreSQL calls idle workers: triggers that NOTIFY, and a connection that LISTENs. Used in children and clients.
+"""PostgreSQL wakes idle workers: triggers that NOTIFY, and a connection that LISTENs.
 
-The triggers ring for whoever makes a row due within some seconds, in which transaction and in which language ever; it
-is heard when that commits. A ring tells the type of the row, after an equals sign. PostgreSQL lets transactions that
-notify commit one after another: that is the price.
+The triggers notify when any client makes a row due within some seconds; the notification arrives when that commits. Its
+payload is an equals sign and the row's type. PostgreSQL commits transactions that notify one after another.
 """
 
 from __future__ import annotations

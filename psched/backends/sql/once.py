@@ -1,7 +1,7 @@
-"""SQL that is built once per process, for all stores on tables of the same names. Any process.
+"""Caches of the SQL that all stores on tables of the same names share, per process.
 
-Building it takes SQLAlchemy some 10 ms for each store, longer than most clients then use it. What is shared is never
-changed but by adding to it, so that threads need not wait for one another.
+SQLAlchemy takes some 10 ms to build it for a store, longer than most clients then use it. Shared objects only gain
+entries, so threads need no lock.
 """
 
 from __future__ import annotations

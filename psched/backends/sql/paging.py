@@ -1,4 +1,4 @@
-"""Reading a whole table in the order of due times, a page at a time. Used in children and clients."""
+"""Reads a whole table in the order of due times, a page at a time."""
 
 from __future__ import annotations
 

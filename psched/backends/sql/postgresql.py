@@ -1,4 +1,4 @@
-"""PostgreSQL 12 or later, by psycopg 3 unless the URL names another driver. Used in children and clients.
+"""PostgreSQL 12 or later, by psycopg 3 unless the URL names another driver.
 
 `statement_timestamp()` is the clock: `clock_timestamp()` could not be used with an index.
 """

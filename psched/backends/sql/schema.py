@@ -1,4 +1,4 @@
-"""Creating, checking and diagnosing one table. Used in clients, and by children when they start."""
+"""Creating, checking and diagnosing one table."""
 
 from __future__ import annotations
 

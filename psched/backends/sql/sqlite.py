@@ -1,4 +1,4 @@
-"""SQLite 3.35 or later: one file, one host; its clock is the host's. Used in children and clients.
+"""SQLite 3.35 or later: one file, one host; its clock is the host's.
 
 WAL, so that readers and the writer do not wait for one another; `synchronous` FULL, so that what was acknowledged
 survives a power cut. A missing file is never created but by `create_database`.

@@ -1,4 +1,4 @@
-"""What every store on a SQL database does alike: its tables, its clock, its errors. Used in children and clients."""
+"""Base class of the stores on a SQL database: tables, clock, errors."""
 
 from __future__ import annotations
 
