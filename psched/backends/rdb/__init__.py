@@ -1,4 +1,4 @@
-"""The store `rdb`: our own tables on SQLite, MariaDB, MySQL or PostgreSQL. Used in children and clients."""
+"""The store `rdb`: psched's own tables on SQLite, MariaDB, MySQL or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from psched.backends.sql import open_database
 from psched.store import Stores, StoreSettings
 
 SCHEDULES_TABLE = "psched_schedules"
-"""The table's usual name."""
+"""The default name of the table of schedules."""
 
 
 def open_stores(settings: StoreSettings) -> Stores:

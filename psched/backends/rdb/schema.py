@@ -1,7 +1,4 @@
-"""The indexes of who holds what and of a queue's users, where an index can leave rows out and where it cannot.
-
-Children and clients.
-"""
+"""The tables and indexes of the store `rdb`."""
 
 from __future__ import annotations
 
@@ -33,45 +30,47 @@ from psched.backends.common.tables import checked_name
 from psched.backends.sql.base import ExactText, LongText
 
 
-class OfUsers(NamedTuple):
-    """What indexes have of tasks with a user; NULL for those without, unless an index can leave these out."""
+class UserColumns(NamedTuple):
+    """The indexed columns of tasks with a user; NULL for tasks without, unless the database has partial indexes."""
 
     band: ColumnElement[Any]
     due: ColumnElement[Any]
     holder: ColumnElement[Any]
 
 
-def of_users(queue: Table) -> OfUsers:
-    """Return the columns by which tasks with a user are found."""
+def of_users(queue: Table) -> UserColumns:
+    """Return the columns that find tasks with a user by an index."""
     c = queue.c
-    return OfUsers(c.user_band, c.user_due, c.user_holder) if "user_due" in c else OfUsers(c.band, c.due, c.holder)
+    return (
+        UserColumns(c.user_band, c.user_due, c.user_holder) if "user_due" in c else UserColumns(c.band, c.due, c.holder)
+    )
 
 
 def has_user(queue: Table) -> ColumnElement[bool]:
-    """Return the condition that a row is in the indexes of users; a parameter would not show that it is."""
+    """Return the condition that a row is in the indexes of users; with a parameter no planner would use them."""
     return queue.c.user_name > literal_column("''")
 
 
 def has_user_and_type(queue: Table) -> ColumnElement[bool]:
     """Return the condition that a row is in the index of users by type.
 
-    It says the same as `has_user` in other words, so that the index of users is not taken for a query by type. Say
-    the user's name by a subquery then: PostgreSQL concludes from a name that is told that it is not empty.
+    It equals `has_user`, but is written differently so that a query by type does not use the index of users. Such a
+    query gets the user's name from a subquery: from a parameter PostgreSQL concludes that the name is not empty.
     """
     return queue.c.user_name != literal_column("''")
 
 
 def by_type(rows: Select[Any], table: Table) -> Select[Any]:
-    """Return a SELECT of rows of one type that is read by the index on type.
+    """Return a SELECT of rows of one type that uses the index on type.
 
-    MariaDB and MySQL take the index of all types where most rows are of this type, and so read what is due of others.
+    When most rows are of this type, MariaDB and MySQL use the index of all types, and read due rows of other types.
     """
     force = f"FORCE INDEX ({table.name}_type_due)"
     return rows.with_hint(table, force, "mysql").with_hint(table, force, "mariadb")
 
 
-def index_some(queue: Table) -> None:
-    """Add the indexes that leave out what they are not asked for."""
+def add_partial_indexes(queue: Table) -> None:
+    """Add partial indexes, which leave out rows that no query needs."""
     c, name = queue.c, queue.name
     retired = text("purge_at IS NOT NULL")
     typed = text("band IS NOT NULL AND user_name <> ''")
@@ -82,11 +81,11 @@ def index_some(queue: Table) -> None:
     )
     Index(f"{name}_user_run", c.user_name, c.holder, postgresql_where=runs, sqlite_where=runs)
     Index(f"{name}_purge", c.purge_at, postgresql_where=retired, sqlite_where=retired)
-    index_holders(queue)
+    add_holder_index(queue)
 
 
-def index_all(queue: Table) -> None:
-    """Add the columns of `OfUsers` and the indexes: those of users, and one of what is held or kept."""
+def add_full_indexes(queue: Table) -> None:
+    """Add the columns `UserColumns`, the indexes on them, and one index of rows that are held or retained."""
     name = queue.name
     for column in (queue.c.band, queue.c.due, queue.c.holder):
         made = Computed(f"CASE WHEN user_name > '' THEN {column.name} END", persisted=True)
@@ -98,14 +97,14 @@ def index_all(queue: Table) -> None:
     Index(f"{name}_held", c.holder, c.purge_at, c.claim)
 
 
-def index_holders(table: Table) -> None:
-    """Add the index of who holds what."""
+def add_holder_index(table: Table) -> None:
+    """Add the index of holders."""
     held = text("holder IS NOT NULL")
     Index(f"{table.name}_holder", table.c.holder, postgresql_where=held, sqlite_where=held)
 
 
 USER_BAND = 1000
-"""What sets the bands of tasks with a user apart; more than twice any priority."""
+"""Added to the priority, for the band of tasks with a user; more than twice any priority."""
 
 
 def schedules_table(metadata: MetaData, name: str) -> Table:
@@ -115,11 +114,11 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
     the last one that `run_now` asked for. While `next_time` is that of an extra run, `regular_time` is the regular
     occurrence that comes after it, due at `regular_due`. `paused_from` and `paused_until` (NULL: it lasts) are the last
     pause, `earlier_pauses` those before it that may have occurrences still to be skipped, as `<from>-<until>` with
-    spaces between them; `extra_waits` is 1 when what `run_now` asked for waits for the end of the pause. Of the alarm:
-    `alert_at` is when the next regular occurrence is too late (NULL for never), `alerted` the last occurrence that was
-    told, `ringing_until` the end of the claim of the node that is telling.
-    `failing` is when `next_time` was to run, NULL unless an attempt of it has failed: an index that a schedule without
-    failures never writes to.
+    spaces between them; `extra_waits` is 1 when a run by `run_now` waits for the end of the pause. Of the alert:
+    `alert_at` is when the next regular occurrence is overdue (NULL for never), `alerted` the last occurrence whose
+    alert was sent, `ringing_until` the end of the claim of the node that is sending one.
+    `failing` is when `next_time` was to run, NULL unless an attempt of it has failed: a schedule without
+    failures never writes to its index.
     """
     table = _leased_table(
         metadata,
@@ -154,17 +153,17 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
     watched, failing = text("alert_at IS NOT NULL"), text("failing IS NOT NULL")
     Index(f"{name}_due", c.due, c.key)
     Index(f"{name}_type_due", c.type, c.due, c.key)
-    index_holders(table)
+    add_holder_index(table)
     Index(f"{name}_alert", c.alert_at, c.key, postgresql_where=watched, sqlite_where=watched)
     Index(f"{name}_failing", c.failing, c.key, postgresql_where=failing, sqlite_where=failing)
     return table
 
 
 def ledger_table(metadata: MetaData, schedules: str) -> Table:
-    """Return the table of what was settled.
+    """Return the table of settled occurrences.
 
-    Its primary key has the occurrences of a schedule together. `extra` is 1 for a run besides those. `trouble` is 1
-    when not all went well, so that failures are found by the index that finds what is old.
+    The primary key has the occurrences of a schedule together. `extra` is 1 for a run besides those. `trouble` is 1
+    when not all went well, so that the index of old entries finds failures, too.
     """
     table = Table(
         f"{checked_name(schedules)}_ledger",
@@ -197,8 +196,8 @@ def ledger_table(metadata: MetaData, schedules: str) -> Table:
 def changes_table(metadata: MetaData, schedules: str) -> Table:
     """Return the table of the changes of definitions, one row for each version of a schedule.
 
-    `number` is that of the call that made the change, by which it is known again when its answer was lost.
-    `paused_from` and `paused_until` are the schedule's last pause then.
+    `number` is the number of the call that made the change, which recognises it when the answer was lost.
+    `paused_from` and `paused_until` are the schedule's last pause at that time.
     """
     return Table(
         f"{checked_name(schedules)}_changes",
@@ -229,9 +228,9 @@ def changes_table(metadata: MetaData, schedules: str) -> Table:
 
 
 def failures_table(metadata: MetaData, name: str) -> Table:
-    """Return the table of runs that have failed for good, and nobody was told of, beside a table of rows.
+    """Return the table of runs that have failed for good and are not reported yet.
 
-    `telling_until` is the end of the claim of the node that is telling of it. The table is empty but for that.
+    `telling_until` is the end of the claim of the node that is reporting the failure.
     """
     table = Table(
         f"{checked_name(name)}_failures",
@@ -256,12 +255,11 @@ def queue_table(metadata: MetaData, name: str, partial_indexes: bool) -> Table:
     """Return the table of queue tasks. Raises ConfigError for a name that is no plain identifier.
 
     `band` (see `band_of`) is NULL once a task is retired, as is `due`; `purge_at` is NULL until then. `user_name` is
-    empty for a task without user. The indexes serve these questions: what is due in a band; what is due of one user in
-    a band, and of a type besides; how many tasks of a user are running; what is due of a type; whose retention is over;
-    who holds what.
+    empty for a task without user. The indexes find: due tasks in a band; due tasks of a user in a band, and of one
+    type; the running tasks of a user; due tasks of a type; tasks whose retention is over; the tasks of a holder.
 
-    Each index that has a task costs it several writes. `partial_indexes`: tasks without user can be left out of those
-    of users. Else these have columns of their own (`OfUsers`), which stay as they are for such a task whatever it does.
+    Each index that contains a task costs several writes per run. `partial_indexes`: the indexes of users leave tasks
+    without user out. Else these indexes are on columns of their own (`UserColumns`), which are NULL for such tasks.
     """
     table = _leased_table(
         metadata,
@@ -290,12 +288,12 @@ def queue_table(metadata: MetaData, name: str, partial_indexes: bool) -> Table:
     in_band = text("band IS NOT NULL")
     Index(f"{name}_due", c.band, c.due, c.key, postgresql_where=in_band, sqlite_where=in_band)
     Index(f"{name}_type_due", c.type, c.band, c.due, c.key, postgresql_where=in_band, sqlite_where=in_band)
-    (index_some if partial_indexes else index_all)(table)
+    (add_partial_indexes if partial_indexes else add_full_indexes)(table)
     return table
 
 
 def users_table(metadata: MetaData, queue: str) -> Table:
-    """Return the table of a queue's users: a row to be changed, and so locked, by whoever claims tasks of one."""
+    """Return the table of a queue's users: a worker that claims tasks of a user locks and changes the user's row."""
     return Table(
         f"{checked_name(queue)}_users",
         metadata,
@@ -307,7 +305,7 @@ def users_table(metadata: MetaData, queue: str) -> Table:
 
 
 def band_of(user: str | None, priority: int) -> int:
-    """Return the band of a waiting or running task: rows that are claimed alike, the highest priority first."""
+    """Return the band of a waiting or running task: rows of equal precedence; higher bands are claimed first."""
     return priority if user is None else priority + USER_BAND
 
 
@@ -319,18 +317,19 @@ def has_users(band: int) -> bool:
 def _leased_table(
     metadata: MetaData, name: str, claimed: tuple[str, ...], *columns: Column[Any] | CheckConstraint
 ) -> Table:
-    """Return a table of due rows with leases: everything that leases.py writes, and `columns`.
+    """Return a table of due rows with leases: the columns that lease_statements.py writes, and `columns`.
 
-    CHECK constraints keep out rows that could never be due, and keys that SQLite alone would store: what else may stand
-    in a row costs that row only, but these could not be named, settled or deleted.
+    CHECK constraints refuse rows that could never be due, and keys that only SQLite would store. Any other invalid
+    value affects its row only, but such rows could not be named, settled or deleted.
 
     `claimed`: the columns that are read of a row that was just leased.
 
     `size` is how many bytes the data has as JSON, compressed or not. Among `columns` is `due`: when the row is due or
-    its lease ends, NULL once it is finished for good. `ready` is what `due` was before the last acquire, `claim` which
-    acquire that was, `nonce` which `add` made the row, `endings` how its last leases ended; `holder` is NULL unless it
-    is leased. `attempts` counts the present lease, and earlier ones that were not given back; but not one that ended by
-    itself while `taken_ahead` was `AHEAD` or `AHEAD_AGAIN`: no run was recorded as begun under it. It is 0 once one is.
+    its lease ends, NULL once it is finished for good. `ready` is what `due` was before the last acquire, `claim` the
+    number of that acquire, `nonce` the number of the call that inserted the row, `endings` how its last leases ended;
+    `holder` is NULL unless it is leased. `attempts` counts the present lease and earlier leases that were not given
+    back, but no lease that expired while `taken_ahead` was `AHEAD` or `AHEAD_AGAIN`: no run began under it. This column
+    is 0 once a run is recorded as begun.
     """
     return Table(
         checked_name(name),

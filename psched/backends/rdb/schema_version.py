@@ -1,7 +1,7 @@
 """A hash of the schema of a store's tables, so that a version of psched never works on tables of another version.
 
 `psched init` records the hash in the table `psched_meta` before it makes the tables. There are no upgrades between
-schemas: tables with another hash are refused, and have to be made again. Used in clients and children.
+schemas: tables with another hash are refused, and must be recreated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from psched.backends.sql.schema import Schema
 
 
 def meta_table(metadata: MetaData) -> Table:
-    """Return the table that keeps the schema hash of every store; `table_name` is that of its first table."""
+    """Return the table of schema hashes, one per store; `table_name` is the name of the store's first table."""
     return Table(
         "psched_meta",
         metadata,
@@ -78,7 +78,7 @@ class HashedSchema(Schema):
     """The tables of one store, whose schema hash is recorded in `meta` under the name of the first of them."""
 
     def __init__(self, database: Database, meta: Table, *tables: Table, common: Sequence[Table] = ()) -> None:
-        """`tables`: the table of the rows, and the tables beside it; `common`: those of all stores in the database."""
+        """`tables`: the table of the rows, then the store's other tables; `common`: tables that all stores share."""
         super().__init__(database, tables[0], "key", "psched's rdb store")
         self._meta = meta
         self._common = tuple(common)
@@ -91,7 +91,7 @@ class HashedSchema(Schema):
         if unfit is not None:
             return unfit
         present = any(self._columns(connection, table) is not None for table in self._tables)
-        problem = self._other_version(connection) if present else self._strange_meta(connection)
+        problem = self._other_version(connection) if present else self._problem_of_meta(connection)
         if problem is not None:
             return problem
         self._create_table(connection, self._meta)
@@ -102,7 +102,7 @@ class HashedSchema(Schema):
         return super()._create(connection)
 
     def _record(self, connection: Connection) -> None:
-        """Record the hash; before any table is there, so that tables without this hash are never of this version."""
+        """Record the hash before any table exists, so that tables without this hash are of another version."""
         with self._database.transaction(connection):
             connection.execute(delete(self._meta).where(self._meta.c.table_name == self._table.name))
             connection.execute(insert(self._meta), {"table_name": self._table.name, "schema_hash": self._current})
@@ -125,10 +125,10 @@ class HashedSchema(Schema):
         return [index for table in self._tables for index in self._missing_of(connection, table)]
 
     def _other_version(self, connection: Connection) -> str | None:
-        """Say that the tables were made by another version of psched, and the remedy; None when they were not."""
-        strange = self._strange_meta(connection)
-        if strange is not None:
-            return strange
+        """Return an error and its remedy if another version of psched made the tables, else None."""
+        problem = self._problem_of_meta(connection)
+        if problem is not None:
+            return problem
         recorded = self._stored(connection)
         if recorded == self._current:
             return None
@@ -137,8 +137,8 @@ class HashedSchema(Schema):
             return foreign or self._recreate(self._tables, "no schema is recorded for them")
         return self._recreate(self._tables, f"their schema is {recorded}")
 
-    def _strange_meta(self, connection: Connection) -> str | None:
-        """Say that `psched_meta` itself was made by another version; None when it was not, or is not there."""
+    def _problem_of_meta(self, connection: Connection) -> str | None:
+        """Return an error if another version of psched made `psched_meta`, else None."""
         columns = self._columns(connection, self._meta)
         if columns is None or set(self._meta.columns.keys()) <= set(columns):
             return None

@@ -1,4 +1,4 @@
-"""The store `rdb_compat`: the tables of PerfectSched and PerfectQueue, which Ruby shares. Clients and children."""
+"""The store `rdb_compat`: the tables of PerfectSched and PerfectQueue, shared with Ruby workers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Leases in the originals' table, where holding a row means having written its timeout. Used in children and clients.
+"""Leases in the tables of PerfectSched and PerfectQueue, where holding a row means having written its timeout.
 
-The fence is the occurrence and the timeout that was written last: whoever takes the row writes a later timeout, and
-whoever finishes it a later occurrence. Until a lease ends nobody else writes the row; so what a renewal without an
-answer has left there is ours.
+The fence is the occurrence and the timeout that was written last: an acquire writes a later timeout, a finish a later
+occurrence. Until a lease ends, only its holder writes the row, so a timeout written by an extend without an answer is
+the holder's.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from psched.store import Accepts
 
 _WAIT = attrgetter("wait")
 _TOGETHER = 500
-"""Rows that are put off by one statement, at the most."""
+"""Rows retried by one statement."""
 
 _PAGE = 5000
-"""Places (due times and keys) read by one statement, where rows are known that cannot be run here."""
+"""Due times and keys read by one statement, when some rows are known to be Ruby's."""
 
 _LOOKED_AT = 100
-"""Rows read by one statement, at the most, to find out which of them can be run here."""
+"""Rows read by one statement to find out which of them can be run here."""
 
 _LOOKED_BEHIND = 20_000
-"""Rows read by one acquire at the most; those behind more foreign rows wait for the next one."""
+"""Rows read by one acquire; rows behind more foreign rows wait for the next acquire."""
 
 Reader = Callable[[Mapping[Any, Any]], Row]
-"""Makes of a stored row what the engine knows."""
+"""Makes a `Row` of a stored row."""
 
 Sized = Sequence[Any]
 """A key, and the bytes of the stored data of its row."""
@@ -79,7 +79,7 @@ class CompatLeases:
     def __init__(
         self, database: Database, table: Table, occurrence: ColumnElement[Any], read: Reader, judge: Judge | None = None
     ) -> None:
-        """`occurrence`: what of a row is another number once its run is finished."""
+        """`occurrence`: an SQL expression on a row whose value changes when its run is finished."""
         self._database = database
         self._table = table
         self._read_row = read
@@ -91,7 +91,7 @@ class CompatLeases:
         forks.register_for_fork(self)
 
     def begin_anew(self) -> None:
-        """Have every acquire answered, as at first; those of a parent process are the parent's to undo."""
+        """Forget extends without an answer, which are the parent process's."""
         self._lock = threading.Lock()
         self._unanswered: dict[Lease, float] = {}
 
@@ -114,7 +114,7 @@ class CompatLeases:
         return claims
 
     def next_due(self, accepts: Accepts | None) -> float | None:
-        """Return in how many seconds the earliest row is due of those not known to be foreign; None without any."""
+        """Return the seconds until a row is due, other than rows known to be foreign; None without such a row."""
         if self._foreign.are_known(accepts):
             return self._database.run(self._next_due_of_ours)
         wait = self._database.run(lambda connection, _: connection.execute(self._wait).scalar())
@@ -125,7 +125,6 @@ class CompatLeases:
         return False
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
-        """Make each lease end `alive_time` seconds from now; None for those that are lost."""
         asked = boottime()
         values = {"keys": [lease.key for lease in leases], "alive": math.ceil(alive_time)}
 
@@ -148,7 +147,6 @@ class CompatLeases:
         return [renewed.get(lease) for lease in leases]
 
     def release(self, lease: Lease, until: float) -> None:
-        """Make the row due now."""
         self.settle(lease, self._release, {}, until)
 
     def retry(self, lease: Lease, wait: float, until: float) -> None:
@@ -173,7 +171,9 @@ class CompatLeases:
                 rows = {row["id"]: row for row in connection.execute(self._locked, values).mappings()}
                 held = {lease for lease in leases if lease.key in rows and fences[lease].holds(rows[lease.key])}
                 if held:
-                    connection.execute(self._put_off, {"keys": [lease.key for lease in held], "wait": rounded_up(wait)})
+                    connection.execute(
+                        self._retry_keys, {"keys": [lease.key for lease in held], "wait": rounded_up(wait)}
+                    )
             done = held | {one for one in leases if uncertain and one.key in rows and fences[one].lasts(rows[one.key])}
             return {lease: Settled(lease in done, rows.get(lease.key), uncertain) for lease in leases}
 
@@ -411,7 +411,7 @@ class CompatLeases:
         self._release = self.settling(timeout=now)
         later = seconds(now_ms() + bindparam("wait", type_=BigInteger))
         self._retry = self.settling(timeout=later)
-        self._put_off = update(self._table).where(of_keys).values(timeout=later)
+        self._retry_keys = update(self._table).where(of_keys).values(timeout=later)
 
     def _waiting(self, *can_be_due: ColumnElement[bool]) -> Select[Any]:
         """Return the SELECT of the milliseconds until the first row is due of those that `can_be_due`."""

@@ -1,6 +1,6 @@
-"""Writing the ledger beside a table of the originals, which knows neither versions nor who runs a row. Any process.
+"""Writes the ledger of PerfectSched's table, which records neither versions nor holders.
 
-What Ruby changes is not told to anybody: it is entered when psched comes to the schedule the next time.
+A change that Ruby makes is recorded when psched settles or changes the schedule the next time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from psched.store.ledger import ADD, DELETE, MODIFY, UPGRADE, Entry
 
 
 class CompatLedgerWriter:
-    """Enters what became of schedules, each time in the transaction that changes their rows."""
+    """Inserts entries and changes of definitions, in the transaction that changes the schedules."""
 
     def __init__(self, ledger: Table, changes: Table, holder: str, reckoning: str) -> None:
         """`reckoning`: the cron dialect and the version of the tz database, as this process computes times."""
@@ -42,21 +42,18 @@ class CompatLedgerWriter:
         )
 
     def added(self, connection: Connection, row: ScheduleRow) -> None:
-        """Enter a new schedule."""
         self._enter_change(connection, row, ADD, self._holder, None)
 
     def modified(self, connection: Connection, seen: ScheduleRow, wanted: ScheduleRow) -> None:
-        """Enter that a schedule was changed."""
         self._version(connection, seen)
         self._enter_change(connection, wanted, MODIFY, self._holder, seen.next_time)
 
     def deleted(self, connection: Connection, row: ScheduleRow) -> None:
-        """Enter that a schedule is gone."""
         self._version(connection, row)
         self._enter_change(connection, row, DELETE, self._holder, row.next_time)
 
     def settled(self, connection: Connection, claim: Claim, entry: Entry) -> None:
-        """Enter how the claimed occurrence was settled; as a fence, when that was: later leases may end earlier."""
+        """Insert the entry of the claimed occurrence, whose fence is the clock: later leases may end earlier."""
         row = cast("ScheduleRow", claim.row)
         version, now = self._version(connection, row), self._now(connection)
         before = connection.execute(self._last_entry.limit(1), {"of_key": row.key}).first()
@@ -76,7 +73,7 @@ class CompatLedgerWriter:
         connection.execute(self._enter, values)
 
     def _version(self, connection: Connection, row: ScheduleRow) -> int:
-        """Return the version of the definition in `row`; one that nobody has told of is entered first."""
+        """Return the version of the definition in `row`, which is recorded first if it is unknown."""
         last = self._last(connection, row.key)
         rule = rule_columns(row.rule)
         if last is None:
@@ -118,5 +115,5 @@ class CompatLedgerWriter:
 
 
 def _entered(type_: str) -> str:
-    """Return a type as the ledger can have it: in the originals' tables it may be any text."""
+    """Return a type as the ledger can store it: in Ruby's tables it may be any text."""
     return str(storable(type_[:255]))

@@ -1,4 +1,4 @@
-"""Queue tasks in PerfectQueue's table. Used in children and clients."""
+"""Queue tasks in PerfectQueue's table."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from psched.model import Claim, Lease, NewTask, TaskFilter, TaskRow
 from psched.store import StoreSettings
 
 _LASTING = ("created_at", "data", "resource", "max_running")
-"""What of a row no run of psched changes: by this a row is told from a later one of the same key."""
+"""Columns that no run changes: they distinguish a row from a later row with the same key."""
 
 
 class CompatTaskStore(CompatLeaseStore):
@@ -68,7 +68,6 @@ class CompatTaskStore(CompatLeaseStore):
         self._write_statements()
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
-        """Create tasks and return the keys that existed before."""
         rows = [self._columns(task) for task in tasks]
         if connection is not None:
             own = self._database.of_caller(connection)
@@ -82,12 +81,10 @@ class CompatTaskStore(CompatLeaseStore):
         return self._database.run(work)
 
     def get(self, key: str) -> TaskRow | None:
-        """Return the task, or None."""
         row = self._database.run(lambda connection, _: self._row(connection, key))
         return None if row is None else read_task(row, self.max_data_size)
 
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
-        """Yield the tasks that pass the filter, ordered by key, a page at a time."""
         c = self._table.c
         conditions = [] if wanted.user is None else [c.resource == wanted.user]
         for row in pages_by_key(self._database, self._seen, c.id, *conditions):
@@ -96,7 +93,7 @@ class CompatTaskStore(CompatLeaseStore):
                 yield task
 
     def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
-        """Finish the claimed run; in this table a cancelled one is finished too, and none fails for good."""
+        """Finish the claimed run; this table does not distinguish cancelled tasks, and has no failed tasks."""
         if retention is None:
             raise NotSupportedError(f"{claim.row.key!r}: rdb_compat does not keep failed tasks; type: rdb does")
         values = {"retention": math.ceil(retention)}
@@ -105,27 +102,23 @@ class CompatTaskStore(CompatLeaseStore):
     def retire_many(
         self, claims: Sequence[Claim], status: str, retention: float | None, until: float
     ) -> builtins.list[ScheduleError | None]:
-        """Finish claimed runs, some hundreds in one transaction."""
         if retention is None:
             raise NotSupportedError("rdb_compat does not keep failed tasks; type: rdb does")
         return self._leases.retire_many([claim.lease for claim in claims], math.ceil(retention), until)
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
-        """Write the whole data of a claimed row, with its type, compressed if it was."""
         row = cast("TaskRow", claim.row)
         content = data_column(row.type, data, self.max_data_size, row.compression is not None)
         self._leases.settle(claim.lease, self._leases.update_data, {"content": content}, until)
 
     def cancel_request(self, key: str, retention: float) -> None:
-        """Flag the task, for psched's workers to retire it; Ruby's newer workers run it all the same."""
+        """Flag the task: psched's workers retire it, newer Ruby workers run it."""
         self._act(key, self._cancel, {})
 
     def force_finish(self, key: str, retention: float) -> None:
-        """Retire the task as finished, whoever holds it."""
         self._act(key, self._force_finish, {"retention": math.ceil(retention)})
 
     def preempt(self, key: str, alive_time: float) -> Claim:
-        """Lease the task, whoever holds it."""
         values = {"task_key": key, "alive": math.ceil(alive_time)}
 
         def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None]:
@@ -144,11 +137,9 @@ class CompatTaskStore(CompatLeaseStore):
         return Claim(read_task(row, self.max_data_size), Fence.in_row(row).lease(key, self._leases.is_cancelled(row)))
 
     def retry_failed(self, key: str) -> None:
-        """Refuse: in this table no task fails for good."""
         raise NotSupportedError(f"{key!r}: rdb_compat does not keep failed tasks; type: rdb does")
 
     def delete(self, key: str) -> None:
-        """Delete the task, leased or not. Raises IdempotentNotFoundError."""
         seen: RowMapping | None = None
 
         def work(connection: Connection, uncertain: bool) -> bool:
@@ -165,7 +156,6 @@ class CompatTaskStore(CompatLeaseStore):
             raise IdempotentNotFoundError(f"no task has the key {key!r}")
 
     def purge(self, limit: int) -> int:
-        """Delete up to `limit` finished tasks whose retention is over."""
 
         def work(connection: Connection, uncertain: bool) -> int:
             keys = connection.execute(self._over, {"limit": limit}).scalars().all()
@@ -247,11 +237,11 @@ _BATCH = 500
 """Rows finished by one transaction, to keep it short."""
 
 FIRST_TIMEOUT = 1_300_000_000
-"""Rows with this timeout or an earlier one are not acquired by anybody."""
+"""No worker acquires rows with this timeout or an earlier one."""
 
 
 class CompatQueueLeases(CompatLeases):
-    """Rows of one queue. The occurrence is whether a row is finished, which is all that a finish leaves for sure."""
+    """Leases of one queue. The occurrence is 1 for a finished row, else 0; a finish leaves no other certain trace."""
 
     def __init__(self, database: Database, table: Table, settings: StoreSettings) -> None:
         """`settings`: whether users are limited at all, and whether claims are made one at a time."""
@@ -268,7 +258,7 @@ class CompatQueueLeases(CompatLeases):
         return nullcontext(True) if self._lock_of_table is None else self._lock_of_table.held(connection)
 
     def is_cancelled(self, row: Mapping[Any, Any]) -> bool:
-        """Tell whether somebody has set the time of creation to 0."""
+        """Tell whether the time of creation is 0, which requests cancelling."""
         return bool(row["created_at"] == 0)
 
     def retire_many(self, leases: Sequence[Lease], retention: int, until: float) -> list[ScheduleError | None]:
@@ -283,7 +273,7 @@ class CompatQueueLeases(CompatLeases):
     def _retire_many(
         self, leases: Sequence[Lease], retention: int, connection: Connection, uncertain: bool
     ) -> list[ScheduleError | None]:
-        """Look at the rows, locked, and finish those that are still ours."""
+        """Lock the rows, and finish those that are still ours."""
         keys = {"keys": [lease.key for lease in leases], "alive": 0}
         with self._database.transaction(connection):
             rows = {row["id"]: row for row in connection.execute(self._locked, keys).mappings()}
@@ -296,7 +286,7 @@ class CompatQueueLeases(CompatLeases):
         ]
 
     def _refusal(self, lease: Lease, row: RowMapping | None, uncertain: bool) -> ScheduleError | None:
-        """Return why a run was not finished; None when an attempt whose answer was lost has done it."""
+        """Return why a run was not finished; None when an attempt without an answer has finished it."""
         if row is None or row["created_at"] is not None:  # so it is not finished, whatever had no answer
             return refusal(lease, row, uncertain=False)
         return None if uncertain else IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was finished before")
@@ -368,8 +358,8 @@ class CompatQueueLeases(CompatLeases):
     def _due_by_time(self, is_due: Sequence[ColumnElement[bool]]) -> Select[Any]:
         """Return the due rows without regard to their users."""
         c = self._table.c
-        nobody = [null().label(name) for name in ("resource", "max_running", "running")]
-        due = select(c.id, c.timeout, *nobody).where(*is_due)
+        no_user = [null().label(name) for name in ("resource", "max_running", "running")]
+        due = select(c.id, c.timeout, *no_user).where(*is_due)
         return due.order_by(c.timeout, c.id).limit(bindparam("limit"))
 
     @property
@@ -388,7 +378,7 @@ _RELEASE = text("DO RELEASE_LOCK(:name)")
 
 
 class TableLock:
-    """Lets one worker claim at a time. Safe to use from several threads, each with a connection of its own."""
+    """A lock under which workers claim, one at a time. Threads may share it, each with a connection of its own."""
 
     def __init__(self, database: Database, table: str) -> None:
         self._database = database

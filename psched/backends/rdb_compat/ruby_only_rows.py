@@ -1,4 +1,4 @@
-"""Rows of the shared table that cannot be run here and are left to Ruby workers. Used in children and clients."""
+"""Rows of the shared table that cannot be run here and are left to Ruby workers (foreign rows)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RubyOnlyRows:
         self._reported: OrderedDict[Any, str] = OrderedDict()
 
     def begin_anew(self) -> None:
-        """Know of no thread that reads or writes; in a process that was forked off there is none yet."""
+        """Make a new lock: a thread of the parent process may have held it."""
         self._lock = threading.Lock()
 
     def are_known(self, accepts: Accepts | None) -> bool:

@@ -1,4 +1,4 @@
-"""Schedules in the originals' table. Used in children and clients."""
+"""Schedules in PerfectSched's table."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from psched.store.ledger import MODIFY, Entry, Ledger, Step
 _RUN = Entry()
 
 _LASTING = ("cron", "delay", "timezone", "data")
-"""What of a row no run of psched changes: by this a row is told from a later one of the same key."""
+"""Columns that no run changes: they distinguish a row from a later row with the same key."""
 
 
 class CompatScheduleStore(SingleAdd, CompatLeaseStore):
@@ -102,7 +102,6 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
         return self._database.run(work)
 
     def get(self, key: str) -> ScheduleRow | None:
-        """Return the schedule, or None."""
         row = self._database.run(lambda connection, _: self._row(connection, key))
         return None if row is None else self._read_row(row)
 
@@ -110,21 +109,17 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
         return read_schedule(row, self.max_data_size)
 
     def list(self) -> Iterator[ScheduleRow]:
-        """Return every schedule, ordered by due time and key, read a page at a time."""
         return map(self._read_row, self._pages)
 
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
-        """Return up to `limit` schedules that have been due for `age` seconds, those due longest first."""
         values = {"age": int(age), "limit": limit}
         keys = self._database.run(lambda connection, _: connection.execute(self._long_due, values).scalars().all())
         return [replace(self._read_row(row), data={}) for row in self._pages.of(keys)]  # the type stands in the data
 
     def failing(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
-        """Return nothing: the table does not tell a lease from the wait for a retry."""
-        return []
+        return []  # the table does not distinguish a lease from the wait for a retry
 
     def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
-        """Write what differs between `seen` and `wanted`; False when the row is not as it was seen."""
         changes = _changes(seen, wanted, self.max_data_size)
         if not changes:
             return True
@@ -144,7 +139,6 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
         return self._database.run(work)
 
     def delete(self, key: str) -> None:
-        """Delete the schedule, leased or not. Raises IdempotentNotFoundError."""
         seen: RowMapping | None = None
 
         def work(connection: Connection, uncertain: bool) -> bool:
@@ -174,7 +168,6 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
         also: Also | None = None,
         entry: Entry = _RUN,
     ) -> ScheduleRow | None:
-        """Finish the claimed occurrence; return the stored row instead when its rule is not the claim's any more."""
         rule = cast("ScheduleRow", claim.row).rule
         outcome = {
             "next_time": whole_seconds("next_time", next_time),
@@ -187,15 +180,13 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
         return None if stored is None else self._read_row(stored)
 
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
-        """Advance schedules, one by one."""
         return [advanced(self, step, until) for step in steps]
 
     def park(self, lease: Lease, due: float, until: float) -> None:
-        """The table knows no pauses. Raises NotSupportedError."""
         raise NotSupportedError(f"{lease.key!r}: rdb_compat knows no pauses; type: rdb and redis do")
 
     def _with_entry(self, claim: Claim, entry: Entry, also: Also | None) -> Also | None:
-        """Return what is to be done with the end of a run."""
+        """Return `also` after inserting a ledger entry, if there is a ledger."""
         records = self._records
         if records is None:
             return also
@@ -208,13 +199,13 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
         return work
 
     def _row(self, connection: Connection, key: str, locked: bool = False) -> RowMapping | None:
-        """Return the row of this very key: in the originals' collation `a` finds `A` too."""
+        """Return the row with exactly this key: in Ruby's collation `a` finds `A` too."""
         statement = self._read.with_for_update() if locked else self._read
         row = connection.execute(statement, {"lease_key": key}).mappings().first()
         return row if row is not None and row["id"] == key else None
 
     def _is_there(self, connection: Connection, wanted: Mapping[str, Any]) -> bool:
-        """Tell whether the row is one that an attempt whose answer was lost may have written."""
+        """Tell whether an attempt without an answer may have written the row."""
         row = self._row(connection, wanted["id"])
         return row is not None and _same(row, wanted, besides={"timeout"})
 
@@ -266,7 +257,7 @@ def _changes(seen: ScheduleRow, wanted: ScheduleRow, max_data_size: int) -> dict
 
 
 def _as_seen(present: ScheduleRow, seen: ScheduleRow) -> bool:
-    """Tell whether every column is as it was seen; of a lease the timeout does not count: it is renewed all the time.
+    """Tell whether every column is as it was seen; the timeout of a leased row is not compared, as extending writes it.
 
     The table keeps no version of a definition to compare.
     """

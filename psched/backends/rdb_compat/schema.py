@@ -1,4 +1,4 @@
-"""The originals' table, and its rows: whole seconds in 32 bits, the type inside the data. Children and clients."""
+"""The tables of PerfectSched and PerfectQueue, and their rows: whole seconds in 32 bits, the type inside the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stores of `rdb_compat` have in common: everything of `LeaseStore`. Used in children and clients."""
+"""The base class of both `rdb_compat` stores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psched.store.node_registry import Nodes
 
 
 class CompatLeaseStore(SqlStore):
-    """Due rows with leases in a table of the originals."""
+    """Due rows with leases in a table of PerfectSched or PerfectQueue. Implements `LeaseStore`."""
 
     shows_fence = False
     failures: UnreportedFailures | None = None
@@ -37,30 +37,25 @@ class CompatLeaseStore(SqlStore):
         accepts: Accepts | None = None,
         ahead: bool = False,
     ) -> list[Claim]:
-        """Lease up to `limit` due rows that can be run here; write to no other, which may be a Ruby worker's.
+        """Lease up to `limit` due rows that can be run here, and write to no other row, which Ruby workers may run.
 
-        `ahead` does not matter, as no attempts are counted.
-
-        Raises NotSupportedError for `types`: they are no column.
+        `ahead` is ignored, as no attempts are counted. Raises NotSupportedError for `types`, which are no column.
         """
         _refuse(types)
         return self._leases.acquire(limit, alive_time, accepts)
 
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
-        """Return in how many seconds the earliest row is due of those not known to be foreign; None without any."""
+        """Return the seconds until a row is due, other than rows that only Ruby can run; None without such a row."""
         _refuse(types)
         return self._leases.next_due(accepts)
 
     def due_by_type(self) -> Mapping[str, float]:
-        """Raise NotSupportedError: types are no column."""
         raise NotSupportedError("rdb_compat cannot look for rows of some types only; type: rdb can")
 
     def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
-        """Make each lease end `alive_time` seconds from now; None for those that are lost."""
         return self._leases.extend(leases, alive_time)
 
     def release(self, lease: Lease, until: float) -> None:
-        """Make the row due now."""
         self._leases.release(lease, until)
 
     def retry(
@@ -72,18 +67,14 @@ class CompatLeaseStore(SqlStore):
         counted: bool = True,
         version: int | None = None,
     ) -> None:
-        """Make the row due `wait` seconds from now.
-
-        There is no place for `error` and for versions, and attempts are not counted.
-        """
+        """As `LeaseStore.retry`, but the table has no columns for `error`, `counted` and `version`."""
         self._leases.retry(lease, wait, until)
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
-        """Do for each what `retry` does, some hundreds by one statement."""
         return self._leases.retry_many(retries, until)
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
-        """Give back nothing: this table does not know its holders."""
+        """Return 0: the table does not record holders."""
         return 0
 
 
