@@ -13,7 +13,7 @@ from psched.model import ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore
 from psched.store.ledger import Ledger
-from psched.task import LeaseTimes, Task
+from psched.task import LeaseTimes, Task, finish_many
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench
 
 DAY = 86400
@@ -256,7 +256,7 @@ def test_extra_runs_are_finished_together_with_others(schedules: ScheduleCollect
     first = regular(schedules, "extra")
     schedules["extra"].run_now()
     tasks = schedules.source.poll_multi(3)
-    assert schedules.source.finish_many(tasks, 1e12) == [None] * 3
+    assert finish_many(tasks, 1e12) == [None] * 3
     assert regular(schedules, "extra") == first
     assert {row.key: row.extra for row in schedules.history()} == {"extra": True, "other": False, "regular": False}
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from psched.model import TaskFilter
 from psched.queue.retire import Retire
 from psched.source.source import Source
-from psched.task import LeaseTimes
+from psched.task import LeaseTimes, finish_many
 from tests.stores.bench import FAR_OFF, LONG_AGO, soon
 from tests.stores.hostile import IN_SQL, QUEUE_COLUMNS, spoil
 from tests.stores.places import DATABASES
@@ -32,7 +32,7 @@ def test_a_spoilt_column_stops_no_other_task(ours: QueueBench, column: str, user
     run = []
     while tasks := source.poll_multi(50):
         run += [task.key for task in tasks]
-        errors = dict(zip([task.key for task in tasks], source.finish_many(tasks, soon()), strict=True))
+        errors = dict(zip([task.key for task in tasks], finish_many(tasks, soon()), strict=True))
         assert [errors.get(key) for key in GOOD] == [None, None]
     assert set(run) >= GOOD
     assert {row.key for row in store.list(TaskFilter()) if row.status == "finished"} >= GOOD

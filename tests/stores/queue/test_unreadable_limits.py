@@ -9,7 +9,7 @@ import pytest
 from psched.model import TaskFilter
 from psched.queue.retire import Retire
 from psched.source.source import Source
-from psched.task import LeaseTimes
+from psched.task import LeaseTimes, finish_many
 from tests.stores.bench import soon
 from tests.stores.places import Places
 from tests.stores.queue.bench import QueueBench
@@ -28,7 +28,7 @@ def see_that_the_neighbour_runs(bench: QueueBench) -> None:
     tasks = source.poll_multi(10)
     assert [task.key for task in tasks] == ["good"]
     assert [row.key for row in store.list(TaskFilter()) if row.problem] == ["bad"]
-    assert source.finish_many(tasks, soon()) == [None]
+    assert finish_many(tasks, soon()) == [None]
 
 
 @pytest.mark.parametrize(("type_", "database", "column"), SPOILT)
