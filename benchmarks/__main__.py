@@ -31,7 +31,7 @@ WORKLOADS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what the arguments say; 1 when a measurement failed (not when a goal is missed)."""
+    """Measure the chosen workloads; returns 1 when a measurement failed (not when a goal is missed)."""
     chosen = _parser().parse_args(arguments)
     record = Record()
     if chosen.read:
@@ -50,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(chosen: argparse.Namespace, record: Record) -> None:
-    """Measure all that is chosen, so often, and keep what there is when interrupted or when the time is up."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers and workers are ended in good order then, too
+    """Measure in rounds; keep the results so far when interrupted or when the time is up."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that servers and workers are stopped then, too
     if chosen.peers:
         install()
     with Lab() as lab, tempfile.TemporaryDirectory(prefix="psched-bench-", dir=chosen.folder) as folder:

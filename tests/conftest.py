@@ -23,12 +23,12 @@ from faultlab.servers import Server
 pytest_plugins = ["faultlab.pytest_plugin"]
 
 _PATIENCE = 2.0
-"""Seconds in which what a test has told to end must have ended."""
+"""Seconds until processes and threads that a test has stopped must be gone."""
 
 _KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL}
 _failed = pytest.StashKey[bool]()
 
-# How long an example takes says something about this machine's load only.
+# The duration of an example depends on the load of the machine only.
 _untimed = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)
 # The suite draws the same examples every time; scripts/explore draws others, and a hundred times as many.
 hypothesis.settings.register_profile("suite", _untimed, derandomize=True)
@@ -37,7 +37,7 @@ hypothesis.settings.load_profile("suite")
 
 
 def pytest_configure() -> None:
-    """Take the signals that whoever started this ignores, as nohup does: the processes of tests inherit that."""
+    """Reset signals that the parent ignores, as nohup does: the processes of tests would inherit that."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -46,13 +46,13 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what is marked `slow`: it waits for the most part, and the other workers meanwhile do the rest."""
+    """Run tests marked `slow` first: they mostly wait, and other pytest workers run the rest meanwhile."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Remember which tests failed, for whom the leak check only cleans up."""
+    """Remember which tests failed: after these the leak check only cleans up."""
     report = yield
     item.stash[_failed] = item.stash.get(_failed, False) or report.failed
     return report
@@ -60,8 +60,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
-    """The laboratory: shared servers, started when first asked for, and private ones."""
-    gc.freeze()  # what is there now stays: the collector need not look at it after each test
+    """Shared servers, started when a test first asks for them, and private ones."""
+    gc.freeze()  # these objects stay: the collector need not scan them after each test
     with pytest.MonkeyPatch.context() as patch, Lab() as lab:
         patch.setenv(MARK, uuid.uuid4().hex)
         patch.setenv(SOCKET, str(lab.forks.path))
@@ -70,7 +70,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind(request: pytest.FixtureRequest, lab: Lab) -> Iterator[None]:
-    """Fail a test that leaves a process, a thread or an open descriptor behind; what is left is killed."""
+    """Fail a test that leaves a process, a thread or an open descriptor behind, and kill the processes."""
     before = Holdings.now(lab)
     yield
     failed = request.node.stash.get(_failed, False)
@@ -107,7 +107,7 @@ def server(request: pytest.FixtureRequest, lab: Lab) -> Server:
 
 @pytest.fixture(params=list(_KINDS))
 def own_server(request: pytest.FixtureRequest, lab: Lab) -> Iterator[Server]:
-    """Each kind of database server, running, the test's own to stop, kill, freeze and start again."""
+    """Each kind of database server, running, which the test may stop, kill, freeze and start again."""
     with lab.private(_KINDS[request.param]) as server:
         yield server
 
