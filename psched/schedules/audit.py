@@ -22,7 +22,7 @@ from psched import cron
 from psched.error_summary import error_summary
 from psched.errors import ConfigError
 from psched.model import Policy, Rule, ScheduleRow
-from psched.schedules.rules import SOON_ENOUGH, SUPERSEDED, TOO_LATE, regular_of
+from psched.schedules.rules import MOST_SECONDS_AHEAD, SOON_ENOUGH, SUPERSEDED, TOO_LATE, regular_of
 from psched.schedules.schedule import failed_attempts
 from psched.store.ledger import ADD, DELETE, FAILED, PAUSE, PAUSED, RESUME, RUN_NOW, SKIPPED, UPGRADE, Change, LedgerRow
 
@@ -42,7 +42,7 @@ MOVED = "moved"
 GRACE = 10.0
 """Seconds for which a due occurrence may wait for a worker: it is pending and not yet missing."""
 _RUN_NOW_TOLERANCE = 60.0
-"""Seconds by which the time of an extra run may differ from when run-now is on record."""
+"""Seconds by which the time of an extra run may come before run-now is on record."""
 _BEGIN_TOLERANCE = 1.0
 """Seconds by which the recorded begin of a run may differ from the database's clock."""
 _MAX_LISTED = 1000
@@ -357,7 +357,8 @@ class _Context:
         """Return whether the ledger has a run-now for this extra run."""
         time = row.scheduled_time
         return any(
-            change.version <= row.version and abs(change.at - time) <= _RUN_NOW_TOLERANCE for change in self.run_nows
+            change.version <= row.version and change.at - _RUN_NOW_TOLERANCE <= time <= change.at + MOST_SECONDS_AHEAD
+            for change in self.run_nows
         )
 
 

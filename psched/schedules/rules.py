@@ -20,8 +20,8 @@ from psched.suggest import shown
 MOST_PAUSES = 100
 """Pauses before the last one that a row keeps: so often a schedule can be paused while no worker takes it."""
 _RUNNING = "running"
-_AHEAD = 30
-"""Seconds by which the time of an extra run may come after the moment that it was asked for; the audit permits more."""
+MOST_SECONDS_AHEAD = 2
+"""Seconds by which the time of an extra run may come after the moment that it was asked for."""
 
 
 def paused(row: ScheduleRow, now: float, dialect: str) -> ScheduleRow:
@@ -92,17 +92,20 @@ def resumed(row: ScheduleRow, now: float, dialect: str) -> tuple[ScheduleRow, En
 def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
     """Return `row` due at `now`: for its occurrence when that has come, else for an extra one, whose time is now.
 
-    Its time is a second later than that of the last extra run when both would have the same.
+    Its time is a second later than that of the last extra run when both would have the same; it is not due before.
     Of an extra run the regular occurrence is kept, and comes after it. Raises ScheduleError while a run is in progress.
     """
     if row.status == _RUNNING:
         raise ScheduleError(f"{row.key!r}: a run is in progress; wait for its end")
-    if row.is_extra or _has_come(row, now):
+    if row.is_extra:
+        return replace(row, next_run_time=max(now, row.next_time), extra_waits=False)
+    if _has_come(row, now):
         return replace(row, next_run_time=now, extra=row.next_time, extra_waits=False)
     time = int(now // 1)
-    if row.extra is not None and time <= row.extra < time + _AHEAD:
+    if row.extra is not None and time <= row.extra < time + MOST_SECONDS_AHEAD:
         time = row.extra + 1
-    return replace(with_regular(row, row), next_time=time, next_run_time=now, extra=time, extra_waits=False)
+    due = max(now, time)
+    return replace(with_regular(row, row), next_time=time, next_run_time=due, extra=time, extra_waits=False)
 
 
 def _has_come(row: ScheduleRow, now: float) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from psched.model import Rule
 from psched.schedules.advance import Advance
 from psched.source.source import Source
-from psched.task import LeaseTimes
+from psched.task import LeaseTimes, finish_many
 from tests.stores.bench import LONG_AGO, Bench, soon
 from tests.stores.hostile import IN_SQL, SCHEDULE_COLUMNS, spoil
 from tests.stores.places import DATABASES
@@ -33,7 +33,7 @@ def test_a_spoilt_column_stops_no_other_schedule(bench: Bench, column: str) -> N
         if not tasks:
             break
         run |= {task.key for task in tasks}
-        errors = dict(zip([task.key for task in tasks], source.finish_many(tasks, soon()), strict=True))
+        errors = dict(zip([task.key for task in tasks], finish_many(tasks, soon()), strict=True))
         assert errors.get("good") is None
     assert "good" in run
     assert store.ledger is not None

@@ -192,8 +192,10 @@ def test_a_rule_that_cannot_be_used_keeps_its_schedule_from_no_pause() -> None:
 def test_the_time_of_an_extra_run_is_after_that_of_the_one_before_in_the_same_second() -> None:
     times = []
     row = row_of(Rule("0 * * * *", "UTC"), 3600)
-    for _ in range(3):
-        extra = run_now(row, 100.25)
+    for now, due in [(100.25, 100.25), (100.5, 101), (100.75, 102)]:
+        extra = run_now(row, now)
+        assert extra.next_run_time == due, "no run begins before its time"
+        assert run_now(extra, now).next_run_time == due, "nor when it is asked for again"
         times.append(extra.next_time)
         row = regular_of(extra)
     assert times == [100, 101, 102]

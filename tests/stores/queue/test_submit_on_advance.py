@@ -15,6 +15,7 @@ from psched.model import NewTask
 from psched.queue.queue import Queue
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.task import LeaseTimes, Task
+from tests.daemon.harness import wait_for
 from tests.stores.bench import LONG_AGO, Bench
 from tests.stores.places import PAIRS, Places
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
@@ -196,9 +197,7 @@ def test_each_extra_run_has_a_task_of_its_own(feed: Feed) -> None:
     for _ in range(3):
         feed.schedules["s"].modify(next_time=4_000_000_000)
         feed.schedules["s"].run_now()
-        task = feed.schedules.poll()
-        assert task is not None
-        run(task)
+        run(wait_for(feed.schedules.poll))
     keys = feed.keys()
     assert len(keys) == 4
     assert sum(key.endswith(".extra") for key in keys) == 3
