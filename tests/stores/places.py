@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from faultlab import prerequisites
 from faultlab.laboratory import Lab
@@ -63,7 +64,7 @@ class Places:
         Making one costs more than most tests do. Tests marked `new_table` look at plans: databases remember of a
         table what its rows were like.
         """
-        kept = self._kept.setdefault((type(bench), bench.type, bench.database), [])
+        kept = self._kept.setdefault((type(bench), bench.type, sa.make_url(bench.url).drivername), [])
         if kept and not new:
             bench.settle_on(kept.pop())
             bench.sql.empty()
@@ -76,8 +77,9 @@ class Places:
     def _url(self, database: str) -> str:
         if database == MYSQLCLIENT:
             prerequisites.require_mysqlclient()
-            return self._url("mariadb").replace("mysql:", "mysql+mysqldb:")
         if database not in self._urls:
-            server = self._lab.shared(Redis if database == "redis" else KINDS[database])
-            self._urls[database] = server.url(server.create_database())
+            kinds = {**KINDS, MYSQLCLIENT: MariaDB, "redis": Redis}
+            server = self._lab.shared(kinds[database])
+            url = server.url(server.create_database())
+            self._urls[database] = url.replace("mysql:", "mysql+mysqldb:") if database == MYSQLCLIENT else url
         return self._urls[database]
