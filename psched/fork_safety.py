@@ -64,7 +64,7 @@ class WorkLock:
         self._working.remove(threading.get_ident())
 
     def take_alone(self, seconds: float) -> None:
-        """Let nobody begin work, and wait until no other thread is at work, for `seconds` at the most."""
+        """Keep other threads from beginning work, and wait up to `seconds` until none is at work."""
         self._entry.acquire()
         self._alone = threading.get_ident()
         end = time.monotonic() + seconds

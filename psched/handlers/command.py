@@ -1,7 +1,7 @@
 """Runs programs, so that a crontab can be replaced without Python: `-r psched.handlers.command Command`. In children.
 
-**Whoever may write the table can run any program as the user of this daemon**, with its environment, and with what
-passwords the configuration takes from there. That is why this application is never loaded unless it is named.
+**Every user who may write the table can run any program as the user of this daemon**, with its environment and with the
+passwords that the configuration takes from there. That is why this application is never loaded unless it is named.
 
 It takes tasks of the type `command`, and of any that begins with `command.`; their data is
 

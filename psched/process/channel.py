@@ -48,7 +48,7 @@ class OwnedDescriptor:
         self._identity = _identity(descriptor)
 
     def is_ours(self) -> bool:
-        """Tell whether the number still stands for the same open file."""
+        """Return whether the number still stands for the same open file."""
         try:
             return _identity(self.descriptor) == self._identity
         except OSError:
@@ -69,7 +69,7 @@ class ChildPipe:
         self.orders = OwnedDescriptor(orders)
 
     def are_ours(self) -> bool:
-        """Tell whether both ends are still open; a handler may have closed them."""
+        """Return whether both ends are still open; a handler may have closed them."""
         return self._messages.is_ours() and self.orders.is_ours()
 
     def send(self, message: str, reason: str = "") -> None:

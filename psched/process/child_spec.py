@@ -60,7 +60,7 @@ class ChildRole:
         """Return the keys of the running tasks for the process title; None when idle. Any thread."""
 
     def was_idle(self) -> bool:
-        """Tell whether nothing was run since the last call. Called in one thread."""
+        """Return whether nothing was run since the last call. Called in one thread."""
         return True
 
     def trouble(self) -> str | None:

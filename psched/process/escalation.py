@@ -64,7 +64,7 @@ class Escalation:
             self._leave_at = min(self._leave_at, now)
 
     def silent(self, now: float) -> bool:
-        """Tell whether the child has been silent for so long that it counts as frozen."""
+        """Return whether the child has been silent for so long that it counts as frozen."""
         return now >= self._heard + self._limits.silence
 
     @property

@@ -138,7 +138,7 @@ def _open(path: Path) -> int:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Tell whether a database's driver raised it, so that its words say more than a traceback."""
+    """Return whether a database's driver raised it, so that its words say more than a traceback."""
     return is_driver_error(error)
 
 

@@ -150,7 +150,7 @@ def kill_tree(pid: int) -> None:
 
 
 def _is_dead(pid: int) -> bool:
-    """Tell whether a child is dead, without reaping it."""
+    """Return whether a child is dead, without reaping it."""
     if not hasattr(os, "waitid"):  # macOS before Python 3.13
         return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     try:
@@ -186,7 +186,7 @@ class OomKills:
             self._old, self._recent, self._looked = self._recent, self._count(), now
 
     def take(self) -> bool:
-        """Tell whether there was a kill not long ago; each kill answers for one death."""
+        """Return whether there was a kill not long ago; each kill answers for one death."""
         count = self._count()
         if count <= self._old:
             return False

@@ -169,7 +169,7 @@ def signal_running(path: Path, number: int) -> int | None:
 
 
 def is_stale(path: Path) -> bool:
-    """Tell whether the file was left by a process that died: it names a pid, and is not locked."""
+    """Return whether the file was left by a process that died: it names a pid, and is not locked."""
     with _opened(path) as descriptor:
         if descriptor is None or not _lock(descriptor, fcntl.LOCK_SH, 0):
             return False
@@ -325,7 +325,7 @@ def _doubt(pid: int, file: os.stat_result) -> str:
 
 
 def _holds_lock(pid: int, file: os.stat_result) -> bool:
-    """Tell whether the process has the locked file open; True where the system does not show it."""
+    """Return whether the process has the locked file open; True where the system does not show it."""
     descriptors = Path(f"/proc/{pid}/fd")
     try:
         mine = [each.name for each in descriptors.iterdir() if _is_of(each, file)]

@@ -27,7 +27,7 @@ class Timeouts:
 
     @property
     def lock(self) -> float:
-        """How long a statement waits for a row that somebody else has locked."""
+        """How long a statement waits for a row that another session has locked."""
         return self.read * 0.4
 
 

@@ -78,7 +78,7 @@ def finished_before(lease: Lease) -> ScheduleError:
 
 
 def _was_never_ended(lease: Lease, row: LostRow) -> bool:
-    """Tell whether the row would say so if the holder of `lease` had ended it."""
+    """Return whether the row would say so if the holder of `lease` had ended it."""
     if row.nonce != lease.nonce:  # another row, created since
         return False
     fences = [fence for fence, _, _ in _parsed(row.endings)]

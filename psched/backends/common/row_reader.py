@@ -1,4 +1,4 @@
-"""Reading a stored row, whoever wrote it: what cannot be used is named, never an exception."""
+"""Reads a stored row of any origin: a value that cannot be used is named by `problem`, and raises nothing."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ _SCHEDULE_AHEAD = CLAIMED_OF_SCHEDULE.index("taken_ahead")
 _NOT_APART = [None] * 7
 """What stands in the columns from `extra` to `extra_waits` of most rows."""
 DEFINITION = ("cron", "timezone", "delay_ms", "version")
-"""What tells one definition from another: the version, and the rule, which somebody may have changed by hand."""
+"""The columns that distinguish definitions: the version, and the rule, which may have been changed by hand."""
 _POLICIES = {catch_up: Policy(catch_up) for catch_up in CATCH_UP}
 """The policies without bounds."""
 

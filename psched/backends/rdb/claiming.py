@@ -102,7 +102,7 @@ def after_rows(parameters: Parameters, sizes: Sequence[object]) -> Parameters:
 
 
 def takes_more(parameters: Parameters) -> bool:
-    """Tell whether an acquire with these parameters may take any row."""
+    """Return whether an acquire with these parameters may take any row."""
     limit, budget, least = (int(parameters[name]) for name in ("limit", "budget", "least"))
     return limit > 0 and (budget > 0 or least > 0)
 

@@ -328,7 +328,7 @@ class _FairAcquire:
 
 
 def _is_plain(bands: Collection[int]) -> bool:
-    """Tell whether there is at most one band, without users."""
+    """Return whether there is at most one band, without users."""
     return len(bands) < 2 and not any(map(has_users, bands))
 
 

@@ -271,7 +271,7 @@ class LedgerWriter:
         return self._settling[settle]
 
     def has(self, connection: Connection, row: ScheduleRow, lease: Lease) -> bool:
-        """Tell whether there is an entry of the occurrence in `row` that was settled under the fence of `lease`."""
+        """Return whether there is an entry of the occurrence in `row` that was settled under the fence of `lease`."""
         time = milliseconds(row.next_time)
         values = {"of_key": row.key, "of_time": time, "of_fence": lease.fence}
         return connection.execute(self._of_lease, values).first() is not None
@@ -304,7 +304,7 @@ class LedgerWriter:
         connection.execute(self._insert_change, {"lease_key": key, **change})
 
     def is_made_by(self, connection: Connection, key: str, version: int, number: int) -> bool:
-        """Tell whether the call `number` has written this version of the definition."""
+        """Return whether the call `number` has written this version of the definition."""
         made = connection.execute(self._made_by, {"of_key": key, "of_version": version}).scalar()
         return bool(made == number)
 

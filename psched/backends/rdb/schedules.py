@@ -195,7 +195,7 @@ class RdbScheduleStore(SingleAdd, RdbLeaseStore):
         self._records.settle_and_insert(self._advance).prepare(connection)
 
     def _is_on_record(self, row: ScheduleRow, lease: Lease, until: float) -> bool:
-        """Tell whether the ledger has an entry of the occurrence in `row` under the fence of `lease`."""
+        """Return whether the ledger has an entry of the occurrence in `row` under the fence of `lease`."""
         return self._database.run(lambda connection, _: self._records.has(connection, row, lease), until)
 
     def _aged(self, statement: Select[Any], age: float, limit: int) -> builtins.list[ScheduleRow]:

@@ -310,7 +310,7 @@ def band_of(user: str | None, priority: int) -> int:
 
 
 def has_users(band: int) -> bool:
-    """Tell whether the rows of a band have users."""
+    """Return whether the rows of a band have users."""
     return band > USER_BAND // 2
 
 

@@ -165,7 +165,7 @@ class RdbLeaseStore(SqlStore):
         return [self._read_claim(row) for row in rows]
 
     def _others_may_be_due(self, types: Collection[str]) -> bool:
-        """Tell whether rows of other types were due at the last query for due times, or there was none yet.
+        """Return whether rows of other types were due at the last query for due times, or there was none yet.
 
         A worker asks whenever it finds nothing more to do, and every few seconds while it is busy. Rows that are due
         and not its own are the first rows then, since it has taken those before them.
@@ -347,7 +347,7 @@ class RdbLeaseStore(SqlStore):
         return None if isinstance(refused, IdempotentAlreadyFinishedError) else refused
 
     def _is_ours(self, lease: Lease, row: RowMapping) -> bool:
-        """Tell whether `row` is under `lease`."""
+        """Return whether `row` is under `lease`."""
         numbers = (row["fence"], row["claim"]) == (lease.fence, lease.claim)
         return numbers and row["status"] == RUNNING and row["holder"] == self._holder
 

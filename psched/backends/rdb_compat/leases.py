@@ -121,7 +121,7 @@ class CompatLeases:
         return None if wait is None else max(0.0, wait / 1000)
 
     def is_cancelled(self, row: Mapping[Any, Any]) -> bool:
-        """Tell whether the row says that its run is to be cancelled."""
+        """Return whether the row says that its run is to be cancelled."""
         return False
 
     def extend(self, leases: Sequence[Lease], alive_time: float) -> list[Lease | None]:
@@ -456,11 +456,11 @@ class Fence(NamedTuple):
         return cls(fields.number("occurrence"), fields.number("timeout"))
 
     def holds(self, row: RowMapping) -> bool:
-        """Tell whether the row is under this fence."""
+        """Return whether the row is under this fence."""
         return self == Fence.in_row(row)
 
     def lasts(self, row: RowMapping) -> bool:
-        """Tell whether the lease has not ended by the clock in `row`: till then nobody but its holder writes that."""
+        """Return whether the lease has not ended by the clock in `row`: until then only its holder writes the row."""
         return bool(row["now"] < self.timeout)
 
     def until(self, timeout: int) -> Fence:
@@ -509,5 +509,5 @@ def refusal(lease: Lease, row: RowMapping | None, uncertain: bool) -> ScheduleEr
 
 
 def shows(row: RowMapping, outcome: Mapping[str, Any] | None) -> bool:
-    """Tell whether a row holds what a settled run has left there."""
+    """Return whether a row holds what a settled run has left there."""
     return outcome is not None and all(row[name] == value for name, value in outcome.items())

@@ -186,7 +186,7 @@ class CompatTaskStore(CompatLeaseStore):
         return self._database.dialect.insert_one(connection, self._table, row)
 
     def _is_there(self, connection: Connection, wanted: Mapping[str, Any]) -> bool:
-        """Tell whether the row is one that an attempt whose answer was lost may have written."""
+        """Return whether the row is one that an attempt whose answer was lost may have written."""
         row = self._row(connection, wanted["id"])
         return row is not None and bytes(row["data"]) == wanted["data"] and row["resource"] == wanted["resource"]
 
@@ -258,7 +258,7 @@ class CompatQueueLeases(CompatLeases):
         return nullcontext(True) if self._lock_of_table is None else self._lock_of_table.held(connection)
 
     def is_cancelled(self, row: Mapping[Any, Any]) -> bool:
-        """Tell whether the time of creation is 0, which requests cancelling."""
+        """Return whether the time of creation is 0, which requests cancelling."""
         return bool(row["created_at"] == 0)
 
     def retire_many(self, leases: Sequence[Lease], retention: int, until: float) -> list[ScheduleError | None]:

@@ -99,7 +99,7 @@ def ruby_problem(cron: str, timezone: str) -> str | None:
 
 
 def _may_be_first_sunday(day: str, days: set[int], weekday: str, weekdays: set[int]) -> bool:
-    """Tell whether the first Sunday of a month can be among the days."""
+    """Return whether the first Sunday of a month can be among the days."""
     if day == "L":
         return False
     by_day, by_weekday = not days.isdisjoint(range(1, 8)), 0 in weekdays

@@ -39,7 +39,7 @@ class RubyOnlyRows:
         self._lock = threading.Lock()
 
     def are_known(self, accepts: Accepts | None) -> bool:
-        """Tell whether any are remembered; those found by another test of types than `accepts` are forgotten."""
+        """Return whether any are remembered; those found by another test of types than `accepts` are forgotten."""
         with self._lock:
             if accepts != self._accepts:
                 self._rows.clear()
@@ -53,7 +53,7 @@ class RubyOnlyRows:
         return len(self._rows)
 
     def has(self, key: Any, timeout: int) -> bool:
-        """Tell whether the row is foreign, as far as is remembered."""
+        """Return whether the row is foreign, as far as is remembered."""
         known = self._rows.get(key)
         return known is not None and known[0] == timeout
 

@@ -205,7 +205,7 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
         return row if row is not None and row["id"] == key else None
 
     def _is_there(self, connection: Connection, wanted: Mapping[str, Any]) -> bool:
-        """Tell whether an attempt without an answer may have written the row."""
+        """Return whether an attempt without an answer may have written the row."""
         row = self._row(connection, wanted["id"])
         return row is not None and _same(row, wanted, besides={"timeout"})
 
@@ -257,7 +257,7 @@ def _changes(seen: ScheduleRow, wanted: ScheduleRow, max_data_size: int) -> dict
 
 
 def _as_seen(present: ScheduleRow, seen: ScheduleRow) -> bool:
-    """Tell whether every column is as it was seen; the timeout of a leased row is not compared, as extending writes it.
+    """Return whether every column is as it was seen. The timeout of a leased row is not compared: extending writes it.
 
     The table keeps no version of a definition to compare.
     """
@@ -269,7 +269,7 @@ def _as_seen(present: ScheduleRow, seen: ScheduleRow) -> bool:
 
 
 def _same(row: RowMapping, values: Mapping[str, Any], besides: Collection[str] = ()) -> bool:
-    """Tell whether the row holds these values; bytes may be stored as text."""
+    """Return whether the row holds these values; bytes may be stored as text."""
     return all(_bytes(row[name]) == _bytes(value) for name, value in values.items() if name not in besides)
 
 

@@ -35,7 +35,7 @@ class UndecodableText(bytes):
     """A stored text that is no UTF-8, which SQLite may hold, apart from a BLOB of the same bytes."""
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether the other is such a text, too, of the same bytes."""
+        """Return whether the other is such a text, too, of the same bytes."""
         return isinstance(other, UndecodableText) and super().__eq__(other)
 
     __hash__ = bytes.__hash__
@@ -110,18 +110,18 @@ class Dialect:
         raise NotImplementedError
 
     def is_refused(self, error: BaseException) -> bool:
-        """Tell whether a driver's `error` means that the server refuses our user: the login, or what it may not do.
+        """Return whether a driver's `error` means that the server refuses our user: the login, or what it may not do.
 
-        That passes when somebody changes the user on the server.
+        The cause is removed by a change of the user on the server.
         """
         return False
 
     def is_duplicate_key(self, error: DBAPIError) -> bool:
-        """Tell whether a row with this key exists."""
+        """Return whether a row with this key exists."""
         raise NotImplementedError
 
     def is_missing_table(self, error: DBAPIError) -> bool:
-        """Tell whether a table, or the database file, does not exist."""
+        """Return whether a table, or the database file, does not exist."""
         raise NotImplementedError
 
     def missing_file(self, error: DBAPIError) -> str | None:
@@ -129,7 +129,7 @@ class Dialect:
         return None
 
     def is_already_there(self, error: DBAPIError) -> bool:
-        """Tell whether a table, column or index that was to be created exists, perhaps since this very moment."""
+        """Return whether a table, column or index that was to be created exists, perhaps since this very moment."""
         raise NotImplementedError
 
     @classmethod
@@ -172,15 +172,15 @@ class Dialect:
         """Let rows of `table` that become due call who listens, where the database can do that. In a transaction."""
 
     def wakeup_problem(self, connection: Connection, table: str) -> str | None:
-        """Say why rows of `table` call nobody although they could, or None."""
+        """Say why rows of `table` notify no worker although they could, or None."""
         return None
 
     def open_wakeup(self, connections: Connections, table: str, accepts: Accepts | None = None) -> Wakeup | None:
-        """Return what rings when rows of `table` become due; None where the database calls nobody."""
+        """Return the notification of due rows of `table`; None where the database sends none."""
         return None
 
     def shares_sessions(self, first: Any, second: Any) -> bool:
-        """Tell whether two driver connections are seen to speak to one session of the server."""
+        """Return whether two driver connections are seen to speak to one session of the server."""
         return False
 
     def key_problem(self, connection: Connection, table: str, column: str) -> str | None:

@@ -71,7 +71,7 @@ class RawConnection:
             self._connection.invalidate()
 
     def close(self) -> None:
-        """Give the connection back to the pool; close it when that is gone, for which nobody else would."""
+        """Give the connection back to the pool; close it when the pool is gone, as nothing else would."""
         if self._engine.pool is not self._pool:
             self.invalidate()
         (self._connection if self._whole is None else self._whole).close()
@@ -114,7 +114,7 @@ class IdleConnections:
             return self.asking(connect)
 
     def keep(self, direct: RawConnection) -> None:
-        """Keep a connection for the next statement, unless somebody waits for the pool."""
+        """Keep a connection for the next statement, unless a thread waits for the pool."""
         if not direct.can_be_kept or len(self._idle) >= self._most:
             direct.close()
             return

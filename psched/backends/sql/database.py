@@ -108,7 +108,7 @@ class Database:
     def run_direct(self, work: DirectWork[T], until: float | None = None) -> T:
         """Return `work(connection, uncertain)` as `run` does, of statements whose texts are known, most of them.
 
-        Somebody who listens to SQLAlchemy's events, such as a tracer, hears of each.
+        Listeners of SQLAlchemy's events, such as tracers, are called for each.
         """
         heard = self._engine.dispatch
         if heard.before_cursor_execute or heard.after_cursor_execute:
@@ -207,7 +207,7 @@ class Database:
         return Fault.LOST if error.connection_invalidated else self.dialect.fault(error)
 
     def is_refused(self, error: Exception) -> bool:
-        """Tell whether `error` means that the server refuses our user."""
+        """Return whether `error` means that the server refuses our user."""
         return self.dialect.is_refused(getattr(error, "orig", None) or error)
 
     def execute(self, statement: TextClause, values: Mapping[str, Any]) -> Any:
@@ -221,7 +221,7 @@ class Database:
         return connection
 
     def shares_sessions(self) -> bool:
-        """Tell whether a pooler is seen to give two connections of ours one session. Opens two connections."""
+        """Return whether a pooler is seen to give two connections of ours one session. Opens two connections."""
         with closing(self.dedicated()) as first, closing(self.dedicated()) as second:
             return self.dialect.shares_sessions(first.dbapi_connection, second.dbapi_connection)
 
@@ -240,11 +240,11 @@ class Database:
             log.warning("%s cannot notify idle workers of due rows, so workers poll: %s", table.name, error.orig)
 
     def open_wakeup(self, table: str, accepts: Accepts | None = None) -> Wakeup | None:
-        """Return what rings when rows of `table` become due; None where the database calls nobody."""
+        """Return the notification of due rows of `table`; None where the database sends none."""
         return self.dialect.open_wakeup(self, table, accepts)
 
     def is_same(self, other: Database) -> bool:
-        """Tell whether `other` is the same database, reached in the same way."""
+        """Return whether `other` is the same database, reached in the same way."""
         return not self.dialect.ephemeral and self.dialect.url == other.dialect.url
 
     def of_caller(self, given: Any) -> Connection:
@@ -348,7 +348,7 @@ class Database:
             self._engine.dispose()  # the others in the pool are as old
 
     def _is_spoilt(self, error: BaseException) -> bool:
-        """Tell whether a connection cannot be used after `error`.
+        """Return whether a connection cannot be used after `error`.
 
         A driver interrupted amid an answer would give the rest of it to the next question.
         """

@@ -55,7 +55,7 @@ _STEPS = (
         " EXECUTE FUNCTION psched_ring('%(channel)s')"
     ),
 )
-"""What makes the rows of a table ring; the names are quoted by SQLAlchemy."""
+"""The triggers that notify for the rows of a table; the names are quoted by SQLAlchemy."""
 
 
 class Connections(Protocol):
@@ -71,17 +71,17 @@ class Connections(Protocol):
 
 
 def channel_of(table: str) -> str:
-    """Return the channel on which the rows of `table` ring."""
+    """Return the channel of notifications for the rows of `table`."""
     return f"psched_{table}"[:_LONGEST_CHANNEL]
 
 
 def has_triggers(connection: Connection, table: str) -> bool:
-    """Tell whether the table's rows ring."""
+    """Return whether the table has the triggers that notify."""
     return bool(connection.execute(_PRESENT, {"table": table, "name": _TRIGGER}).scalar())
 
 
 def create_triggers(connection: Connection, table: Table) -> None:
-    """Let the table's rows ring. Call in a transaction; two that do so at once take turns."""
+    """Create the triggers that notify. Call in a transaction; two processes that do so at once take turns."""
     connection.execute(_MUTEX)
     if not has_triggers(connection, table.name):
         for step in _STEPS:
@@ -130,7 +130,7 @@ class ListenWakeup:
         return int(self._pgconn.socket)
 
     def rang(self) -> bool:
-        """Tell whether it has rung since the last call."""
+        """Return whether it has rung since the last call."""
         self._try(self._collect)
         heard, self._heard = self._heard, False
         return heard

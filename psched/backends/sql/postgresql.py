@@ -158,7 +158,7 @@ class Dialect(base.Dialect):
         return Fault.LOST if state in _LOST or state[:2] in _LOST_CLASSES else None
 
     def is_refused(self, error: BaseException) -> bool:
-        """Tell whether the server refuses our user: class 28, or its words where there is no SQLSTATE."""
+        """Return whether the server refuses our user: class 28, or its words where there is no SQLSTATE."""
         state = _state_of(error)
         if state is not None:
             return state[:2] == "28" or state == _NO_PRIVILEGE
@@ -166,15 +166,15 @@ class Dialect(base.Dialect):
         return "FATAL:" in text and (any(words in text for words in _REFUSED) or bool(_REFUSED_ROLE.search(text)))
 
     def is_duplicate_key(self, error: DBAPIError) -> bool:
-        """Tell whether a row with this key exists."""
+        """Return whether a row with this key exists."""
         return _state(error) == "23505"
 
     def is_missing_table(self, error: DBAPIError) -> bool:
-        """Tell whether a table does not exist."""
+        """Return whether a table does not exist."""
         return _state(error) == "42P01"
 
     def is_already_there(self, error: DBAPIError) -> bool:
-        """Tell whether it exists; two that create it at once meet in the catalogue, also at the type of its rows."""
+        """Return whether it exists; two that create it at once meet in the catalogue, also at the type of its rows."""
         return _state(error) in ("42P07", "42701", "42710", "23505")
 
     @classmethod
@@ -207,7 +207,7 @@ class Dialect(base.Dialect):
         return ListenWakeup(table, connections, self.timeouts.read, accepts) if self._is_psycopg else None
 
     def shares_sessions(self, first: Any, second: Any) -> bool:
-        """Tell whether two driver connections are seen to speak to one session of the server."""
+        """Return whether two driver connections are seen to speak to one session of the server."""
         return any(_session_of(first) == _session_of(second) for _ in range(_ASKED))
 
     def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
@@ -234,7 +234,7 @@ class Dialect(base.Dialect):
 
 
 def _is_turned_away(error: DBAPIError) -> bool:
-    """Tell whether the server refuses this user for good, as far as its words say so: libpq passes on nothing else."""
+    """Return whether the server refuses this user for good, as far as its words say: libpq passes on nothing else."""
     return "FATAL:" in str(error.orig) and any(words in str(error.orig) for words in _TURNED_AWAY)
 
 
@@ -318,7 +318,7 @@ def refusal(error: Any, seconds: float) -> str | None:
 
 
 def _unseen() -> Any:
-    """Return a file that nobody else can open; what stands in it may be a password."""
+    """Return a file that only this user can open: it may contain a password."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("psched"), "r+b")
     return tempfile.TemporaryFile()

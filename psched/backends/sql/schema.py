@@ -15,7 +15,7 @@ from psched.errors import ConfigError
 from psched.store import Finding
 
 _TRIES = 20
-"""Several hosts may run `psched init` at once; whoever comes second finds part of it done, at each step."""
+"""Several hosts may run `psched init` at once: the second one finds a part done, at each step."""
 
 
 class Schema:
@@ -116,7 +116,7 @@ class Schema:
             return None
 
     def _foreign(self, connection: Connection) -> str | None:
-        """Say that there is no table of this name, or which columns it lacks, so that it is somebody else's."""
+        """Say that there is no table of this name, or which columns it lacks, so that it is not psched's."""
         present = self._columns(connection, self._table)
         if present is None:
             return self._is_missing(self._table)

@@ -101,11 +101,11 @@ class Dialect(base.Dialect):
         return Fault.LOST if code in _NO_STORAGE else None
 
     def is_duplicate_key(self, error: DBAPIError) -> bool:
-        """Tell whether a row with this key exists."""
+        """Return whether a row with this key exists."""
         return _code(error) in _DUPLICATE
 
     def is_missing_table(self, error: DBAPIError) -> bool:
-        """Tell whether a table or the file does not exist."""
+        """Return whether a table or the file does not exist."""
         return isinstance(error.orig, _NoFile) or "no such table" in str(error.orig)
 
     def missing_file(self, error: DBAPIError) -> str | None:
@@ -113,7 +113,7 @@ class Dialect(base.Dialect):
         return f"url: {error.orig}" if isinstance(error.orig, _NoFile) else None
 
     def is_already_there(self, error: DBAPIError) -> bool:
-        """Tell whether a table, column or index exists."""
+        """Return whether a table, column or index exists."""
         return "already exists" in str(error.orig) or "duplicate column name" in str(error.orig)
 
     @classmethod

@@ -46,19 +46,19 @@ class SqlStore:
         return self._database.run_direct(_read_clock) / 1000
 
     def is_unavailable(self, error: Exception) -> bool:
-        """Tell whether `error` means that the database is away, overloaded or read-only."""
+        """Return whether `error` means that the database is away, overloaded or read-only."""
         return self._database.fault(error) is not None
 
     def is_refused(self, error: Exception) -> bool:
-        """Tell whether `error` means that the database refuses our user."""
+        """Return whether `error` means that the database refuses our user."""
         return self._database.is_refused(error)
 
     def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
-        """Return None: what these databases can do to call somebody is a dialect's."""
+        """Return None: notifications are a matter of the dialect."""
         return None
 
     def shares_database(self, other: object) -> bool:
-        """Tell whether `other` is a store in the same database, so that one transaction may write both tables."""
+        """Return whether `other` is a store in the same database, so that one transaction may write both tables."""
         return isinstance(other, SqlStore) and self._database.is_same(other._database)
 
     def close(self) -> None:
