@@ -271,11 +271,16 @@ class BinaryUpgrade:
         return False
 
     def abort(self, why: str) -> None:
-        """End a new master that has not taken over."""
-        if self._new_master is not None:
-            self._new_master.abort()
-            self._forget(self._new_master)
-            self.request.end(why)
+        """End a new master that has not taken over. One that has is left: it may pass on the stop that led here."""
+        new = self._new_master
+        if new is None:
+            return
+        if new.is_ready():
+            self._hand_over(new)
+            return
+        new.abort()
+        self._forget(new)
+        self.request.end(why)
 
     def publish(self, status: str) -> None:
         """Write `status` beside the pid, if it is new. While a new master is starting, the file is not written."""

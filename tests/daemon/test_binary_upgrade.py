@@ -146,6 +146,7 @@ def test_a_stop_reaches_the_old_master_that_still_runs_a_task(make_daemon: Make,
     detached.wait_for_trace("began")
     old = detached.master
     new = psutil.Process(replace(detached))
+    detached.wait_for_log(f"the new master is up (pid {new.pid}); this one stops")
     new.send_signal(number)
     detached.wait_for_log(f"stopping the old master (pid {old.pid}), which still runs tasks")
     if number == signal.SIGTERM:
@@ -157,3 +158,23 @@ def test_a_stop_reaches_the_old_master_that_still_runs_a_task(make_daemon: Make,
     assert detached.traces("stopped")[0]["reason"] == "ImmediateProcessStopError"
     with detached.schedules() as schedules:
         assert schedules.poll() is not None, "it is due at once"
+
+
+def test_a_stop_does_not_kill_a_new_master_that_the_old_one_has_not_yet_seen_ready(make_daemon: Make) -> None:
+    """The new master passes the stop on: the old one may read it in the same turn as the report that the new is up."""
+    detached = make_daemon(pid_file="psched.pid").start(start_new_session=True)
+    detached.add("s1", "heed")
+    detached.wait_for_trace("began")
+    old = detached.master
+    detached.forget_ready()
+    detached.signal(signal.SIGWINCH)
+    detached.wait_for_log("a new master is starting")
+    old.suspend()
+    new = psutil.Process(detached.wait_until_ready())
+    new.send_signal(signal.SIGTERM)
+    detached.wait_for_log(f"stopping the old master (pid {old.pid}), which still runs tasks")
+    old.resume()
+    detached.wait_for_log(f"the new master is up (pid {new.pid}); this one stops")
+    assert is_alive(new), "it waits for the old one"
+    new.send_signal(signal.SIGQUIT)
+    detached.wait_until_gone([old, new])

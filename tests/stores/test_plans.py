@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from psched.model import Lease
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
 from tests.stores.places import on_sql
@@ -90,9 +91,12 @@ def delete(store: ScheduleStore) -> None:
 
 
 def extend(store: ScheduleStore) -> None:
-    leases = [claim.lease for claim in store.acquire(20, 100, ahead=True)]
+    held: list[Lease | None] = [claim.lease for claim in store.acquire(20, 100, ahead=True)]
     for begun in (False, True):
-        assert None not in store.extend(leases, 100, begun)
+        leases = [lease for lease in held if lease is not None]
+        assert len(leases) == 20
+        held = store.extend(leases, 100, begun)
+    assert None not in held
 
 
 def settle(store: ScheduleStore) -> None:
