@@ -11,19 +11,19 @@ from faultlab.laboratory import Lab
 from psched.store import ScheduleStore
 from tests.compat.original_schedules import Original
 from tests.stores.bench import Bench
-from tests.stores.places import DATABASES, Places
+from tests.stores.databases import DATABASES, SharedDatabases
 
 
 @pytest.fixture(scope="session")
-def places(lab: Lab) -> Places:
+def databases(lab: Lab) -> SharedDatabases:
     """The databases that the tests share."""
-    return Places(lab)
+    return SharedDatabases(lab)
 
 
 @pytest.fixture(params=DATABASES)
-def bench(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Bench]:
+def bench(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Bench]:
     """`rdb_compat` on each database, its table not made."""
-    bench = places.bench("rdb_compat", request.param, tmp_path)
+    bench = databases.bench("rdb_compat", request.param, tmp_path)
     try:
         yield bench
     finally:

@@ -18,7 +18,7 @@ from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.store import TaskStore
 from tests.compat.original_queue import COLUMNS, OriginalQueue
 from tests.stores.bench import FAR_OFF, LONG_AGO, keys_of, soon
-from tests.stores.places import DATABASES, Places
+from tests.stores.databases import DATABASES, SharedDatabases
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
 from tests.stores.queue.conftest import open_bench
 from tests.stores.statements import watched
@@ -42,9 +42,9 @@ class Shared:
 
 
 @pytest.fixture(params=DATABASES)
-def shared(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Shared]:
+def shared(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Shared]:
     """The original's table on each database."""
-    bench = open_bench(places, "rdb_compat", request.param, tmp_path)
+    bench = open_bench(databases, "rdb_compat", request.param, tmp_path)
     try:
         original = OriginalQueue(bench)
         original.make_table()

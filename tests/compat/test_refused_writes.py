@@ -17,7 +17,7 @@ from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.store import ScheduleStore
 from tests.compat.original_schedules import Original
 from tests.stores.bench import FAR_OFF, HOURLY, Bench
-from tests.stores.places import DATABASES, Places
+from tests.stores.databases import DATABASES, SharedDatabases
 from tests.stores.queue.bench import QueueBench, keys_in
 from tests.stores.queue.conftest import open_bench
 
@@ -131,9 +131,9 @@ def test_keys_that_ruby_cannot_read_are_refused(bench: Bench, original: Original
 
 @pytest.mark.parametrize("database", DATABASES)
 def test_keys_and_users_of_tasks_that_ruby_cannot_read_are_refused(
-    database: str, places: Places, tmp_path: Path
+    database: str, databases: SharedDatabases, tmp_path: Path
 ) -> None:
-    bench: QueueBench = open_bench(places, "rdb_compat", database, tmp_path)
+    bench: QueueBench = open_bench(databases, "rdb_compat", database, tmp_path)
     store = bench.queue()
     store.create_tables()
     for task in (NewTask(STRANGE, "t"), NewTask("key", "t", user="😀")):

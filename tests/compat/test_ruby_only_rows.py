@@ -22,7 +22,7 @@ from psched.store import ScheduleStore, StoreSettings, TaskStore
 from tests.compat.original_queue import OriginalQueue
 from tests.compat.original_schedules import Original
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
-from tests.stores.places import DATABASES, Places
+from tests.stores.databases import DATABASES, SharedDatabases
 from tests.stores.queue.bench import QueueBench
 from tests.stores.queue.conftest import open_bench
 from tests.stores.statements import watched
@@ -64,25 +64,27 @@ class Shared:
 
 
 @pytest.fixture(params=[(kind, database) for kind in ("schedules", "queue") for database in DATABASES], ids="-".join)
-def shared(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Shared]:
+def shared(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Shared]:
     """Each of the originals' tables on each database, as the original makes it, with psched's index."""
     kind, database = request.param
-    shared = make_queue(places, database, tmp_path) if kind == "queue" else make_schedules(places, database, tmp_path)
+    shared = (
+        make_queue(databases, database, tmp_path) if kind == "queue" else make_schedules(databases, database, tmp_path)
+    )
     try:
         yield shared
     finally:
         shared.bench.close()
 
 
-def make_queue(places: Places, database: str, folder: Path) -> Shared:
-    bench = open_bench(places, "rdb_compat", database, folder)
+def make_queue(databases: SharedDatabases, database: str, folder: Path) -> Shared:
+    bench = open_bench(databases, "rdb_compat", database, folder)
     original = OriginalQueue(bench)
     original.make_table()
     return Shared(bench, bench.queue(), original.submit)
 
 
-def make_schedules(places: Places, database: str, folder: Path) -> Shared:
-    bench = places.bench("rdb_compat", database, folder)
+def make_schedules(databases: SharedDatabases, database: str, folder: Path) -> Shared:
+    bench = databases.bench("rdb_compat", database, folder)
     original = Original(bench)
     original.make_table()
     store = bench.open()
@@ -194,9 +196,9 @@ RUBYS_OWN: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("bare", DATABASES)
 def test_rules_that_only_ruby_can_read_are_left_to_ruby(
-    bare: str, places: Places, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    bare: str, databases: SharedDatabases, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench = places.bench("rdb_compat", bare, tmp_path)
+    bench = databases.bench("rdb_compat", bare, tmp_path)
     original = Original(bench)
     original.make_table()
     section = from_mapping({"type": "rdb_compat", "url": bench.url, "table": bench.table}).schedules
@@ -221,8 +223,10 @@ def test_rules_that_only_ruby_can_read_are_left_to_ruby(
 
 
 @pytest.mark.parametrize("bare", DATABASES)
-def test_a_user_with_rows_of_others_has_his_limit_left_for_ours(bare: str, places: Places, tmp_path: Path) -> None:
-    shared = make_queue(places, bare, tmp_path)
+def test_a_user_with_rows_of_others_has_his_limit_left_for_ours(
+    bare: str, databases: SharedDatabases, tmp_path: Path
+) -> None:
+    shared = make_queue(databases, bare, tmp_path)
     shared.insert("theirs", data=THEIRS, resource="u", max_running=1, timeout=LONG_AGO)
     shared.insert("ours", data=OURS, resource="u", max_running=1, timeout=LONG_AGO + 1)
     assert shared.take() == ["ours"]
@@ -230,8 +234,10 @@ def test_a_user_with_rows_of_others_has_his_limit_left_for_ours(bare: str, place
 
 
 @pytest.mark.parametrize("bare", DATABASES)
-def test_problems_are_found_by_the_predicate_that_is_handed_in(bare: str, places: Places, tmp_path: Path) -> None:
-    bench = places.bench("rdb_compat", bare, tmp_path)
+def test_problems_are_found_by_the_predicate_that_is_handed_in(
+    bare: str, databases: SharedDatabases, tmp_path: Path
+) -> None:
+    bench = databases.bench("rdb_compat", bare, tmp_path)
     Original(bench).make_table()
     problem = partial(rule_problem, dialect="perfectsched")
     settings = StoreSettings(bench.url, "h", schedules=bench.table, problem=problem)
@@ -246,8 +252,8 @@ def test_problems_are_found_by_the_predicate_that_is_handed_in(bare: str, places
     bench.close()
 
 
-def test_a_submitted_task_is_judged_by_the_type_in_its_data(places: Places, tmp_path: Path) -> None:
-    shared = make_queue(places, "sqlite", tmp_path)
+def test_a_submitted_task_is_judged_by_the_type_in_its_data(databases: SharedDatabases, tmp_path: Path) -> None:
+    shared = make_queue(databases, "sqlite", tmp_path)
     assert isinstance(shared.bench, QueueBench)
     store = shared.bench.queue()
     store.submit([NewTask("key", "ours", {"type": "theirs"}, compression="gzip")])

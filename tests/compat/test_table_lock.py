@@ -19,10 +19,10 @@ from psched.queue.queue import open_queue
 from psched.store import StoreSettings, TaskStore
 from tests.compat.original_queue import OriginalQueue
 from tests.stores.bench import eventually, keys_of
-from tests.stores.places import DATABASES, Places
+from tests.stores.databases import DATABASES, SharedDatabases
 from tests.stores.queue.bench import QueueBench
 from tests.stores.queue.conftest import open_bench
-from tests.stores.traffic import after_each
+from tests.stores.sent_statements import after_each
 
 LONG_AGO = 1_600_000_000
 
@@ -59,8 +59,8 @@ class Shared:
 
 
 @pytest.fixture
-def shared(places: Places, tmp_path: Path) -> Iterator[Shared]:
-    bench = open_bench(places, "rdb_compat", "mariadb", tmp_path)
+def shared(databases: SharedDatabases, tmp_path: Path) -> Iterator[Shared]:
+    bench = open_bench(databases, "rdb_compat", "mariadb", tmp_path)
     original = OriginalQueue(bench)
     original.make_table()
     try:
@@ -172,8 +172,8 @@ def test_without_limits_and_with_pooling_there_is_no_lock(shared: Shared) -> Non
 
 
 @pytest.mark.parametrize("database", DATABASES)
-def test_without_limits_users_are_not_limited(database: str, places: Places, tmp_path: Path) -> None:
-    bench = open_bench(places, "rdb_compat", database, tmp_path)
+def test_without_limits_users_are_not_limited(database: str, databases: SharedDatabases, tmp_path: Path) -> None:
+    bench = open_bench(databases, "rdb_compat", database, tmp_path)
     shared = Shared(bench, OriginalQueue(bench))
     shared.original.make_table()
     for n in range(3):

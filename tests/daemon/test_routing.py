@@ -20,7 +20,7 @@ from psched.queue.queue import Queue, open_queue
 from psched.store import holder_name
 from tests.daemon.harness import Daemon
 from tests.daemon.test_queue import APPLICATION
-from tests.stores.places import KINDS
+from tests.stores.databases import KINDS
 
 LONG = 300
 """A `retry_wait` that no test waits for (seconds)."""

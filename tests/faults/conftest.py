@@ -12,20 +12,20 @@ from faultlab.redis import Redis
 from faultlab.servers import Server
 from psched.store import ScheduleStore
 from tests.stores.bench import Bench
-from tests.stores.places import KINDS, SERVER_PAIRS, Places
+from tests.stores.databases import KINDS, SERVER_PAIRS, SharedDatabases
 
 
 @pytest.fixture(scope="session")
-def places(lab: Lab) -> Places:
+def databases(lab: Lab) -> SharedDatabases:
     """The databases that the tests share."""
-    return Places(lab)
+    return SharedDatabases(lab)
 
 
 @pytest.fixture(params=[*SERVER_PAIRS, ("redis", "redis")], ids="-".join)
-def bench(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Bench]:
+def bench(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Bench]:
     """Each kind of store on each database server, on an empty table."""
     type_, database = request.param
-    bench = places.bench(type_, database, tmp_path)
+    bench = databases.bench(type_, database, tmp_path)
     try:
         bench.open().create_tables()
         yield bench

@@ -19,7 +19,7 @@ from psched.queue.queue import Queue
 from psched.task import LeaseTimes
 from tests.faults.killed_process import is_killed_before
 from tests.stores.bench import eventually
-from tests.stores.places import DATABASES, STORES, Places
+from tests.stores.databases import DATABASES, STORES, SharedDatabases
 from tests.stores.queue.bench import QueueBench, keys_in
 from tests.stores.queue.conftest import open_bench
 
@@ -27,10 +27,10 @@ Caller = sa.Connection | Session
 
 
 @pytest.fixture(params=[(type_, database) for database in DATABASES for type_ in STORES], ids="-".join)
-def bench(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[QueueBench]:
+def bench(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[QueueBench]:
     """Each kind of queue on each database, with a table of the caller's, `orders`, beside it."""
     type_, database = request.param
-    bench = open_bench(places, type_, database, tmp_path)
+    bench = open_bench(databases, type_, database, tmp_path)
     try:
         bench.queue().create_tables()
         bench.execute("CREATE TABLE {table}_orders (number VARCHAR(50) NOT NULL PRIMARY KEY)")

@@ -14,7 +14,7 @@ from faultlab.laboratory import Lab
 from faultlab.proxy import Proxy, Trap
 from tests.faults.enqueueing_schedule import FIRST, Feed
 from tests.faults.killed_process import is_killed_before
-from tests.stores.places import DATABASES, KINDS, STORES, Places
+from tests.stores.databases import DATABASES, KINDS, STORES, SharedDatabases
 from tests.stores.queue.conftest import open_bench
 
 NEXT = FIRST + 3600
@@ -23,20 +23,20 @@ LAYOUTS = [(type_, database, "together") for database in DATABASES for type_ in 
 LAYOUTS += [("rdb", "mariadb", "apart"), ("rdb_compat", "postgresql", "apart")]
 
 
-def make_feed(places: Places, type_: str, database: str, where: str, folder: Path) -> Feed:
+def make_feed(databases: SharedDatabases, type_: str, database: str, where: str, folder: Path) -> Feed:
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
     kind, place = (database, folder) if where == "together" else ("sqlite", elsewhere)
-    feed = Feed(places.bench(type_, database, folder), open_bench(places, type_, kind, place))
+    feed = Feed(databases.bench(type_, database, folder), open_bench(databases, type_, kind, place))
     feed.prepare()
     return feed
 
 
 @pytest.fixture(params=LAYOUTS, ids="-".join)
-def feed(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Feed]:
+def feed(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Feed]:
     """A schedule that is due, and a queue: together in each database, or the queue in another one."""
     type_, database, where = request.param
-    feed = make_feed(places, type_, database, where, tmp_path)
+    feed = make_feed(databases, type_, database, where, tmp_path)
     yield feed
     feed.close()
 
@@ -70,9 +70,14 @@ LOSSES: list[Callable[[Proxy, bytes], Trap]] = [Proxy.lose_request, Proxy.lose_a
 @pytest.mark.parametrize("lose", LOSSES, ids=["request", "answer"])
 @pytest.mark.parametrize(("type_", "database"), [(type_, database) for database in KINDS for type_ in STORES])
 def test_a_lost_statement_loses_no_occurrence_and_doubles_none(
-    type_: str, database: str, lose: Callable[[Proxy, bytes], Trap], lab: Lab, places: Places, tmp_path: Path
+    type_: str,
+    database: str,
+    lose: Callable[[Proxy, bytes], Trap],
+    lab: Lab,
+    databases: SharedDatabases,
+    tmp_path: Path,
 ) -> None:
-    feed = make_feed(places, type_, database, "together", tmp_path)
+    feed = make_feed(databases, type_, database, "together", tmp_path)
     server = lab.shared(KINDS[database])
     settling = statements_of(feed)
     assert any(text.startswith(b"INSERT") for text in settling)

@@ -19,7 +19,7 @@ from psched.model import Claim
 from psched.store import ScheduleStore
 from psched.store.ledger import LedgerFilter, Step
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, eventually, keys_of, new_row, soon, unless_away
-from tests.stores.traffic import before_each
+from tests.stores.sent_statements import before_each
 
 
 @dataclass

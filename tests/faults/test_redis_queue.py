@@ -16,7 +16,7 @@ from psched.backends.redis.scripts import Scripts
 from psched.model import NewTask
 from psched.store import StoreSettings, TaskStore
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, keys_of, soon, unless_away
-from tests.stores.places import Places
+from tests.stores.databases import SharedDatabases
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
 from tests.stores.queue.conftest import open_bench
 
@@ -24,9 +24,9 @@ LOSSES: list[Callable[[Proxy, bytes], Trap]] = [Proxy.lose_request, Proxy.lose_a
 
 
 @pytest.fixture
-def bench(places: Places, tmp_path: Path) -> Iterator[QueueBench]:
+def bench(databases: SharedDatabases, tmp_path: Path) -> Iterator[QueueBench]:
     """A queue with tasks that are waiting, running for `near`, failed, and to be purged."""
-    bench = open_bench(places, "redis", "redis", tmp_path)
+    bench = open_bench(databases, "redis", "redis", tmp_path)
     with closing(bench):
         near = bench.queue("host/1/near")
         near.create_tables()

@@ -16,18 +16,18 @@ from psched.backends import open_stores
 from psched.store import StoreSettings
 from tests.faults.test_lost_answers import LOSSES
 from tests.stores.bench import soon
-from tests.stores.places import KINDS, SERVER_PAIRS, Places
+from tests.stores.databases import KINDS, SERVER_PAIRS, SharedDatabases
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
 from tests.stores.queue.conftest import made_bench
-from tests.stores.traffic import before_each
+from tests.stores.sent_statements import before_each
 
 KEYS = ["one", "three", "two"]
 
 
 @pytest.fixture(params=[*SERVER_PAIRS, ("redis", "redis")], ids="-".join)
-def tasks(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[QueueBench]:
+def tasks(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[QueueBench]:
     """Each kind of queue on each database server."""
-    with made_bench(places, *request.param, tmp_path) as bench:
+    with made_bench(databases, *request.param, tmp_path) as bench:
         yield bench
 
 

@@ -19,7 +19,7 @@ from psched.errors import ScheduleError
 from psched.model import Claim
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, eventually, keys_of, soon, unless_away
-from tests.stores.places import SERVER_PAIRS
+from tests.stores.databases import SERVER_PAIRS
 
 TYPES = ["rdb", "rdb_compat"]
 

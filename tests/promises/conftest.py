@@ -12,7 +12,7 @@ from faultlab.laboratory import Lab
 from faultlab.redis import Redis
 from faultlab.servers import Server
 from tests.promises.cluster import Cluster
-from tests.stores.places import KINDS, STORES
+from tests.stores.databases import KINDS, STORES
 
 MakeCluster = Callable[..., Cluster]
 

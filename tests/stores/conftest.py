@@ -10,20 +10,20 @@ import pytest
 from faultlab.laboratory import Lab
 from psched.store import ScheduleStore
 from tests.stores.bench import Bench
-from tests.stores.places import PAIRS, Places
+from tests.stores.databases import PAIRS, SharedDatabases
 
 
 @pytest.fixture(scope="session")
-def places(lab: Lab) -> Places:
+def databases(lab: Lab) -> SharedDatabases:
     """The databases that the tests share."""
-    return Places(lab)
+    return SharedDatabases(lab)
 
 
 @pytest.fixture(params=PAIRS, ids="-".join)
-def bare(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Bench]:
+def bare(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Bench]:
     """Each kind of store on each database, its table not made."""
     type_, database = request.param
-    bench = places.bench(type_, database, tmp_path)
+    bench = databases.bench(type_, database, tmp_path)
     try:
         yield bench
     finally:
@@ -37,9 +37,9 @@ def new_table(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def bench(bare: Bench, places: Places, new_table: bool) -> Iterator[Bench]:
+def bench(bare: Bench, databases: SharedDatabases, new_table: bool) -> Iterator[Bench]:
     """Each kind of store on each database, on an empty table."""
-    with places.made(bare, new_table):
+    with databases.made(bare, new_table):
         yield bare
 
 

@@ -25,7 +25,7 @@ from psched.errors import AlreadyFinishedError, PreemptedError
 from psched.model import Claim
 from psched.store import ScheduleStore
 from tests.stores.bench import LONG_AGO, Bench, soon
-from tests.stores.traffic import before_each
+from tests.stores.sent_statements import before_each
 
 LEASE = 10
 PASSING = 1000

@@ -12,7 +12,7 @@ from psched.errors import NotSupportedError
 from psched.model import Rule, ScheduleRow
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, eventually, keys_of, soon
-from tests.stores.traffic import after_each
+from tests.stores.sent_statements import after_each
 
 
 def test_only_due_rows_are_acquired(bench: Bench, store: ScheduleStore) -> None:

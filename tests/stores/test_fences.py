@@ -11,7 +11,7 @@ from psched.model import Claim, Retry
 from psched.store import ScheduleStore
 from psched.store.ledger import Step
 from tests.stores.bench import FAR_OFF, LOST, Bench, soon
-from tests.stores.places import on_our_tables
+from tests.stores.databases import on_our_tables
 
 pytestmark = on_our_tables
 

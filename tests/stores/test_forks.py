@@ -16,9 +16,9 @@ from psched.config import from_mapping
 from psched.queue.queue import open_queue
 from psched.schedules.collection import open_schedules
 from psched.store import ScheduleStore
-from tests.stores.amid_poll import FORKS, keys_got
 from tests.stores.bench import LONG_AGO, Bench
-from tests.stores.places import STORES
+from tests.stores.databases import STORES
+from tests.stores.fork_during_poll import FORKS, keys_got
 
 LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
 

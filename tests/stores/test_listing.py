@@ -11,7 +11,7 @@ import pytest
 from psched.model import TaskFilter
 from psched.store import ScheduleStore
 from tests.stores.bench import LONG_AGO, Bench
-from tests.stores.places import SQL_PAIRS, STORES, Places, on_sql
+from tests.stores.databases import SQL_PAIRS, STORES, SharedDatabases, on_sql
 from tests.stores.queue.bench import QueueBench, keys_in
 from tests.stores.queue.conftest import made_bench
 from tests.stores.statements import answers
@@ -51,9 +51,9 @@ def test_listing_schedules_reads_16_mb_at_once(
 
 @pytest.mark.parametrize("pair", SQL_PAIRS, ids="-".join)
 def test_listing_tasks_reads_16_mb_at_once(
-    pair: tuple[str, str], places: Places, tmp_path: Path, most: int, answers: list[int]
+    pair: tuple[str, str], databases: SharedDatabases, tmp_path: Path, most: int, answers: list[int]
 ) -> None:
-    with made_bench(places, *pair, tmp_path) as bench:
+    with made_bench(databases, *pair, tmp_path) as bench:
         store = bench.queue()
         for key, size in zip(KEYS, SIZES, strict=True):
             bench.submit(store, [key], data={"a": "x" * size * 1000}, user="one")
@@ -66,10 +66,10 @@ def test_listing_tasks_reads_16_mb_at_once(
 @pytest.mark.parametrize("due", ["NULL", "'soon'", "CAST(x'ff41' AS TEXT)", "CAST(x'ff41' AS BLOB)", "1e30", "1.5"])
 @pytest.mark.parametrize("type_", STORES)
 def test_schedules_behind_due_times_that_are_none_are_listed(
-    type_: str, due: str, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    type_: str, due: str, databases: SharedDatabases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("psched.backends.sql.paging._PAGE", 2)
-    bench = places.bench(type_, "sqlite", tmp_path)
+    bench = databases.bench(type_, "sqlite", tmp_path)
     bench.make()
     store = bench.open()
     keys = [f"key{number}" for number in range(9)]
@@ -107,9 +107,9 @@ def spoil_due_times(connection: sqlite3.Connection, table: str, column: str, key
 @pytest.mark.parametrize("same_time", [True, False])
 @pytest.mark.parametrize("type_", STORES)
 def test_schedules_behind_keys_that_are_no_text_are_listed(
-    type_: str, places: Places, tmp_path: Path, same_time: bool
+    type_: str, databases: SharedDatabases, tmp_path: Path, same_time: bool
 ) -> None:
-    bench = places.bench(type_, "sqlite", tmp_path)
+    bench = databases.bench(type_, "sqlite", tmp_path)
     bench.make()
     store = bench.open()
     lift_checks(bench)
@@ -120,8 +120,8 @@ def test_schedules_behind_keys_that_are_no_text_are_listed(
 
 
 @pytest.mark.parametrize("type_", STORES)
-def test_tasks_behind_keys_that_are_no_text_are_listed(type_: str, places: Places, tmp_path: Path) -> None:
-    with made_bench(places, type_, "sqlite", tmp_path) as bench:
+def test_tasks_behind_keys_that_are_no_text_are_listed(type_: str, databases: SharedDatabases, tmp_path: Path) -> None:
+    with made_bench(databases, type_, "sqlite", tmp_path) as bench:
         store = bench.queue()
         lift_checks(bench)
         bench.submit(store, every_key())

@@ -10,8 +10,8 @@ import pytest
 from psched.errors import NotFoundError
 from psched.store import ScheduleStore
 from tests.stores.bench import Bench
-from tests.stores.losing import answer_lost, conflict_before_delete, writes_of
-from tests.stores.places import SQL_PAIRS
+from tests.stores.databases import SQL_PAIRS
+from tests.stores.lost_answers import answer_lost, conflict_before_delete, writes_of
 
 
 @pytest.mark.parametrize("anew", [True, False], ids=["created anew", "gone"])

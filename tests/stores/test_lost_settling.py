@@ -18,8 +18,8 @@ from psched.model import Claim, Retry
 from psched.store import ScheduleStore
 from psched.store.ledger import LedgerFilter, Step
 from tests.stores.bench import LONG_AGO, Bench, eventually, soon
-from tests.stores.losing import answer_lost, writes_of
-from tests.stores.places import on_our_tables
+from tests.stores.databases import on_our_tables
+from tests.stores.lost_answers import answer_lost, writes_of
 
 NEXT = LONG_AGO + 3600
 SETTLING: dict[str, Callable[[ScheduleStore, Claim], object]] = {

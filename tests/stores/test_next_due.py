@@ -12,7 +12,7 @@ from psched.errors import NotSupportedError
 from psched.model import NewTask
 from psched.store import LeaseStore, ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
-from tests.stores.places import PAIRS, SQL_PAIRS, Places, on_sql
+from tests.stores.databases import PAIRS, SQL_PAIRS, SharedDatabases, on_sql
 from tests.stores.queue.bench import QueueBench
 from tests.stores.queue.conftest import made_bench
 from tests.stores.rows import RedisRows
@@ -27,9 +27,11 @@ FEW = 4 * BANDS + 10
 
 
 @pytest.fixture(params=PAIRS, ids="-".join)
-def tasks(request: pytest.FixtureRequest, places: Places, tmp_path: Path, new_table: bool) -> Iterator[QueueBench]:
+def tasks(
+    request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path, new_table: bool
+) -> Iterator[QueueBench]:
     """Each kind of queue on each database."""
-    with made_bench(places, *request.param, tmp_path, new_table) as bench:
+    with made_bench(databases, *request.param, tmp_path, new_table) as bench:
         yield bench
 
 

@@ -10,8 +10,8 @@ from psched.store import ScheduleStore
 from psched.store.node_registry import ALIVE
 from psched.store.type_filter import TypeFilter
 from tests.stores.bench import Bench
-from tests.stores.places import DATABASES, on_our_tables
-from tests.stores.traffic import after_each
+from tests.stores.databases import DATABASES, on_our_tables
+from tests.stores.sent_statements import after_each
 
 pytestmark = pytest.mark.new_table
 

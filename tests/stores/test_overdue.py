@@ -7,7 +7,7 @@ import pytest
 from psched.model import Policy, ScheduleRow
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
-from tests.stores.places import SQL_PAIRS
+from tests.stores.databases import SQL_PAIRS
 from tests.stores.rows import RedisRows
 from tests.stores.statements import answers, watched
 from tests.stores.test_plans import see_that_few_rows_were_read, stop_analysing

@@ -12,7 +12,7 @@ import pytest
 from psched.model import Lease
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
-from tests.stores.places import on_sql
+from tests.stores.databases import on_sql
 from tests.stores.statements import Watch, watched
 
 pytestmark = [on_sql, pytest.mark.new_table]

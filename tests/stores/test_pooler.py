@@ -14,7 +14,7 @@ from faultlab.servers import Server
 from psched import ConfigError
 from psched.backends import open_stores
 from psched.store import Stores, StoreSettings
-from tests.stores.places import STORES
+from tests.stores.databases import STORES
 
 SHARING = ["transaction", "statement"]
 REMEDY = "connect to PostgreSQL directly, or set `pooler: session`"

@@ -13,7 +13,7 @@ from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore
 from psched.task import LeaseTimes, Task
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
-from tests.stores.places import on_our_tables
+from tests.stores.databases import on_our_tables
 
 HOUR = 3600
 ROUNDS = 30

@@ -7,7 +7,7 @@ from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore
 from psched.task import LeaseTimes
 from tests.stores.bench import LONG_AGO, Bench, keys_of
-from tests.stores.places import on_our_tables
+from tests.stores.databases import on_our_tables
 
 MB = 1_000_000
 KEYS = ["a", "b", "c", "d", "e"]

@@ -15,8 +15,8 @@ from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore
 from psched.task import LeaseTimes
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, new_row, soon
-from tests.stores.places import on_sql
-from tests.stores.traffic import before_each
+from tests.stores.databases import on_sql
+from tests.stores.sent_statements import before_each
 
 
 def test_what_was_added_can_be_read(store: ScheduleStore) -> None:

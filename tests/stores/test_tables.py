@@ -15,7 +15,7 @@ from psched.backends import open_stores
 from psched.errors import ConfigError
 from psched.store import ScheduleStore, StoreSettings
 from tests.stores.bench import Bench
-from tests.stores.places import DATABASES, STORES, on_sql
+from tests.stores.databases import DATABASES, STORES, on_sql
 
 
 @pytest.fixture(params=STORES)

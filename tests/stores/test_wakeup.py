@@ -14,7 +14,7 @@ from psycopg import OperationalError
 from psched.model import NewTask
 from psched.store import LeaseStore, TaskStore, Wakeup
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, eventually, soon
-from tests.stores.places import Places
+from tests.stores.databases import SharedDatabases
 from tests.stores.queue.bench import QueueBench
 from tests.stores.queue.conftest import made_bench
 
@@ -23,9 +23,9 @@ SILENCE = 0.15
 
 
 @pytest.fixture
-def bench(places: Places, tmp_path: Path) -> Iterator[QueueBench]:
+def bench(databases: SharedDatabases, tmp_path: Path) -> Iterator[QueueBench]:
     """A queue on PostgreSQL."""
-    with made_bench(places, "rdb", "postgresql", tmp_path) as bench:
+    with made_bench(databases, "rdb", "postgresql", tmp_path) as bench:
         yield bench
 
 
@@ -155,8 +155,8 @@ def test_all_who_listen_are_called(store: TaskStore, wakeup: Wakeup) -> None:
         assert eventually(other.rang)
 
 
-def test_a_schedule_rings_when_it_is_added_and_when_it_moves_on(places: Places, tmp_path: Path) -> None:
-    bench: Bench = places.bench("rdb", "postgresql", tmp_path)
+def test_a_schedule_rings_when_it_is_added_and_when_it_moves_on(databases: SharedDatabases, tmp_path: Path) -> None:
+    bench: Bench = databases.bench("rdb", "postgresql", tmp_path)
     store = bench.open()
     try:
         store.create_tables()
@@ -195,8 +195,8 @@ def test_a_lost_connection_is_an_error_and_is_made_anew(bench: QueueBench, store
     assert eventually(wakeup.rang)
 
 
-def test_other_databases_call_nobody(places: Places, tmp_path: Path) -> None:
+def test_other_databases_call_nobody(databases: SharedDatabases, tmp_path: Path) -> None:
     for type_, database in [("rdb", "sqlite"), ("rdb", "mariadb"), ("rdb_compat", "postgresql")]:
-        bench = places.bench(type_, database, tmp_path)
+        bench = databases.bench(type_, database, tmp_path)
         assert bench.open().open_wakeup() is None
         bench.close()

@@ -10,13 +10,13 @@ import pytest
 from psched.store import ScheduleStore
 from psched.store.ledger import Ledger
 from tests.stores.bench import Bench
-from tests.stores.places import KINDS, Places
+from tests.stores.databases import KINDS, SharedDatabases
 
 
 @pytest.fixture(params=["sqlite", *KINDS, "redis"])
-def bare(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Bench]:
+def bare(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Bench]:
     """A table of `rdb` on each database, and one on Redis, not made yet."""
-    bench = places.bench("redis" if request.param == "redis" else "rdb", request.param, tmp_path)
+    bench = databases.bench("redis" if request.param == "redis" else "rdb", request.param, tmp_path)
     try:
         yield bench
     finally:

@@ -16,7 +16,7 @@ from psched.store import ScheduleStore, StoreSettings
 from psched.store.ledger import Entry
 from psched.task import LeaseTimes
 from tests.stores.bench import Bench, soon
-from tests.stores.places import KINDS, Places
+from tests.stores.databases import KINDS, SharedDatabases
 
 HOUR = 3600
 STORES = [*(("rdb", database) for database in ("sqlite", *KINDS)), ("redis", "redis")]
@@ -24,10 +24,10 @@ WITH_COMPAT = [*STORES, *(("rdb_compat", database) for database in ("sqlite", *K
 
 
 @pytest.fixture(params=WITH_COMPAT, ids="-".join)
-def bare(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Bench]:
+def bare(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Bench]:
     """A table of each store that keeps a ledger, on each database, not made yet."""
     type_, database = request.param
-    bench = places.bench(type_, database, tmp_path)
+    bench = databases.bench(type_, database, tmp_path)
     try:
         yield bench
     finally:

@@ -19,7 +19,7 @@ from psched.store import ScheduleStore, StoreSettings
 from psched.store.ledger import LedgerFilter
 from psched.task import LeaseTimes
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
-from tests.stores.places import KINDS, Places
+from tests.stores.databases import KINDS, SharedDatabases
 
 HOUR = 3600
 on_sqlite = pytest.mark.parametrize("bare", ["sqlite"], indirect=True)
@@ -27,9 +27,9 @@ on_sqlite = pytest.mark.parametrize("bare", ["sqlite"], indirect=True)
 
 
 @pytest.fixture(params=["sqlite", *KINDS])
-def bare(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Bench]:
+def bare(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Bench]:
     """A table of the originals on each database, not made yet."""
-    bench = places.bench("rdb_compat", request.param, tmp_path)
+    bench = databases.bench("rdb_compat", request.param, tmp_path)
     try:
         yield bench
     finally:

@@ -9,36 +9,40 @@ from pathlib import Path
 import pytest
 
 from psched.store import TaskStore
-from tests.stores.places import DATABASES, PAIRS, Places
+from tests.stores.databases import DATABASES, PAIRS, SharedDatabases
 from tests.stores.queue.bench import QueueBench
 
 
-def open_bench(places: Places, type_: str, database: str, folder: Path) -> QueueBench:
-    place = places.bench(type_, database, folder)
-    return QueueBench(place.type, place.url, place.table.replace("schedules", "queue"))
+def open_bench(databases: SharedDatabases, type_: str, database: str, folder: Path) -> QueueBench:
+    schedules = databases.bench(type_, database, folder)
+    return QueueBench(schedules.type, schedules.url, schedules.table.replace("schedules", "queue"))
 
 
 @contextlib.contextmanager
 def made_bench(
-    places: Places, type_: str, database: str, folder: Path, new_table: bool = False
+    databases: SharedDatabases, type_: str, database: str, folder: Path, new_table: bool = False
 ) -> Iterator[QueueBench]:
     """Open a bench on an empty table, and close it at the end."""
-    with contextlib.closing(open_bench(places, type_, database, folder)) as bench, places.made(bench, new_table):
+    with contextlib.closing(open_bench(databases, type_, database, folder)) as bench, databases.made(bench, new_table):
         yield bench
 
 
 @pytest.fixture(params=PAIRS, ids="-".join)
-def bench(request: pytest.FixtureRequest, places: Places, tmp_path: Path, new_table: bool) -> Iterator[QueueBench]:
+def bench(
+    request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path, new_table: bool
+) -> Iterator[QueueBench]:
     """Each kind of queue on each database."""
-    with made_bench(places, *request.param, tmp_path, new_table) as bench:
+    with made_bench(databases, *request.param, tmp_path, new_table) as bench:
         yield bench
 
 
 @pytest.fixture(params=[*DATABASES, "redis"])
-def ours(request: pytest.FixtureRequest, places: Places, tmp_path: Path, new_table: bool) -> Iterator[QueueBench]:
+def ours(
+    request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path, new_table: bool
+) -> Iterator[QueueBench]:
     """Each queue that is psched's own: `rdb` on each database, and `redis`."""
     type_ = "redis" if request.param == "redis" else "rdb"
-    with made_bench(places, type_, request.param, tmp_path, new_table) as bench:
+    with made_bench(databases, type_, request.param, tmp_path, new_table) as bench:
         yield bench
 
 

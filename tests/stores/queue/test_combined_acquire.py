@@ -13,7 +13,7 @@ from faultlab.sql import connect
 from psched.backends.rdb.claiming import CombinedAcquire
 from psched.model import Claim, Lease, TaskRow
 from tests.stores.bench import keys_of
-from tests.stores.places import KINDS
+from tests.stores.databases import KINDS
 from tests.stores.queue.bench import QueueBench
 
 PATIENCE = 20

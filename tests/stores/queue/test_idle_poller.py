@@ -18,7 +18,7 @@ from psched.source.source import Source
 from psched.store import TaskStore
 from psched.task import LeaseTimes
 from tests.stores.bench import FAR_OFF, soon
-from tests.stores.places import DATABASES
+from tests.stores.databases import DATABASES
 from tests.stores.queue.bench import QueueBench, keys_in
 
 BURST = 2000

@@ -12,8 +12,8 @@ from psched.queue.queue import Queue
 from psched.store import TaskStore
 from psched.task import LeaseTimes
 from tests.stores.bench import soon
-from tests.stores.losing import answer_lost, conflict_before_delete, sent_again, writes_of
-from tests.stores.places import SQL_PAIRS
+from tests.stores.databases import SQL_PAIRS
+from tests.stores.lost_answers import answer_lost, conflict_before_delete, sent_again, writes_of
 from tests.stores.queue.bench import QueueBench, row_of
 
 CALLS: dict[str, Callable[[TaskStore, str], object]] = {

@@ -11,7 +11,7 @@ from psched.errors import IdempotentAlreadyFinishedError, NotFoundError, Outcome
 from psched.model import Claim
 from psched.store import TaskStore
 from tests.stores.bench import soon
-from tests.stores.losing import answer_lost, writes_of
+from tests.stores.lost_answers import answer_lost, writes_of
 from tests.stores.queue.bench import QueueBench, row_of
 
 FAILING: dict[str, Callable[[TaskStore, Claim], object]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psched.store import TaskStore
-from tests.stores.amid_poll import FORKS, keys_got
+from tests.stores.fork_during_poll import FORKS, keys_got
 from tests.stores.queue.bench import QueueBench
 
 

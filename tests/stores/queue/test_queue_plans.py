@@ -9,7 +9,7 @@ import pytest
 from psched.model import NewTask
 from psched.store import TaskStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, keys_of, soon
-from tests.stores.places import DATABASES, Places
+from tests.stores.databases import DATABASES, SharedDatabases
 from tests.stores.queue.bench import QueueBench
 from tests.stores.queue.conftest import open_bench
 from tests.stores.statements import Watch, watched
@@ -23,9 +23,11 @@ USERS = 1000
 
 
 @pytest.fixture(scope="module", params=DATABASES)
-def crowd(request: pytest.FixtureRequest, places: Places, tmp_path_factory: pytest.TempPathFactory) -> QueueBench:
+def crowd(
+    request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path_factory: pytest.TempPathFactory
+) -> QueueBench:
     """A queue with 1,500 finished rows of a minute ago, and 1,500 delayed ones of 1,000 users."""
-    bench = open_bench(places, "rdb", request.param, tmp_path_factory.mktemp("queue"))
+    bench = open_bench(databases, "rdb", request.param, tmp_path_factory.mktemp("queue"))
     store = bench.queue()
     store.create_tables()
     store.submit([NewTask(f"done{n:04}", "t", user=f"user{n % USERS:04}") for n in range(1500)])

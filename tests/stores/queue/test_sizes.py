@@ -17,7 +17,7 @@ from psched.store import StoreSettings, TaskStore
 from psched.task import LeaseTimes
 from tests.stores.bench import LONG_AGO, soon
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
-from tests.stores.traffic import before_each
+from tests.stores.sent_statements import before_each
 
 MB = 1_000_000
 TASKS = ["a", "b", "c", "d", "e"]

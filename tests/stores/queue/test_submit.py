@@ -10,7 +10,7 @@ from psched.errors import NotSupportedError
 from psched.model import NewTask, TaskFilter
 from psched.store import TaskStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, keys_of, soon
-from tests.stores.places import SQL_PAIRS
+from tests.stores.databases import SQL_PAIRS
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
 
 

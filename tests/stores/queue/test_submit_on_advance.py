@@ -17,7 +17,7 @@ from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.task import LeaseTimes, Task
 from tests.daemon.harness import wait_for
 from tests.stores.bench import LONG_AGO, Bench
-from tests.stores.places import PAIRS, Places
+from tests.stores.databases import PAIRS, SharedDatabases
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
 from tests.stores.queue.conftest import open_bench
 
@@ -51,20 +51,20 @@ class Feed:
 
 
 @pytest.fixture(params=PAIRS, ids="-".join)
-def feed(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Feed]:
+def feed(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Feed]:
     """Both tables in one database."""
     type_, database = request.param
-    schedules, queue = places.bench(type_, database, tmp_path), open_bench(places, type_, database, tmp_path)
+    schedules, queue = databases.bench(type_, database, tmp_path), open_bench(databases, type_, database, tmp_path)
     with closing(schedules), closing(queue):
         yield Feed(schedules, queue)
 
 
 @pytest.fixture
-def apart(places: Places, tmp_path: Path) -> Iterator[Feed]:
+def apart(databases: SharedDatabases, tmp_path: Path) -> Iterator[Feed]:
     """Each table in a database of its own."""
     (tmp_path / "other").mkdir()
-    schedules = places.bench("rdb", "sqlite", tmp_path)
-    queue = open_bench(places, "rdb", "sqlite", tmp_path / "other")
+    schedules = databases.bench("rdb", "sqlite", tmp_path)
+    queue = open_bench(databases, "rdb", "sqlite", tmp_path / "other")
     with closing(schedules), closing(queue):
         yield Feed(schedules, queue)
 

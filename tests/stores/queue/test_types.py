@@ -15,7 +15,7 @@ import pytest
 from psched.model import Claim, NewTask
 from psched.store import TaskStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, eventually, keys_of, soon
-from tests.stores.places import DATABASES
+from tests.stores.databases import DATABASES
 from tests.stores.queue.bench import QueueBench, row_of
 from tests.stores.rows import RedisRows
 from tests.stores.statements import Watch, watched

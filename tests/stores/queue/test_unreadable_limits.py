@@ -11,7 +11,7 @@ from psched.queue.retire import Retire
 from psched.source.source import Source
 from psched.task import LeaseTimes, finish_many
 from tests.stores.bench import soon
-from tests.stores.places import Places
+from tests.stores.databases import SharedDatabases
 from tests.stores.queue.bench import QueueBench
 from tests.stores.queue.conftest import made_bench
 
@@ -33,9 +33,9 @@ def see_that_the_neighbour_runs(bench: QueueBench) -> None:
 
 @pytest.mark.parametrize(("type_", "database", "column"), SPOILT)
 def test_a_limit_that_is_no_number_stops_no_other_task(
-    places: Places, tmp_path: Path, type_: str, database: str, column: str
+    databases: SharedDatabases, tmp_path: Path, type_: str, database: str, column: str
 ) -> None:
-    with made_bench(places, type_, database, tmp_path) as bench:
+    with made_bench(databases, type_, database, tmp_path) as bench:
         store = bench.queue()
         bench.submit(store, ["bad", "good"], user="one")
         bench.write("bad", **{column: "many"})

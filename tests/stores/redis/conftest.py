@@ -9,15 +9,15 @@ import pytest
 
 from psched.store import ScheduleStore, TaskStore
 from tests.stores.bench import Bench
-from tests.stores.places import Places
+from tests.stores.databases import SharedDatabases
 from tests.stores.queue.bench import QueueBench
 from tests.stores.queue.conftest import made_bench
 
 
 @pytest.fixture
-def bench(places: Places, tmp_path: Path) -> Iterator[Bench]:
+def bench(databases: SharedDatabases, tmp_path: Path) -> Iterator[Bench]:
     """Schedules."""
-    bench = places.bench("redis", "redis", tmp_path)
+    bench = databases.bench("redis", "redis", tmp_path)
     try:
         bench.open().create_tables()
         yield bench
@@ -32,9 +32,9 @@ def store(bench: Bench) -> ScheduleStore:
 
 
 @pytest.fixture
-def tasks(places: Places, tmp_path: Path) -> Iterator[QueueBench]:
+def tasks(databases: SharedDatabases, tmp_path: Path) -> Iterator[QueueBench]:
     """A queue."""
-    with made_bench(places, "redis", "redis", tmp_path) as bench:
+    with made_bench(databases, "redis", "redis", tmp_path) as bench:
         yield bench
 
 

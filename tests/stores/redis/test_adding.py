@@ -9,7 +9,7 @@ from psched.backends.redis.schedules import RedisScheduleStore
 from psched.model import Rule, ScheduleRow
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, Bench
-from tests.stores.losing import refuse_second_part
+from tests.stores.lost_answers import refuse_second_part
 from tests.stores.rows import RedisRows
 
 

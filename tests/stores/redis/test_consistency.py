@@ -17,7 +17,7 @@ from tests.stores.bench import FAR_OFF, LONG_AGO, soon
 from tests.stores.queue.bench import QueueBench
 from tests.stores.redis.consistency import Snapshot
 from tests.stores.rows import RedisRows
-from tests.stores.traffic import after_each
+from tests.stores.sent_statements import after_each
 
 STEPS = 120
 SEEDS = 5

@@ -10,14 +10,16 @@ from redis.exceptions import ResponseError
 from psched.model import NewTask, Policy, TaskFilter
 from psched.store.ledger import LedgerFilter
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, soon
-from tests.stores.places import Places
+from tests.stores.databases import SharedDatabases
 from tests.stores.queue.conftest import made_bench
 from tests.stores.rows import RedisRows
 
 
 @pytest.mark.parametrize("name", ["alert", "alerted", "entries:key", "settled:0"])
-def test_a_run_that_cannot_be_ended_leaves_its_schedule_as_it_is(places: Places, tmp_path: Path, name: str) -> None:
-    bench = places.bench("redis", "redis", tmp_path)
+def test_a_run_that_cannot_be_ended_leaves_its_schedule_as_it_is(
+    databases: SharedDatabases, tmp_path: Path, name: str
+) -> None:
+    bench = databases.bench("redis", "redis", tmp_path)
     try:
         store = bench.open()
         store.create_tables()
@@ -43,8 +45,8 @@ def test_a_run_that_cannot_be_ended_leaves_its_schedule_as_it_is(places: Places,
 
 
 @pytest.mark.parametrize("name", ["keys", "line:1:t:bob", "turn:t", "blocked:bob", "later:t"])
-def test_tasks_that_cannot_wait_are_not_there(places: Places, tmp_path: Path, name: str) -> None:
-    with made_bench(places, "redis", "redis", tmp_path) as bench:
+def test_tasks_that_cannot_wait_are_not_there(databases: SharedDatabases, tmp_path: Path, name: str) -> None:
+    with made_bench(databases, "redis", "redis", tmp_path) as bench:
         queue, rows = bench.queue(), bench.rows
         assert isinstance(rows, RedisRows)
         later = FAR_OFF if name.startswith("later") else LONG_AGO

@@ -7,7 +7,7 @@ import redis
 
 from psched.backends.redis.queue import RedisTaskStore
 from psched.model import NewTask
-from tests.stores.losing import refuse_second_part
+from tests.stores.lost_answers import refuse_second_part
 from tests.stores.queue.bench import QueueBench, keys_in
 from tests.stores.rows import RedisRows
 

@@ -19,7 +19,7 @@ from tests.stores.queue.bench import QueueBench, keys_in
 from tests.stores.redis.consistency import Snapshot
 from tests.stores.redis.test_consistency import AnswerLostError
 from tests.stores.rows import RedisRows
-from tests.stores.traffic import after_each
+from tests.stores.sent_statements import after_each
 
 
 def rows_of(bench: Bench) -> RedisRows:

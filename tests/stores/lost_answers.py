@@ -1,4 +1,4 @@
-"""Losing the answer to the last thing that a call sends, what it did being done; a conflict. In the test process."""
+"""Database errors of one call: the answer to a write is lost after its commit, or a conflict. In the test process."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import pytest
 import redis
 import sqlalchemy as sa
 
-from tests.stores.traffic import after_each, before_each
+from tests.stores.sent_statements import after_each, before_each
 
 
 def is_writing(statement: str) -> bool:
-    """Tell whether this ends what a call does: a script, a commit, or a statement that is one by itself."""
+    """Tell whether this commits: a Redis script, a COMMIT, or a single statement in autocommit."""
     return statement.startswith(("EVAL", "COMMIT", "ROLLBACK", "UPDATE", "WITH", "DELETE", "INSERT", "BEGIN NOT"))
 
 
 @contextlib.contextmanager
 def answer_lost(database: str, number: int, meanwhile: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Let the answer be lost to the `number`th thing that writes. It is sent again after `meanwhile`."""
+    """Lose the answer to the `number`th write; `meanwhile` is called before the write is sent again."""
     assert number, "nothing is written"
     left = number
 
@@ -42,9 +42,9 @@ def answer_lost(database: str, number: int, meanwhile: Callable[[], object] = la
 
 @contextlib.contextmanager
 def sent_again(database: str, number: int, place: int, meanwhile: Callable[[], object]) -> Iterator[list[str]]:
-    """Let the answer be lost as `answer_lost` does, and do `meanwhile` before the `place`th thing that is sent again.
+    """Lose an answer like `answer_lost`, and call `meanwhile` before the `place`th statement of the next attempt.
 
-    Yields a list that has that thing then; it stays empty when fewer are sent.
+    Yields a list that then has that statement; it stays empty when the attempt sends fewer statements.
     """
     sent: list[str] = []
     found: list[str] = []
@@ -66,7 +66,7 @@ def sent_again(database: str, number: int, place: int, meanwhile: Callable[[], o
 
 
 def writes_of(call: Callable[[], object]) -> int:
-    """Return how many things a call sends that write."""
+    """Return the number of writes that a call sends."""
     count = 0
 
     def see(statement: str) -> None:
@@ -82,7 +82,7 @@ def writes_of(call: Callable[[], object]) -> int:
 def conflict_before_delete(
     database: str, store: Any, patch: pytest.MonkeyPatch, meanwhile: Callable[[], object]
 ) -> Iterator[None]:
-    """Let the first DELETE that is sent to a SQL database meet a conflict, and do `meanwhile` before the next try."""
+    """Let the first DELETE on a SQL database fail by a conflict, and call `meanwhile` before the next attempt."""
     conflicts = [_conflict(database)]
     waited: list[float] = []
 
@@ -101,7 +101,7 @@ def conflict_before_delete(
 
 
 def refuse_second_part(patch: pytest.MonkeyPatch, store: Any, method: str) -> None:
-    """Let Redis refuse the second part of what a call of `store` writes in parts, each by `method`."""
+    """Let Redis refuse the second of the parts that a call of `store` writes, each by `method`."""
     write, parts = getattr(store, method), []
 
     def refusing(words: object) -> list[str]:

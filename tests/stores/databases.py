@@ -1,4 +1,4 @@
-"""Databases that many tests share, each test with tables of its own: a fresh database costs a quarter of a second."""
+"""Databases that many tests share, each test with its own tables: a new database costs a quarter of a second."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ PAIRS = [*SQL_PAIRS, ("rdb", MYSQLCLIENT), ("redis", "redis")]
 """Each store on each database."""
 
 SERVER_PAIRS = [(type_, database) for database in KINDS for type_ in STORES]
-"""Those on a server of SQL."""
+"""The stores on a SQL server."""
 
 on_our_tables = pytest.mark.parametrize(
     "bare", [*(("rdb", database) for database in DATABASES), ("redis", "redis")], indirect=True, ids="-".join
 )
-"""A test of what the originals' tables have no place for."""
+"""For tests of features that the tables of rdb_compat do not have."""
 
 on_sql = pytest.mark.parametrize("bare", SQL_PAIRS, indirect=True, ids="-".join)
-"""A test of what only SQL databases have."""
+"""For tests of features that only SQL databases have."""
 
 
-class Places:
-    """Gives out benches. The databases go with their servers: to drop hundreds of tables one by one takes seconds."""
+class SharedDatabases:
+    """Gives each test a bench. Tables are not dropped: they disappear with their servers."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -59,10 +59,9 @@ class Places:
 
     @contextlib.contextmanager
     def made(self, bench: Bench, new: bool) -> Iterator[None]:
-        """Give the bench an empty table: a new one, or one that an earlier test has left as it was made.
+        """Give the bench an empty table: a new one, or an emptied table of an earlier test, which costs less.
 
-        Making one costs more than most tests do. Tests marked `new_table` look at plans: databases remember of a
-        table what its rows were like.
+        Tests marked `new_table` look at plans: databases keep statistics of the rows that a table had.
         """
         kept = self._kept.setdefault((type(bench), bench.type, sa.make_url(bench.url).drivername), [])
         if kept and not new:

@@ -9,8 +9,8 @@ from psched.schedules.advance import Advance
 from psched.source.source import Source
 from psched.task import LeaseTimes, finish_many
 from tests.stores.bench import LONG_AGO, Bench, soon
-from tests.stores.hostile import IN_SQL, SCHEDULE_COLUMNS, spoil
-from tests.stores.places import DATABASES
+from tests.stores.databases import DATABASES
+from tests.stores.invalid_values import IN_SQL, SCHEDULE_COLUMNS, spoil
 
 OURS = [*(("rdb", database) for database in DATABASES), ("redis", "redis")]
 

@@ -1,4 +1,4 @@
-"""What a row may hold that psched never wrote: values for any column, as literals of each kind of database."""
+"""Values that psched never writes, for any column of a row, as literals of each kind of database."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ IN_SQL = [
     *("0", "-1", "2147483647", "-2147483648", "9223372036854775807", "-9223372036854775808", "1000000000000000000"),
     *("1.5", "9e999", "-9e999", "TRUE"),
 ]
-"""BLOBs, text that is no UTF-8, NUL, and numbers at the ends of what columns hold; a database refuses most of them."""
+"""BLOBs, text that is not UTF-8, NUL, and the largest numbers; a database refuses most of them."""
 
 IN_REDIS = [
     *("NULL", "text", "", '{"a": 1}', "99999999999999999999", "\xff\xfe", "a\0b"),
     *("0", "-1", "9223372036854775807", "-9223372036854775808", "1.5", "1e400", "-inf", "nan", "0x10"),
 ]
 
-_DONE_BY_DATABASE = {"user_band", "user_due", "user_holder"}
+_COMPUTED = {"user_band", "user_due", "user_holder"}
 
 _OF_ROW = ["type", "data", "status", "due", "ready", "fence", "claim", "nonce", "holder", "node", "attempts", "crashes"]
 _OF_ROW += ["last_error", "created", "updated"]
@@ -32,6 +32,6 @@ SCHEDULE_COLUMNS = [column.name for column in schedules_table(MetaData(), "s").c
 
 
 def spoil(bench: Bench, keys: Iterable[str], column: str) -> int:
-    """Write one hostile value into the column of each row; return how many the database took."""
+    """Write one invalid value into the column of each row; return how many values the database accepted."""
     values = IN_REDIS if bench.database == "redis" else IN_SQL
     return sum(bench.rows.spoil(key, column, value) for key, value in zip(keys, values, strict=False))

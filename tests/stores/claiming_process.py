@@ -1,6 +1,6 @@
 """A process of the concurrency test: claims and advances until nothing is due, then prints the keys it ran.
 
-Arguments: type, url, table, holder. It says `ready` and waits for a line first, so that all begin at once.
+Arguments: type, url, table, holder. It prints `ready` and waits for a line, so that all begin together.
 """
 
 from __future__ import annotations

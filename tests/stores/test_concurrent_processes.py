@@ -14,8 +14,8 @@ from psched.model import Claim
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, keys_of, soon
 
-CLAIMER = Path(__file__).with_name("claimer.py")
-FORKING = Path(__file__).with_name("forking.py")
+CLAIMER = Path(__file__).with_name("claiming_process.py")
+FORKING = Path(__file__).with_name("forking_client.py")
 
 
 def test_threads_with_stores_of_their_own_share_no_row_and_lose_none(bench: Bench, store: ScheduleStore) -> None:

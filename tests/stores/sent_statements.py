@@ -1,4 +1,4 @@
-"""What stores of this process send to their databases, caught on its way: SQL statements and Redis commands alike."""
+"""Observes the SQL statements and Redis commands that stores of this process send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import redis
 import sqlalchemy as sa
 
 Observer = Callable[[str], None]
-"""Called with the beginning of a statement, or a command and its first word; what it raises, the store meets."""
+"""Called with a statement, or a command and its first argument. The store gets the errors that it raises."""
 
 
 @contextlib.contextmanager
@@ -23,7 +23,7 @@ def before_each(observe: Observer) -> Iterator[None]:
 
 @contextlib.contextmanager
 def after_each(observe: Observer) -> Iterator[None]:
-    """Call `observe` once each statement is done, before its answer is read."""
+    """Call `observe` after each statement is executed, before its answer is read."""
     with _hooked(observe, after=True):
         yield
 
@@ -35,7 +35,7 @@ def _hooked(observe: Observer, after: bool) -> Iterator[None]:
             observe(statement)
         except BaseException:
             if after and cursor.description:
-                cursor.fetchall()  # SQLite has done it all only then
+                cursor.fetchall()  # SQLite executes the whole statement only then
             raise
 
     execute = redis.Redis.execute_command

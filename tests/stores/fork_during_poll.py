@@ -1,4 +1,4 @@
-"""Runs forking_amid_poll.py on a bench, its database silent until all processes are forked. In the test process."""
+"""Runs forking_during_poll.py; its database does not answer until all processes are forked. In the test process."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from faultlab import forkserver_client
 from faultlab.proxy import Proxy
 from tests.stores.bench import Bench
 
-_PROGRAM = Path(__file__).with_name("forking_amid_poll.py")
+_PROGRAM = Path(__file__).with_name("forking_during_poll.py")
 FORKS = 8
-"""How many processes it forks."""
+"""Processes that forking_during_poll.py forks."""
 
 
 def keys_got(bench: Bench, kind: str, temperature: str) -> list[str | None]:
-    """Return what each process polled: the thread that polled at the fork, then each process forked meanwhile."""
+    """Return the key that each process polled: first the thread that polled during the forks, then each child."""
     environ = {**os.environ, "PYTHONPATH": str(_PROGRAM.parents[2])}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with _silenced(bench) as (url, silence, answer):
@@ -43,7 +43,7 @@ def keys_got(bench: Bench, kind: str, temperature: str) -> list[str | None]:
 
 @contextlib.contextmanager
 def _silenced(bench: Bench) -> Iterator[tuple[str, Callable[[], object], Callable[[], object]]]:
-    """Give a URL of the bench's database, and what lets it answer nobody that acquires, and answer again."""
+    """Yield a URL of the bench's database, a function that stops its answers, and a function that resumes them."""
     url = sa.make_url(bench.url)
     if bench.database == "sqlite":
         with contextlib.closing(sqlite3.connect(str(url.database), isolation_level=None)) as writer:

@@ -10,8 +10,8 @@ from psched.queue.retire import Retire
 from psched.source.source import Source
 from psched.task import LeaseTimes, finish_many
 from tests.stores.bench import FAR_OFF, LONG_AGO, soon
-from tests.stores.hostile import IN_SQL, QUEUE_COLUMNS, spoil
-from tests.stores.places import DATABASES
+from tests.stores.databases import DATABASES
+from tests.stores.invalid_values import IN_SQL, QUEUE_COLUMNS, spoil
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
 
 GOOD = {"good", "of a user"}
