@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 from sqlalchemy import BigInteger, CheckConstraint, Column, Computed, Index, Integer, MetaData, String, Table, text
 
-from psched.backends.rdb.schema import changes_table, ledger_table, queue_table, schedules_table, users_table
-from psched.backends.rdb.schema_version import schema_hash
+from psched.backends.rdb.schema import queue_table, schedules_table, users_table
+from psched.backends.sql.ledger import changes_table, ledger_table
+from psched.backends.sql.schema_version import schema_hash
 from tests.programs import ROOT
 
 _PROGRAM = """
 from sqlalchemy import MetaData
-from psched.backends.rdb.schema_version import schema_hash
+from psched.backends.sql.schema_version import schema_hash
 from psched.backends.rdb.schema import *
+from psched.backends.sql.ledger import changes_table, ledger_table
 meta = MetaData()
 print(schema_hash([schedules_table(meta, "s"), ledger_table(meta, "s"), changes_table(meta, "s")]))
 print(schema_hash([queue_table(meta, "p", True), users_table(meta, "p")]))

@@ -12,12 +12,12 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, bindparam, func, literal_column, select
 
 from psched.backends.common.rows import POLICY_COLUMNS, alert_at, milliseconds, policy_columns, rule_columns
-from psched.backends.rdb.ledger import LedgerWriter
 from psched.backends.rdb.schema import band_of
 from psched.backends.rdb.store import new_number
 from psched.backends.sql.base import Dialect, larger_of
 from psched.backends.sql.bulk_statement import BulkInsert
 from psched.backends.sql.database import Database
+from psched.backends.sql.ledger import LedgerWriter
 from psched.backends.sql.once import cached_on_class
 from psched.model import NewTask, Policy, ScheduleRow
 from psched.payload import pack

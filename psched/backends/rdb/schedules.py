@@ -40,13 +40,13 @@ from psched.backends.common.store_base import SingleAdd, advanced
 from psched.backends.rdb.alerts import RdbFailures, RdbOverdueAlerts
 from psched.backends.rdb.inserts import ScheduleInserts
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
-from psched.backends.rdb.ledger import LedgerWriter, RdbLedger
 from psched.backends.rdb.next_due import ScheduleDueTimes
-from psched.backends.rdb.schema import changes_table, failures_table, ledger_table, schedules_table
+from psched.backends.rdb.schema import failures_table, schedules_table
 from psched.backends.rdb.store import RdbLeaseStore, new_number
 from psched.backends.sql.base import ExactText, LongText, now_ms
 from psched.backends.sql.bulk_statement import BulkUpdate, Told
 from psched.backends.sql.database import Database
+from psched.backends.sql.ledger import LedgerWriter, SqlLedger, changes_table, ledger_table
 from psched.backends.sql.once import cached, cached_on_class, table_named
 from psched.backends.sql.paging import Pages
 from psched.backends.sql.statement import Executing
@@ -72,7 +72,7 @@ class RdbScheduleStore(SingleAdd, RdbLeaseStore):
         self.max_data_size = settings.max_data_size
         others = table_named(ledger_table, table), table_named(changes_table, table)
         self._records = cached(LedgerWriter, type(database.dialect), self._table, *others, settings.reckoning)
-        self.ledger: Ledger | None = RdbLedger(database, *others)
+        self.ledger: Ledger | None = SqlLedger(database, *others)
         self.alarms: OverdueAlerts | None = RdbOverdueAlerts(database, self._table)
         failures = table_named(failures_table, table)
         self._failures = RdbFailures(database, failures, settings.holder)

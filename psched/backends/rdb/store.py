@@ -21,12 +21,12 @@ from psched.backends.rdb.claiming import Claiming, WantedTypes, claiming_by
 from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes, DueTimesByType
 from psched.backends.rdb.node_registry import RdbNodes, shared_nodes_table
-from psched.backends.rdb.schema_version import HashedSchema, meta_table
 from psched.backends.sql.bulk_statement import BulkUpdate
 from psched.backends.sql.connection import as_sqlalchemy
 from psched.backends.sql.database import Database
 from psched.backends.sql.once import cached
 from psched.backends.sql.schema import NAMED, unusable
+from psched.backends.sql.schema_version import HashedSchema, meta_table
 from psched.backends.sql.statement import CompiledStatement, Executing, TwoStatements
 from psched.backends.sql.store import SqlStore
 from psched.clock import boottime

@@ -11,9 +11,6 @@ from typing import Any, cast
 from sqlalchemy import BigInteger, Connection, MetaData, RowMapping, bindparam, delete, func, select, update
 
 from psched.backends.common.store_base import SingleAdd, advanced
-from psched.backends.rdb.ledger import RdbLedger
-from psched.backends.rdb.schema import changes_table, ledger_table
-from psched.backends.rdb.schema_version import HashedSchema, meta_table
 from psched.backends.rdb_compat.leases import CompatLeases, seconds
 from psched.backends.rdb_compat.ledger_writer import CompatLedgerWriter
 from psched.backends.rdb_compat.schema import (
@@ -28,8 +25,10 @@ from psched.backends.rdb_compat.schema import (
 from psched.backends.rdb_compat.store import CompatLeaseStore
 from psched.backends.sql.base import now_ms
 from psched.backends.sql.database import Database
+from psched.backends.sql.ledger import SqlLedger, changes_table, ledger_table
 from psched.backends.sql.paging import Pages
 from psched.backends.sql.schema import Schema
+from psched.backends.sql.schema_version import HashedSchema, meta_table
 from psched.errors import IdempotentNotFoundError, NotSupportedError, ScheduleError
 from psched.model import Claim, Lease, ScheduleRow
 from psched.store import Also, Finding, StoreSettings
@@ -55,7 +54,7 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
         self._others: HashedSchema | None = None
         if settings.ledger is not None:
             others = ledger_table(MetaData(), settings.ledger), changes_table(MetaData(), settings.ledger)
-            self.ledger = RdbLedger(database, *others)
+            self.ledger = SqlLedger(database, *others)
             self._records = CompatLedgerWriter(*others, settings.holder, settings.reckoning)
             self._others = HashedSchema(database, meta_table(MetaData()), *others)
         self.max_data_size = settings.max_data_size

@@ -1,4 +1,4 @@
-"""The ledger of schedules in `rdb`: reading, trimming and writing it.
+"""The ledger of schedules on SQL databases: its tables, reading, trimming and writing.
 
 Each statement follows an index: occurrences by key and time, failed runs and other runs by the times of their ends.
 """
@@ -16,9 +16,13 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     FromClause,
+    Index,
     Insert,
+    Integer,
+    MetaData,
     RowMapping,
     Select,
+    String,
     Table,
     Update,
     bindparam,
@@ -39,7 +43,8 @@ from psched.backends.common.rows import (
     read_change,
     read_row,
 )
-from psched.backends.sql.base import Dialect, larger_of, now_ms, now_once
+from psched.backends.common.tables import checked_name
+from psched.backends.sql.base import Dialect, ExactText, LongText, larger_of, now_ms, now_once
 from psched.backends.sql.bulk_statement import Told, as_parameter, rows_in
 from psched.backends.sql.database import Database
 from psched.backends.sql.once import cached_on_class
@@ -55,7 +60,75 @@ _ALL = 2**62
 """Later than any time."""
 
 
-class RdbLedger:
+def ledger_table(metadata: MetaData, schedules: str) -> Table:
+    """Return the table of settled occurrences.
+
+    The primary key has the occurrences of a schedule together. `extra` is 1 for a run besides those. `trouble` is 1
+    when not all went well, so that the index of old entries finds failures, too.
+    """
+    table = Table(
+        f"{checked_name(schedules)}_ledger",
+        metadata,
+        Column("key", ExactText(255), primary_key=True),
+        Column("scheduled_time", BigInteger, primary_key=True),
+        Column("fence", BigInteger, primary_key=True),
+        Column("version", BigInteger, nullable=False),
+        Column("outcome", String(16), nullable=False),
+        Column("detail", LongText),
+        Column("last_time", BigInteger),
+        Column("occurrences", Integer),
+        Column("extra", Integer, nullable=False, server_default="0"),
+        Column("previous", BigInteger),
+        Column("attempts", Integer, nullable=False),
+        Column("trouble", Integer, nullable=False),
+        Column("node", ExactText(255)),
+        Column("started", BigInteger),
+        Column("ended", BigInteger, nullable=False),
+        Column("error", LongText),
+        Column("reckoning", String(64), nullable=False),
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+    )
+    c = table.c
+    Index(f"{table.name}_ended", c.trouble, c.ended, c.key, c.scheduled_time, c.fence)
+    return table
+
+
+def changes_table(metadata: MetaData, schedules: str) -> Table:
+    """Return the table of the changes of definitions, one row for each version of a schedule.
+
+    `number` is the number of the call that made the change, which recognises it when the answer was lost.
+    `paused_from` and `paused_until` are the schedule's last pause at that time.
+    """
+    return Table(
+        f"{checked_name(schedules)}_changes",
+        metadata,
+        Column("key", ExactText(255), primary_key=True),
+        Column("version", BigInteger, primary_key=True),
+        Column("changed", BigInteger, nullable=False),
+        Column("action", String(16), nullable=False),
+        Column("node", ExactText(255)),
+        Column("type", ExactText(255), nullable=False),
+        Column("cron", ExactText(255), nullable=False),
+        Column("timezone", ExactText(255), nullable=False),
+        Column("delay_ms", BigInteger, nullable=False),
+        Column("catch_up", String(8), nullable=False),
+        Column("max_lateness_ms", BigInteger),
+        Column("alert_after_ms", BigInteger),
+        Column("max_attempts", Integer),
+        Column("pending", BigInteger),
+        Column("first_time", BigInteger, nullable=False),
+        Column("due", BigInteger, nullable=False),
+        Column("reckoning", String(64)),
+        Column("number", BigInteger),
+        Column("paused_from", BigInteger),
+        Column("paused_until", BigInteger),
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+    )
+
+
+class SqlLedger:
     """Implements `Ledger` on two tables. Trimming deletes batches, each up to a row found by its place in an index."""
 
     def __init__(self, database: Database, ledger: Table, changes: Table) -> None:
