@@ -1,8 +1,8 @@
 """What a team writes its handlers with, and what loads them: classes (Base, Dispatch) or functions (App)."""
 
 from psched.application.app import App
-from psched.application.decider import Decider, DefaultDecider, UndefinedDecisionError
-from psched.application.dispatch import Dispatch
+from psched.application.class_router import Dispatch
+from psched.application.failure_handling import Decider, DefaultDecider, UndefinedDecisionError
 from psched.application.handler import Base
 from psched.application.loader import ApplicationSpec, load
 from psched.application.routing import Application, Handler, Router

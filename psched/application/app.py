@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from psched.application.event_loop import CancellableRun, EventLoops
 from psched.application.handler import Base
-from psched.application.routing import HandlerFactory, check_pattern
+from psched.application.routing import HandlerFactory, Router, check_pattern
 from psched.backoff import Backoff, check_attempts, check_wait
 from psched.errors import ConfigError
 from psched.store.type_filter import Pattern, matches
@@ -29,7 +29,7 @@ class FunctionOptions:
     finish: bool
 
 
-class App:
+class App(Router):
     """The tasks of an application, registered by decorating functions. Several may serve one daemon."""
 
     def __init__(self) -> None:

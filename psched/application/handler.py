@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from psched.application.decider import Decider, DefaultDecider
+from psched.application.failure_handling import Decider, DefaultDecider
 from psched.backoff import Backoff
 from psched.task import Task
 

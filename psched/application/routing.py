@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -34,24 +35,22 @@ Routes = Mapping[Pattern, HandlerFactory | str]
 """Handlers by pattern; a string names a class that is looked up later."""
 
 
-class Router(Protocol):
-    """Knows the handlers of some types."""
+class Router(ABC):
+    """Knows the handlers of some types: an App, or a Dispatch class, which is never instantiated."""
 
+    @abstractmethod
     def route(self, type: str) -> HandlerFactory | None:
         """Return the factory of handlers for this type, or None when this router does not know it."""
-        ...
 
+    @abstractmethod
     def routed_types(self) -> Collection[Pattern] | None:
         """Return the patterns of all routes, by which rows are acquired; None: rows of any type."""
-        ...
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 – a router may have nothing to check
         """Raise ConfigError when a route has no handler."""
-        ...
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 – most routers keep nothing between tasks
         """Close the resources of the calling handler thread. Called when that thread ends."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

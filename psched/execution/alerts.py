@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from psched.error_summary import error_summary
 from psched.execution.sections import FIRST_SLOT, OpenSection
-from psched.handlers.subprocess import Program
+from psched.handlers.process_group import Program
 from psched.process.logs import one_line
 from psched.store.alerts import Overdue, OverdueAlerts, UnreportedFailure, UnreportedFailures
 

@@ -8,7 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from psched.application.decider import account_of
+from psched.application.failure_handling import account_of
 from psched.clock import Clock, boottime
 from psched.errors import (
     CancelRequestedError,

@@ -33,7 +33,7 @@ from psched.application.routing import Routes
 from psched.config.structuring import Check
 from psched.error_summary import exception_line
 from psched.handlers.options import flag, list_of, mapping_of, number, read, seconds, text
-from psched.handlers.subprocess import Ending, Program
+from psched.handlers.process_group import Ending, Program
 from psched.task import Task
 
 log = logging.getLogger(__name__)

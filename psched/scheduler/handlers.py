@@ -10,7 +10,7 @@ from typing import Any
 
 from psched.application.event_loop import CancellableRun, EventLoops
 from psched.application.handler import Base
-from psched.application.routing import HandlerFactory
+from psched.application.routing import HandlerFactory, Router
 from psched.errors import NotFoundError, ScheduleError
 from psched.queue.queue import checked_task
 from psched.scheduler.jobs import JobData
@@ -64,7 +64,7 @@ class OccurrenceHandler(Base):
             self._stores.wakeup.wake_one()
 
 
-class OccurrenceRouter:
+class OccurrenceRouter(Router):
     """Routes the occurrences of the bound names to `OccurrenceHandler`."""
 
     def __init__(self, names: Collection[str], stores: OpenStores) -> None:
@@ -76,12 +76,6 @@ class OccurrenceRouter:
 
     def routed_types(self) -> Collection[str]:
         return self._names
-
-    def check(self) -> None:
-        """Do nothing: there is nothing to load."""
-
-    def close(self) -> None:
-        """Do nothing: no thread holds anything."""
 
 
 class FunctionHandler(Base):
@@ -137,7 +131,7 @@ class FunctionHandler(Base):
         self.task.retry(self.retry_wait, error="the handler returned False")
 
 
-class FunctionRouter:
+class FunctionRouter(Router):
     """Routes tasks to the functions bound to their names."""
 
     def __init__(self, bindings: Mapping[str, Function]) -> None:
@@ -150,9 +144,6 @@ class FunctionRouter:
 
     def routed_types(self) -> Collection[str]:
         return tuple(self._bindings)
-
-    def check(self) -> None:
-        """Do nothing: there is nothing to load."""
 
     def close(self) -> None:
         """Close the event loop of the calling thread."""

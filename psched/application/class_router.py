@@ -7,13 +7,13 @@ from collections.abc import Collection
 from types import ModuleType
 from typing import ClassVar, cast
 
-from psched.application.imports import find, import_module
-from psched.application.routing import HandlerFactory, Routes, check_pattern
+from psched.application.loader import find, import_module
+from psched.application.routing import HandlerFactory, Router, Routes, check_pattern
 from psched.errors import ConfigError
 from psched.store.type_filter import Pattern, matches
 
 
-class Dispatch:
+class Dispatch(Router):
     """Routes tasks by their type; subclass it and set `routes`. Never instantiated.
 
     The first route that matches wins. A handler given as a string is looked up when all modules are loaded:
