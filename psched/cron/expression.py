@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from calendar import isleap, month_name
-from collections.abc import Mapping
+from calendar import month_name, monthrange
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import MAXYEAR, date
 from functools import lru_cache
-from itertools import product
+from itertools import islice, product
 
 from croniter import CroniterError, croniter
 from croniter.croniter import DOW_ALPHAS, M_ALPHAS
@@ -29,43 +29,15 @@ MAX_LENGTH = 128
 """Characters in an expression, as in the tables of PerfectSched."""
 
 DAY = 86400
-LENGTHS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-"""The days of each month (by its number) in a common year."""
-LAST = -1
-"""In place of the n of "the nth weekday of a month": its last one."""
 
 _EPOCH = date(1970, 1, 1).toordinal()
+_LAST = -1
+"""In place of the n of "the nth weekday of a month": its last one."""
+_MONTHS_OF_28_YEARS = 28 * 12
+"""In 28 years each month occurs with each weekday as its first day, in common years and in leap years."""
 
 MonthDays = Mapping[tuple[int, int], tuple[int, ...]]
-"""The matching days for every kind of month: by its length and the weekday of its first day (Monday = 0)."""
-
-
-@dataclass(frozen=True, slots=True)
-class DayRule:
-    """The fields day and weekday (Sunday = 0). `both`: a day must match both of them, otherwise one is enough."""
-
-    days: frozenset[int]
-    last_day: bool
-    weekdays: frozenset[int]
-    nth_weekdays: frozenset[tuple[int, int]]
-    both: bool
-
-    def matches(self, day: int, length: int, first: int) -> bool:
-        """Whether a day matches in a month of this length whose first day is this weekday."""
-        weekday = (first + day) % 7
-        by_day = day in self.days or (self.last_day and day == length)
-        by_weekday = weekday in self.weekdays or (weekday, (day + 6) // 7) in self.nth_weekdays
-        by_weekday = by_weekday or (day + 7 > length and (weekday, LAST) in self.nth_weekdays)
-        return (by_day and by_weekday) if self.both else (by_day or by_weekday)
-
-
-@lru_cache(maxsize=1024)
-def month_days(rule: DayRule) -> MonthDays:
-    """Return the matching days for every kind of month; cached, as most expressions share a rule."""
-    return {
-        (length, first): tuple(day for day in range(1, length + 1) if rule.matches(day, length, first))
-        for length, first in product(range(28, 32), range(7))
-    }
+"""The matching days for every kind of month: by the weekday of its first day (Monday = 0) and its length."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +45,7 @@ class Expression:
     """A parsed cron expression. `once`: each wall time runs once despite clock changes; otherwise real time counts.
 
     `whole_hours`: if a clock change skips the beginning of an hour, the rest of it matches only when the hour before is
-    among `hours`, as in PerfectSched.
+    among `hours`, as in PerfectSched. Days count from 1970-01-01.
     """
 
     seconds: tuple[int, ...]
@@ -86,19 +58,16 @@ class Expression:
 
     def ever_matches(self) -> bool:
         """Whether the date exists in any year."""
-        kinds = ((month, leap) for month in self.months for leap in (False, True))
-        return any(self.month_days[_length(leap, month), first] for month, leap in kinds for first in range(7))
+        return any(days for _, days in islice(self._months_from(0), _MONTHS_OF_28_YEARS))
 
     def next_wall(self, wall: int) -> int | None:
         """Return the first matching wall time at or after `wall`, or None when there is none up to the year 9999."""
         day, second = divmod(wall, DAY)
-        time = self._time_from(second)
-        found = self._day_from(day if time is not None else day + 1)
-        if found is None:
-            return None
-        if time is None or found > day:
-            time = (self.hours[0] * 60 + self.minutes[0]) * 60 + self.seconds[0]
-        return found * DAY + time
+        passed = self._count_times(second - 1)
+        if passed == len(self.hours) * len(self.minutes) * len(self.seconds):
+            day, passed = day + 1, 0
+        found = self._day_from(day)
+        return None if found is None else found * DAY + self._time(passed if found == day else 0)
 
     def count_walls(self, low: int, high: int) -> int:
         """Return how many wall times from `low` to `high`, both included, match; counts by months, without listing."""
@@ -112,19 +81,6 @@ class Expression:
             count -= self._count_times(DAY - 1) - self._count_times(end)
         return count
 
-    def _count_days(self, first: int, last: int) -> int:
-        """Return how many matching days there are from `first` to `last`; both count from 1970-01-01."""
-        start, end = date.fromordinal(first + _EPOCH), date.fromordinal(last + _EPOCH)
-        year, month, earliest = start.year, start.month, start.day
-        count = 0
-        while (year, month) <= (end.year, end.month):
-            if month in self.months:
-                days = self.month_days[_length(isleap(year), month), date(year, month, 1).weekday()]
-                latest = end.day if (year, month) == (end.year, end.month) else 31
-                count += bisect_right(days, latest) - bisect_left(days, earliest)
-            year, month, earliest = (year, month + 1, 1) if month < 12 else (year + 1, 1, 1)
-        return count
-
     def _count_times(self, second_of_day: int) -> int:
         """Return how many matching times a matching day has up to the given second of the day."""
         minute, second = divmod(second_of_day, 60)
@@ -136,37 +92,36 @@ class Expression:
                 seconds = bisect_right(self.seconds, second)
         return (hours * len(self.minutes) + minutes) * len(self.seconds) + seconds
 
-    def _time_from(self, second_of_day: int) -> int | None:
-        """Return the first matching second of the day from the given one on."""
-        minute, second = divmod(second_of_day, 60)
-        hour, minute = divmod(minute, 60)
-        if hour in self.hours:
-            if minute in self.minutes and second <= self.seconds[-1]:
-                return (hour * 60 + minute) * 60 + self.seconds[bisect_left(self.seconds, second)]
-            if minute < self.minutes[-1]:
-                later = self.minutes[bisect_left(self.minutes, minute + 1)]
-                return (hour * 60 + later) * 60 + self.seconds[0]
-        if hour >= self.hours[-1]:
-            return None
-        later = self.hours[bisect_left(self.hours, hour + 1)]
-        return (later * 60 + self.minutes[0]) * 60 + self.seconds[0]
+    def _time(self, passed: int) -> int:
+        """Return the matching second of a day that comes after so many others."""
+        minutes, second = divmod(passed, len(self.seconds))
+        hour, minute = divmod(minutes, len(self.minutes))
+        return (self.hours[hour] * 60 + self.minutes[minute]) * 60 + self.seconds[second]
+
+    def _count_days(self, first: int, last: int) -> int:
+        """Return how many matching days there are from `first` to `last`."""
+        count = 0
+        for before, days in self._months_from(first):
+            if before >= last:
+                break
+            count += bisect_right(days, last - before) - bisect_left(days, first - before)
+        return count
 
     def _day_from(self, day: int) -> int | None:
-        """Return the first matching day from the given one on; both count from 1970-01-01."""
-        start = date.fromordinal(day + _EPOCH)
-        year, month, earliest = start.year, start.month, start.day
-        while year <= MAXYEAR:
-            if month in self.months:
-                first = date(year, month, 1)
-                for found in self.month_days[_length(isleap(year), month), first.weekday()]:
-                    if found >= earliest:
-                        return first.toordinal() - _EPOCH + found - 1
-            year, month, earliest = (year, month + 1, 1) if month < 12 else (year + 1, 1, 1)
+        """Return the first matching day from the given one on, or None when there is none up to the year 9999."""
+        for before, days in self._months_from(day):
+            place = bisect_left(days, day - before)
+            if place < len(days):
+                return before + days[place]
         return None
 
-
-def _length(leap: bool, month: int) -> int:
-    return 29 if leap and month == 2 else LENGTHS[month]
+    def _months_from(self, day: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield, from the month of `day` on, the day before each matching month and its matching days of the month."""
+        start = date.fromordinal(day + _EPOCH)
+        for year in range(start.year, MAXYEAR + 1):
+            for month in range(start.month if year == start.year else 1, 13):
+                if month in self.months:
+                    yield date(year, month, 1).toordinal() - _EPOCH - 1, self.month_days[monthrange(year, month)]
 
 
 _MACROS = {
@@ -249,16 +204,16 @@ def _split(cron: str) -> list[str]:
 def _read(fields: list[str], dialect: str) -> Expression:
     vixie = dialect == "vixie"
     second, minute, hour, day, month, weekday = fields
+    columns = ((_SECOND, second), (_MINUTE, minute), (_HOUR, hour), (_MONTH, month))
     seconds, minutes, hours, months = (
-        _values(field, text, vixie)
-        for field, text in ((_SECOND, second), (_MINUTE, minute), (_HOUR, hour), (_MONTH, month))
+        sorted({value for term in text.split(",") for value in _term(field, term, vixie)}) for field, text in columns
     )
     expression = Expression(
-        seconds=tuple(sorted(seconds)),
-        minutes=tuple(sorted(minutes)),
-        hours=tuple(sorted(hours)),
+        seconds=tuple(seconds),
+        minutes=tuple(minutes),
+        hours=tuple(hours),
         months=frozenset(months),
-        month_days=month_days(_day_rule(day, weekday, vixie)),
+        month_days=_month_days(day, weekday, vixie),
         once=vixie and not minute.startswith("*") and not hour.startswith("*"),
         whole_hours=not vixie,
     )
@@ -267,30 +222,36 @@ def _read(fields: list[str], dialect: str) -> Expression:
     return expression
 
 
-def _values(field: _Field, text: str, vixie: bool) -> set[int]:
-    return {value for term in text.split(",") for value in _term(field, term, vixie)}
+@lru_cache(maxsize=1024)
+def _month_days(day: str, weekday: str, vixie: bool) -> MonthDays:
+    """Return the days that the fields day and weekday match together; cached, as most expressions share them.
 
-
-def _day_rule(day: str, weekday: str, vixie: bool) -> DayRule:
-    """Combine the two fields: both must match when one begins with `*` (Debian's cron) or is just `*` (Ruby)."""
+    Both must match when one begins with `*` (Debian's cron) or is just `*` (Ruby), otherwise one is enough.
+    """
     day_alone = not vixie and day == "l"  # chrono, which PerfectSched uses, ignores the weekday then
+    both = day_alone or any(text.startswith("*") if vixie else text == "*" for text in (day, weekday))
     days, last_day = _days(day, vixie)
-    plain: set[int] = set()
-    nth: set[tuple[int, int]] = set()
+    weekdays: set[int] = set()
+    nth_weekdays: set[tuple[int, int]] = set()
     for term in weekday.split(","):
         if match := _NTH.fullmatch(term):
-            nth.add((_number(_WEEKDAY, match["weekday"]) % 7, int(match["n"])))
+            nth_weekdays.add((_number(_WEEKDAY, match["weekday"]) % 7, int(match["n"])))
         elif match := _LAST_WEEKDAY.fullmatch(term):
-            nth.add((_number(_WEEKDAY, match["weekday"]) % 7, LAST))
+            nth_weekdays.add((_number(_WEEKDAY, match["weekday"]) % 7, _LAST))
         else:
-            plain |= _term(_WEEKDAY, term, vixie)
-    return DayRule(
-        days=frozenset(days),
-        last_day=last_day,
-        weekdays=frozenset(range(7) if day_alone else plain),
-        nth_weekdays=frozenset(nth),
-        both=day_alone or any(text.startswith("*") if vixie else text == "*" for text in (day, weekday)),
-    )
+            weekdays |= _term(_WEEKDAY, term, vixie)
+
+    def matches(day: int, first: int, length: int) -> bool:
+        weekday = (first + day) % 7  # Sunday = 0
+        by_day = day in days or (last_day and day == length)
+        by_weekday = day_alone or weekday in weekdays or (weekday, (day + 6) // 7) in nth_weekdays
+        by_weekday = by_weekday or (day + 7 > length and (weekday, _LAST) in nth_weekdays)
+        return (by_day and by_weekday) if both else (by_day or by_weekday)
+
+    return {
+        (first, length): tuple(day for day in range(1, length + 1) if matches(day, first, length))
+        for first, length in product(range(7), range(28, 32))
+    }
 
 
 def _days(day: str, vixie: bool) -> tuple[set[int], bool]:
@@ -312,7 +273,9 @@ def _term(field: _Field, term: str, vixie: bool) -> frozenset[int]:
         return _expand(field, f"*/{step}")
     low = _number(field, match["low"])
     if match["high"] is not None:
-        high = _range_end(field, match["low"], match["high"])
+        high = _number(field, match["high"])
+        if field is _WEEKDAY and match["high"] == "sun" and match["low"] != "sun":
+            high = 7  # `fri-sun` ends with Sunday as day 7
         if high == 7 and low in (0, 7) and field is _WEEKDAY and not vixie:
             high = low  # Ruby reads each 7 as 0
         _check_order(field, term, low, high)
@@ -338,12 +301,6 @@ def _number(field: _Field, value: str) -> int:
         )
     (number,) = _expand(field, value)
     return 7 if field is _WEEKDAY and value.isdecimal() and int(value) == 7 else number
-
-
-def _range_end(field: _Field, low: str, high: str) -> int:
-    """Return the upper value of a range; `fri-sun` ends with Sunday as day 7."""
-    number = _number(field, high)
-    return 7 if field is _WEEKDAY and high == "sun" and low != "sun" else number
 
 
 def _check_order(field: _Field, term: str, low: int, high: int) -> None:
@@ -378,8 +335,8 @@ def _malformed(field: _Field, term: str) -> str:
     return f": {field.name} {term!r} is not understood; {field.expected()}"
 
 
-def _why_never(day: str, weekday: str, months: set[int], vixie: bool) -> str:
+def _why_never(day: str, weekday: str, months: list[int], vixie: bool) -> str:
     days, last_day = _days(day, vixie)
-    if not last_day and min(days) > max(29 if month == 2 else LENGTHS[month] for month in months):
-        return f" never runs: there is no day {day} in {' or '.join(month_name[month] for month in sorted(months))}"
+    if not last_day and min(days) > max(monthrange(2000, month)[1] for month in months):
+        return f" never runs: there is no day {day} in {' or '.join(month_name[month] for month in months)}"
     return f" never runs: no day fits both {day!r} and {weekday!r} (both must match, since one begins with '*')"

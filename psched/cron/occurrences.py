@@ -79,8 +79,7 @@ def count(cron: str, after: int, until: int, timezone: str, dialect: str = "vixi
     """
     expression, zone = parse(cron, dialect), load_zone(timezone)
     first, last = max(after + 1, EARLIEST), min(until, LATEST)
-    number = _count_once if expression.once else _count_in_real_time
-    return sum(number(expression, stretch, first, last) for stretch in _stretches(zone, first, last))
+    return sum(_count_in(stretch, expression, first) for stretch in _stretches(zone, first, last))
 
 
 def validate(cron: str, timezone: str, dialect: str = "vixie") -> None:
@@ -224,19 +223,18 @@ def _stretches(zone: ZoneInfo, first: int, last: int) -> Iterator[_Stretch]:
     yield _Stretch(begin, last, offset, before)
 
 
-def _count_in_real_time(expression: Expression, stretch: _Stretch, first: int, last: int) -> int:
-    begin, end = max(stretch.begin, first), min(stretch.end, last)
-    return expression.count_walls(begin + stretch.offset, end + stretch.offset)
+def _count_in(stretch: _Stretch, expression: Expression, first: int) -> int:
+    """Return how many matches of a stretch are not before `first`.
 
-
-def _count_once(expression: Expression, stretch: _Stretch, first: int, last: int) -> int:
-    """Count each wall time at its first pass, and all wall times in a gap once, at the end of the gap."""
-    begin, end = max(stretch.begin, first), min(stretch.end, last)
+    A *once* expression counts each wall time at its first pass, and all wall times in a gap once, at the gap's end.
+    """
+    begin = max(stretch.begin, first)
+    here, end = begin + stretch.offset, stretch.end + stretch.offset
+    if not expression.once:
+        return expression.count_walls(here, end)
     shown = stretch.begin + stretch.before  # the first wall time that had not been passed before the change
-    low = max(begin + stretch.offset, shown)
-    count = expression.count_walls(low, end + stretch.offset)
+    count = expression.count_walls(max(here, shown), end)
     if begin == stretch.begin and 0 < stretch.offset - stretch.before < _SKIPPED_DAY:
-        here = begin + stretch.offset
         in_gap = expression.count_walls(shown, here - 1) > 0
         count += in_gap and not expression.count_walls(here, here)
     return count
@@ -257,14 +255,10 @@ def occurrences(cron: str, at: int, timezone: str, n: int, dialect: str = "vixie
     before = at - 1
     for _ in range(n):
         time = next_time(cron, before, timezone, dialect)
-        found.append(Occurrence(time, _note(expression, zone, before, time)))
+        notes = (_missing(expression, zone, before, time), _repeated(expression, zone, time))
+        found.append(Occurrence(time, "; ".join(filter(None, notes))))
         before = time
     return found
-
-
-def _note(expression: Expression, zone: ZoneInfo, before: int, time: int) -> str:
-    notes = (_missing(expression, zone, before, time), _repeated(expression, zone, time))
-    return "; ".join(note for note in notes if note)
 
 
 def _missing(expression: Expression, zone: ZoneInfo, before: int, time: int) -> str:
@@ -292,11 +286,8 @@ def _repeated(expression: Expression, zone: ZoneInfo, time: int) -> str:
         return ""
     if expression.once:
         return f"runs once, though {_clock(wall)} comes twice"
-    return f"second pass of the repeated {_span(second - first)}" if time == second else ""
-
-
-def _span(seconds: int) -> str:
-    return "hour" if seconds == 3600 else f"{seconds // 60} minutes"
+    span = "hour" if second - first == 3600 else f"{(second - first) // 60} minutes"
+    return f"second pass of the repeated {span}" if time == second else ""
 
 
 def _clock(wall: int, day: bool = False) -> str:

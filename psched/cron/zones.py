@@ -23,8 +23,7 @@ _EPOCH = datetime(1970, 1, 1)
 
 def tz_database() -> str:
     """Return the version of the time zone database in use, like `2025b`."""
-    version: str = tzdata.IANA_VERSION
-    return version
+    return str(tzdata.IANA_VERSION)
 
 
 def check_timezone(name: str) -> None:
