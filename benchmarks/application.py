@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.shared_counter import ACQUIRES, STATEMENTS, tally_of_environment
 from psched.application import App
-from psched.source.source import Source
+from psched.source import Source
 from psched.task import Task
 
 app = App()

@@ -20,13 +20,11 @@ from typing import NoReturn
 import psutil
 
 from psched.errors import CancelRequestedError, ImmediateProcessStopError
-from psched.execution.active_runs import ActiveRuns
-from psched.execution.runner import give_back, settle_stopped
+from psched.execution.runner import ActiveRuns, give_back, settle_stopped
 from psched.process import channel as pipes
-from psched.process.channel import FORCED
+from psched.process.channel import FORCED, RunningTable
 from psched.process.logs import one_line
-from psched.process.running_table import RunningTable
-from psched.source.source import Source
+from psched.source import Source
 from psched.task import Task
 
 log = logging.getLogger(__name__)

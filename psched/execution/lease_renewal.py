@@ -11,7 +11,7 @@ from psched.errors import PreemptedError
 from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.runner import Runner, give_back
 from psched.process.logs import one_line
-from psched.source.source import Source
+from psched.source import Source
 from psched.task import Task, extend_many
 from psched.telemetry import emit
 

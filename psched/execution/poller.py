@@ -1,21 +1,21 @@
-"""Polls one section of the configuration for due rows."""
+"""Polls one section of the configuration for due rows: when, after which wake-ups, and what follows a failure."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 
 from psched.application import Application
+from psched.clock import Clock, monotonic
 from psched.errors import ConfigError
 from psched.execution.batch_size import BatchSizer
-from psched.execution.poll_timer import PollTimer
 from psched.execution.settlement import SettlementBuffer
-from psched.execution.wakeup_listener import WakeupListener
 from psched.process.logs import is_refusal, one_line
 from psched.process.poll_election import SoleMember
-from psched.source.claimable_types import ClaimableTypes
-from psched.source.source import Source
+from psched.source import ClaimableTypes, Source
+from psched.store import Wakeup
 from psched.store.type_filter import TypeFilter
 from psched.task import Task
 from psched.telemetry import emit
@@ -312,3 +312,224 @@ class SectionPoller:
         level = logging.INFO if self.source.store.is_unavailable(error) else logging.WARNING
         text = "section=%s the database cannot notify workers of due rows: %s; polling every poll_interval instead"
         log.log(level, text, self.name, one_line(error))
+
+
+CALLED = 10.0
+"""Seconds between two polls of a poller that is woken for due rows: only a lost wake-up waits for so long."""
+_FIRST_DELAY = 0.0005
+_LONGEST_DELAY = 0.008
+"""Seconds by which a poller that found nothing at its last wake-up delays, so that not all acquire at once."""
+
+_SAME = 0.01
+"""Two due times that differ by less than so many seconds belong to the same row."""
+
+Chance = Callable[[float, float], float]
+
+
+class PollTimer:
+    """All times are seconds.
+
+    The interval, the next due time or a wake-up ends a pause. Of several pollers that wake for one row, the poller that
+    acquired the last row goes first; the others delay a moment and query before they acquire.
+    """
+
+    def __init__(self, interval: float, clock: Clock = monotonic, chance: Chance = random.uniform) -> None:
+        """`interval`: `poll_interval`, between two polls without wake-ups. `chance` draws from a range."""
+        self._interval = interval
+        self.clock = clock
+        self._chance = chance
+        self._polled_at = self._next = clock()
+        self._in_vain = 0
+        self._expects_row = False
+        self._due = math.inf
+        self.working = False
+        """Whether the last poll found rows."""
+        self.checks_first = False
+        """Whether to query the next due time before acquiring: when no row is expected."""
+
+    @property
+    def longest(self) -> float:
+        """The longest pause, but for chance."""
+        return max(self._interval, CALLED)
+
+    def pause(self) -> float:
+        """Return the seconds until the next poll; 0 when it is due."""
+        return max(0.0, self._next - self.clock())
+
+    def worked(self) -> None:
+        """Rows were found: poll again at once."""
+        self._next = self.clock()
+        self._in_vain = 0
+        self._expects_row = self.checks_first = False
+        self.working = True
+
+    def now(self) -> None:
+        """Acquire at once, without a query first."""
+        self._next = self.clock()
+        self._expects_row = self.checks_first = False
+        self.working = True
+
+    def rest(self, wait: float | None, called: bool, took: float = 0.0) -> None:
+        """Pause after a poll that acquired nothing.
+
+        `wait`: until a row is due; None: no row waits; 0: a row is due that others may acquire. `called`: a wake-up is
+        sure to come when a row becomes due meanwhile. `took`: how long the query took; the next poll takes as long to
+        reach the database, and starts that much earlier. A wake-up for a row that is due in a moment, and was not known
+        before, does not count as in vain.
+        """
+        self._polled_at = self.clock() - took
+        rest = self._jittered(self.longest if called and wait != 0 else self._interval)
+        due = self._polled_at + wait if wait and wait < rest else math.inf
+        woken_for_later = self._polled_at < self._due and due < self._due - _SAME
+        self._in_vain += self._expects_row and not woken_for_later
+        self._due = due
+        self.working = False
+        until_due = rest if not wait else wait + self._delay()
+        self._expects_row = until_due < rest
+        self.checks_first = not self._expects_row or self._in_vain > 0
+        self._next = self._polled_at + min(rest, until_due)
+
+    @property
+    def expects_work(self) -> bool:
+        """Whether rows are expected: by the last poll, by the due time that it found, or by a wake-up."""
+        return self.working or self._expects_row
+
+    def defer(self, seconds: float) -> None:
+        """Leave the polling to a sibling for so long."""
+        self._in_vain += self._expects_row
+        self.working = self._expects_row = False
+        self.checks_first = True
+        self._due = math.inf
+        self._polled_at = self.clock()
+        self._next = self._polled_at + seconds
+
+    def back_off(self, intervals: float) -> None:
+        """Poll a database that did not answer again after so many intervals."""
+        self.back_off_for(self._jittered(self._interval * intervals))
+
+    def back_off_for(self, seconds: float) -> None:
+        """Poll a database that did not answer again after so many seconds."""
+        self._polled_at = self.clock()
+        self._expects_row, self.checks_first = False, True
+        self._next = self._polled_at + seconds
+
+    def wake(self) -> None:
+        """A row became due: poll at once, or after the delay."""
+        self._expects_row = True
+        self.checks_first = self._in_vain > 0
+        self._next = min(self._next, self.clock() + self._delay())
+
+    def ignore_wakeups(self) -> None:
+        """Wake-ups no longer come: poll every interval again."""
+        self._next = min(self._next, self._polled_at + self._jittered(self._interval))
+
+    def check_within(self, seconds: float) -> None:
+        """Poll after so many seconds at the latest."""
+        self._next = min(self._next, self.clock() + seconds)
+
+    def check_now(self) -> None:
+        """Query the next due time at once: a wake-up may have been lost."""
+        self._next = self.clock()
+        self._expects_row, self.checks_first = False, True
+
+    def _delay(self) -> float:
+        """Return the delay of a poller whose last wake-ups were in vain."""
+        if not self._in_vain:
+            return 0.0
+        return self._chance(0.0, min(_FIRST_DELAY * 2 ** min(self._in_vain, 10), _LONGEST_DELAY))
+
+    def _jittered(self, seconds: float) -> float:
+        """Return about so many seconds, so that the children do not poll all at once."""
+        return seconds * self._chance(0.9, 1.1)
+
+
+_PATIENCE = 30.0
+"""Seconds before a connection that failed is tried again; it is tried at once if it was reliable until then."""
+
+
+class WakeupListener:
+    """Listens from `listen` until `stop`. Without wake-ups, or when they fail, it reports none."""
+
+    def __init__(
+        self,
+        open_wakeup: Callable[[], Wakeup | None],
+        log_failure: Callable[[Exception], None],
+        clock: Clock = monotonic,
+    ) -> None:
+        """Connects to nothing yet. `log_failure` is is_reliable with the first of several errors."""
+        self._open_wakeup = open_wakeup
+        self._log_failure = log_failure
+        self._clock = clock
+        self._wakeup: Wakeup | None = None
+        self._opened = False
+        self._listening = self._connected = False
+        self._retry_at = clock()
+        self._logged = False
+
+    @property
+    def is_reliable(self) -> bool:
+        """Whether it listens, and wake-ups are known to arrive."""
+        return self._listening and self._wakeup is not None and self._wakeup.proven
+
+    @property
+    def can_listen(self) -> bool:
+        """Whether it could listen and does not."""
+        return not self._listening and self._clock() >= self._retry_at and not (self._opened and self._wakeup is None)
+
+    @property
+    def is_to_connect(self) -> bool:
+        """Whether `listen` would connect, as far as is known."""
+        return self.can_listen and not self._connected
+
+    @property
+    def descriptor(self) -> int | None:
+        """The descriptor that is readable when a wake-up may have come; None while it does not listen."""
+        return self._wakeup.fileno() if self._listening and self._wakeup is not None else None
+
+    def listen(self, seconds: float) -> None:
+        """Listen from now on, for at least `seconds`; earlier wake-ups may be lost."""
+        if self._clock() < self._retry_at:
+            return
+        try:
+            if not self._opened:
+                self._wakeup = self._open_wakeup()
+                self._opened = True
+            if self._wakeup is None:
+                return
+            self._wakeup.arm(seconds)
+        except Exception as error:  # noqa: BLE001 – whatever a driver raises, there are polls besides
+            self._failed(error)
+        else:
+            self._listening = self._connected = True
+            self._logged = False
+
+    def poll(self) -> bool:
+        """Return whether a wake-up came. A lost connection counts as one: wake-ups may be lost with it."""
+        if not self._listening or self._wakeup is None:
+            return False
+        was_called = self.is_reliable
+        try:
+            return self._wakeup.rang()
+        except Exception as error:  # noqa: BLE001 – as in `listen`
+            self._failed(error, patience=0.0 if was_called else _PATIENCE)
+            return True
+
+    def stop(self) -> bool:
+        """Stop listening, so that siblings get the wake-ups; return whether it listened."""
+        listened = self._listening
+        if listened and self._wakeup is not None:
+            self._wakeup.disarm()
+        self._listening = False
+        return listened
+
+    def close(self) -> None:
+        self._listening = False
+        if self._wakeup is not None:
+            self._wakeup.close()
+
+    def _failed(self, error: Exception, patience: float = _PATIENCE) -> None:
+        self._listening = self._connected = False
+        self._retry_at = self._clock() + patience
+        if patience and not self._logged:
+            self._log_failure(error)
+            self._logged = True

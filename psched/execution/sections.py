@@ -12,7 +12,7 @@ from psched.config import Section, Settings
 from psched.process.child_spec import DeadChild
 from psched.queue.queue import open_queue
 from psched.schedules.collection import open_schedules
-from psched.source.source import Source
+from psched.source import Source
 from psched.store.alerts import OverdueAlerts
 
 log = logging.getLogger(__name__)

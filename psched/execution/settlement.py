@@ -16,7 +16,7 @@ from typing import NamedTuple
 from psched.clock import Clock, boottime
 from psched.errors import ScheduleError
 from psched.execution.batch_size import BatchBudget
-from psched.source.source import Source
+from psched.source import Source
 from psched.task import Task, finish_many
 from psched.telemetry import emit
 

@@ -11,24 +11,22 @@ from psched.application import Application
 from psched.clock import monotonic
 from psched.config import Section
 from psched.errors import ConfigError
-from psched.execution.active_runs import ActiveRuns
 from psched.execution.alerts import FailureReporter, OverdueAlerter, open_failure_reporters, open_overdue_alerters
 from psched.execution.batch_size import batch_sizer_for
 from psched.execution.forced_exit import ForcedExit
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.node_heartbeat import open_node_heartbeats
-from psched.execution.poll_timer import PollTimer
-from psched.execution.poller import SectionPoller
+from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.run_log import log_runs
 from psched.execution.run_watchdog import RunWatchdog
-from psched.execution.runner import Runner, give_back
+from psched.execution.runner import ActiveRuns, Runner, give_back
 from psched.execution.sections import FIRST_SLOT, OpenSection, open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process import channel as pipes
 from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
 from psched.process.logs import is_refusal, one_line
 from psched.process.poll_election import ElectionMember, PollElection
-from psched.source.claimable_types import ClaimableTypes
+from psched.source import ClaimableTypes
 from psched.store.type_filter import TypeFilter, mismatch
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from psched.application import ApplicationSpec
 from psched.config import Settings
 from psched.model import WORKER_DIED
+from psched.process.channel import RunningTable
 from psched.process.poll_election import PollElection
-from psched.process.running_table import RunningTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from psched.payload import check_key, encode, object_of
 from psched.queue.retire import Retire, retained
 from psched.schedules.collection import checked_type
 from psched.schedules.rules import check_time, check_types
-from psched.source.source import Source
+from psched.source import Source
 from psched.store import StoreSettings, TaskStore
 from psched.suggest import shown
 from psched.task import LeaseTimes, Task

@@ -19,7 +19,7 @@ from psched.queue.retire import Retire
 from psched.scheduler.local_wakeup import LocalWakeup
 from psched.schedules.advance import Keeping
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.source.source import Source
+from psched.source import Source
 from psched.store import StoreSettings, TaskStore, holder_name
 from psched.task import LeaseTimes
 

@@ -14,24 +14,21 @@ from collections.abc import Callable, Mapping, Sequence
 from psched.application import Application
 from psched.clock import monotonic
 from psched.errors import ConfigError
-from psched.execution.active_runs import ActiveRuns
 from psched.execution.batch_size import FixedBatchSize
 from psched.execution.lease_renewal import LeaseRenewer
-from psched.execution.poll_timer import PollTimer
-from psched.execution.poller import SectionPoller
+from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.run_log import log_runs
 from psched.execution.run_watchdog import RunWatchdog
-from psched.execution.runner import Runner
+from psched.execution.runner import ActiveRuns, Runner
 from psched.execution.stop_event import StopEvent
+from psched.process.channel import RunningTable
 from psched.process.logs import is_refusal, one_line
-from psched.process.running_table import RunningTable
 from psched.scheduler.handlers import Function, FunctionRouter, OccurrenceRouter
 from psched.scheduler.instances import InstanceRegistry
 from psched.scheduler.jobs import Registration, store_registrations
 from psched.scheduler.missed import MissedOccurrences
 from psched.scheduler.stores import OpenStores
-from psched.source.claimable_types import ClaimableTypes
-from psched.source.source import Source
+from psched.source import ClaimableTypes, Source
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from psched.schedules.rules import (
     moved,
 )
 from psched.schedules.schedule import Schedule, ScheduleState, failed_attempts, overdue_after, state_of
-from psched.source.source import Source
+from psched.source import Source
 from psched.store import ScheduleStore, StoreSettings, TaskStore
 from psched.store.ledger import Change, Ledger, LedgerFilter, LedgerRow
 from psched.suggest import shown

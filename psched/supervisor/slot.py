@@ -12,12 +12,11 @@ from collections.abc import Callable
 from functools import partial
 
 from psched.child.main import run_child
-from psched.process.channel import GRACEFUL, IMMEDIATE, REOPEN
+from psched.process.channel import GRACEFUL, IMMEDIATE, REOPEN, RunningTable
 from psched.process.child_spec import ChildSpec
 from psched.process.escalation import Escalation, Order
 from psched.process.logs import Log
 from psched.process.poll_election import PollElection
-from psched.process.running_table import RunningTable
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.forking import ProcessTable

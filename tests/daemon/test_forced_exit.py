@@ -14,9 +14,9 @@ from tests.daemon.harness import is_alive, wait_for
 
 _LEAVE = """
 import os, subprocess
-from psched.process.running_table import RunningTable
+from psched.process.channel import RunningTable
 from psched.execution.forced_exit import ForcedExit
-from psched.execution.active_runs import ActiveRuns
+from psched.execution.runner import ActiveRuns
 roots = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 os.setresuid(65534, 65534, 65534)
 ours = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from psched.execution.active_runs import ActiveRun, ActiveRuns
+from psched.execution.runner import ActiveRun, ActiveRuns
 from psched.execution.worker import ChildWorker
-from psched.process.running_table import RunningTable
+from psched.process.channel import RunningTable
 
 LONGEST = "schedules:" + "𝄞" * 255
 

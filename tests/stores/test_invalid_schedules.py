@@ -6,7 +6,7 @@ import pytest
 
 from psched.model import Rule
 from psched.schedules.advance import Advance
-from psched.source.source import Source
+from psched.source import Source
 from psched.task import LeaseTimes, finish_many
 from tests.stores.bench import LONG_AGO, Bench, soon
 from tests.stores.databases import DATABASES

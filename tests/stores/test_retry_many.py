@@ -10,7 +10,7 @@ from psched.backends.sql.database import Database
 from psched.errors import NotFoundError, PreemptedError
 from psched.model import Claim, Retry
 from psched.schedules.advance import Advance
-from psched.source.source import Source
+from psched.source import Source
 from psched.store import ScheduleStore
 from psched.task import LeaseTimes
 from tests.stores.bench import LONG_AGO, Bench, soon

@@ -10,17 +10,15 @@ from sqlalchemy.exc import OperationalError
 from psched.application import App, Application
 from psched.backends import open_stores
 from psched.errors import ScheduleError
-from psched.execution.active_runs import ActiveRuns
 from psched.execution.batch_size import FixedBatchSize
 from psched.execution.lease_renewal import LeaseRenewer
-from psched.execution.poll_timer import PollTimer
-from psched.execution.poller import SectionPoller
-from psched.execution.runner import Runner
+from psched.execution.poller import PollTimer, SectionPoller
+from psched.execution.runner import ActiveRuns, Runner
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim, NewTask
-from psched.process.running_table import RunningTable
+from psched.process.channel import RunningTable
 from psched.queue.retire import Retire
-from psched.source.source import Source
+from psched.source import Source
 from psched.store import StoreSettings, TaskStore
 from psched.task import LeaseTimes
 from tests.stores.queue.bench import keys_in

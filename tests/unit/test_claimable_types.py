@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from psched.source.claimable_types import ClaimableTypes
-from psched.source.source import Source
+from psched.source import ClaimableTypes, Source
 from psched.store.type_filter import TypeFilter
 
 

@@ -12,18 +12,16 @@ import pytest
 from psched.application import Application, Base
 from psched.backends import open_stores
 from psched.errors import ImmediateProcessStopError, PreemptedError
-from psched.execution.active_runs import ActiveRun, ActiveRuns
 from psched.execution.batch_size import FixedBatchSize
 from psched.execution.lease_renewal import LeaseRenewer
-from psched.execution.poll_timer import PollTimer
-from psched.execution.poller import SectionPoller
+from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
-from psched.execution.runner import Runner, settle_stopped
+from psched.execution.runner import ActiveRun, ActiveRuns, Runner, settle_stopped
 from psched.execution.stop_event import StopEvent
 from psched.model import Rule
-from psched.process.running_table import RunningTable
+from psched.process.channel import RunningTable
 from psched.schedules.collection import Advance
-from psched.source.source import Source
+from psched.source import Source
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import LeaseTimes, Task
 

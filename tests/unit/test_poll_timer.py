@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psched.execution.poll_timer import CALLED, PollTimer
+from psched.execution.poller import CALLED, PollTimer
 
 INTERVAL = 1.0
 SOON = 0.01

@@ -12,10 +12,9 @@ import pytest
 from psched.application import Application
 from psched.errors import PoolerError
 from psched.execution.batch_size import FixedBatchSize
-from psched.execution.poll_timer import PollTimer
-from psched.execution.poller import SectionPoller
+from psched.execution.poller import PollTimer, SectionPoller
 from psched.process.poll_election import SoleMember
-from psched.source.source import Source
+from psched.source import Source
 
 
 class Road:

@@ -9,7 +9,7 @@ import pytest
 from psched.errors import CancelRequestedError, ImmediateProcessStopError
 from psched.execution.runner import settle_stopped
 from psched.queue.queue import Queue
-from psched.source.unrunnable import LOST_ATTEMPTS
+from psched.source import LOST_ATTEMPTS
 from psched.task import Task
 from tests.unit.in_memory_queue import TIMES, take
 

@@ -12,7 +12,7 @@ from psched.backends import open_stores
 from psched.errors import OutcomeUnknownError, PreemptedError
 from psched.model import Policy, Rule
 from psched.schedules.advance import Advance
-from psched.source.source import Source
+from psched.source import Source
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import LeaseTimes, extend_many
 
@@ -152,7 +152,7 @@ def test_a_task_taken_ahead_is_not_to_begin_once_its_schedule_is_found_paused(st
 def test_references_to_settled_and_dropped_tasks_are_removed_while_tasks_in_flight_are_kept(
     store: ScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.source.source._MIN_PRUNED", 2)
+    monkeypatch.setattr("psched.source._MIN_PRUNED", 2)
     polled = source(store, retry_wait=300)
     for number in range(20):
         store.add(f"key {number:02}", "t", Rule("0 * * * *", "UTC"), NOON, NOON + number, {})

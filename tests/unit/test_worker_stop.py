@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from psched.execution.active_runs import ActiveRun, ActiveRuns
 from psched.execution.run_watchdog import RunWatchdog
+from psched.execution.runner import ActiveRun, ActiveRuns
 
 
 class Left(BaseException):

@@ -11,10 +11,9 @@ import sqlalchemy as sa
 
 from psched.application import Application
 from psched.execution.batch_size import FixedBatchSize
-from psched.execution.poll_timer import PollTimer
-from psched.execution.poller import SectionPoller
+from psched.execution.poller import PollTimer, SectionPoller
 from psched.queue.retire import Retire
-from psched.source.source import Source
+from psched.source import Source
 from psched.store import TaskStore
 from psched.task import LeaseTimes
 from tests.stores.bench import FAR_OFF, soon

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from psched.model import TaskFilter
 from psched.queue.retire import Retire
-from psched.source.source import Source
+from psched.source import Source
 from psched.task import LeaseTimes, finish_many
 from tests.stores.bench import FAR_OFF, LONG_AGO, soon
 from tests.stores.databases import DATABASES

@@ -12,7 +12,7 @@ import pytest
 from psched.backends import open_stores
 from psched.model import Claim, NewTask, TaskFilter
 from psched.queue.retire import Retire
-from psched.source.source import Source
+from psched.source import Source
 from psched.store import StoreSettings, TaskStore
 from psched.task import LeaseTimes
 from tests.stores.bench import LONG_AGO, soon

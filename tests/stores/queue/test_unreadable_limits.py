@@ -8,7 +8,7 @@ import pytest
 
 from psched.model import TaskFilter
 from psched.queue.retire import Retire
-from psched.source.source import Source
+from psched.source import Source
 from psched.task import LeaseTimes, finish_many
 from tests.stores.bench import soon
 from tests.stores.databases import SharedDatabases

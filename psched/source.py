@@ -1,0 +1,376 @@
+"""Acquires due rows of one store as tasks, for the types that have handlers, and defers rows that cannot be run."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+from weakref import ref
+
+from psched import fork_safety
+from psched.clock import Clock, boottime, monotonic
+from psched.errors import RUN_IS_OVER, ScheduleError
+from psched.model import WORKER_DIED, Claim, Retry, version_of
+from psched.store import Accepts, LeaseStore
+from psched.store.type_filter import TypeFilter
+from psched.store.wakeup import Wakeup
+from psched.suggest import shown
+from psched.task import Completion, LeaseTimes, Task
+
+log = logging.getLogger(__name__)
+
+_MAINTENANCE_INTERVAL = 1.0
+"""Seconds between two deletions of old rows while tasks are run."""
+_MAINTENANCE_SECONDS = 0.05
+"""Seconds for which deleting old rows may delay a poll, give or take a statement."""
+_MAX_ACQUIRE = 100_000
+_MIN_PRUNED = 1000
+"""References to acquired tasks that are kept at least before those to settled ones are removed."""
+_MAX_ROUNDS = 50
+"""How often one poll acquires again when none of the acquired rows can be run; rows due behind them must not wait."""
+
+
+class Source:
+    """Polls one store. Safe to use from several threads."""
+
+    def __init__(self, store: LeaseStore, completion: Completion, times: LeaseTimes, clock: Clock = boottime) -> None:
+        self.times = times
+        self.store = store
+        self.open_wakeup = store.open_wakeup
+        self._completion = completion
+        self._clock = clock
+        self._runnable = RunnableFilter(store, completion, times.backoff.seconds, clock)
+        self._maintained_at = -math.inf
+        self._maintenance_fails = False
+        self.begin_anew()
+        fork_safety.register_for_fork(self)
+
+    def begin_anew(self) -> None:
+        """Hold no task, as at first; in a forked process, since the tasks belong to its parent."""
+        self._acquired: list[ref[Task]] = []
+        self._prune_at = _MIN_PRUNED
+        self._pruning = threading.Lock()
+
+    @property
+    def held(self) -> list[Task]:
+        """The acquired tasks that are in flight, in the order of their acquire, and still referenced elsewhere."""
+        return [task for kept in self._acquired[:] if (task := kept()) is not None and task.in_flight]
+
+    def poll(self, types: Collection[str] | None = None) -> Task | None:
+        """Acquire the row that has been due longest, or None when nothing is due."""
+        tasks = self.poll_multi(1, types)
+        return tasks[0] if tasks else None
+
+    def poll_multi(
+        self,
+        max_acquire: int,
+        types: Collection[str] | None = None,
+        ahead: bool = False,
+        accepts: Accepts | None = None,
+    ) -> list[Task]:
+        """Acquire up to `max_acquire` due rows, earliest first; `types` and `accepts` as for `LeaseStore.acquire`.
+
+        `ahead`: the caller runs them one after another and renews the leases meanwhile, so that they may be short. That
+        caller also calls `maintain` itself.
+        """
+        given: object = max_acquire
+        if not isinstance(given, int) or given > _MAX_ACQUIRE:
+            raise ValueError(f"max_acquire must be a whole number of at most {_MAX_ACQUIRE}, got {shown(max_acquire)}")
+        if not ahead:
+            self.maintain()
+        started = not ahead or max_acquire == 1
+        lease_time = self.times.lease_time(started)
+        seen: set[str] = set()
+        for _ in range(_MAX_ROUNDS):
+            asked = self._clock()
+            claims = self.store.acquire(max_acquire, lease_time, types, accepts, ahead=not started)
+            runnable = self._runnable.split_runnable(claims)
+            left = [claim for claim in runnable if not self._passes_over(claim, claim.lease.expires_at - lease_time)]
+            tasks = self._adopt(left, asked + lease_time, started)
+            keys = {claim.row.key for claim in claims}
+            # Stop when nothing was due, or the same unrunnable rows came back at once; but go on after passing over.
+            is_over = keys <= seen and len(left) == len(runnable)
+            if tasks or is_over:
+                return tasks
+            seen |= keys
+        return []
+
+    def adopt(self, claim: Claim, asked: float) -> Task:
+        """Return the task of a row acquired by another call, made at `asked` (boottime), for `alive_time`."""
+        return self._adopt([claim], asked + self.times.alive_time, True)[0]
+
+    def give_back(self, holder: str, suspects: Collection[str], error: str = WORKER_DIED) -> int:
+        """Give back the rows that a dead holder leased; see `LeaseStore.give_back`."""
+        return self.store.give_back(holder, suspects, self.times.backoff.limit, error)
+
+    def maintain(self, idle: bool = False) -> bool:
+        """Delete old rows for a moment, if the last time was long enough ago; more rarely while `idle`.
+
+        Returns whether more rows are to be deleted than that moment allowed. A failure is logged, never raised.
+        """
+        now = self._clock()
+        if now < self._maintained_at + (self._completion.maintenance_interval if idle else _MAINTENANCE_INTERVAL):
+            return False
+        self._maintained_at = now
+        try:
+            while self._completion.maintain():
+                if self._clock() >= now + _MAINTENANCE_SECONDS:
+                    self._maintained_at = -math.inf
+                    return True
+            self._maintenance_fails = False
+        except Exception as error:  # noqa: BLE001 – a poll must not fail because old rows cannot be deleted
+            if not self._maintenance_fails and not self.store.is_unavailable(error):
+                log.warning("deleting old rows failed: %s; retrying", error)
+            self._maintenance_fails = True
+        return False
+
+    def _adopt(self, claims: Sequence[Claim], deadline: float, started: bool) -> list[Task]:
+        pid = os.getpid()
+        completion, times, clock = self._completion, self.times, self._clock
+        tasks = [Task(claim, completion, times, deadline, started, clock, pid) for claim in claims]
+        # A list of references without callbacks: 0.4 µs a task less than a WeakValueDictionary (2026-11-22).
+        self._acquired.extend([ref(task) for task in tasks])
+        if len(self._acquired) > self._prune_at and self._pruning.acquire(blocking=False):
+            try:
+                self._prune()
+            finally:
+                self._pruning.release()
+        return tasks
+
+    def _prune(self) -> None:
+        """Remove references to tasks that are gone or settled; other threads may append meanwhile."""
+        before = self._acquired[:]
+        left = [kept for kept in before if (task := kept()) is not None and task.in_flight]
+        self._acquired[: len(before)] = left
+        self._prune_at = max(2 * len(left), _MIN_PRUNED)
+
+    def _passes_over(self, claim: Claim, now: float) -> bool:
+        """Settle a row that was acquired at `now`, by the database's clock, and is not to be run any more."""
+        try:
+            return self._completion.pass_over(claim, now, self._clock())
+        except RUN_IS_OVER as lost:
+            log.info("key=%s not skipped: %s", claim.row.key, lost)
+        except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can be run all the same
+            log.warning("key=%s not skipped: %s; retrying when its lease ends", claim.row.key, failure)
+        return True
+
+
+_FRESH = 2.0
+"""Seconds for which a busy worker uses the types it found last."""
+_SHARE = 0.05
+"""The largest share of its time that a busy worker spends on looking up types."""
+_ALWAYS = 64
+"""Up to so many exact names are passed to every acquire, so that a new row is found at once.
+
+More names are passed only when they have rows: a name without rows costs an acquire as much as one with.
+"""
+_FOREIGN = 2
+"""When more than so many times the accepted names have rows, the store is asked for the accepted names only."""
+
+
+class ClaimableTypes:
+    """Polls one source for the types that a filter accepts. Safe to use from several threads.
+
+    A filter that accepts everything limits nothing, and costs nothing. For exact names only the store is asked for
+    these, however many other types there are; for hundreds of them once there are far more other types. Otherwise the
+    types are looked up among those that have rows. Either is done whenever the worker asks when something is due, so an
+    idle one knows every new type; a busy one looks every few seconds.
+    """
+
+    def __init__(self, source: Source, wanted: TypeFilter, clock: Clock = monotonic) -> None:
+        self.wanted = wanted
+        self._source = source
+        self._store = source.store
+        self._clock = clock
+        self._lock = threading.Lock()
+        is_named = len(wanted.names) <= _ALWAYS
+        self._always = wanted.names if is_named else frozenset()
+        self._asks_by_name = wanted.is_exact and is_named
+        self._present: Collection[str] = tuple(sorted(self._always))
+        self._look_at: float | None = None
+        """When a busy worker looks up types again; None: it was idle since the last look-up."""
+
+    def prepare(self) -> None:
+        """Prepare the store's statements, which would delay the first rows."""
+        is_named = not self.wanted.is_everything and self._store.keeps_types
+        self._store.prepare(self._present if is_named else None)
+
+    def acquire(self, limit: int) -> list[Task]:
+        """Acquire up to `limit` due rows ahead of their runs, earliest first; see `Source.poll_multi`."""
+        if self.wanted.is_everything:
+            return self._source.poll_multi(limit, ahead=True)
+        if not self._store.keeps_types:
+            return self._source.poll_multi(limit, ahead=True, accepts=self.wanted.accepts)
+        return self._source.poll_multi(limit, self._named(), ahead=True)
+
+    def next_due(self) -> float | None:
+        """Return in how many seconds something is due, None when nothing is; see `LeaseStore.next_due`."""
+        if self.wanted.is_everything:
+            return self._store.next_due()
+        if not self._store.keeps_types:
+            return self._store.next_due(accepts=self.wanted.accepts)
+        wait = self._look()
+        with self._lock:
+            self._look_at = None
+        return wait
+
+    def open_wakeup(self) -> Wakeup | None:
+        """Return a new wake-up listener of one thread, for the accepted types."""
+        return self._source.open_wakeup(None if self.wanted.is_everything else self.wanted.accepts)
+
+    def _named(self) -> Collection[str]:
+        """Return the types to acquire; after an idle time those found by the last `next_due`."""
+        with self._lock:
+            is_due = self._look_at is not None and self._clock() >= self._look_at
+            if self._look_at is None:
+                self._look_at = self._clock() + _FRESH
+        if is_due:
+            self._look()
+        return self._present
+
+    def _look(self) -> float | None:
+        """Look up the accepted types that have rows, unless all are known; return in how many seconds one is due."""
+        begun = self._clock()
+        if self._asks_by_name:
+            present, wait = self._present, self._store.next_due(self._present)
+        else:
+            found = self._store.due_by_type()
+            heads = {type_: due for type_, due in found.items() if self.wanted.accepts(type_)}
+            present, wait = tuple(sorted(self._always | heads.keys())), min(heads.values(), default=None)
+            if self.wanted.is_exact and len(found) > _FOREIGN * len(self.wanted.names):
+                present, self._asks_by_name = tuple(sorted(self.wanted.names)), True
+        now = self._clock()
+        with self._lock:
+            self._present = present
+            self._look_at = now + max(_FRESH, (now - begun) / _SHARE)
+        return wait
+
+
+_REMEMBERED = 10_000
+"""Keys whose last reported problem is remembered; the problem of a further key may be logged again and again."""
+
+_MANY = 100
+"""After so many attempts the wait is as long as it ever gets."""
+
+LOST_ATTEMPTS = "every attempt it is allowed was begun, and none was settled: its workers died, or lost their leases"
+"""The error of a task that was begun as often as it may be, without being settled."""
+
+
+class _Unrunnable(NamedTuple):
+    """A claim that is not to be run, and why; None when it is to be cancelled."""
+
+    claim: Claim
+    error: str | None
+
+
+class RunnableFilter:
+    """Separates the claims that can be run from the others, which it defers. Safe to use from several threads."""
+
+    def __init__(self, store: LeaseStore, completion: Completion, wait: Callable[[int], float], clock: Clock) -> None:
+        """`wait`: seconds to wait after so many attempts."""
+        self._store = store
+        self._completion = completion
+        self._wait = wait
+        self._clock = clock
+        self._reported: OrderedDict[str, str] = OrderedDict()
+
+    def split_runnable(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Return the claims that can be run, and defer the others."""
+        runnable: list[Claim] = []
+        together: list[_Unrunnable] = []
+        alone: list[_Unrunnable] = []
+        for claim in claims:
+            found = self._unrunnable(claim)
+            if found is None:
+                runnable.append(claim)
+            elif _has_usable_lease(claim) and self._is_only_retried(claim):
+                together.append(found)
+            else:
+                alone.append(found)
+        if not self._defer_together(together):
+            alone = together + alone
+        for unrunnable in alone:
+            self._defer(unrunnable)
+        return runnable
+
+    def _unrunnable(self, claim: Claim) -> _Unrunnable | None:
+        row = claim.row
+        problem = row.problem if row.problem is not None else self._completion.problem(row)
+        if problem is not None:
+            self._report(row.key, problem)
+            return _Unrunnable(claim, problem)
+        if claim.lease.cancel_requested:
+            return _Unrunnable(claim, None)
+        allowed = self._completion.attempts_allowed(row, None) if row.attempts > 1 else None
+        if allowed is None or row.attempts <= allowed or self._completion.is_paused(row):
+            return None
+        return _Unrunnable(claim, LOST_ATTEMPTS)
+
+    def _report(self, key: str, problem: str) -> None:
+        if self._reported.get(key) != problem:
+            self._reported[key] = problem
+            if len(self._reported) > _REMEMBERED:
+                self._reported.popitem(last=False)
+            log.error("key=%s cannot be run: %s; retrying later", key, problem)
+
+    def _is_only_retried(self, claim: Claim) -> bool:
+        """Whether the claim is retried, and neither cancelled nor failed for good."""
+        allowed = self._completion.attempts_allowed(claim.row, None)
+        return not claim.lease.cancel_requested and (allowed is None or claim.row.attempts < allowed)
+
+    def _defer_together(self, unrunnable: Sequence[_Unrunnable]) -> bool:
+        """Make many rows due later in few statements; False when that failed, and each is to be deferred by itself.
+
+        While the database does not answer, it is not asked for each row: they are due again when their leases end.
+        """
+        if not unrunnable:
+            return True
+        retries = [self._retry_of(claim, error) for claim, error in unrunnable]
+        try:
+            answers = self._store.retry_many(retries, self._clock())
+        except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can be run all the same
+            log.warning("%d rows were not deferred together: %s", len(unrunnable), failure)
+            return self._store.is_unavailable(failure)
+        for (claim, _), lost in zip(unrunnable, answers, strict=True):
+            if lost is not None:
+                _log_lost(claim, lost)
+        return True
+
+    def _retry_of(self, claim: Claim, error: str | None) -> Retry:
+        """Return how a row is deferred: a schedule for long and without an attempt, so that it keeps all of them."""
+        version = version_of(claim.row)
+        if version is None:
+            return Retry(claim.lease, self._wait(claim.row.attempts), error)
+        return Retry(claim.lease, self._wait(_MANY), error, version, counted=False)
+
+    def _defer(self, unrunnable: _Unrunnable) -> None:
+        """Settle a row that is not to be run now: it is retried later, or ended."""
+        claim, error = unrunnable
+        try:
+            if self._is_only_retried(claim):
+                retry = self._retry_of(claim, error)
+                self._store.retry(retry.lease, retry.wait, retry.error, self._clock(), retry.counted, retry.version)
+                return
+            outcome = self._completion.retry(claim, self._wait(claim.row.attempts), error, None, self._clock())
+        except RUN_IS_OVER as lost:
+            _log_lost(claim, lost)
+        except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can be run all the same
+            log.warning("key=%s not deferred: %s; retrying when its lease ends", claim.row.key, failure)
+        else:
+            if outcome != "retried":
+                log.info("key=%s not run; the task is %s now", claim.row.key, outcome)
+
+
+def _has_usable_lease(claim: Claim) -> bool:
+    """Whether statements about many rows take the key and the fence; SQLite stores anything in both columns."""
+    key: object = claim.lease.key
+    fence: object = claim.lease.fence
+    return isinstance(key, str) and "\0" not in key and isinstance(fence, int)
+
+
+def _log_lost(claim: Claim, lost: ScheduleError) -> None:
+    log.info("key=%s not deferred: %s", claim.row.key, lost)

@@ -1,1 +1,0 @@
-"""Takes due rows from a store as tasks, and settles them."""
