@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -24,16 +24,18 @@ class DatabaseError(Exception):
     """The database is unavailable or refuses; the message names it without its password."""
 
 
-def guarded(program: str, run: Callable[[], int]) -> int:
-    """Return the exit code of `run()`; prints errors to standard error as `program: message`.
+def run_command(command: click.Command, arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code; errors are printed to standard error as `command: message`.
 
-    With PSCHED_DEBUG in the environment unexpected errors are raised, with their traceback.
+    `arguments`: by default those of the process. With PSCHED_DEBUG in the environment unexpected errors are raised,
+    with their traceback.
     """
+    program = str(command.name)
     _open_streams()
     try:
-        code = run()
+        code = command.main(arguments, program, standalone_mode=False) or 0
         sys.stdout.flush()
-        return code
+        return int(code)
     except BrokenPipeError:
         _end_output()
         return FAILED

@@ -1,15 +1,16 @@
-"""The command `psched`: a new command is added to the list here."""
+"""The command `psched`, with `psched run`. A new command is added to the list here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 import click
 
-from psched.cli import audit, doctor, history, queue, run, schedules
+from psched.cli import audit, doctor, history, queue, schedules
 from psched.cli import next as upcoming
-from psched.cli.errors import guarded
+from psched.cli.errors import run_command
 from psched.cli.options import Chosen, common_options
+from psched.supervisor.run import run_master
 
 
 @click.group(
@@ -27,6 +28,19 @@ def psched(chosen: Chosen) -> None:
     """
 
 
+@click.command()
+@click.argument("app", nargs=-1)
+@common_options(loading=True)
+def run(chosen: Chosen, app: tuple[str, ...]) -> int:
+    """Run tasks in the foreground until a signal.
+
+    APP is module:NAME of a Dispatch or an App, or a bare NAME in a module given by -r. Several APPs are tried in order
+    for each type of task. Without APP, the configuration's `app` runs. Folders and modules of the configuration are
+    loaded too.
+    """
+    return run_master(None, chosen.settings_loader(app, Chosen.settings))
+
+
 for command in (
     schedules.init,
     schedules.list_,
@@ -41,12 +55,10 @@ for command in (
     history.history,
     audit.audit,
     doctor.doctor,
-    run.run,
+    run,
     queue.queue,
 ):
     psched.add_command(command)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code. `arguments`: by default those of the process."""
-    return guarded("psched", lambda: psched.main(arguments, "psched", standalone_mode=False) or 0)
+main = partial(run_command, psched)

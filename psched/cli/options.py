@@ -58,7 +58,13 @@ class Chosen:
 
     def load_required(self) -> None:
         """Load the modules of -I and -r, for a command that runs no application. Raises ConfigError."""
-        load_modules(self.include, self.require)
+        if self.include or self.require:
+            load_modules(self.include, self.require)
+
+    def settings_loader(self, app: tuple[str, ...], read: Callable[[Chosen], Settings]) -> Callable[[], Settings]:
+        """Return a function that reads the configuration from any folder, and adds the application to run."""
+        chosen = replace(self, config=(DEFAULT_CONFIG if self.config is None else self.config).absolute())
+        return lambda: read(chosen).with_application(app, self.include, self.require, self.types)
 
     @property
     def has_config(self) -> bool:
@@ -81,15 +87,10 @@ def _remember(context: click.Context, parameter: click.Parameter, value: Any) ->
     """Store an option. After the command it replaces one before it; folders, modules and types are added."""
     if not value:
         return
-    chosen, name = _chosen(context), str(parameter.name)
+    chosen, name = context.ensure_object(Chosen), str(parameter.name)
     if isinstance(value, tuple):
         value = getattr(chosen, name) + value
-    context.meta[__name__] = replace(chosen, **{name: value})
-
-
-def _chosen(context: click.Context) -> Chosen:
-    chosen: Chosen = context.meta.get(__name__, Chosen())
-    return chosen
+    context.obj = replace(chosen, **{name: value})
 
 
 def _option(*names: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -121,13 +122,13 @@ def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chos
 
     def decorate(function: Callable[Concatenate[Chosen, P], R]) -> Callable[P, R]:
         @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            chosen = _chosen(click.get_current_context())
-            if not loading and (chosen.include or chosen.require):
-                chosen.load_required()
+        def load_first(chosen: Chosen, *args: P.args, **kwargs: P.kwargs) -> R:
+            chosen.load_required()
             return function(chosen, *args, **kwargs)
 
-        decorated: Callable[..., R] = call
+        decorated: Callable[..., R] = click.make_pass_decorator(Chosen, ensure=True)(
+            function if loading else load_first
+        )
         for option in (*_COMMON, *(_LOADING if loading else ())):
             decorated = option(decorated)
         return decorated

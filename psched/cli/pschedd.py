@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from psched.cli.daemon_commands import (
-    DONE,
     FAILED,
     NOT_CONFIGURED,
     NOT_PERMITTED,
@@ -25,7 +25,7 @@ from psched.cli.daemon_commands import (
     stop,
     upgrade,
 )
-from psched.cli.errors import guarded
+from psched.cli.errors import run_command
 from psched.cli.options import DEFAULT_CONFIG, TypeGlobs
 from psched.errors import ConfigError
 from psched.supervisor.pidfile import PidFileError
@@ -88,9 +88,7 @@ def pschedd(action: str, **options: Any) -> int:
     return _exit_code(action, Invocation.resolved(**options))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code. `arguments` default to the process's."""
-    return guarded("pschedd", lambda: int(pschedd.main(arguments, "pschedd", standalone_mode=False) or DONE))
+main = partial(run_command, pschedd)
 
 
 def _exit_code(action: str, invocation: Invocation) -> int:

@@ -20,12 +20,12 @@ from psched.cli.formatting import (
     write_table,
 )
 from psched.cli.options import Chosen, Count, UnixTime, common_options
-from psched.cli.run import serve
 from psched.cli.session import opened_queue, parse_data, queue_section
 from psched.cli.unrunnable_rows import left_to_ruby, note_left_to_ruby, note_unrouted_types, warn_unless_routed
 from psched.config import Settings
 from psched.model import TaskRow
 from psched.queue.queue import PRIORITIES, STATUSES
+from psched.supervisor.run import run_master
 
 _COLUMNS = ("key", "type", "user", "status", "created_at", "timeout", "data")
 _WIDTHS = (30, 15, 18, 18, 28, 28)
@@ -200,7 +200,7 @@ def run(chosen: Chosen, app: tuple[str, ...]) -> int:
 
     APP is as for `psched run`.
     """
-    return serve(chosen, app, only_queue)
+    return run_master(None, chosen.settings_loader(app, only_queue))
 
 
 def only_queue(chosen: Chosen) -> Settings:
