@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import click
 
-from psched.cli.formatting import json_lines, local_iso, printable, write
+from psched.cli.formatting import json_lines, printable, with_local_times, write
 from psched.cli.history import When
 from psched.cli.options import Chosen, Moment, Seconds, common_options
 from psched.cli.session import opened
@@ -62,7 +63,7 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
                 yield verdict
 
         if chosen.json:
-            write(json_lines(map(verdict_object, judged())))
+            write(json_lines(map(_object, judged())))
         else:
             for verdict in judged():
                 write(_lines(verdict))
@@ -72,21 +73,13 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
     return 0 if all(proved) else 1
 
 
-def verdict_object(verdict: Verdict) -> dict[str, Any]:
+def _object(verdict: Verdict) -> dict[str, Any]:
     """Return the `--json` object of a verdict. Later versions keep its names and meanings."""
+    counts = ("expected", "ran", "extra_runs", "skipped", "running", "pending", "failed", "missing")
     return {
         "key": verdict.key,
         "proved": not verdict.violations,
-        "expected": verdict.expected,
-        "ran": verdict.ran,
-        "extra_runs": verdict.extra_runs,
-        "skipped": verdict.skipped,
-        "running": verdict.running,
-        "pending": verdict.pending,
-        "failed": verdict.failed,
-        "missing": verdict.missing,
-        "first": verdict.first,
-        "last": verdict.last,
+        **{name: getattr(verdict, name) for name in (*counts, "first", "last")},
         "reasons": sorted(verdict.reasons),
         "violations": [_violation_object(found) for found in verdict.violations],
         "unlisted": verdict.unlisted,
@@ -95,16 +88,8 @@ def verdict_object(verdict: Verdict) -> dict[str, Any]:
 
 
 def _violation_object(found: Violation) -> dict[str, Any]:
-    return {
-        "kind": found.kind,
-        "time": found.time,
-        "time_local": local_iso(found.time),
-        "last": found.last,
-        "count": found.count,
-        "what": found.what,
-        "behind": found.why.behind,
-        "next_attempt": found.why.next_attempt,
-    }
+    fields = asdict(found)
+    return with_local_times(fields | fields.pop("why"), "time")
 
 
 def _lines(verdict: Verdict) -> Iterator[str]:

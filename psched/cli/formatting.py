@@ -6,7 +6,6 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from itertools import chain, islice
 from typing import Any, TypeVar
@@ -14,9 +13,7 @@ from typing import Any, TypeVar
 from rich.cells import cell_len, set_cell_size
 
 from psched.clock import local_time
-from psched.model import ScheduleRow, TaskRow
 from psched.payload import encode
-from psched.schedules.schedule import ScheduleState
 
 _SAMPLE = 200
 """Rows that decide the column widths; the others are printed as they are read, so that millions can be listed."""
@@ -62,14 +59,14 @@ def write_table(
     write([f"{count} entries."])
 
 
-def write_fields(fields: Iterable[tuple[str, str | None]]) -> None:
-    """Print names and texts, one line each, without those that are None. An error keeps its lines, indented."""
-    for name, text in fields:
-        if text is not None:
-            first, *more = text.rstrip("\n").split("\n") if name in _MULTILINE else [text]
-            write(
-                [f"{name:<14} {printable(first)}".rstrip(), *(f"{'':14} {printable(line)}".rstrip() for line in more)]
-            )
+def write_fields(fields: Iterable[tuple[str, Any]]) -> None:
+    """Print names and values, one line each, without those that are None. An error keeps its lines, indented."""
+    for name, value in fields:
+        if value is None:
+            continue
+        text = compact(value) if isinstance(value, dict) else value if isinstance(value, str) else number(value)
+        first, *more = text.rstrip("\n").split("\n") if name in _MULTILINE else [text]
+        write([f"{name:<14} {printable(first)}".rstrip(), *(f"{'':14} {printable(line)}".rstrip() for line in more)])
 
 
 def json_line(value: Any) -> str:
@@ -85,65 +82,20 @@ def json_lines(values: Iterable[Any]) -> Iterator[str]:
     yield "[]" if before == "[" else "]"
 
 
-def schedule_object(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
-    """Return the `--json` object of a schedule. Later versions keep its names and meanings."""
-    return {
-        "key": row.key,
-        "type": row.type,
-        "cron": row.rule.cron,
-        "delay": row.rule.delay,
-        "timezone": row.rule.timezone,
-        "next_time": row.next_time,
-        "next_time_local": local_iso(row.next_time),
-        "next_run_time": row.next_run_time,
-        "next_run_time_local": local_iso(row.next_run_time),
-        "data": row.data,
-        "status": row.status,
-        "state": state.word,
-        "lateness": round(state.lateness, 3),
-        "overdue": state.is_overdue,
-        "attempts": row.attempts,
-        "last_error": row.last_error,
-        "node": row.node,
-        "problem": row.problem,
-        **asdict(row.policy),
-        "paused": row.paused,
-        "regular_time": row.regular_time,
-    }
+def with_local_times(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return `fields` with `NAME_local` in ISO 8601 for each of these times."""
+    return fields | {f"{name}_local": local_iso(fields[name]) for name in names}
 
 
-def task_object(row: TaskRow) -> dict[str, Any]:
-    """Return the `--json` object of a queue task. Later versions keep its names and meanings."""
-    times = {"created_at": row.created_at, "run_at": row.run_at, "timeout": row.due, "finished_at": row.finished_at}
-    return {
-        "key": row.key,
-        "type": row.type,
-        "user": row.user,
-        "status": row.status,
-        "cancel_requested": row.cancel_requested,
-        **times,
-        **{f"{name}_local": None if time is None else local_iso(time) for name, time in times.items()},
-        "data": row.data,
-        "max_running": row.max_running,
-        "priority": row.priority,
-        "attempts": row.attempts,
-        "max_attempts": row.max_attempts,
-        "compression": row.compression,
-        "last_error": row.last_error,
-        "node": row.node,
-        "problem": row.problem,
-    }
-
-
-def local_iso(time: float) -> str | None:
+def local_iso(time: float | None) -> str | None:
     """Return unix seconds as ISO 8601 in this host's time zone; None outside the years 1 to 9999."""
-    moment = _moment(time)
+    moment = None if time is None else _moment(time)
     return None if moment is None else moment.isoformat(timespec="seconds")
 
 
-def exact_time(time: float) -> str:
+def exact_time(time: float | None) -> str | None:
     """Return unix seconds followed by the date in this host's time zone."""
-    return f"{number(time)}  {local_time(time)}"
+    return None if time is None else f"{number(time)}  {local_time(time)}"
 
 
 def short_time(time: float) -> str:

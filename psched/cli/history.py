@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
 import click
 
-from psched.cli.formatting import Shown, json_lines, local_iso, write, write_table
+from psched.cli.formatting import Shown, json_lines, with_local_times, write, write_table
 from psched.cli.options import Chosen, Moment, common_options
 from psched.cli.session import opened
 from psched.error_summary import error_summary
@@ -22,6 +23,7 @@ from psched.store.ledger import LedgerFilter, LedgerRow
 _COLUMNS = ("key", "scheduled_time", "outcome", "attempts", "started", "ended", "node", "detail")
 _WIDTHS = (30, 28, 9, 8, 28, 28, 30)
 _UNCUT = (1, 2, 3, 4, 5)
+_TIMES = ("scheduled_time", "started", "ended")
 
 When = Callable[[float], float]
 
@@ -57,12 +59,11 @@ def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, u
         if key is not None and not _is_known(schedules, key):
             raise NotFoundError(f"no schedule has or had the key {key!r}")
         failing = _failing(schedules, key, span, now) if failed else iter(())
+        entries = chain(map(_settled, settled), map(_unsettled, failing))
         if chosen.json:
-            objects = chain(map(entry_object, settled), map(failing_object, failing))
-            write(json_lines(objects))
+            write(json_lines(entries))
         else:
-            rows: Iterator[LedgerRow | ScheduleRow] = chain(settled, failing)
-            write_table(_COLUMNS, rows, _cells_of, _WIDTHS, _UNCUT)
+            write_table(_COLUMNS, entries, _cells, _WIDTHS, _UNCUT)
 
 
 def _is_known(schedules: ScheduleCollection, key: str) -> bool:
@@ -86,79 +87,40 @@ def _failing(
             yield row
 
 
-def failing_object(row: ScheduleRow) -> dict[str, Any]:
-    """Return the `--json` object of a failing occurrence, with the names of a ledger entry."""
-    return {
-        "key": row.key,
-        "scheduled_time": row.next_time,
-        "started": None,
-        "ended": None,
-        "scheduled_time_local": local_iso(row.next_time),
-        "started_local": None,
-        "ended_local": None,
-        "outcome": _unsettled(row),
-        "detail": None,
-        "last": None,
-        "count": 1,
-        "attempts": row.attempts,
-        "node": row.node,
-        "fence": None,
-        "previous": row.previous,
-        "error": row.last_error,
-        "reckoning": None,
-        "extra": row.is_extra,
-    }
-
-
-def _unsettled(row: ScheduleRow) -> str:
-    return RUNNING if row.status == RUNNING else FAILING
-
-
-def entry_object(row: LedgerRow) -> dict[str, Any]:
+def _settled(row: LedgerRow) -> dict[str, Any]:
     """Return the `--json` object of a ledger entry. Later versions keep its names and meanings."""
-    times = {"scheduled_time": row.scheduled_time, "started": row.started, "ended": row.ended}
-    return {
-        "key": row.key,
-        **times,
-        **{f"{name}_local": None if time is None else local_iso(time) for name, time in times.items()},
-        "outcome": row.outcome,
-        "detail": row.detail,
-        "last": row.last,
-        "count": row.count,
-        "attempts": row.attempts,
-        "node": row.node,
-        "fence": row.fence,
-        "previous": row.previous,
-        "error": row.error,
-        "reckoning": row.reckoning,
-        "extra": row.extra,
-    }
+    fields = asdict(row)
+    del fields["version"]
+    return with_local_times(fields, *_TIMES)
 
 
-def _cells_of(row: LedgerRow | ScheduleRow, shown: Shown) -> tuple[str, ...]:
-    if isinstance(row, LedgerRow):
-        return _cells(row, shown)
-    error = "" if row.last_error is None else error_summary(row.last_error)
-    return (row.key, shown(row.next_time), _unsettled(row), str(row.attempts), "", "", row.node or "", error)
+def _unsettled(row: ScheduleRow) -> dict[str, Any]:
+    """Return the `--json` object of a failing occurrence, with the names of a ledger entry."""
+    fields: dict[str, Any] = dict.fromkeys(("started", "ended", "detail", "last", "fence", "reckoning"))
+    fields |= {name: getattr(row, name) for name in ("key", "attempts", "node", "previous")}
+    fields |= {"scheduled_time": row.next_time, "error": row.last_error, "extra": row.is_extra, "count": 1}
+    fields["outcome"] = RUNNING if row.status == RUNNING else FAILING
+    return with_local_times(fields, *_TIMES)
 
 
-def _cells(row: LedgerRow, shown: Shown) -> tuple[str, ...]:
+def _cells(entry: dict[str, Any], shown: Shown) -> tuple[str, ...]:
+    started, ended = (None if entry[name] is None else int(entry[name]) for name in ("started", "ended"))
     return (
-        row.key,
-        shown(row.scheduled_time),
-        row.outcome,
-        str(row.attempts),
-        "" if row.started is None else shown(int(row.started)),
-        shown(int(row.ended)),
-        row.node or "",
-        "; ".join(_details(row, shown)),
+        entry["key"],
+        shown(entry["scheduled_time"]),
+        entry["outcome"],
+        str(entry["attempts"]),
+        "" if started is None else shown(started),
+        "" if ended is None else shown(ended),
+        entry["node"] or "",
+        "; ".join(_details(entry, shown)),
     )
 
 
-def _details(row: LedgerRow, shown: Shown) -> Iterator[str]:
-    if row.detail is not None:
-        yield row.detail
-    if row.last is not None:
-        yield f"{row.count or 'many'} up to {shown(row.last)}"
-    if row.error is not None:
-        yield error_summary(row.error)
+def _details(entry: dict[str, Any], shown: Shown) -> Iterator[str]:
+    if entry["detail"] is not None:
+        yield entry["detail"]
+    if entry["last"] is not None:
+        yield f"{entry['count'] or 'many'} up to {shown(entry['last'])}"
+    if entry["error"] is not None:
+        yield error_summary(entry["error"])

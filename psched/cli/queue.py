@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -14,13 +14,13 @@ from psched.cli.formatting import (
     exact_time,
     json_line,
     json_lines,
-    task_object,
+    with_local_times,
     write,
     write_fields,
     write_table,
 )
 from psched.cli.options import Chosen, Count, UnixTime, common_options
-from psched.cli.session import opened_queue, parse_data, queue_section
+from psched.cli.session import opened_queue, parse_data, required_section
 from psched.cli.unrunnable_rows import left_to_ruby, note_left_to_ruby, note_unrouted_types, warn_unless_routed
 from psched.config import Settings
 from psched.model import TaskRow
@@ -72,11 +72,18 @@ def list_(chosen: Chosen, status: str | None, type: str | None, user: str | None
         found = tasks.list(status, type, user)
         rows = found if left is None else left.counted(found)
         if chosen.json:
-            write(json_lines(task_object(row) for row in rows))
+            write(json_lines(map(_object, rows)))
         else:
             write_table(_COLUMNS, rows, _cells, _WIDTHS, _UNCUT)
         note_unrouted_types(tasks.store)
         note_left_to_ruby(left)
+
+
+def _object(row: TaskRow) -> dict[str, Any]:
+    """Return the `--json` object of a task. Later versions keep its names and meanings."""
+    fields = row._asdict()
+    fields["timeout"] = fields.pop("due")
+    return with_local_times(fields, "created_at", "run_at", "timeout", "finished_at")
 
 
 def _cells(row: TaskRow, shown: Shown) -> tuple[str, ...]:
@@ -120,7 +127,7 @@ def submit(chosen: Chosen, /, key: str, type: str, data: str, **options: Any) ->
         task = tasks.submit(key, type, content, **options)
         warn_unless_routed(chosen, chosen.settings("queue"), "queue", tasks.store, type)
         if chosen.json:
-            write([json_line(task_object(task.metadata()))])
+            write([json_line(_object(task.metadata()))])
 
 
 @queue.command()
@@ -134,23 +141,31 @@ def show(chosen: Chosen, key: str) -> None:
     with opened_queue(chosen) as tasks:
         row = tasks[key].metadata()
     if chosen.json:
-        write([json_line(task_object(row))])
+        write([json_line(_object(row))])
     else:
         write_fields(_fields(row))
 
 
-def _fields(row: TaskRow) -> Iterator[tuple[str, str | None]]:
-    """Yield the names and texts of a task's fields."""
-    yield from (("key", row.key), ("type", row.type), ("user", row.user), ("status", row.status))
-    yield "cancel", "requested" if row.cancel_requested else None
-    times = {"created_at": row.created_at, "run_at": row.run_at, "timeout": row.due, "finished_at": row.finished_at}
-    for name, time in times.items():
-        yield name, None if time is None else exact_time(time)
-    yield "max_running", None if row.max_running is None else str(row.max_running)
-    yield "priority", str(row.priority)
-    yield "attempts", str(row.attempts) + ("" if row.max_attempts is None else f" of {row.max_attempts}")
-    yield from (("compression", row.compression), ("node", row.node), ("last_error", row.last_error))
-    yield from (("problem", row.problem), ("data", compact(row.data)))
+def _fields(row: TaskRow) -> Iterable[tuple[str, Any]]:
+    return {
+        "key": row.key,
+        "type": row.type,
+        "user": row.user,
+        "status": row.status,
+        "cancel": "requested" if row.cancel_requested else None,
+        "created_at": exact_time(row.created_at),
+        "run_at": exact_time(row.run_at),
+        "timeout": exact_time(row.due),
+        "finished_at": exact_time(row.finished_at),
+        "max_running": row.max_running,
+        "priority": row.priority,
+        "attempts": str(row.attempts) + ("" if row.max_attempts is None else f" of {row.max_attempts}"),
+        "compression": row.compression,
+        "node": row.node,
+        "last_error": row.last_error,
+        "problem": row.problem,
+        "data": row.data,
+    }.items()
 
 
 @queue.command()
@@ -206,5 +221,5 @@ def run(chosen: Chosen, app: tuple[str, ...]) -> int:
 def only_queue(chosen: Chosen) -> Settings:
     """Return the configuration without its schedules. Raises ConfigError without a queue."""
     settings = chosen.settings("queue")
-    queue_section(settings)
+    required_section(settings, "queue")
     return evolve(settings, schedules=None)

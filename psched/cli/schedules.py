@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields
-from typing import Any, cast
+from typing import Any
 
 import click
 
@@ -16,8 +16,8 @@ from psched.cli.formatting import (
     json_lines,
     number,
     printable,
-    schedule_object,
     span,
+    with_local_times,
     write,
     write_fields,
     write_table,
@@ -28,12 +28,11 @@ from psched.cli.unrunnable_rows import left_to_ruby, note_left_to_ruby, note_unr
 from psched.error_summary import error_summary
 from psched.model import CATCH_UP, Policy, ScheduleRow
 from psched.schedules.collection import ScheduleCollection
-from psched.schedules.rules import Terms
 from psched.schedules.schedule import RUNNING, ScheduleState
 
 
-def policy_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a schedule's policy."""
+def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a schedule's rule and policy."""
     for option in (
         click.option(
             "--max-attempts",
@@ -58,9 +57,33 @@ def policy_options(function: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice(CATCH_UP),
             help="Of several due occurrences run all, only the latest, or only one that is not late.",
         ),
+        click.option(
+            "-a",
+            "--at",
+            "next_run_time",
+            type=UnixTime(),
+            metavar="TIME",
+            help="Time of the next run, whatever its occurrence.",
+        ),
+        click.option(
+            "-s",
+            "--start",
+            "next_time",
+            type=UnixTime(whole=True),
+            metavar="TIME",
+            help="Next occurrence: the first match at or after TIME.",
+        ),
+        click.option("-t", "--timezone", metavar="ZONE", help="Read the cron expression in this zone."),
+        click.option(
+            "-d",
+            "--delay",
+            type=DELAY,
+            metavar="SEC",
+            help="Run SEC seconds after each occurrence, before it if negative: at most 366 days.",
+        ),
     ):
-        function = option(function)
-    return function
+        command = option(command)
+    return command
 
 
 _PERFECTSCHED_COLUMNS = ("key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "data")
@@ -117,7 +140,7 @@ def list_(chosen: Chosen, layout: str) -> None:
         rows = schedules.list() if left is None else left.counted(schedules.list())
         if chosen.json:
             now = schedules.store.now()
-            write(json_lines(schedule_object(row, schedules.state(row, now)) for row in rows))
+            write(json_lines(_object(row, schedules.state(row, now)) for row in rows))
         elif layout == "perfectsched":
             write_table(_PERFECTSCHED_COLUMNS, rows, _perfectsched_cells, _PERFECTSCHED_WIDTHS, _UNCUT)
         else:
@@ -177,48 +200,21 @@ def _perfectsched_cells(row: ScheduleRow, shown: Shown) -> tuple[str, ...]:
 @click.argument("type")
 @click.argument("cron")
 @click.argument("data")
-@click.option(
-    "-d",
-    "--delay",
-    type=DELAY,
-    default=0,
-    metavar="SEC",
-    help="Run SEC seconds after each occurrence, before it if negative: at most 366 days (default: 0).",
-)
-@click.option("-t", "--timezone", metavar="ZONE", help="Read the cron expression in this zone (default: the config's).")
-@click.option(
-    "-s",
-    "--start",
-    type=UnixTime(whole=True),
-    metavar="TIME",
-    help="First occurrence: the first match at or after TIME.",
-)
-@click.option("-a", "--at", type=UnixTime(), metavar="TIME", help="Time of the first run, whatever its occurrence.")
-@policy_options
+@rule_options
 @common_options()
-def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **when: Any) -> None:
+def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **options: Any) -> None:
     """Add a schedule.
 
-    DATA is a JSON object. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00. --json
-    prints the schedule as `list` does.
+    The default delay is 0, the default zone is that of the configuration. DATA is a JSON object. TIME is unix seconds,
+    or a date with a time zone such as 2026-12-01T08:00+01:00. --json prints the
+    schedule as `list` does.
     """
     content = parse_data(data)
-    start, at = when["start"], when["at"]
     with opened(chosen) as schedules:
-        schedule = schedules.add(
-            key,
-            type,
-            cron=cron,
-            delay=when["delay"],
-            timezone=when["timezone"],
-            next_time=start,
-            next_run_time=at,
-            data=content,
-            **terms_of(when),
-        )
+        schedule = schedules.add(key, type, cron=cron, data=content, **given(options))
         warn_unless_routed(chosen, chosen.settings(), "schedules", schedules.store, type)
         if chosen.json:
-            write([_json_of(schedules, schedule.metadata())])
+            _write_json(schedules, schedule.metadata())
 
 
 @click.command()
@@ -226,40 +222,24 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **when: An
 @click.option("--type", metavar="TYPE")
 @click.option("--cron", metavar="CRON")
 @click.option("--data", metavar="JSON", help="The whole data, not merged.")
-@click.option(
-    "-d", "--delay", type=DELAY, metavar="SEC", help="Run SEC seconds after each occurrence, before it if negative."
-)
-@click.option("-t", "--timezone", metavar="ZONE", help="Read the cron expression in this zone.")
-@click.option(
-    "-s",
-    "--start",
-    type=UnixTime(whole=True),
-    metavar="TIME",
-    help="Next occurrence: the first match at or after TIME.",
-)
-@click.option("-a", "--at", type=UnixTime(), metavar="TIME", help="Time of the next run, whatever its occurrence.")
-@policy_options
+@rule_options
 @common_options()
-def modify(chosen: Chosen, /, key: str, **changes: Any) -> None:
+def modify(chosen: Chosen, /, key: str, **options: Any) -> None:
     """Change a schedule, at once.
 
     Options that are not given leave their values unchanged. A due occurrence stays due. A run in progress continues and
     is finished by the new rule. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00.
     --json prints the schedule as `list` does.
     """
-    wanted: dict[str, Any] = {**terms_of(changes)}
-    wanted |= {name: value for name, value in changes.items() if value is not None}
-    if not wanted:
+    changes = given(options)
+    if not changes:
         raise click.UsageError("nothing to change; give at least one option")
-    if "data" in wanted:
-        wanted["data"] = parse_data(wanted["data"])
-    for option, name in (("start", "next_time"), ("at", "next_run_time")):
-        if option in wanted:
-            wanted[name] = wanted.pop(option)
+    if "data" in changes:
+        changes["data"] = parse_data(changes["data"])
     with opened(chosen) as schedules:
-        schedules[key].modify(**wanted)
+        schedules[key].modify(**changes)
         if chosen.json:
-            write([_json_of(schedules, schedules[key].metadata())])
+            _write_json(schedules, schedules[key].metadata())
 
 
 @click.command()
@@ -273,30 +253,34 @@ def show(chosen: Chosen, key: str) -> None:
     with opened(chosen) as schedules:
         row = schedules[key].metadata()
         if chosen.json:
-            write([_json_of(schedules, row)])
+            _write_json(schedules, row)
         else:
             write_fields(_fields(row, schedules.state(row, schedules.store.now())))
 
 
-def _json_of(schedules: ScheduleCollection, row: ScheduleRow) -> str:
-    return json_line(schedule_object(row, schedules.state(row, schedules.store.now())))
+def _object(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
+    """Return the `--json` object of a schedule. Later versions keep its names and meanings."""
+    fields = {"key": row.key, "type": row.type, **asdict(row.rule)}
+    fields |= {name: getattr(row, name) for name in ("next_time", "next_run_time", "data", "status")}
+    fields |= {"state": state.word, "lateness": round(state.lateness, 3), "overdue": state.is_overdue}
+    fields |= {name: getattr(row, name) for name in ("attempts", "last_error", "node", "problem")}
+    fields |= asdict(row.policy) | {"paused": row.paused, "regular_time": row.regular_time}
+    return with_local_times(fields, "next_time", "next_run_time")
 
 
-def _fields(row: ScheduleRow, state: ScheduleState) -> Iterable[tuple[str, str | None]]:
-    """Return the names and texts of a schedule's fields."""
+def _write_json(schedules: ScheduleCollection, row: ScheduleRow) -> None:
+    write([json_line(_object(row, schedules.state(row, schedules.store.now())))])
+
+
+def _fields(row: ScheduleRow, state: ScheduleState) -> Iterable[tuple[str, Any]]:
     return {
         "key": row.key,
         "type": row.type,
-        "cron": row.rule.cron,
-        "timezone": row.rule.timezone,
-        "delay": number(row.rule.delay),
+        **asdict(row.rule),
         "next_time": exact_time(row.next_time),
         "next_run_time": "paused" if row.paused else exact_time(row.next_run_time),
-        "regular_time": None if row.regular_time is None else exact_time(row.regular_time),
-        **{
-            name: number(value) if isinstance(value, int | float) else value
-            for name, value in asdict(row.policy).items()
-        },
+        "regular_time": exact_time(row.regular_time),
+        **asdict(row.policy),
         "status": row.status,
         "state": state.word,
         "lateness": span(state.lateness) if state.lateness >= 1 else None,
@@ -304,7 +288,7 @@ def _fields(row: ScheduleRow, state: ScheduleState) -> Iterable[tuple[str, str |
         "node": row.node,
         "last_error": row.last_error,
         "problem": row.problem,
-        "data": compact(row.data),
+        "data": row.data,
     }.items()
 
 
@@ -356,8 +340,11 @@ def run_now(chosen: Chosen, key: str) -> None:
         schedules[key].run_now()
 
 
-def terms_of(options: dict[str, Any]) -> Terms:
-    """Remove the options of the policy from `options`, and return them."""
-    given = {field.name: options.pop(field.name) for field in fields(Policy)}
-    terms = {name: None if value == NO_BOUND else value for name, value in given.items() if value is not None}
-    return cast("Terms", terms)
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that were given as arguments of `ScheduleCollection.add`; a bound of `none` is None."""
+    bounds = {field.name for field in fields(Policy)}
+    return {
+        name: None if name in bounds and value == NO_BOUND else value
+        for name, value in options.items()
+        if value is not None
+    }

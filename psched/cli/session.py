@@ -21,17 +21,9 @@ from psched.store import holder_name
 Opened = TypeVar("Opened", ScheduleCollection, Queue)
 
 
-def schedules_section(settings: Settings) -> Section:
-    """Return the section `schedules`. Raises ConfigError without one."""
-    return _required(settings.schedules, settings, "schedules")
-
-
-def queue_section(settings: Settings) -> Section:
-    """Return the section `queue`. Raises ConfigError without one."""
-    return _required(settings.queue, settings, "queue")
-
-
-def _required(section: Section | None, settings: Settings, name: str) -> Section:
+def required_section(settings: Settings, name: str) -> Section:
+    """Return the section of this name. Raises ConfigError without one."""
+    section = dict(settings.named_sections).get(name)
     if section is None:
         raise ConfigError(f"{settings.path}:{settings.environment}: there is no section `{name}:`; add one")
     return section
@@ -43,7 +35,7 @@ def opened(chosen: Chosen, check: bool = True) -> Iterator[ScheduleCollection]:
 
     Raises ConfigError, and within the context DatabaseError for the driver's errors.
     """
-    section = schedules_section(chosen.settings())
+    section = required_section(chosen.settings(), "schedules")
     with _usable(open_schedules(section, _holder()), section, check) as schedules:
         yield schedules
 
@@ -51,7 +43,7 @@ def opened(chosen: Chosen, check: bool = True) -> Iterator[ScheduleCollection]:
 @contextmanager
 def opened_queue(chosen: Chosen, check: bool = True) -> Iterator[Queue]:
     """Open the configured queue, like `opened`."""
-    section = queue_section(chosen.settings("queue"))
+    section = required_section(chosen.settings("queue"), "queue")
     with _usable(open_queue(section, _holder()), section, check) as queue:
         yield queue
 
