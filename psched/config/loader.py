@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -13,7 +14,7 @@ from cattrs import ClassValidationError
 
 from psched.config.settings import Section, Settings
 from psched.config.structuring import faults, structure
-from psched.config.urls import masked_url, pooler_fault, type_fault
+from psched.config.urls import EXPECTED_URL, masked_url, pooler_fault, type_fault
 from psched.config.validators import MAX_SECONDS
 from psched.config.yaml_file import UnsetVariableError, expand, read_environment
 from psched.errors import ConfigError
@@ -26,6 +27,7 @@ _TABLES = {"schedules": ("perfect_sched", "psched_schedules"), "queue": ("perfec
 """The default table of each section: for `rdb_compat`, for other types."""
 _SECTION_KEYS = frozenset(fields_dict(Section))
 _PROCESS_KEYS = frozenset(fields_dict(Settings)) - {"environment", "path", "schedules", "queue"}
+_MISSING = {"type": "expected rdb, redis or rdb_compat", "url": EXPECTED_URL}
 _KEYS = _SECTION_KEYS | _PROCESS_KEYS | _TABLES.keys()
 
 
@@ -41,8 +43,7 @@ def load(path: str | os.PathLike[str], environment: str | None = None, reader: R
     """
     environment = default_environment() if environment is None else environment
     file = Path(path).expanduser().absolute()
-    content = read_environment(file, environment)
-    return _Loader(content, environment, file, file.parent, reader).settings()
+    return _Loader(read_environment(file, environment), environment, reader, file.parent, file).settings()
 
 
 def from_mapping(
@@ -57,7 +58,7 @@ def from_mapping(
     which has `type` and `url` but no sections. Raises ConfigError.
     """
     environment = default_environment() if environment is None else environment
-    return _Loader(dict(mapping), environment, None, Path.cwd() if base is None else base.absolute(), reader).settings()
+    return _Loader(mapping, environment, reader, Path.cwd() if base is None else base.absolute()).settings()
 
 
 def coerce(
@@ -77,11 +78,9 @@ def coerce(
 
 def _checked(settings: Settings) -> Settings:
     """Return settings that the caller has built, with each value validated again. Raises ConfigError."""
-    sections = {name: _validated(section, name) for name, section in settings.named_sections}
-    own = evolve(settings, schedules=None, queue=None, path=None)
-    return evolve(
-        _validated(own, ""), schedules=sections.get("schedules"), queue=sections.get("queue"), path=settings.path
-    )
+    sections: dict[str, Any] = {name: _validated(section, name) for name, section in settings.named_sections}
+    own = _validated(evolve(settings, schedules=None, queue=None, path=None), "")
+    return evolve(own, path=settings.path, **sections)
 
 
 def _validated(made: Made, section: str) -> Made:
@@ -93,46 +92,45 @@ def _validated(made: Made, section: str) -> Made:
         raise ConfigError("\n".join(lines)) from None
 
 
+@dataclass
 class _Loader:
     """Loads one environment, and collects its faults."""
 
-    def __init__(self, raw: dict[str, Any], environment: str, file: Path | None, base: Path, reader: Reader) -> None:
-        self._raw = raw
-        self._environment = environment
-        self._file = file
-        self._base = base
-        self._reader = reader
-        self._faults: dict[str, None] = {}
+    raw: Mapping[str, Any]
+    environment: str
+    reader: Reader
+    base: Path
+    file: Path | None = None
+    found: dict[str, None] = field(default_factory=dict)
+    """The faults, in their order, each once."""
 
     def settings(self) -> Settings:
         """Return the settings. Raises ConfigError with every fault."""
-        self._content = self._expanded()
-        self._check_keys()
-        sections = {name: section for name in self._section_names() if (section := self._section(name)) is not None}
-        settings = self._process(sections)
+        content = self._expanded()
+        self._check_keys(content)
+        names = [name for name in _TABLES if name in content] or [self.reader]
+        sections = {name: self._section(name, content) for name in names}
+        settings = self._process(content, {name: section for name, section in sections.items() if section is not None})
         if settings is not None:
-            for fault in cross_faults(settings, self._content):
+            for fault in _cross_faults(settings, content):
                 self._fault(fault)
-        if self._faults or settings is None:
-            raise ConfigError("\n".join(self._faults))
+        if self.found or settings is None:
+            raise ConfigError("\n".join(self.found))
         return settings
 
     def _expanded(self) -> dict[str, Any]:
         try:
-            return {str(key): value for key, value in expand(self._raw, os.environ).items()}
+            return {str(key): value for key, value in expand(dict(self.raw), os.environ).items()}
         except UnsetVariableError as error:
             raise ConfigError(f"{self._where()}: {'.'.join(error.path)}: {error}") from None
         except RecursionError:
             raise ConfigError(f"{self._where()}: nested too deeply") from None
 
-    def _section_names(self) -> list[str]:
-        return [name for name in _TABLES if name in self._content] or [self._reader]
-
-    def _check_keys(self) -> None:
-        for key in self._content.keys() - _KEYS:
+    def _check_keys(self, content: Mapping[str, Any]) -> None:
+        for key in content.keys() - _KEYS:
             self._fault(f"{key}: unknown key{did_you_mean(key, _KEYS)}")
-        for name in self._content.keys() & _TABLES.keys():
-            section = self._content[name]
+        for name in content.keys() & _TABLES.keys():
+            section = content[name]
             if section is not None and not isinstance(section, dict):
                 self._fault(f"{name}: expected a mapping of settings, got {type(section).__name__}")
                 continue
@@ -140,125 +138,97 @@ class _Loader:
                 hint = "; move it to the top level" if key in _PROCESS_KEYS else did_you_mean(str(key), _SECTION_KEYS)
                 self._fault(f"{name}.{key}: unknown key{hint}")
 
-    def _section(self, name: str) -> Section | None:
+    def _section(self, name: str, content: Mapping[str, Any]) -> Section | None:
         """Return the section: keys of the top level, overridden by its own."""
-        own = self._content.get(name)
+        own = content.get(name)
         own = own if isinstance(own, dict) else {}
-        top = {key: value for key, value in self._content.items() if key in _SECTION_KEYS}
-        merged = {key: value for key, value in {**top, **own}.items() if value is not None and key in _SECTION_KEYS}
+        values = {key: value for key, value in {**content, **own}.items() if key in _SECTION_KEYS and value is not None}
         compat, ours = _TABLES[name]
-        merged.setdefault("table", compat if merged.get("type") == "rdb_compat" else ours)
-        return self._structured(Section, merged, lambda key: (name, key) if key in own else (key,))
+        values.setdefault("table", compat if values.get("type") == "rdb_compat" else ours)
+        return self._structured(Section, values, {key: (name, key) for key in own})
 
-    def _process(self, sections: dict[str, Section]) -> Settings | None:
-        values = {key: value for key, value in self._content.items() if key in _PROCESS_KEYS and value is not None}
+    def _process(self, content: Mapping[str, Any], sections: dict[str, Any]) -> Settings | None:
+        values = {key: value for key, value in content.items() if key in _PROCESS_KEYS and value is not None}
         shortest = min((section.alive_time for section in sections.values()), default=300.0)
-        values.setdefault("child_heartbeat_limit", min(10.0, shortest / 3))
-        limit = values["child_heartbeat_limit"]
-        if "child_heartbeat_interval" not in values and isinstance(limit, int | float) and 0 < limit <= MAX_SECONDS:
-            values["child_heartbeat_interval"] = min(2.0, limit / 4)
-        values["environment"] = self._environment
-        settings = self._structured(Settings, values, lambda key: (key,))
-        if settings is None:
-            return None
-        return evolve(settings, path=self._file, schedules=sections.get("schedules"), queue=sections.get("queue"))
+        limit = values.setdefault("child_heartbeat_limit", min(10.0, shortest / 3))
+        if isinstance(limit, int | float) and 0 < limit <= MAX_SECONDS:
+            values.setdefault("child_heartbeat_interval", min(2.0, limit / 4))
+        values["environment"] = self.environment
+        settings = self._structured(Settings, values, {})
+        return None if settings is None else evolve(settings, path=self.file, **sections)
 
     def _structured(
-        self, kind: type[Made], values: dict[str, Any], locate: Callable[[str], tuple[str, ...]]
+        self, kind: type[Made], values: dict[str, Any], places: Mapping[str, tuple[str, ...]]
     ) -> Made | None:
+        """Return the object, or None with its faults noted. `places`: the paths of keys that are in a section."""
         try:
-            return structure(kind, values, self._base)
+            return structure(kind, values, self.base)
         except ClassValidationError as error:
             for name, fault in faults(error):
-                self._field_fault(locate(name), fault, name not in values)
+                path = places.get(name, (name,))
+                text = f"{fault}{self._got(str(fault), path)}" if name in values else f"missing; {_MISSING[name]}"
+                self._fault(f"{'.'.join(path)}: {text}")
         return None
-
-    def _field_fault(self, path: tuple[str, ...], fault: Exception, missing: bool) -> None:
-        if missing:
-            self._fault(f"{'.'.join(path)}: missing; {_MISSING[path[-1]]}")
-        else:
-            self._fault(f"{'.'.join(path)}: {fault}{self._got(str(fault), path)}")
 
     def _got(self, message: str, path: tuple[str, ...]) -> str:
         """Return `, got …` with the text of the file, so that secrets in variables and URLs are not shown."""
         if not message.startswith("expected") or path[-1] == "url":
             return ""
-        found: Any = self._raw
+        value: Any = self.raw
         for key in path:
-            if key not in found:  # a default computed from a value with its own fault
+            if key not in value:  # a default computed from a value with its own fault
                 return ""
-            found = found[key]
-        return f", got {masked_url(shown(found, sys.maxsize))[:100]}"
+            value = value[key]
+        return f", got {masked_url(shown(value, sys.maxsize))[:100]}"
 
     def _fault(self, message: str) -> None:
-        self._faults[f"{self._where()}: {message}"] = None
+        self.found[f"{self._where()}: {message}"] = None
 
     def _where(self) -> str:
-        return f"{self._file}:{self._environment}" if self._file else "config"
+        return f"{self.file}:{self.environment}" if self.file else "config"
 
 
-_MISSING = {
-    "type": "expected rdb, redis or rdb_compat",
-    "url": "expected a URL like sqlite:///psched.db, mysql://user:password@host:3306/database or redis://host:6379/0",
-}
-
-
-def cross_faults(settings: Settings, given: Mapping[str, Any]) -> list[str]:
-    """Return the faults between settings that are valid each by itself. `given`: the keys in the file."""
-    faults = []
+def _cross_faults(settings: Settings, given: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the faults between settings that are valid each by itself. `given`: the keys in the file."""
     limit, interval = settings.child_heartbeat_limit, settings.child_heartbeat_interval
     if interval >= limit:
-        faults.append(f"child_heartbeat_interval {interval:g} must be less than child_heartbeat_limit {limit:g}")
-    for name, section in (("schedules", settings.schedules), ("queue", settings.queue)):
-        if section is not None:
-            faults += _lease_faults(settings, section, name, given)
-            found = type_fault(section.type, section.url), pooler_fault(section.pooler, section.url)
-            faults += [f"{name}: {fault}" for fault in found if fault is not None]
-            faults += _compat_key_faults(section, name)
-        if section is not None and section.on_failure and section.type == "rdb_compat":
-            faults.append(
-                f"on_failure: type rdb_compat ({name}) retries without end, so no task ever fails; use type: rdb"
-            )
-    one, other = settings.schedules, settings.queue
-    if one is not None and one.ledger is not None and one.type in ("rdb", "redis"):
-        faults.append(f"ledger: type {one.type} always has a ledger; the key is for rdb_compat")
-    if one is not None and one.max_attempts is not None and one.type == "rdb_compat":
-        faults.append(
+        yield f"child_heartbeat_interval {interval:g} must be less than child_heartbeat_limit {limit:g}"
+    for name, section in settings.named_sections:
+        yield from _lease_faults(settings, section, name, given)
+        found = type_fault(section.type, section.url), pooler_fault(section.pooler, section.url)
+        yield from (f"{name}: {fault}" for fault in found if fault is not None)
+        if section.type == "rdb_compat" and section.on_failure:
+            yield f"on_failure: type rdb_compat ({name}) retries without end, so no task ever fails; use type: rdb"
+        if section.type != "rdb_compat":
+            for key in ("disable_resource_limit", "use_connection_pooling"):
+                if getattr(section, key):
+                    yield f"{name}: {key}: the key is for rdb_compat, whose table PerfectQueue may share"
+    schedules, queue = settings.schedules, settings.queue
+    if schedules is None:
+        return
+    if schedules.ledger is not None and schedules.type in ("rdb", "redis"):
+        yield f"ledger: type {schedules.type} always has a ledger; the key is for rdb_compat"
+    if schedules.max_attempts is not None and schedules.type == "rdb_compat":
+        yield (
             "max_attempts: rdb_compat counts no attempts of schedules and retries without end; "
             "write it under queue:, or use type: rdb"
         )
-    if one is not None and other is not None and (one.url, one.table) == (other.url, other.table):
-        faults.append(f"queue.table: schedules and queue cannot share the table {one.table!r}; name another one")
-    return faults
+    if queue is not None and (schedules.url, schedules.table) == (queue.url, queue.table):
+        yield f"queue.table: schedules and queue cannot share the table {queue.table!r}; name another one"
 
 
-def _compat_key_faults(section: Section, name: str) -> list[str]:
-    """Refuse the keys of PerfectQueue, except for a table that PerfectQueue may share."""
-    if section.type == "rdb_compat":
-        return []
-    given = {
-        "disable_resource_limit": section.disable_resource_limit,
-        "use_connection_pooling": section.use_connection_pooling,
-    }
-    return [
-        f"{name}: {key}: the key is for rdb_compat, whose table PerfectQueue may share" for key in given if given[key]
-    ]
-
-
-def _lease_faults(settings: Settings, section: Section, name: str, given: Mapping[str, Any]) -> list[str]:
+def _lease_faults(settings: Settings, section: Section, name: str, given: Mapping[str, Any]) -> Iterator[str]:
     """A frozen child must be killed before its lease ends, and a lease renewed well before."""
-    faults = []
-    frozen = settings.child_heartbeat_limit + settings.child_kill_interval
+    limit, grace = settings.child_heartbeat_limit, settings.child_kill_interval
     explicit = given.keys() & {"child_heartbeat_limit", "child_kill_interval"}
-    if explicit and frozen >= section.alive_time:
-        faults.append(
-            f"child_heartbeat_limit {settings.child_heartbeat_limit:g} + child_kill_interval "
-            f"{settings.child_kill_interval:g} must be less than {name}'s alive_time {section.alive_time:g}, "
+    if explicit and limit + grace >= section.alive_time:
+        yield (
+            f"child_heartbeat_limit {limit:g} + child_kill_interval {grace:g} must be less than {name}'s "
+            f"alive_time {section.alive_time:g}, "
             "or another worker takes the task of a frozen child before it is killed"
         )
     if section.task_heartbeat_interval >= section.alive_time / 2:
-        faults.append(
+        yield (
             f"task_heartbeat_interval {section.task_heartbeat_interval:g} must be less than half of {name}'s "
             f"alive_time {section.alive_time:g}"
         )
-    return faults

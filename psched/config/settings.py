@@ -37,10 +37,6 @@ def _retry_wait(section: Section) -> float | Backoff:
     return 300.0 if section.type == "rdb_compat" else Backoff(first=10, factor=2, limit=300)
 
 
-def _task_heartbeat_interval(section: Section) -> float:
-    return min(2.0, section.alive_time / 6)
-
-
 @frozen(kw_only=True)
 class _Loading:
     """The application: the keys that both the top level and a section may have."""
@@ -61,7 +57,7 @@ class Section(_Loading):
     url: Annotated[str, Check(checks.url, located=True)] = field(repr=False)
     table: Annotated[str, Check(checks.table)]
     tls: Annotated[dict[str, str], Check(checks.tls, located=True)] = Factory(dict)
-    pooler: Annotated[str | None, Check(checks.pooler)] = None
+    pooler: Annotated[str | None, Check(checks.one_of("session", "none"))] = None
     timezone: Annotated[str, Check(checks.timezone)] = "UTC"
     cron_dialect: Annotated[str, Check(checks.one_of(*DIALECTS))] = Factory(_cron_dialect, takes_self=True)
     poll_interval: Positive = 1.0
@@ -75,7 +71,7 @@ class Section(_Loading):
     on_failure: Annotated[tuple[str, ...], Check(checks.hook)] = ()
     alert_interval: Positive = 10.0
     types: Annotated[tuple[str, ...], Check(checks.globs)] = ()
-    task_heartbeat_interval: Positive = Factory(_task_heartbeat_interval, takes_self=True)
+    task_heartbeat_interval: Positive = Factory(lambda section: min(2.0, section.alive_time / 6), takes_self=True)
     task_prefetch: Annotated[int | Literal["auto"], Check(checks.count(1, "auto", "auto"))] = "auto"
     task_timeout: Annotated[float | None, Check(checks.seconds(0, above=True, never=True))] = None
     max_attempts: CountOrNone = None

@@ -46,18 +46,16 @@ def faults(error: ClassValidationError) -> Iterator[tuple[str, Exception]]:
 @lru_cache(maxsize=8)
 def _converter(base: Path) -> Converter:
     converter = Converter(forbid_extra_keys=True)
-    converter.register_structure_hook_factory(_is_checked, lambda kind: _hook(_check_of(kind), base))
+    converter.register_structure_hook_factory(
+        lambda kind: _check_of(kind) is not None, lambda kind: _hook(_check_of(kind), base)
+    )
     return converter
 
 
-def _is_checked(kind: Any) -> bool:
-    return any(isinstance(each, Check) for each in getattr(kind, "__metadata__", ()))
-
-
-def _check_of(kind: Any) -> Check:
-    return next(each for each in kind.__metadata__ if isinstance(each, Check))
+def _check_of(kind: Any) -> Any:
+    return next((each for each in getattr(kind, "__metadata__", ()) if isinstance(each, Check)), None)
 
 
 def _hook(check: Check, base: Path) -> Callable[[Any, Any], Any]:
-    function = check.function
-    return (lambda value, _: function(value, base)) if check.located else (lambda value, _: function(value))
+    arguments = (base,) if check.located else ()
+    return lambda value, _: check.function(value, *arguments)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
 _SECRET = re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE)
-_EXPECTED = (
+EXPECTED_URL = (
     "expected a URL like sqlite:///psched.db, mysql://user:password@host:3306/database or redis://:password@host:6379/0"
 )
 _POSTGRESQL = ("postgresql", "postgres")
@@ -28,7 +28,7 @@ def check_url(url: str) -> None:
     """Raise ValueError for an invalid URL, with a hint for common mistakes. Never shows a password."""
     scheme, separator, rest = url.partition("://")
     if not separator or not re.fullmatch(r"[a-z][a-z0-9_+.]*", scheme):
-        raise ValueError(_EXPECTED)
+        raise ValueError(EXPECTED_URL)
     if rest.partition("?")[0].count("@") > 1:
         raise ValueError("the password holds an '@'; write it as %40 (and % as %25, : as %3A, / as %2F)")
     if scheme.partition("+")[0] == "sqlite" and not rest.startswith("/") and rest:
@@ -82,7 +82,7 @@ def _check_port(rest: str) -> None:
     try:
         _ = urlsplit(f"//{rest.rpartition('@')[2]}").port
     except ValueError:
-        raise ValueError(_EXPECTED) from None
+        raise ValueError(EXPECTED_URL) from None
 
 
 def _sqlite_file(url: str) -> str:
@@ -99,4 +99,4 @@ def _parse(url: str) -> URL:
     try:
         return make_url(url)
     except (ArgumentError, ValueError):
-        raise ValueError(_EXPECTED) from None
+        raise ValueError(EXPECTED_URL) from None

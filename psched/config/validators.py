@@ -70,23 +70,20 @@ def count(minimum: int, word: str | None = None, meaning: Any = None) -> Callabl
 
 
 def flag(value: Any) -> bool:
-    """Accept true or false, also as text from a variable."""
-    if value is True or value == "true":
-        return True
-    if value is False or value == "false":
-        return False
-    raise ValueError("expected true or false")
+    if isinstance(value, bool):
+        return value
+    if value not in ("true", "false"):  # text from a variable
+        raise ValueError("expected true or false")
+    return bool(value == "true")
 
 
 def text(value: Any) -> str:
-    """Accept text that is not empty."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("expected text")
     return value
 
 
 def names(value: Any) -> tuple[str, ...]:
-    """Accept `module:NAME`, `NAME`, or a list of them."""
     found = _listed(value, "module:NAME, NAME, or a list of them")
     if not all(_APPLICATION.fullmatch(name) for name in found):
         raise ValueError("expected module:NAME, NAME, or a list of them")
@@ -111,27 +108,23 @@ def hook(value: Any) -> tuple[str, ...]:
         if not value.startswith(("http://", "https://")):
             raise ValueError(expected)
         return (value,)
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) and "\0" not in item for item in value):
-        raise ValueError(expected)
-    if value and not value[0]:
+    is_list = isinstance(value, list | tuple) and all(isinstance(item, str) and "\0" not in item for item in value)
+    if not is_list or (value and not value[0]):
         raise ValueError(expected)
     return tuple(value)
 
 
 def path(value: Any, base: Path) -> Path:
-    """Accept a path; a relative path starts at the configuration's folder."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise ValueError("expected a path")
     return absolute_path(value, base)
 
 
 def log_path(value: Any, base: Path) -> Path | None:
-    """Accept a path, or `stderr`."""
     return None if value in (None, "stderr") else path(value, base)
 
 
 def folders(value: Any, base: Path) -> tuple[str, ...]:
-    """Accept a folder or a list of them."""
     return tuple(str(path(folder, base)) for folder in _listed(value, "a folder or a list of them"))
 
 
@@ -148,13 +141,14 @@ def is_file(name: str) -> bool:
     return name.endswith(".py") or os.sep in name
 
 
-def one_of(*words: str) -> Callable[[Any], str]:
-    """Return a validator for one of these words."""
+def one_of(*words: str) -> Callable[[Any], str | None]:
+    """Return a validator for one of these words; `none` is None."""
 
-    def check(value: Any) -> str:
-        if not isinstance(value, str) or value not in words:
+    def check(value: Any) -> str | None:
+        word = "none" if value is None else value
+        if word not in words:
             raise ValueError(f"expected {' or '.join(words)}")
-        return value
+        return None if word == "none" else str(word)
 
     return check
 
@@ -166,41 +160,30 @@ def url(value: Any, base: Path) -> str:
 
 
 def table(value: Any) -> str:
-    """Accept a table name that needs no quoting anywhere."""
     if not isinstance(value, str) or not _IDENTIFIER.fullmatch(value):
         raise ValueError("expected a table name of letters, digits and _, at most 63 characters")
     return value
 
 
 def table_or_none(value: Any) -> str | None:
-    """Accept a table name, or none."""
     return None if value in (None, "none") else table(value)
-
-
-def pooler(value: Any) -> str | None:
-    """Accept session, or none."""
-    if value in (None, "none"):
-        return None
-    if value != "session":
-        raise ValueError("expected session or none")
-    return "session"
 
 
 def store(value: Any) -> str:
     """Accept the name of a store: one of psched's, or another package, which is not imported here."""
-    try:
-        check_name(text(value))
-    except ConfigError as error:
-        raise ValueError(str(error).removeprefix("type: ")) from error
-    return str(value)
+    return _accepted(check_name, value, "type: ")
 
 
 def timezone(value: Any) -> str:
-    """Accept a zone of the tz database."""
+    return _accepted(cron.check_timezone, value, "timezone ")
+
+
+def _accepted(check: Callable[[str], object], value: Any, subject: str) -> str:
+    """Return text that `check` accepts. Raises ValueError: the message of its ConfigError without the `subject`."""
     try:
-        cron.check_timezone(text(value))
+        check(text(value))
     except ConfigError as error:
-        raise ValueError(str(error).removeprefix("timezone ")) from error
+        raise ValueError(str(error).removeprefix(subject)) from error
     return str(value)
 
 
@@ -217,11 +200,8 @@ def tls(value: Any, base: Path) -> dict[str, str]:
 
 def _number(value: Any, kind: Callable[[Any], Any], expected: str) -> Any:
     """Return `value` as a number. Accepts text, which may come from a variable; refuses True and False."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float | str)
-        or (kind is int and isinstance(value, float))
-    ):
+    kinds = (int, str) if kind is int else (int, float, str)
+    if isinstance(value, bool) or not isinstance(value, kinds):
         raise ValueError(expected)
     try:
         return kind(value)

@@ -18,7 +18,7 @@ _MAX_NAME_LENGTH = 40
 """Characters of each that it shows."""
 
 
-class _Loader(yaml.SafeLoader):
+class _UniqueKeyLoader(yaml.SafeLoader):
     """A SafeLoader that refuses duplicate keys, as YAML demands; PyYAML uses the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -43,47 +43,33 @@ def read_environment(path: Path, environment: str) -> dict[str, Any]:
         raise ConfigError(f"{path}: {_missing(environment, environments)}")
     content = environments[environment]
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}:{environment}: expected a mapping of settings, got {_kind(content)}")
+        found = "nothing" if content is None else type(content).__name__
+        raise ConfigError(f"{path}:{environment}: expected a mapping of settings, got {found}")
     return content
-
-
-def _kind(value: Any) -> str:
-    return "nothing" if value is None else type(value).__name__
 
 
 def _missing(environment: str, environments: dict[str, Any]) -> str:
     if "type" in environments or "url" in environments:
         return f"the settings are at the top level; indent them under `{environment}:`"
-    hint = did_you_mean(
-        environment, [name for name in environments if _is_plain(name) and len(name) <= _MAX_NAME_LENGTH]
-    )
-    return f"there is no environment {environment!r}, {_named(environments)}{hint} (set -e or $PSCHED_ENV)"
+    names = [name for name in environments if name.replace("-", "_").isidentifier()]
+    hint = did_you_mean(environment, [name for name in names if len(name) <= _MAX_NAME_LENGTH])
+    return f"there is no environment {environment!r}, {_named(names, len(environments))}{hint} (set -e or $PSCHED_ENV)"
 
 
-def _named(environments: dict[str, Any]) -> str:
-    """Return the first names that look like environments; a file that is no configuration may hold secrets."""
-    if not environments:
-        return "only none"
-    names = [name for name in environments if _is_plain(name)][:_MAX_SHOWN]
+def _named(names: list[str], count: int) -> str:
+    """Return the first of `names`, which look like environments; the other keys of the file may be secrets."""
     if not names:
-        return f"and none of the file's {len(environments)} keys looks like one"
-    shown = (name if len(name) <= _MAX_NAME_LENGTH else f"{name[: _MAX_NAME_LENGTH - 1]}…" for name in names)
-    more = len(environments) - len(names)
-    return f"only {', '.join(shown)}" + (f" and {more} more" if more else "")
-
-
-def _is_plain(name: str) -> bool:
-    return name.replace("-", "_").isidentifier()
-
-
-def _plainly(problem: str) -> str:
-    """Return PyYAML's message, or a clearer one for a tab."""
-    return "a tab; indent with spaces" if r"'\t'" in problem else problem
+        return f"and none of the file's {count} keys looks like one" if count else "only none"
+    shown = [
+        name if len(name) <= _MAX_NAME_LENGTH else f"{name[: _MAX_NAME_LENGTH - 1]}…" for name in names[:_MAX_SHOWN]
+    ]
+    more = f" and {count - len(shown)} more" if count > len(shown) else ""
+    return f"only {', '.join(shown)}{more}"
 
 
 def _parse(path: Path) -> Any:
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
+        return yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)  # noqa: S506 - a SafeLoader
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file; name one with -c, etc/psched.yml is an example") from None
     except OSError as error:
@@ -91,7 +77,9 @@ def _parse(path: Path) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}{line}: not valid YAML: {_plainly(error.problem or error.context or '')}") from None
+        problem = error.problem or error.context or ""
+        problem = "a tab; indent with spaces" if r"'\t'" in problem else problem
+        raise ConfigError(f"{path}{line}: not valid YAML: {problem}") from None
     except (yaml.YAMLError, UnicodeDecodeError):
         raise ConfigError(f"{path}: not valid YAML: expected UTF-8 text without control characters") from None
     except RecursionError:
