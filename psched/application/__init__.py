@@ -2,8 +2,7 @@
 
 from psched.application.app import App
 from psched.application.class_router import Dispatch
-from psched.application.failure_handling import Decider, DefaultDecider, UndefinedDecisionError
-from psched.application.handler import Base
+from psched.application.handler import Base, Decider, DefaultDecider, UndefinedDecisionError
 from psched.application.loader import ApplicationSpec, load
 from psched.application.routing import Application, Handler, Router
 

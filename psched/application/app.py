@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 from psched.application.event_loop import CancellableRun, EventLoops
@@ -18,15 +16,6 @@ from psched.task import Task
 
 TaskFunction = Callable[[Task], Any]
 F = TypeVar("F", bound=TaskFunction)
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionOptions:
-    """How the runs of one function end: wait after an error, attempts, whether a return finishes the task."""
-
-    retry_wait: float | Backoff | None
-    max_attempts: int | None
-    finish: bool
 
 
 class App(Router):
@@ -64,12 +53,13 @@ class App(Router):
         wait = _checked_wait(pattern, retry_wait)
         if max_attempts is not None:
             _check(check_attempts, f"max_attempts of {pattern!r}", max_attempts)
-        options = FunctionOptions(wait, max_attempts, finish)
 
         def register(function: F) -> F:
             self._check(pattern, function)
             self._names[pattern] = _name(function)
-            self._routes[pattern] = partial(FunctionHandler, function=function, loops=self._loops, options=options)
+            self._routes[pattern] = lambda task: FunctionHandler(
+                task, function, self._loops, wait, max_attempts, finish
+            )
             return function
 
         return register
@@ -101,13 +91,21 @@ class App(Router):
 class FunctionHandler(Base):
     """Runs one function on one task."""
 
-    def __init__(self, task: Task, function: TaskFunction, loops: EventLoops, options: FunctionOptions) -> None:
+    def __init__(
+        self,
+        task: Task,
+        function: TaskFunction,
+        loops: EventLoops,
+        retry_wait: float | Backoff | None,
+        max_attempts: int | None,
+        finish: bool,
+    ) -> None:
         super().__init__(task)
-        self.retry_wait = options.retry_wait
-        self.max_attempts = options.max_attempts
+        self.retry_wait = retry_wait
+        self.max_attempts = max_attempts
         self._function = function
         self._loops = loops
-        self._finish = options.finish
+        self._finish = finish
         self._running: CancellableRun | None = None
         self._killed = False
 
@@ -140,9 +138,10 @@ class FunctionHandler(Base):
 
 
 def _checked_wait(pattern: Pattern, wait: float | Mapping[str, Any] | Backoff | None) -> float | Backoff | None:
-    if wait is None or isinstance(wait, int | float):
-        if wait is not None:
-            _check(check_wait, f"retry_wait of {pattern!r}", wait)
+    if wait is None:
+        return None
+    if isinstance(wait, int | float):
+        _check(check_wait, f"retry_wait of {pattern!r}", wait)
         return wait
     try:
         return Backoff.of(wait)

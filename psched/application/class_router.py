@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
-from types import ModuleType
 from typing import ClassVar, cast
 
 from psched.application.loader import find, import_module
@@ -56,21 +55,12 @@ class Dispatch(Router):
 
     @classmethod
     def _handler(cls, target: HandlerFactory | str) -> HandlerFactory:
-        found = cls._find(target) if isinstance(target, str) else target
-        if not isinstance(found, type) or not _is_handler(found):
+        found: object = target
+        if isinstance(target, str):
+            module_name, _, attribute = target.rpartition(":")
+            owner = next(parent for parent in cls.__mro__ if "routes" in vars(parent))
+            home = import_module(module_name) if module_name else sys.modules[owner.__module__]
+            found = find(home, attribute)
+        if not isinstance(found, type) or not all(callable(getattr(found, verb, None)) for verb in ("run", "kill")):
             raise ConfigError(f"a handler must be a subclass of psched.application.Base, got {found!r}")
         return cast(HandlerFactory, found)
-
-    @classmethod
-    def _find(cls, name: str) -> object:
-        module_name, _, attribute = name.rpartition(":")
-        return find(import_module(module_name) if module_name else cls._home(), attribute)
-
-    @classmethod
-    def _home(cls) -> ModuleType:
-        owner = next(parent for parent in cls.__mro__ if "routes" in vars(parent))
-        return sys.modules[owner.__module__]
-
-
-def _is_handler(found: type) -> bool:
-    return all(callable(getattr(found, verb, None)) for verb in ("run", "kill"))

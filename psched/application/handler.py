@@ -1,12 +1,61 @@
-"""The base class of handlers. In children."""
+"""The base class of handlers, and the decider that settles a run whose handler raised. In children."""
 
 from __future__ import annotations
 
+import traceback
 from typing import Any, ClassVar
 
-from psched.application.failure_handling import Decider, DefaultDecider
 from psched.backoff import Backoff
+from psched.errors import OutcomeUnknownError, PreemptedError
+from psched.suggest import did_you_mean
 from psched.task import Task
+from psched.telemetry import emit
+
+_LONGEST_TRACE = 6000
+"""Characters kept of the end of a traceback."""
+
+
+class UndefinedDecisionError(Exception):
+    """A handler asked for a decision that its decider does not define."""
+
+
+class Decider:
+    """Decides by name: each public method of a subclass is a decision, its keyword arguments are the facts."""
+
+    def __init__(self, handler: Base) -> None:
+        self.handler = handler
+
+    @property
+    def task(self) -> Task:
+        """The task being run."""
+        return self.handler.task
+
+    def decide(self, decision: str, **options: Any) -> Any:
+        """Take the named decision. Raises UndefinedDecisionError when there is no such method."""
+        known = [name for name in dir(self) if not name.startswith("_") and name not in vars(Decider)]
+        methods = {name: method for name in known if callable(method := getattr(self, name))}
+        if decision not in methods:
+            hint = did_you_mean(decision, methods)
+            raise UndefinedDecisionError(f"{type(self).__name__} has no decision {decision!r}{hint}")
+        return methods[decision](**options)
+
+
+class DefaultDecider(Decider):
+    """Retries the task later."""
+
+    def unexpected_error_raised(self, error: Exception) -> None:
+        """Report the error and make the task due again after the handler's `retry_wait` (None: the configured one).
+
+        A run that was settled before, or was asked to stop, stays as it is. Raises `error` again when it means that the
+        lease of this very run is lost: then there is nothing to decide. Such an error about another task is a failure
+        like any other.
+        """
+        task = self.task
+        if task.lease_lost and isinstance(error, PreemptedError | OutcomeUnknownError):
+            raise error
+        emit("run_error", task=task, error=error)
+        if not task.settled and task.stop_reason is None:
+            task.retry(self.handler.retry_wait, error=account_of(error))
 
 
 class Base:
@@ -34,7 +83,10 @@ class Base:
         """Call before_perform, perform and after_perform; the decider decides about an Exception of theirs."""
         try:
             if self.before_perform() is not False:
-                self._perform()
+                try:
+                    self.perform()
+                finally:
+                    self.after_perform()
         except Exception as error:  # noqa: BLE001 – the decider decides about errors of the handler
             self.decide("unexpected_error_raised", error=error)
 
@@ -61,8 +113,8 @@ class Base:
         """Call the decider's method of this name. Raises UndefinedDecisionError when it has none."""
         return self.decider(self).decide(decision, **options)
 
-    def _perform(self) -> None:
-        try:
-            self.perform()
-        finally:
-            self.after_perform()
+
+def account_of(error: BaseException) -> str:
+    """Return the error with the end of its traceback, as it is stored with the row."""
+    trace = "".join(traceback.format_exception(error))
+    return f"{error!r}\n{trace[-_LONGEST_TRACE:]}"

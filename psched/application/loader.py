@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from types import ModuleType
 from typing import Any, TypeGuard
 
 from psched.application.routing import Application, Router
+from psched.config.validators import is_file
 from psched.errors import ConfigError
 from psched.suggest import did_you_mean
 
@@ -49,12 +49,16 @@ def load(spec: ApplicationSpec) -> Application:
 
 
 def load_modules(include: Sequence[str], require: Sequence[str]) -> list[tuple[str, ModuleType]]:
-    """Put the folders `include` on the import path, and return the modules `require` by their names.
+    """Put the folders `include` at the head of the import path, and return the modules `require` by their names.
 
     Raises ConfigError.
     """
     importlib.invalidate_caches()
-    _include(include)
+    for folder in include:
+        if not Path(folder).is_dir():
+            raise ConfigError(f"the folder {folder!r} to be included (-I) does not exist")
+    paths = [str(Path(folder).absolute()) for folder in include]
+    sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
     return [(name, _require(name)) for name in require]
 
 
@@ -65,17 +69,8 @@ def _load_section(section: str, spec: ApplicationSpec) -> Application:
         raise ConfigError(f"{section}: {error}") from error
 
 
-def _include(folders: Sequence[str]) -> None:
-    """Put `folders` at the head of the import path, in their order."""
-    for folder in folders:
-        if not Path(folder).is_dir():
-            raise ConfigError(f"the folder {folder!r} to be included (-I) does not exist")
-    paths = [str(Path(folder).absolute()) for folder in folders]
-    sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
-
-
 def _require(name: str) -> ModuleType:
-    return import_file(name) if name.endswith(".py") or os.sep in name else import_module(name)
+    return import_file(name) if is_file(name) else import_module(name)
 
 
 def _router(name: str | object, required: Sequence[tuple[str, ModuleType]]) -> Router:
@@ -103,7 +98,7 @@ def _lookup(name: str, required: Sequence[tuple[str, ModuleType]]) -> object:
     if module_name:
         return find(_module(module_name, required), attribute)
     for _, module in reversed(required):
-        if _has(module, attribute):
+        if hasattr(module, attribute.partition(".")[0]):
             return find(module, attribute)
     raise ConfigError(_not_found(attribute, required))
 
@@ -114,10 +109,6 @@ def _module(name: str, required: Sequence[tuple[str, ModuleType]]) -> ModuleType
         if name in (given, Path(given).stem):
             return module
     return _require(name)
-
-
-def _has(module: ModuleType, name: str) -> bool:
-    return hasattr(module, name.partition(".")[0])
 
 
 def _not_found(name: str, required: Sequence[tuple[str, ModuleType]]) -> str:
@@ -148,11 +139,10 @@ def import_file(file: str) -> ModuleType:
     """
     path = Path(file).resolve()
     if not path.is_file():
-        raise ConfigError(
-            f"there is no file {file!r} to load" + ("" if path == Path(file) else f" (looked for {path})")
-        )
-    loaded = _loaded(path)
-    return _execute(path, _free_name(path)) if loaded is None else loaded
+        where = "" if path == Path(file) else f" (looked for {path})"
+        raise ConfigError(f"there is no file {file!r} to load{where}")
+    loaded = (module for module in list(sys.modules.values()) if getattr(module, "__file__", None) == str(path))
+    return next(loaded, None) or _execute(path, _free_name(path))
 
 
 def find(module: ModuleType, name: str) -> Any:
@@ -165,13 +155,6 @@ def find(module: ModuleType, name: str) -> Any:
             known = [known for known in vars(found) if not known.startswith("_")] if hasattr(found, "__dict__") else []
             raise ConfigError(f"no {name!r} in {module.__name__}{did_you_mean(part, known)}") from None
     return found
-
-
-def _loaded(path: Path) -> ModuleType | None:
-    for module in list(sys.modules.values()):
-        if getattr(module, "__file__", None) == str(path):
-            return module
-    return None
 
 
 def _free_name(path: Path) -> str:

@@ -74,9 +74,7 @@ class Application:
 
     def handler(self, task: Task) -> Handler | None:
         """Return a handler for `task`, or None when no router knows its type."""
-        factory = self._routes.get(task.type)
-        if factory is None:
-            factory = self._find(task.type)
+        factory = self._routes.get(task.type) or self._find(task.type)
         return None if factory is None else factory(task)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from psched.application import Handler
-from psched.application.failure_handling import account_of
+from psched.application.handler import account_of
 from psched.clock import Clock, boottime
 from psched.errors import (
     CancelRequestedError,

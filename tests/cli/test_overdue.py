@@ -12,7 +12,7 @@ import pytest
 from faultlab.servers import Server
 from psched import Task
 from psched import open as open_psched
-from psched.application.failure_handling import account_of
+from psched.application.handler import account_of
 from psched.schedules.collection import ScheduleCollection
 from psched.store.type_filter import TypeFilter
 from tests.cli.commands import Commands, Outcome

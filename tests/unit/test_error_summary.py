@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from psched.application.failure_handling import account_of
+from psched.application.handler import account_of
 from psched.error_summary import error_summary, exception_line
 
 
