@@ -9,21 +9,21 @@ import signal
 import threading
 from collections.abc import Callable
 
-from psched.application import ApplicationSpec, load
 from psched.child.heartbeat import HeartbeatThread
-from psched.child.standby import worker_or_standby
 from psched.config import Settings
 from psched.errors import ConfigError
 from psched.process.channel import BOOT_FAILED, BYE, DONE, START_ERROR, ChildPipe
-from psched.process.child_spec import ChildRole, ChildSpec
+from psched.process.child_spec import ChildRole
 from psched.process.logs import Log
 from psched.process.signals import MASTER_SIGNALS, SignalQueue
 
 log = logging.getLogger(__name__)
 
 
-def child_main(name: str, settings: Settings, pipe: ChildPipe, log_file: Log, make: Callable[[], ChildRole]) -> int:
-    """Be the child called `name` in the process title: do the work that `make` returns. Returns the exit code."""
+def child_main(
+    name: str, settings: Settings, pipe: ChildPipe, log_file: Log, make: Callable[[ChildPipe], ChildRole]
+) -> int:
+    """Be the child called `name` in the process title: do the work that `make(pipe)` returns. Returns the exit code."""
     pid = os.getpid()
     signals = SignalQueue()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -33,7 +33,7 @@ def child_main(name: str, settings: Settings, pipe: ChildPipe, log_file: Log, ma
     heartbeat = HeartbeatThread(name, pipe, signals, settings, log_file)
     heartbeat.start()
     try:
-        role = make()
+        role = make(pipe)
         role.prepare()
     except ConfigError as error:
         log.debug("cannot start", exc_info=True)
@@ -50,27 +50,6 @@ def child_main(name: str, settings: Settings, pipe: ChildPipe, log_file: Log, ma
     atexit._run_exitfuncs()
     pipe.send(BYE)
     return DONE
-
-
-def run_child(spec: ChildSpec, log_file: Log, pipe: ChildPipe) -> int:
-    """Be the worker that `spec` describes; returns its exit code."""
-    return child_main(
-        f"worker {spec.slot}",
-        spec.settings,
-        pipe,
-        log_file,
-        lambda: worker_or_standby(spec, load(spec.application), pipe.send),
-    )
-
-
-def dry_run(application: ApplicationSpec, settings: Settings, log_file: Log, pipe: ChildPipe) -> int:
-    """Load the application and end: the master learns whether it can be loaded."""
-
-    def make() -> ChildRole:
-        load(application)
-        return ChildRole()
-
-    return child_main("dry run", settings, pipe, log_file, make)
 
 
 def register_fork_hooks(signals: SignalQueue, pipe: ChildPipe) -> None:

@@ -11,14 +11,15 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from psched.application import Application
+from psched.application import load
 from psched.clock import monotonic
 from psched.errors import ConfigError
 from psched.execution.sections import FIRST_SLOT
 from psched.execution.stop_event import StopEvent
 from psched.execution.worker import ChildWorker, join_election
-from psched.process.channel import BOOT_FAILED, DONE, EMPTY, START_ERROR
+from psched.process.channel import BOOT_FAILED, DONE, EMPTY, START_ERROR, ChildPipe
 from psched.process.child_spec import ChildRole, ChildSpec
 from psched.process.poll_election import ElectionMember
 
@@ -36,12 +37,12 @@ class StandbyChild(ChildRole):
         members: Sequence[ElectionMember],
         patience: float,
         make: Callable[[], ChildWorker],
-        send: Callable[..., None],
+        pipe: ChildPipe,
     ) -> None:
         """`members`: its membership in each section's election. `patience`: seconds in which no child need poll yet."""
         self._members = members
         self._make = make
-        self._send = send
+        self._pipe = pipe
         self._alone_at = monotonic() + patience
         self._stopping = StopEvent()
         self._lock = threading.Lock()
@@ -69,8 +70,8 @@ class StandbyChild(ChildRole):
             worker.prepare()
         except ConfigError as error:
             log.debug("cannot start", exc_info=True)
-            self._send(START_ERROR, str(error))
-            self._send(EMPTY)
+            self._pipe.send(START_ERROR, str(error))
+            self._pipe.send(EMPTY)
             os._exit(BOOT_FAILED)
         return worker
 
@@ -112,18 +113,15 @@ class StandbyChild(ChildRole):
         return self._was_woken
 
 
-def worker_or_standby(spec: ChildSpec, application: Application, send: Callable[..., None]) -> ChildRole:
-    """Return the role of the child that `spec` describes. Call it in the child's main thread.
+def worker_or_standby(spec: ChildSpec, pipe: ChildPipe) -> ChildRole:
+    """Load the application and return the role of the child that `spec` describes. Call it in the child's main thread.
 
     The first child works at once: it checks the tables and alerts of overdue runs. So does one that has the leases of
     dead children to give back, and one without an election.
     """
-
-    def make() -> ChildWorker:
-        return ChildWorker(spec, application, send)
-
+    make = partial(ChildWorker, spec, load(spec.application), pipe.send)
     if spec.election is None or spec.slot == FIRST_SLOT or spec.dead:
         return make()
     named = spec.settings.named_sections
     members = [join_election(spec.election, spec.slot, name, section) for name, section in named]
-    return StandbyChild(members, min(_PATIENCE, *(section.poll_interval for _, section in named)), make, send)
+    return StandbyChild(members, min(_PATIENCE, *(section.poll_interval for _, section in named)), make, pipe)

@@ -11,18 +11,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from selectors import EVENT_READ, BaseSelector
 
+from psched.child.main import child_main
 from psched.clock import Clock, monotonic
+from psched.config import Settings
 from psched.process.channel import ChildPipe, MasterPipe, open_pipes
+from psched.process.child_spec import ChildRole
 from psched.process.linux import signal_at_death_of_parent
+from psched.process.logs import Log
 from psched.process.signals import MASTER_SIGNALS, SignalQueue
 from psched.supervisor.child import ChildProcess, OomKills
 from psched.supervisor.orphans import OrphanReaper
 from psched.telemetry import emit
 
 log = logging.getLogger(__name__)
-
-Job = Callable[[ChildPipe], int]
-"""The work of a child; returns its exit code. It is called with the signals of `MASTER_SIGNALS` blocked."""
 
 _CRASHED = 70
 
@@ -34,6 +35,7 @@ class ProcessTable:
         self,
         selector: BaseSelector,
         signals: SignalQueue,
+        log_file: Log,
         close_in_child: Callable[[], None],
         other_children: Callable[[], set[int]],
         clock: Clock = monotonic,
@@ -44,9 +46,11 @@ class ProcessTable:
         """
         self._selector = selector
         self._signals = signals
+        self._log_file = log_file
         self._close_in_child = close_in_child
         self._other_children = other_children
         self._clock = clock
+        self._master = os.getpid()
         self._oom_kills = OomKills()
         self._children: set[ChildProcess] = set()
         self._orphans = OrphanReaper()
@@ -55,19 +59,18 @@ class ProcessTable:
     def deadline(self) -> float:
         return self._orphans.deadline
 
-    def fork(self, name: str, job: Job) -> ChildProcess:
-        """Fork a child that does `job` and never returns. Raises OSError when the system has no process left.
+    def fork(self, name: str, settings: Settings, make: Callable[[ChildPipe], ChildRole]) -> ChildProcess:
+        """Fork a child that does the work of `make(pipe)`. Raises OSError when the system has no process left.
 
         Signals are blocked meanwhile: one that reached the child before it has handlers of its own would be written
         to the master's queue.
         """
         pipe, child_ends = open_pipes()
-        master = os.getpid()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, MASTER_SIGNALS | {signal.SIGCHLD})
         try:
             pid = os.fork()
             if pid == 0:
-                self._run_child(job, pipe, ChildPipe(*child_ends), master)
+                self._run_child(name, settings, make, pipe, ChildPipe(*child_ends))
         except OSError:
             pipe.close()
             raise
@@ -104,14 +107,21 @@ class ProcessTable:
             self._orphans.kill_new(ours)
         self._orphans.look(ours, now)
 
-    def _run_child(self, job: Job, master_pipe: MasterPipe, child_pipe: ChildPipe, master: int) -> None:
+    def _run_child(
+        self,
+        name: str,
+        settings: Settings,
+        make: Callable[[ChildPipe], ChildRole],
+        master_pipe: MasterPipe,
+        child_pipe: ChildPipe,
+    ) -> None:
         """Be the child; never return into the master's code."""
         code = _CRASHED
         try:
             master_pipe.close_pipes()
             self._forget_master()
-            _leave_master_group(master)
-            code = job(child_pipe)
+            _leave_master_group(self._master)
+            code = child_main(name, settings, child_pipe, self._log_file, make)
         except BaseException:
             log.critical("a child ends by an error of psched's own", exc_info=True)
         finally:

@@ -11,20 +11,18 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from psched.child.main import child_main
 from psched.config import Settings
 from psched.execution.sections import OpenSection, open_sections
 from psched.model import worker_died
 from psched.process.channel import GAVE_BACK, ChildPipe
 from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
-from psched.process.logs import Log, one_line
+from psched.process.logs import one_line
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.forking import ProcessTable
 
 log = logging.getLogger(__name__)
 
-_NAME = "lease recovery"
 _TIMEOUT = 3.0
 """Seconds for one attempt: a database that takes longer does not answer, and a stop waits no longer for it."""
 _RETRY_PAUSE = 5.0
@@ -34,9 +32,8 @@ _RETRY_PAUSE = 5.0
 class LeaseRecovery:
     """The dead children whose leases are not given back, and the recovery child, of which there is one at a time."""
 
-    def __init__(self, process_table: ProcessTable, log_file: Log) -> None:
+    def __init__(self, process_table: ProcessTable) -> None:
         self._process_table = process_table
-        self._log_file = log_file
         self._unclaimed: list[DeadChild] = []
         self._claimed: tuple[DeadChild, ...] = ()
         self._child: ChildProcess | None = None
@@ -90,7 +87,9 @@ class LeaseRecovery:
     def _fork(self, now: float, settings: Settings, last: bool) -> None:
         self._claimed = self.claim()
         try:
-            self._child = self._process_table.fork(_NAME, partial(recover, settings, self._claimed, self._log_file))
+            self._child = self._process_table.fork(
+                "lease recovery", settings, partial(RecoveryChild, settings, self._claimed)
+            )
         except OSError as error:
             self._failed(f"cannot fork: {error.strerror}", now, last)
         else:
@@ -141,7 +140,3 @@ class RecoveryChild(ChildRole):
         finally:
             for section in self._sections:
                 section.source.store.close()
-
-
-def recover(settings: Settings, dead: Sequence[DeadChild], log_file: Log, pipe: ChildPipe) -> int:
-    return child_main(_NAME, settings, pipe, log_file, lambda: RecoveryChild(settings, dead, pipe))

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from psched.application import ApplicationSpec
-from psched.child.main import dry_run
+from psched.application import ApplicationSpec, load
 from psched.config import Settings
 from psched.errors import ConfigError
+from psched.process.channel import ChildPipe
+from psched.process.child_spec import ChildRole
 from psched.process.escalation import Escalation, Limits, Order
 from psched.process.logs import Log
 from psched.supervisor.child import ChildProcess
@@ -77,6 +78,12 @@ def configured_application(settings: Settings) -> ApplicationSpec:
     return ApplicationSpec(of("app"), of("include"), of("require"), () if same else own)
 
 
+def _load_application(application: ApplicationSpec, pipe: ChildPipe) -> ChildRole:
+    """Load the application in the dry-run child, which then ends."""
+    load(application)
+    return ChildRole()
+
+
 @dataclass(slots=True)
 class _DryRun:
     config: LoadedConfig
@@ -120,8 +127,8 @@ class Reload:
         try:
             config = self._load_config()
             preload(config.settings)
-            job = partial(dry_run, config.application, config.settings, self._log_file)
-            child = self._process_table.fork("dry run", job)
+            make = partial(_load_application, config.application)
+            child = self._process_table.fork("dry run", config.settings, make)
             self._dry_run = _DryRun(config, child, Escalation(config.limits, now), now + self._limit)
         except (ConfigError, OSError) as error:
             self._refuse(str(error))

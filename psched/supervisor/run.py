@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,8 +19,9 @@ from psched.config.validators import seconds
 from psched.cron import tz_database
 from psched.errors import ConfigError
 from psched.process.channel import DONE
+from psched.process.linux import adopt_orphans
 from psched.process.logs import Log, begin_logging
-from psched.process.signals import SignalQueue
+from psched.process.signals import MASTER_SIGNALS, SignalQueue
 from psched.supervisor.binary_upgrade import BinaryUpgrade, ExecCommand, UpgradeHandoff
 from psched.supervisor.forking import ProcessTable
 from psched.supervisor.pidfile import PidFile
@@ -79,11 +81,18 @@ def run_master(
     with DefaultSelector() as selector:
         upgrade = BinaryUpgrade(selector, command, options.pid_file, handoff, notifier, options.upgrade_limit)
         signals = SignalQueue()
-        process_table = ProcessTable(selector, signals, upgrade.close_in_child, upgrade.processes)
+        process_table = ProcessTable(selector, signals, log_file, upgrade.close_in_child, upgrade.processes)
         reload = Reload(load_config, process_table, log_file, options.reload_limit)
         supervisor = Supervisor(config, process_table, log_file, reload, upgrade, notifier, options.ready)
         supervisor.stop_timeout = stop_timeout
-        supervisor.run(selector, signals)
+        signals.install(MASTER_SIGNALS | {signal.SIGCHLD})
+        adopt_orphans(True)
+        try:
+            supervisor.run(selector, signals)
+        finally:
+            adopt_orphans(False)
+            upgrade.end()
+            signals.uninstall()
     if supervisor.failure is None:
         log.info("ended")
         return DONE

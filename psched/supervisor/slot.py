@@ -11,11 +11,10 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from psched.child.main import run_child
+from psched.child.standby import worker_or_standby
 from psched.process.channel import GRACEFUL, IMMEDIATE, REOPEN, RunningTable
 from psched.process.child_spec import ChildSpec
 from psched.process.escalation import Escalation, Order
-from psched.process.logs import Log
 from psched.process.poll_election import PollElection
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
@@ -47,7 +46,6 @@ class Slot:
         election: PollElection | None,
         process_table: ProcessTable,
         lease_recovery: LeaseRecovery,
-        log_file: Log,
         is_fatal: Callable[[str], bool],
     ) -> None:
         """`is_fatal` is called with the reason when a child cannot start: whether that ends the master."""
@@ -58,7 +56,6 @@ class Slot:
         """Whether any child of it has ever begun to work."""
         self._process_table = process_table
         self._lease_recovery = lease_recovery
-        self._log_file = log_file
         self._is_fatal = is_fatal
         self._retired = False
         self._child: ChildProcess | None = None
@@ -105,8 +102,28 @@ class Slot:
         """Supervise the child, or fork one when it is time."""
         if self._child is not None:
             self._supervise(self._child, now)
-        if self._child is None and not self._retired and now >= self._fork_at:
-            self._fork(now)
+        if self._child is not None or self._retired or now < self._fork_at:
+            return
+        spec = ChildSpec(
+            self.number,
+            self.config.settings,
+            self.config.application,
+            holder_name(f"w{self.number}"),
+            self._lease_recovery.claim(),
+            RunningTable(self.config.cells),
+            self._election,
+        )
+        try:
+            child = self._process_table.fork(
+                f"worker {self.number}", self.config.settings, partial(worker_or_standby, spec)
+            )
+        except OSError as error:
+            self._lease_recovery.add(spec.dead)
+            self._cannot_start(f"cannot fork: {error.strerror}", now)
+        else:
+            self._child, self._spec = child, spec
+            self._escalation = Escalation(self.config.limits, now)
+            log.debug("%s was forked", child)
 
     @property
     def deadline(self) -> float:
@@ -147,26 +164,6 @@ class Slot:
         """Order the child to reopen its log file."""
         if self._child is not None:
             self._child.pipe.send(REOPEN)
-
-    def _fork(self, now: float) -> None:
-        spec = ChildSpec(
-            self.number,
-            self.config.settings,
-            self.config.application,
-            holder_name(f"w{self.number}"),
-            self._lease_recovery.claim(),
-            RunningTable(self.config.cells),
-            self._election,
-        )
-        try:
-            child = self._process_table.fork(f"worker {self.number}", partial(run_child, spec, self._log_file))
-        except OSError as error:
-            self._lease_recovery.add(spec.dead)
-            self._cannot_start(f"cannot fork: {error.strerror}", now)
-            return
-        self._child, self._spec = child, spec
-        self._escalation = Escalation(self.config.limits, now)
-        log.debug("%s was forked", child)
 
     def _supervise(self, child: ChildProcess, now: float) -> None:
         assert self._escalation is not None

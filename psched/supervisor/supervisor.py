@@ -19,10 +19,9 @@ from selectors import EVENT_READ, BaseSelector
 
 from psched.clock import Clock, monotonic
 from psched.process.escalation import RELEASE
-from psched.process.linux import adopt_orphans
 from psched.process.logs import Log
 from psched.process.poll_election import PollElection, open_election
-from psched.process.signals import MASTER_SIGNALS, UPGRADE_NOW, SignalQueue, name_of
+from psched.process.signals import UPGRADE_NOW, SignalQueue, name_of
 from psched.supervisor.binary_upgrade import BinaryUpgrade
 from psched.supervisor.forking import ProcessTable
 from psched.supervisor.lease_recovery import LeaseRecovery
@@ -70,28 +69,16 @@ class Supervisor:
     _stopping: bool = False
     _stop_now_at: float = math.inf
     _interrupted: bool = False
-    _had_terminal: bool = False
-    _ignores_hup: bool = False
+    _had_terminal: bool = field(init=False)
+    _ignores_hup: bool = field(init=False)
     """Whether the master was started by nohup."""
     _awake_since: float = 0.0
 
     def __post_init__(self) -> None:
-        self._lease_recovery = LeaseRecovery(self.process_table, self.log_file)
-        self._status = MasterStatus(self.reload.request, self.binary_upgrade.request)
-
-    def run(self, selector: BaseSelector, signals: SignalQueue) -> None:
-        """Be the master until it is done. `selector` has the children's pipes; the signal queue is added here."""
         self._had_terminal = _has_terminal()
         self._ignores_hup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        signals.install(MASTER_SIGNALS | {signal.SIGCHLD})
-        adopt_orphans(True)
-        try:
-            self.begin()
-            self.loop(selector, signals)
-        finally:
-            adopt_orphans(False)
-            self.binary_upgrade.end()
-            signals.uninstall()
+        self._lease_recovery = LeaseRecovery(self.process_table)
+        self._status = MasterStatus(self.reload.request, self.binary_upgrade.request)
 
     def begin(self) -> None:
         """Make the first slot. The others are made when its child is ready: then it is known that there is work."""
@@ -99,15 +86,16 @@ class Supervisor:
         self._open_election()
         self._add_slot(1)
 
-    def loop(self, selector: BaseSelector, signals: SignalQueue) -> None:
-        """Wait, handle signals, reap, manage, until `done`."""
+    def run(self, selector: BaseSelector, signals: SignalQueue) -> None:
+        """Begin; then wait, handle signals, reap and manage, until `done`. `selector` has the children's pipes."""
+        self.begin()
         selector.register(signals.reader.descriptor, EVENT_READ)
         self._awake_since = self.clock()
         while not self.done:
             self._wait(selector)
             for number in signals.take():
                 self.handle_signal(number)
-            self.reap(self.clock())
+            self.process_table.reap(self.clock())
             self.manage(self.clock())
             self._awake_since = self.clock()
 
@@ -207,10 +195,6 @@ class Supervisor:
         for slot in self._slots.values():
             slot.reopen_log()
 
-    def reap(self, now: float) -> None:
-        """Receive the children's messages, and reap the dead."""
-        self.process_table.reap(now)
-
     def manage(self, now: float) -> None:
         """Do what is due: end, fork and replace children, go on with a reload, an upgrade or a stop, and report."""
         if now >= self._stop_now_at:
@@ -306,7 +290,6 @@ class Supervisor:
             self._election,
             self.process_table,
             self._lease_recovery,
-            self.log_file,
             self._give_up_start,
         )
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from selectors import DefaultSelector
 
 from psched.application import ApplicationSpec
-from psched.config import from_mapping
+from psched.config import Settings, from_mapping
 from psched.process.channel import ChildPipe, open_pipes
+from psched.process.child_spec import ChildRole
+from psched.process.logs import Log
 from psched.process.signals import SignalQueue
 from psched.supervisor.child import ChildProcess
-from psched.supervisor.forking import Job, ProcessTable
+from psched.supervisor.forking import ProcessTable
 from psched.supervisor.reload import LoadedConfig
 
 _NO_PID = 0
@@ -37,11 +39,11 @@ class FakeProcessTable(ProcessTable):
     """Records the children it forks, at the time that the test sets as `now` (monotonic seconds)."""
 
     def __init__(self) -> None:
-        super().__init__(DefaultSelector(), SignalQueue(), lambda: None, set, lambda: self.now)
+        super().__init__(DefaultSelector(), SignalQueue(), Log(None), lambda: None, set, lambda: self.now)
         self.now = 100.0
         self.forked: list[FakeChild] = []
 
-    def fork(self, name: str, job: Job) -> ChildProcess:
+    def fork(self, name: str, settings: Settings, make: Callable[[ChildPipe], ChildRole]) -> ChildProcess:
         """Record a child."""
         pipe, child_ends = open_pipes()
         child = FakeChild(name, _NO_PID, pipe, forked_at=self.now, heard=self.now)

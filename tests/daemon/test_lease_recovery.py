@@ -9,7 +9,6 @@ import pytest
 
 from psched.config import coerce
 from psched.process.child_spec import DeadChild
-from psched.process.logs import Log
 from psched.supervisor.lease_recovery import LeaseRecovery
 
 SETTINGS = coerce({"app": "a:b", "schedules": {"type": "rdb", "url": "sqlite://"}})
@@ -32,7 +31,7 @@ def test_a_stop_waits_for_one_recovery_child_however_many_workers_have_died(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     process_table = FakeProcessTable()
-    recovery = LeaseRecovery(cast("Any", process_table), Log(None))
+    recovery = LeaseRecovery(cast("Any", process_table))
     recovery.add([DeadChild("first", ())])
     recovery.tick(0.0, SETTINGS, last=False)
     recovery.add([DeadChild("second", ())])

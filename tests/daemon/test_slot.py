@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from psched.process.channel import BOOT_FAILED, EMPTY, RAN, READY, START_ERROR
-from psched.process.logs import Log
 from psched.supervisor.lease_recovery import LeaseRecovery
 from psched.supervisor.slot import Slot
 from tests.daemon.fake_children import FakeProcessTable, fake_process_table, sqlite_config
@@ -24,8 +23,8 @@ class TickedSlot:
 
     def __init__(self, folder: Path, process_table: FakeProcessTable, limit: float = 0.1) -> None:
         config = sqlite_config(folder, child_fork_frequency_limit=limit)
-        self.lease_recovery = LeaseRecovery(process_table, Log(None))
-        self.slot = Slot(2, config, None, process_table, self.lease_recovery, Log(None), lambda _: False)
+        self.lease_recovery = LeaseRecovery(process_table)
+        self.slot = Slot(2, config, None, process_table, self.lease_recovery, lambda _: False)
         self.process_table = process_table
 
     def tick(self, later: float = 0.0) -> None:

@@ -7,11 +7,14 @@ import os
 import signal
 from collections.abc import Iterator
 from selectors import BaseSelector, DefaultSelector
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from psched.clock import Clock, monotonic
 from psched.process.signals import SignalQueue
+from psched.supervisor.forking import ProcessTable
 from psched.supervisor.supervisor import Supervisor
 
 
@@ -26,6 +29,7 @@ class Master(Supervisor):
         self.clock = clock
         self.signals: list[int] = []
         self.resets = 0
+        self.process_table = cast("ProcessTable", SimpleNamespace(reap=lambda now: None))
 
     @property
     def done(self) -> bool:
@@ -34,7 +38,7 @@ class Master(Supervisor):
     def handle_signal(self, number: int) -> None:
         self.signals.append(number)
 
-    def reap(self, now: float) -> None:
+    def begin(self) -> None:
         pass
 
     def manage(self, now: float) -> None:
@@ -63,7 +67,7 @@ def test_signals_are_handled_in_order_and_none_is_lost(selector: BaseSelector, s
     for number in expected:
         os.kill(os.getpid(), number)
     master = Master(1)
-    master.loop(selector, signals)
+    master.run(selector, signals)
     assert master.signals == expected
 
 
@@ -90,5 +94,5 @@ def test_deadlines_are_reset_after_the_process_stood_still(
         return now
 
     master = Master(2, clock)
-    master.loop(selector, signals)
+    master.run(selector, signals)
     assert master.resets == resets
