@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -93,28 +93,36 @@ def _remember(context: click.Context, parameter: click.Parameter, value: Any) ->
     context.obj = replace(chosen, **{name: value})
 
 
-def _option(*names: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option(*names, expose_value=False, callback=_remember, **attributes)
-
-
-_COMMON = (
-    _option(
-        "-e", "--environment", metavar="ENV", help="Environment in the file (default: $PSCHED_ENV, or development)."
-    ),
-    _option("-c", "--config", type=click.Path(path_type=Path), metavar="PATH", help=f"Default: {DEFAULT_CONFIG}."),
-    _option("--json", is_flag=True, help="Print JSON."),
+ENVIRONMENT = partial(
+    click.option,
+    "-e",
+    "--environment",
+    metavar="ENV",
+    help="Environment in the file (default: $PSCHED_ENV, or development).",
 )
-_LOADING = (
-    _option("-I", "--include", multiple=True, metavar="DIR", help="Folder to import from; may be repeated."),
-    _option("-r", "--require", multiple=True, metavar="MODULE|FILE.py", help="Module to load first; may be repeated."),
-    _option(
-        "--types",
-        type=TypeGlobs(),
-        multiple=True,
-        metavar="GLOB,…",
-        help="Run only these of the types that the application routes; replaces `types:` of the configuration.",
-    ),
+CONFIG = partial(
+    click.option, "-c", "--config", type=click.Path(path_type=Path), metavar="PATH", help=f"Default: {DEFAULT_CONFIG}."
 )
+INCLUDE = partial(
+    click.option, "-I", "--include", multiple=True, metavar="DIR", help="Folder to import from; may be repeated."
+)
+REQUIRE = partial(
+    click.option,
+    "-r",
+    "--require",
+    multiple=True,
+    metavar="MODULE|FILE.py",
+    help="Module to load first; may be repeated.",
+)
+TYPES = partial(
+    click.option,
+    "--types",
+    type=TypeGlobs(),
+    multiple=True,
+    metavar="GLOB,…",
+    help="Run only these of the types that the application routes; replaces `types:` of the configuration.",
+)
+_JSON = partial(click.option, "--json", is_flag=True, help="Print JSON.")
 
 
 def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chosen, P], R]], Callable[P, R]]:
@@ -129,8 +137,8 @@ def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chos
         decorated: Callable[..., R] = click.make_pass_decorator(Chosen, ensure=True)(
             function if loading else load_first
         )
-        for option in (*_COMMON, *(_LOADING if loading else ())):
-            decorated = option(decorated)
+        for option in (ENVIRONMENT, CONFIG, _JSON, *((INCLUDE, REQUIRE, TYPES) if loading else ())):
+            decorated = option(expose_value=False, callback=_remember)(decorated)
         return decorated
 
     return decorate
@@ -145,65 +153,64 @@ _EARLIEST = 100_000_000
 _MAX_COUNT = 2**31 - 1
 
 
-class Moment(click.ParamType[Callable[[float], float]]):
-    """Unix seconds, a date like 2026-03-29 or 2026-03-29T12:00+02:00 (without offset: local), or 2d: two days ago."""
-
-    name = "moment"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        """Return a function from the database's time to the moment, both in unix seconds."""
-        if not isinstance(value, str):
-            return value
-        return moment(value, lambda problem: self.fail(problem, parameter, context))
-
-
-def moment(text: str, fail: Callable[[str], Any]) -> Callable[[float], float]:
-    """Return a function from the current time to the moment in `text`; calls `fail` for a bad text."""
-    span = _SPAN.fullmatch(text)
-    if span is not None:
-        seconds = float(span["number"]) * _UNITS[span["unit"]]
-        if seconds > MAX_SECONDS:
-            fail(f"{shown(text)} is more than 31 years ({MAX_SECONDS:.0f} s) ago; give a shorter span, or a date")
-        return lambda now: now - seconds
-    found = _absolute(text)
-    if found is None:
-        fail(f"{shown(text)} is no time; give unix seconds, a date like 2026-03-29, or a span like 2d (two days ago)")
-    found = _within(text, found.timestamp() if isinstance(found, datetime) else float(found or 0), 0, fail)
-    return lambda _: found
-
-
 class UnixTime(click.ParamType[float]):
-    """Unix seconds, or a date with time and zone, such as 2026-12-01T08:00+01:00 or 2026-12-01T07:00Z."""
+    """Unix seconds, or a date with time and zone, such as 2026-12-01T08:00+01:00 or 2026-12-01T07:00Z.
+
+    The value is in unix seconds, 1973 or later. `whole`: rounded up to whole seconds.
+    """
 
     name = "time"
 
     def __init__(self, whole: bool = False) -> None:
-        """`whole`: round up to whole seconds."""
         self._whole = whole
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        """Return unix seconds, 1973 or later."""
-        if not isinstance(value, str):
-            return value
-        seconds = self._seconds(value, lambda problem: self.fail(problem, parameter, context))
-        return math.ceil(seconds) if self._whole else int(seconds) if seconds.is_integer() else seconds
+        """Return the value of a text; any other value is a default already."""
+        return self.parse(value, partial(self.fail, param=parameter, ctx=context)) if isinstance(value, str) else value
 
-    def _seconds(self, text: str, fail: Callable[[str], Any]) -> float:
+    def parse(self, text: str, fail: Callable[[str], Any]) -> Any:
+        """Return the value of `text`; calls `fail`, which raises, for a bad text."""
         found = _absolute(text)
         if found is None:
             fail(f"{shown(text)} is no time; {_EXAMPLES}")
         if isinstance(found, datetime) and found.tzinfo is None:
             example = found.replace(tzinfo=UTC).isoformat().replace("+00:00", "Z")
             fail(f"{shown(text)} names no time zone; write it as in {example}, or with an offset such as +01:00")
-        seconds = found.timestamp() if isinstance(found, datetime) else float(found or 0)
-        return _within(text, seconds, _EARLIEST, fail)
+        seconds = _within(text, found, _EARLIEST, fail)
+        return math.ceil(seconds) if self._whole else int(seconds) if seconds.is_integer() else seconds
+
+
+class Moment(UnixTime):
+    """Unix seconds, a date like 2026-03-29 or 2026-03-29T12:00+02:00 (without offset: local), or 2d: two days ago.
+
+    The value is a function from the database's time to the moment, both in unix seconds.
+    """
+
+    name = "moment"
+
+    def parse(self, text: str, fail: Callable[[str], Any]) -> Callable[[float], float]:
+        """Return the value of `text`; calls `fail`, which raises, for a bad text."""
+        span = _SPAN.fullmatch(text)
+        if span is not None:
+            seconds = float(span["number"]) * _UNITS[span["unit"]]
+            if seconds > MAX_SECONDS:
+                fail(f"{shown(text)} is more than 31 years ({MAX_SECONDS:.0f} s) ago; give a shorter span, or a date")
+            return lambda now: now - seconds
+        found = _absolute(text)
+        if found is None:
+            fail(
+                f"{shown(text)} is no time; give unix seconds, a date like 2026-03-29, or a span like 2d (two days ago)"
+            )
+        moment = _within(text, found, 0, fail)
+        return lambda _: moment
 
 
 _EXAMPLES = "give unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00"
 
 
-def _within(text: str, seconds: float, earliest: int, fail: Callable[[str], Any]) -> float:
-    """Return `seconds`; calls `fail` if they are before `earliest` or after the year 9999."""
+def _within(text: str, found: float | datetime | None, earliest: int, fail: Callable[[str], Any]) -> float:
+    """Return the unix seconds of `found`; calls `fail` if they are before `earliest` or after the year 9999."""
+    seconds = found.timestamp() if isinstance(found, datetime) else float(found or 0)
     if seconds >= LAST_TIME:
         fail(f"{shown(text)} is after the year 9999, unix seconds {LAST_TIME - 1}; are these milliseconds? {_EXAMPLES}")
     if seconds < earliest:
@@ -230,42 +237,42 @@ NO_BOUND = -1.0
 """The value of the word `none`; None is an option that was not given."""
 
 
-class Count(click.ParamType[int]):
-    """A whole number from `lowest` to `highest`; with `none` also the word none, for no limit."""
+class _BoundedNumber(click.ParamType[float]):
+    """A number from `lowest` to `highest`; with `none` also the word none, for no limit."""
 
-    name = "count"
+    pattern: re.Pattern[str]
+    kind: str
 
-    def __init__(self, lowest: int = 1, highest: int = _MAX_COUNT, none: bool = False) -> None:
-        self._lowest, self._highest, self._none = lowest, highest, none
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int:
-        """Return the number; NO_BOUND for none."""
-        if self._none and value == "none":
-            return int(NO_BOUND)
-        number = int(value) if re.fullmatch(r"[+-]?\d{1,18}", str(value)) else None
-        if number is None or not self._lowest <= number <= self._highest:
-            expected = f"expected a whole number from {self._lowest} to {self._highest}"
-            self.fail(f"{expected}{', or none' if self._none else ''}, got {shown(value)}", parameter, context)
-        return number
-
-
-class Seconds(click.ParamType[float]):
-    """A number of seconds from `lowest` to `highest`; with `none` also the word none, for no limit."""
-
-    name = "seconds"
-
-    def __init__(self, lowest: float = 0, highest: float = MAX_SECONDS, none: bool = False) -> None:
+    def __init__(self, lowest: float, highest: float, none: bool) -> None:
         self._lowest, self._highest, self._none = lowest, highest, none
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
-        """Return the seconds, as int if whole; NO_BOUND for none."""
+        """Return the number, as int if whole; NO_BOUND for none."""
         if self._none and value == "none":
             return NO_BOUND
-        seconds = float(value) if _NUMBER.fullmatch(str(value)) else math.nan
-        if not self._lowest <= seconds <= self._highest:
-            expected = f"expected a number of seconds from {self._lowest:.0f} to {self._highest:.0f}"
+        number = float(value) if self.pattern.fullmatch(str(value)) else math.nan
+        if not self._lowest <= number <= self._highest:
+            expected = f"expected {self.kind} from {self._lowest:.0f} to {self._highest:.0f}"
             self.fail(f"{expected}{', or none' if self._none else ''}, got {shown(value)}", parameter, context)
-        return int(seconds) if seconds.is_integer() else seconds
+        return int(number) if number.is_integer() else number
+
+
+class Count(_BoundedNumber):
+    name = "count"
+    pattern = re.compile(r"[+-]?\d{1,18}")
+    kind = "a whole number"
+
+    def __init__(self, lowest: int = 1, highest: int = _MAX_COUNT, none: bool = False) -> None:
+        super().__init__(lowest, highest, none)
+
+
+class Seconds(_BoundedNumber):
+    name = "seconds"
+    pattern = _NUMBER
+    kind = "a number of seconds"
+
+    def __init__(self, lowest: float = 0, highest: float = MAX_SECONDS, none: bool = False) -> None:
+        super().__init__(lowest, highest, none)
 
 
 DELAY = Seconds(-LONGEST_DELAY, LONGEST_DELAY)

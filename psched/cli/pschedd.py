@@ -1,34 +1,398 @@
-"""pschedd: the daemon's commands. `start` and `run` become the master; all others talk to the one that runs."""
+"""pschedd: the daemon's commands. `start` and `run` become the master; all others signal the one that runs."""
 
 from __future__ import annotations
 
+import math
+import os
+import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+import psutil
 
-from psched.cli.daemon_commands import (
-    FAILED,
-    NOT_CONFIGURED,
-    NOT_PERMITTED,
-    UNKNOWN,
-    Invocation,
-    reload,
-    reopen_logs,
-    restart,
-    run,
-    start,
-    status,
-    stop,
-    upgrade,
-)
 from psched.cli.errors import run_command
-from psched.cli.options import DEFAULT_CONFIG, TypeGlobs
+from psched.cli.options import CONFIG, DEFAULT_CONFIG, ENVIRONMENT, INCLUDE, REQUIRE, TYPES, refuse_in_memory
+from psched.clock import monotonic
+from psched.config import Settings, load
+from psched.config.validators import is_file
 from psched.errors import ConfigError
-from psched.supervisor.pidfile import PidFileError
+from psched.process.signals import UPGRADE_NOW
+from psched.supervisor.binary_upgrade import ExecCommand, hold_pid_file
+from psched.supervisor.daemonize import Identity, Outcome, detach
+from psched.supervisor.master_status import MasterStatus, PendingWorker, RequestStatus
+from psched.supervisor.pidfile import (
+    AlreadyRunningError,
+    PidFile,
+    PidFileError,
+    is_stale,
+    read_report,
+    read_running,
+    remove_unused,
+    signal_running,
+)
+from psched.supervisor.run import RunOptions, run_master
+
+DONE = 0
+FAILED = 1
+NOT_PERMITTED = 4
+NOT_CONFIGURED = 6
+NOT_RUNNING = 7
+"""Exit codes, those of LSB init scripts."""
+
+DIED = 1
+STOPPED = 3
+UNKNOWN = 4
+"""Exit codes of `status`, besides DONE."""
+
+_REQUEST_TIMEOUT = 70.0
+"""Seconds that reload and upgrade wait: longer than the limits of the master (`RunOptions`)."""
+_PAUSE = 0.1
+_TAIL_BYTES = 16384
+_TAIL_LINES = 10
+
+T = TypeVar("T")
+
+
+class NotRunningError(Exception):
+    """There is no master to signal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """The options of one command line."""
+
+    environment: str | None
+    config: Path
+    include: tuple[str, ...]
+    require: tuple[str, ...]
+    types: tuple[str, ...]
+    pid_file: Path | None
+    immediate: bool
+    timeout: float | None
+    background: bool
+    """Whether output goes to the log: after `start`, and in a master that replaces one started so."""
+    app: tuple[str, ...]
+
+    @classmethod
+    def resolved(cls, **options: Any) -> Invocation:
+        """Return the options with every path absolute: the working directory of the daemon is another one."""
+        invocation = cls(**options)
+        return replace(
+            invocation,
+            config=invocation.config.absolute(),
+            pid_file=None if invocation.pid_file is None else invocation.pid_file.absolute(),
+            include=tuple(str(Path(folder).absolute()) for folder in invocation.include),
+            require=tuple(str(Path(name).absolute()) if is_file(name) else name for name in invocation.require),
+        )
+
+    def settings(self) -> Settings:
+        """Return the configuration, overridden by the command line. Raises ConfigError."""
+        settings = refuse_in_memory(load(self.config, self.environment))
+        return settings.with_application(self.app, self.include, self.require, self.types)
+
+    def pid_path(self) -> Path | None:
+        """Return the path of the pid file, if one is configured."""
+        return self.settings().pid_file if self.pid_file is None else self.pid_file
+
+    @property
+    def request_timeout(self) -> float:
+        """Seconds to wait for the outcome of a reload or an upgrade."""
+        return _REQUEST_TIMEOUT if self.timeout is None else self.timeout
+
+    def needed_pid_path(self) -> Path:
+        """Return the path of the pid file. With --pid-file the configuration need not be readable."""
+        return needed(self.pid_path(), "pid_file", self)
+
+    def upgrade_command(self) -> ExecCommand:
+        """Return the command that a binary upgrade executes: this daemon in the foreground, from any folder."""
+        program = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]
+        if Path(program[-1]).is_file():
+            program[-1] = str(Path(program[-1]).absolute())
+        options = ["-c", str(self.config)]
+        if self.environment is not None:
+            options += ["-e", self.environment]
+        if self.pid_file is not None:
+            options += ["--pid-file", str(self.pid_file)]
+        for name, values in (("-I", self.include), ("-r", self.require), ("--types", self.types)):
+            options += [word for value in values for word in (name, value)]
+        if self.background:
+            options.append("--background")
+        return ExecCommand((*program, *options, "run", *self.app), Path("/"))
+
+
+def needed(value: T | None, key: str, invocation: Invocation) -> T:
+    """Return a setting that running in the background needs. Raises ConfigError when it is not there."""
+    if value is None:
+        example = {"pid_file": "psched.pid", "log": "psched.log"}[key]
+        raise ConfigError(f'{invocation.config}: {key}: missing; a daemon needs one, such as "{key}: {example}"')
+    return value
+
+
+def log_path(invocation: Invocation) -> Path:
+    """Return the log file of a daemon in the background. Raises ConfigError when it is not configured."""
+    return needed(invocation.settings().log, "log", invocation)
+
+
+def start(invocation: Invocation) -> int:
+    """Run the daemon in the background; done when its workers are up, or when it runs already."""
+    log = LogTail(log_path(invocation))
+    try:
+        pid_file = PidFile.acquire(invocation.needed_pid_path())
+    except AlreadyRunningError as error:
+        click.echo(f"pschedd is {error}")
+        return DONE
+    daemon = replace(invocation, background=True)
+    outcome = detach(partial(serve, daemon, pid_file), [pid_file.descriptor], invocation.timeout)
+    pid_file.close()
+    if not outcome.ready:
+        _print_failed_start(outcome, log, invocation.timeout)
+        return FAILED
+    pid, status = read_status(pid_file.path)
+    click.echo(f"pschedd has started (pid {pid})")
+    _print_troubles(status)
+    return DONE
+
+
+def _print_failed_start(outcome: Outcome, log: LogTail, timeout: float | None) -> None:
+    """Print why a start failed. A reason that the daemon reported is not in its log."""
+    if outcome.reason:
+        click.echo(f"pschedd did not start: {outcome.reason}", err=True)
+    elif outcome.died:
+        click.echo(f"pschedd did not start; the end of {log.path}:", err=True)
+        log.print()
+    else:
+        hint = "it goes on trying (see pschedd status); the end of"
+        click.echo(f"pschedd has not started within {timeout:g} s; {hint} {log.path}:", err=True)
+        log.print()
+
+
+def _print_troubles(status: MasterStatus) -> None:
+    """Print the troubles of workers that are up but cannot work yet."""
+    for trouble in status.troubles:
+        click.echo(f"pschedd: warning: the workers are up, but cannot work yet: {trouble}", err=True)
+
+
+def run(invocation: Invocation) -> int:
+    """Be the daemon, in the foreground; also called by a binary upgrade. Holds the pid file, if one is configured."""
+    path = invocation.pid_path()
+    return serve(invocation, None if path is None else hold_pid_file(path, os.environ), lambda: None)
+
+
+def serve(invocation: Invocation, pid_file: PidFile | None, ready: Callable[[], None]) -> int:
+    """Be the master, as the configured user, and return its exit code. `ready` is called when the workers are up."""
+    settings = invocation.settings()
+    identity = Identity.look_up(settings.user, settings.group)
+    if identity is not None:
+        if pid_file is not None:
+            pid_file.give_to(identity.uid, identity.gid)
+        identity.assume()
+    options = RunOptions(pid_file, ready, invocation.background, invocation.upgrade_command())
+    return run_master(None, invocation.settings, options)
+
+
+def stop(invocation: Invocation) -> int:
+    """Stop the daemon and wait until it has ended. Succeeds when none runs."""
+    path = invocation.needed_pid_path()
+    pid = signal_running(path, signal.SIGQUIT if invocation.immediate else signal.SIGTERM)
+    if pid is None:
+        remove_unused(path)
+        click.echo("pschedd is not running")
+        return DONE
+    printed: list[str] = []
+    for waited in _until_timeout(invocation.timeout):
+        now = read_running(path)
+        if now != pid and has_ended(pid):
+            remove_unused(path)
+            click.echo(f"pschedd has stopped (pid {pid})")
+            return DONE
+        if waited > 1 and now is not None and (busy := running(now)) != printed:
+            printed = busy
+            click.echo(f"waiting for: {'; '.join(busy) or 'the workers to leave'}")
+    left = "; ".join(running(pid)) or "nothing, it is leaving"
+    click.echo(f"pschedd still runs after {invocation.timeout:g} s (pid {pid}): {left}", err=True)
+    return FAILED
+
+
+def restart(invocation: Invocation) -> int:
+    """Stop and start; a configuration that cannot be read leaves the running daemon alone."""
+    log_path(invocation)
+    return stop(invocation) or start(invocation)
+
+
+def reload(invocation: Invocation) -> int:
+    """Make the daemon reload configuration and code, and wait until it has accepted or refused them."""
+    number = signal.SIGHUP if invocation.immediate else signal.SIGUSR1
+    pid, now, outcome = _request(invocation, number, lambda status: status.reload)
+    if outcome is not None and outcome.refusal is None:
+        click.echo(f"pschedd has reloaded (pid {pid})")
+        return DONE
+    if outcome is not None:
+        failure = f"was not reloaded (pid {pid} goes on as it was): {outcome.refusal}"
+    elif now is None:
+        failure = f"ended before it had reloaded (pid {pid})"
+    elif now != pid:
+        failure = f"was replaced meanwhile (pid {pid} → {now}); reload again"
+    else:
+        failure = f"has not reloaded within {invocation.request_timeout:g} s (pid {pid}); see its log"
+    click.echo(f"pschedd {failure}", err=True)
+    return FAILED
+
+
+def reopen_logs(invocation: Invocation) -> int:
+    pid = signal_running(invocation.needed_pid_path(), signal.SIGUSR2)
+    if pid is None:
+        raise NotRunningError
+    click.echo(f"pschedd is reopening its logs (pid {pid})")
+    return DONE
+
+
+def upgrade(invocation: Invocation) -> int:
+    """Replace the master and wait until the new one has taken over the pid file."""
+    log = LogTail(_known_log(invocation))
+    number = UPGRADE_NOW if invocation.immediate else signal.SIGWINCH
+    pid, now, outcome = _request(invocation, number, lambda status: status.upgrade)
+    if now not in (None, pid):
+        click.echo(f"pschedd was replaced (pid {pid} → {now})")
+        _print_troubles(read_status(invocation.needed_pid_path())[1])
+        return DONE
+    if outcome is not None:
+        click.echo(f"pschedd was not replaced (pid {pid} goes on): {outcome.refusal}", err=True)
+        log.print()
+    elif now is None:
+        click.echo(f"pschedd ended before it was replaced (pid {pid})", err=True)
+    else:
+        limit = invocation.request_timeout
+        click.echo(f"pschedd was not replaced within {limit:g} s (pid {pid} goes on); see its log", err=True)
+    return FAILED
+
+
+def _request(
+    invocation: Invocation, number: int, requests: Callable[[MasterStatus], RequestStatus]
+) -> tuple[int, int | None, RequestStatus | None]:
+    """Signal the master and wait for the outcome of the request.
+
+    Returns its pid, the pid of the master that runs then, and the outcome, if there is one. Raises NotRunningError.
+    """
+    path = invocation.needed_pid_path()
+    before, status = read_status(path)
+    pid = signal_running(path, number)
+    if pid is None:
+        raise NotRunningError
+    begun = requests(status).begun if pid == before else 0
+    for _ in _until_timeout(invocation.request_timeout):
+        now, status = read_status(path)
+        if now != pid:
+            return pid, now, None
+        if requests(status).ended > begun:
+            return pid, now, requests(status)
+    return pid, pid, None
+
+
+def _known_log(invocation: Invocation) -> Path | None:
+    try:
+        return invocation.settings().log
+    except ConfigError:  # with --pid-file the configuration of the daemon may be elsewhere
+        return None
+
+
+def status(invocation: Invocation) -> int:
+    """Print whether the daemon runs, its workers and their tasks, and its troubles."""
+    path = invocation.needed_pid_path()
+    pid, found = read_status(path)
+    if pid is not None:
+        click.echo(f"pschedd is running (pid {pid})")
+        for worker in workers(pid, found.pending):
+            click.echo(f"  {worker}")
+        for trouble in found.troubles:
+            click.echo(f"  trouble: {trouble}")
+        return DONE
+    if is_stale(path):
+        click.echo(f"pschedd died; {path} is left of it")
+        return DIED
+    click.echo("pschedd is not running")
+    return STOPPED
+
+
+def read_status(pid_file: Path) -> tuple[int | None, MasterStatus]:
+    """Return the process id of the master that runs, and what that reports. Raises PidFileError."""
+    pid, line = read_report(pid_file)
+    return pid, MasterStatus.parse(line)
+
+
+def _until_timeout(timeout: float | None) -> Iterator[float]:
+    """Yield the seconds waited, several times a second, until `timeout` seconds (None: no limit) have passed."""
+    begun = monotonic()
+    limit = math.inf if timeout is None else timeout
+    yield 0.0
+    while (waited := monotonic() - begun) < limit:
+        time.sleep(_PAUSE)
+        yield waited
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def workers(pid: int, pending: Sequence[PendingWorker] = ()) -> list[str]:
+    """Return a line for each worker of the master, from its process title: "worker 2 running s1 (pid 4711)".
+
+    `pending`: the workers being started or awaited; each has a line, whether or not its process exists.
+    """
+    awaited = {worker.number: worker for worker in pending}
+    lines = {number: worker.text(monotonic()) for number, worker in awaited.items()}
+    for child in _children(pid):
+        with suppress(psutil.Error):  # it has just left
+            title = " ".join(child.cmdline()).removeprefix("psched: ").strip()
+            if title.startswith("worker "):
+                number = int(title.split()[1])
+                lines[number] = f"{title} (pid {child.pid}){awaited[number].history if number in awaited else ''}"
+    return [line for _, line in sorted(lines.items())]
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children()
+    except psutil.Error:
+        return []
+
+
+def running(pid: int) -> list[str]:
+    return [worker for worker in workers(pid) if " running " in worker]
+
+
+class LogTail:
+    """The last lines that a log gets from now on; none when `path` is None."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._begin = 0
+        with suppress(OSError):  # it does not exist yet
+            self._begin = 0 if path is None else path.stat().st_size
+
+    def print(self) -> None:
+        """Print the lines on standard error."""
+        for line in [] if self.path is None else self._lines(self.path):
+            click.echo(f"  {line}", err=True)
+
+    def _lines(self, path: Path) -> list[str]:
+        try:
+            with path.open("rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(self._begin if self._begin <= size else 0, size - _TAIL_BYTES))
+                return log.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+        except OSError as error:
+            return [f"(cannot read {path}: {error.strerror})"]
+
 
 _ACTIONS: dict[str, Callable[[Invocation], int]] = {
     "start": start,
@@ -44,21 +408,11 @@ _ACTIONS: dict[str, Callable[[Invocation], int]] = {
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="psched", prog_name="pschedd")
-@click.option(
-    "-e", "--environment", metavar="ENV", help="Environment in the file (default: $PSCHED_ENV, or development)."
-)
-@click.option(
-    "-c", "--config", type=click.Path(path_type=Path), default=DEFAULT_CONFIG, metavar="PATH", show_default=True
-)
-@click.option("-I", "--include", multiple=True, metavar="DIR", help="Folder for the import path; may be repeated.")
-@click.option("-r", "--require", multiple=True, metavar="MODULE|FILE.py", help="Load this first; may be repeated.")
-@click.option(
-    "--types",
-    type=TypeGlobs(),
-    multiple=True,
-    metavar="GLOB,…",
-    help="Run only these types, of those the application routes; replaces `types:` of the configuration.",
-)
+@ENVIRONMENT()
+@CONFIG(default=DEFAULT_CONFIG)
+@INCLUDE()
+@REQUIRE()
+@TYPES()
 @click.option("--pid-file", type=click.Path(path_type=Path), metavar="PATH", help="Instead of the configuration's.")
 @click.option("--immediate", is_flag=True, help="Do not wait for running tasks: give them back.")
 @click.option(
@@ -94,6 +448,9 @@ main = partial(run_command, pschedd)
 def _exit_code(action: str, invocation: Invocation) -> int:
     try:
         return _ACTIONS[action](invocation)
+    except NotRunningError:
+        click.echo("pschedd is not running", err=True)
+        return NOT_RUNNING
     except ConfigError as error:
         code, message = NOT_CONFIGURED, str(error) + _hint(action)
     except PermissionError as error:

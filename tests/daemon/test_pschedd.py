@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from psched.cli.daemon_commands import has_ended
+from psched.cli.pschedd import has_ended
 from tests.daemon.pschedd import Pschedd, installed
 
 
