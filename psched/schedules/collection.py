@@ -20,7 +20,7 @@ from psched.errors import ConfigError, NotSupportedError
 from psched.model import NewSchedule, Policy, Rule, ScheduleRow
 from psched.payload import check_key, object_of
 from psched.schedules.advance import LONG, Advance, Keeping, rule_problem
-from psched.schedules.audit import GRACE, History, Question, Verdict, audit, versions_at
+from psched.schedules.audit import GRACE, History, Question, audit, versions_at
 from psched.schedules.rules import (
     Terms,
     check_delay,
@@ -35,6 +35,7 @@ from psched.schedules.rules import (
     moved,
 )
 from psched.schedules.schedule import Schedule, ScheduleState, failed_attempts, overdue_after, state_of
+from psched.schedules.verdict import Verdict
 from psched.source import Source
 from psched.store import ScheduleStore, StoreSettings, TaskStore
 from psched.store.ledger import Change, Ledger, LedgerFilter, LedgerRow

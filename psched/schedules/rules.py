@@ -123,7 +123,7 @@ SUPERSEDED = "superseded"
 TOO_LATE = "late"
 """The reason of occurrences skipped because they would begin too late."""
 
-SOON_ENOUGH = 60.0
+_SOON_ENOUGH = 60.0
 """How late an occurrence may begin that is not to be caught up, in seconds, unless `max_lateness` says otherwise."""
 _COUNTED = 1000
 """So many occurrences skipped together are counted; a longer row of them is not."""
@@ -164,12 +164,15 @@ def passed_over(row: ScheduleRow, now: float, dialect: str) -> Entry | None:
         latest = _last(row, now, dialect)
         if latest is not None:
             return _until(row, latest + row.rule.delay, SUPERSEDED, dialect)
-    bound = policy.max_lateness
-    if bound is None and policy.catch_up == "none":
-        bound = SOON_ENOUGH
+    bound = lateness_bound(policy)
     if bound is not None and row.attempts <= 1 and time < now - bound:
         return _until(row, now - bound, TOO_LATE, dialect)
     return None
+
+
+def lateness_bound(policy: Policy) -> float | None:
+    """Return how many seconds late an occurrence may begin; None for any number."""
+    return _SOON_ENOUGH if policy.max_lateness is None and policy.catch_up == "none" else policy.max_lateness
 
 
 def _last(row: ScheduleRow, at: float, dialect: str) -> int | None:

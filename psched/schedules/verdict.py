@@ -1,0 +1,119 @@
+"""The result of an audit of one schedule: how many occurrences ran, and which violations there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+MISSING = "missing"
+FAILED_FOR_GOOD = "failed"
+DOUBLED = "doubled"
+EARLY = "early"
+EXTRA = "extra"
+UNPERMITTED = "unpermitted"
+LATE = "late"
+OVERLAPPING = "overlapping"
+UNKNOWN = "unknown"
+
+_MAX_LISTED = 1000
+"""Violations of one schedule that are listed; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """The explanation of a violation, in words without times.
+
+    `behind`: the occurrence, or the time of the extra run, that the violating occurrences wait for; None when they wait
+    for no other run. `next_attempt`: when the run they wait for, or else the occurrence itself, is retried.
+    """
+
+    what: str
+    behind: int | None = None
+    next_attempt: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A violation of one kind by `count` occurrences from `time` up to `last` (None: only the one at `time`)."""
+
+    kind: str
+    time: int
+    why: Why
+    last: int | None = None
+    count: int = 1
+
+    @property
+    def what(self) -> str:
+        """The explanation in words."""
+        return self.why.what
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The result of an audit of one schedule. Without violations the ledger proves that all ran as it should.
+
+    `ran`: occurrences that were finished or enqueued, `extra_runs` of these by run-now besides the regular ones.
+    `skipped`: those skipped for a permitted reason. `running`: those that a worker holds now. `pending`: those that no
+    worker could have begun yet. `counts`: occurrences by the kind of their violation; `unlisted`: how many violations
+    `violations` leaves out.
+    """
+
+    key: str
+    known: bool = True
+    ran: int = 0
+    extra_runs: int = 0
+    skipped: int = 0
+    running: int = 0
+    pending: int = 0
+    reasons: set[str] = field(default_factory=set)
+    first: int | None = None
+    last: int | None = None
+    violations: list[Violation] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    unlisted: int = 0
+    notes: list[tuple[str, float]] = field(default_factory=list)
+    """Remarks that are no violations, each with the time it is about."""
+    _continues: bool = False
+    """Whether the next violation may extend the last one: no occurrence was settled since."""
+
+    @property
+    def missing(self) -> int:
+        """How many occurrences are missing."""
+        return self.counts.get(MISSING, 0)
+
+    @property
+    def failed(self) -> int:
+        """How many occurrences failed for good."""
+        return self.counts.get(FAILED_FOR_GOOD, 0)
+
+    @property
+    def expected(self) -> int:
+        """How many occurrences are accounted for or missing, extra runs included."""
+        kinds = (MISSING, FAILED_FOR_GOOD, UNPERMITTED, UNKNOWN)
+        named = sum(self.counts.get(kind, 0) for kind in kinds)
+        return self.ran + self.skipped + self.running + self.pending + named
+
+    def add_violation(self, kind: str, time: int, why: Why | str, last: int | None = None, count: int = 1) -> None:
+        """Add a violation; it extends the last one when both have the same kind and explanation."""
+        why = Why(why) if isinstance(why, str) else why
+        self.counts[kind] = self.counts.get(kind, 0) + count
+        before = self.violations[-1] if self.violations and self._continues else None
+        end = time if last is None else last
+        self._continues = kind in (UNPERMITTED, MISSING)
+        if before is not None and (before.kind, before.why) == (kind, why):
+            self.violations[-1] = replace(before, last=end, count=before.count + count)
+        elif len(self.violations) < _MAX_LISTED:
+            self.violations.append(Violation(kind, time, why, end if end > time else None, count))
+        else:
+            self.unlisted += 1
+
+    def settled(self, first: int, last: int) -> None:
+        """Note that the occurrences from `first` to `last` were settled as they should be."""
+        self.first = first if self.first is None else min(self.first, first)
+        self.last = last if self.last is None else max(self.last, last)
+        self._continues = False
+
+    def skip(self, reason: str, count: int) -> None:
+        """Count occurrences that were skipped for a permitted reason."""
+        if count:
+            self.skipped += count
+            self.reasons.add(reason)
