@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
@@ -17,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from selectors import EVENT_READ, BaseSelector
 
-from psched.process.signals import MASTER_SIGNALS
 from psched.supervisor.child import kill_tree
 from psched.supervisor.master_status import RequestStatus
 from psched.supervisor.pidfile import PidFile
@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 
 _VARIABLE = "PSCHED_TAKEOVER"
 _READY = b"ready"
-_NOT_EXECUTABLE = 127
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +96,24 @@ class NewMaster:
         self, command: ExecCommand, lock: int | None, environ: Mapping[str, str], limit: float, now: float
     ) -> None:
         """Start it. `lock`: the pid file's descriptor. `limit`: seconds it has to become ready. Raises OSError."""
-        self.pid = 0
+        self.deadline = now + limit
+        self._limit = limit
         self.pipe, writer = os.pipe()
         """The end that is readable when the new master is ready or gone."""
         os.set_blocking(self.pipe, False)
-        os.set_inheritable(writer, True)
-        variables = {**environ, _VARIABLE: f"{writer}:{'' if lock is None else lock}:{os.getpid()}"}
-        self.deadline = now + limit
-        self._limit = limit
         try:
-            self.pid = _start(command, variables)
+            self._process = subprocess.Popen(
+                [sys.executable, *command.arguments],
+                cwd=command.folder,
+                env={**environ, _VARIABLE: f"{writer}:{'' if lock is None else lock}:{os.getpid()}"},
+                pass_fds=[writer] if lock is None else [writer, lock],
+            )
         except OSError:
             os.close(self.pipe)
             raise
         finally:
             os.close(writer)
+        self.pid = self._process.pid
 
     def is_ready(self) -> bool:
         try:
@@ -121,10 +123,8 @@ class NewMaster:
 
     def failure(self, now: float) -> str | None:
         """Return how it failed, or None while it has not."""
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
-        if pid != 0:
-            self.pid = 0
-            code = os.waitstatus_to_exitcode(status)
+        code = self._process.poll()
+        if code is not None:
             return f"it ended with exit code {code}" if code >= 0 else f"it was killed by signal {-code}"
         if now >= self.deadline:
             self.abort()
@@ -133,40 +133,13 @@ class NewMaster:
 
     def abort(self) -> None:
         """Kill it with its children."""
-        if self.pid == 0:
-            return
-        kill_tree(self.pid)
-        os.waitpid(self.pid, 0)
-        self.pid = 0
+        if self._process.poll() is None:
+            kill_tree(self.pid)
+            self._process.wait()
 
     def close(self) -> None:
         """Close this end of the pipe; in children, too."""
         os.close(self.pipe)
-
-
-def _start(command: ExecCommand, variables: Mapping[str, str]) -> int:
-    """Fork and exec. The exec closes every descriptor that is not inheritable, so all pipes to children."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, MASTER_SIGNALS)
-    pid = os.fork()
-    if pid == 0:
-        _exec(command, variables)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return pid
-
-
-def _exec(command: ExecCommand, variables: Mapping[str, str]) -> None:
-    try:
-        signal.set_wakeup_fd(-1)
-        for number in MASTER_SIGNALS | {signal.SIGCHLD}:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, MASTER_SIGNALS)
-        os.chdir(command.folder)
-        os.execve(sys.executable, [sys.executable, *command.arguments], variables)  # noqa: S606 – no shell is wanted
-    except OSError as error:
-        log.error("cannot execute %s in %s: %s", sys.executable, command.folder, error)
-    finally:
-        os._exit(_NOT_EXECUTABLE)
 
 
 class BinaryUpgrade:
@@ -191,7 +164,8 @@ class BinaryUpgrade:
         self._notifier = notifier
         self._limit = limit
         self._new_master: NewMaster | None = None
-        self._new_pid = 0
+        self._takeover: NewMaster | None = None
+        """The new master that has taken over."""
         self._old_pid = 0
         self._status = ""
         self.request = RequestStatus()
@@ -208,7 +182,7 @@ class BinaryUpgrade:
 
     def processes(self) -> set[int]:
         """Return the new master's pid, while one is starting or has taken over; else nothing."""
-        return set() if self._new_pid == 0 else {self._new_pid}
+        return {new.pid for new in (self._new_master, self._takeover) if new is not None}
 
     @property
     def old_is_alive(self) -> bool:
@@ -241,19 +215,16 @@ class BinaryUpgrade:
             self.immediate = self.immediate or immediate
             return
         self.immediate = immediate
-        lock = None if self._pid_file is None else self._pid_file.inheritable()
+        lock = None if self._pid_file is None else self._pid_file.descriptor
         environ = {**os.environ, **self._notifier.environment()}
         try:
             self._new_master = NewMaster(self._command, lock, environ, self._limit, now)
         except OSError as error:
-            self._refuse(f"cannot start a new master: {error.strerror}")
+            folder = self._command.folder
+            self._refuse(f"cannot execute {sys.executable} in {folder}: {error.strerror}")
         else:
-            self._new_pid = self._new_master.pid
             self._selector.register(self._new_master.pipe, EVENT_READ)
             log.info("a new master is starting (pid %d)", self._new_master.pid)
-        finally:
-            if lock is not None:
-                os.set_inheritable(lock, False)
 
     def tick(self, now: float) -> bool:
         """Supervise the new master; True once, when it has taken over."""
@@ -315,6 +286,7 @@ class BinaryUpgrade:
         self._notifier.address = None  # from now on the new master reports
         self.request.end(None)
         self._forget(new)
+        self._takeover = new
         if self._pid_file is not None:
             self._pid_file.close()
             self._pid_file = None
@@ -327,7 +299,6 @@ class BinaryUpgrade:
         self._selector.unregister(new.pipe)
         new.close()
         self._new_master = None
-        self._new_pid = new.pid
 
     def _write_pid_file(self) -> None:
         if self._pid_file is not None:

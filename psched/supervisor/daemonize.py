@@ -52,34 +52,25 @@ def detach(serve: Callable[[Callable[[], None]], int], keep: Iterable[int], time
 
 
 def _serve_detached(serve: Callable[[Callable[[], None]], int], keep: list[int], writer: int) -> None:
-    """Become the daemon and never return. Raises SystemExit."""
-    with DaemonContext(detach_process=True, umask=_UMASK, files_preserve=keep, signal_map={}):
-        answer = _Answer(writer)
+    """Become the daemon and never return. Only the first answer is sent. Raises SystemExit."""
+    with (
+        DaemonContext(detach_process=True, umask=_UMASK, files_preserve=keep, signal_map={}),
+        os.fdopen(writer, "wb", buffering=0) as pipe,
+    ):
+
+        def answer(words: bytes = _READY) -> None:
+            with suppress(BrokenPipeError):  # the command no longer waits
+                if not pipe.closed:
+                    pipe.write(words)
+            pipe.close()
+
         try:
-            code = serve(answer.ready)
+            code = serve(answer)
         except Exception as error:  # noqa: BLE001 – the command that waits for the answer reports it
             expected = isinstance(error, ConfigError | PidFileError | OSError)
-            answer.give((str(error) if expected else f"{type(error).__name__}: {error}").encode())
+            answer((str(error) if expected else f"{type(error).__name__}: {error}").encode())
             code = 1
         raise SystemExit(code)
-
-
-class _Answer:
-    """The daemon's end of the pipe; only the first answer is sent."""
-
-    def __init__(self, writer: int) -> None:
-        self._writer: int | None = writer
-
-    def ready(self) -> None:
-        self.give(_READY)
-
-    def give(self, words: bytes) -> None:
-        if self._writer is None:
-            return
-        with suppress(BrokenPipeError):  # the command no longer waits
-            os.write(self._writer, words)
-        os.close(self._writer)
-        self._writer = None
 
 
 def _await(reader: int, timeout: float | None) -> Outcome:

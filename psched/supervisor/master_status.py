@@ -6,8 +6,10 @@ One line of JSON, the second of the pid file: written by the master, read by `ps
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from cattrs import Converter
 
 _LONGEST = 1000
 """Characters of one reason: the line stays below what a reader takes at once."""
@@ -80,7 +82,8 @@ class MasterStatus:
     """The workers that are being started."""
 
     def line(self) -> str:
-        return json.dumps(_shortened(asdict(self)))
+        shown = replace(self, troubles=self.troubles[:_MOST_TROUBLES], pending=self.pending[:_MOST_PENDING])
+        return json.dumps(_converter.unstructure(shown))
 
     @classmethod
     def parse(cls, line: str) -> MasterStatus:
@@ -89,40 +92,17 @@ class MasterStatus:
         The user that the daemon runs as may write anything there, and root prints it on a terminal.
         """
         try:
-            found = json.loads(line)
-            return cls(
-                _request(found["reload"]),
-                _request(found["upgrade"]),
-                tuple(map(_printable, found["troubles"])),
-                tuple(map(_pending, found["pending"])),
-            )
+            return _converter.structure(json.loads(line), cls)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return cls()
 
 
-def _request(found: Any) -> RequestStatus:
-    refusal = found["refusal"]
-    return RequestStatus(int(found["begun"]), int(found["ended"]), None if refusal is None else _printable(refusal))
-
-
-def _pending(found: Any) -> PendingWorker:
-    fork_at = found["fork_at"]
-    return PendingWorker(
-        int(found["number"]), None if fork_at is None else float(fork_at), _printable(found["last_end"])
-    )
-
-
-def _printable(text: Any) -> str:
+def _printable(text: Any, _: type[str]) -> str:
     """Return `text` without control characters, which a terminal would obey."""
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in str(text))[:_LONGEST]
 
 
-def _shortened(found: dict[str, Any]) -> dict[str, Any]:
-    for kind in ("reload", "upgrade"):
-        refusal = found[kind]["refusal"]
-        found[kind]["refusal"] = None if refusal is None else refusal[:_LONGEST]
-    found["troubles"] = [trouble[:_LONGEST] for trouble in found["troubles"][:_MOST_TROUBLES]]
-    found["pending"] = found["pending"][:_MOST_PENDING]
-    for worker in found["pending"]:
-        worker["last_end"] = worker["last_end"][:_LONGEST_END]
-    return found
+_converter = Converter(detailed_validation=False)
+_converter.register_structure_hook(str, _printable)
+_converter.register_unstructure_hook(str, lambda text: text[:_LONGEST])
+_converter.register_unstructure_hook(PendingWorker, lambda w: {**asdict(w), "last_end": w.last_end[:_LONGEST_END]})

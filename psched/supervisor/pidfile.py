@@ -102,11 +102,6 @@ class PidFile:
         os.pwrite(self.descriptor, text, 0)
         os.ftruncate(self.descriptor, len(text))
 
-    def inheritable(self) -> int:
-        """Return the descriptor, made to survive exec, for the program that is going to `adopt` it."""
-        os.set_inheritable(self.descriptor, True)
-        return self.descriptor
-
     def close(self) -> None:
         """Close this process's copy. The lock stands while another process has the descriptor."""
         os.close(self.descriptor)
@@ -129,11 +124,7 @@ def read_running(path: Path) -> int | None:
 
     Raises PidFileError when the file cannot be trusted or read, or is locked and names another process.
     """
-    with suppress(_EndedError), _locked_by_other(path) as descriptor:
-        if descriptor is not None:
-            with _holder(path, descriptor) as (pid, _):
-                return pid
-    return None
+    return read_report(path)[0]
 
 
 def read_report(path: Path) -> tuple[int | None, str]:
@@ -326,19 +317,17 @@ def _doubt(pid: int, file: os.stat_result) -> str:
 
 def _holds_lock(pid: int, file: os.stat_result) -> bool:
     """Return whether the process has the locked file open; True where the system does not show it."""
-    descriptors = Path(f"/proc/{pid}/fd")
+    process = Path(f"/proc/{pid}")
     try:
-        mine = [each.name for each in descriptors.iterdir() if _is_of(each, file)]
-        return any(" FLOCK " in Path(f"/proc/{pid}/fdinfo/{name}").read_text() for name in mine)
+        for descriptor in (process / "fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                flags = (process / "fdinfo" / descriptor.name).read_text()
+                if os.path.samestat(descriptor.stat(), file) and " FLOCK " in flags:
+                    return True
     except FileNotFoundError:
-        return not Path("/proc/self/fdinfo").exists()  # else it has just ended, or closed the file
+        return not Path("/proc/self/fdinfo").exists()  # else it has just ended
     except PermissionError:
         return True
-
-
-def _is_of(descriptor: Path, file: os.stat_result) -> bool:
-    with suppress(FileNotFoundError):  # closed meanwhile
-        return os.path.samestat(descriptor.stat(), file)
     return False
 
 

@@ -191,8 +191,8 @@ def test_the_lock_goes_with_the_descriptor_through_fork_and_exec(path: Path) -> 
     pid_file = PidFile.acquire(path)
     pid_file.write(os.getpid())
     successor = subprocess.Popen(
-        [sys.executable, "-c", _ADOPTER, str(path), str(pid_file.inheritable())],
-        close_fds=False,
+        [sys.executable, "-c", _ADOPTER, str(path), str(pid_file.descriptor)],
+        pass_fds=[pid_file.descriptor],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
