@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from psched.backends import open_stores
-from psched.backends.rdb_compat.ruby_only_rows import RubyOnlyRows
+from psched.backends.rdb_compat.store import ForeignRows
 from psched.config import from_mapping
 from psched.model import NewTask
 from psched.schedules.advance import rule_problem
@@ -165,7 +165,7 @@ def test_many_rows_of_others_cost_a_poll_a_few_statements_and_keep_nothing_waiti
 
 def test_a_row_is_read_again_after_a_while() -> None:
     now = 100.0
-    rows = RubyOnlyRows(lambda: now)
+    rows = ForeignRows(lambda: now)
     rows.add("key", 5, None)
     assert rows.are_known(None)
     assert rows.has("key", 5)
@@ -177,8 +177,8 @@ def test_a_row_is_read_again_after_a_while() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psched.backends.rdb_compat.ruby_only_rows._REMEMBERED", 3)
-    rows = RubyOnlyRows()
+    monkeypatch.setattr("psched.backends.rdb_compat.store._REMEMBERED", 3)
+    rows = ForeignRows()
     for n in range(5):
         rows.add(f"key{n}", n, "a problem")
     assert len(rows) == 3

@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any, cast
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Connection,
     Integer,
     MetaData,
     RowMapping,
     Select,
-    Table,
     Update,
     bindparam,
     case,
@@ -32,17 +32,14 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from psched.backends.common.errors import Fault
-from psched.backends.rdb_compat.leases import CompatLeases, Fence, refusal, seconds
 from psched.backends.rdb_compat.schema import check_text, data_column, queue_table, read_task, whole_seconds
-from psched.backends.rdb_compat.store import CompatLeaseStore
+from psched.backends.rdb_compat.store import BATCH, CompatLeaseStore, Fence, refusal, seconds
 from psched.backends.sql.base import now_ms
 from psched.backends.sql.database import Database
-from psched.backends.sql.paging import ByKeys, pages_by_key
-from psched.backends.sql.schema import Schema
+from psched.backends.sql.paging import pages_by_key
 from psched.errors import (
     AlreadyFinishedError,
     IdempotentAlreadyFinishedError,
-    IdempotentNotFoundError,
     NotFoundError,
     NotSupportedError,
     ScheduleError,
@@ -50,22 +47,32 @@ from psched.errors import (
 from psched.model import Claim, Lease, NewTask, TaskFilter, TaskRow
 from psched.store import StoreSettings
 
-_LASTING = ("created_at", "data", "resource", "max_running")
-"""Columns that no run changes: they distinguish a row from a later row with the same key."""
+log = logging.getLogger(__name__)
+
+_RETIRED = 1_000_000_000
+"""Seconds by which the timeouts of finished rows lie back."""
+
+_FIRST_TIMEOUT = 1_300_000_000
+"""No worker acquires rows with this timeout or an earlier one."""
 
 
 class CompatTaskStore(CompatLeaseStore):
-    """`TaskStore` on a table that Ruby clients and workers may share."""
+    """`TaskStore` on a table that Ruby clients and workers may share.
 
-    _leases: CompatQueueLeases
+    The occurrence is 1 for a finished row, else 0; a finish leaves no other certain trace.
+    """
+
+    _kind = "task"
+    _lasting = ("created_at", "data", "resource", "max_running")
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self.max_data_size = settings.max_data_size
-        self._table = queue_table(MetaData(), table)
-        leases = CompatQueueLeases(database, self._table, settings)
-        super().__init__(database, Schema(database, self._table, "id", "PerfectQueue"), leases)
-        self._write_statements()
+        self._is_limited = not settings.disable_resource_limit
+        is_shared = self._is_limited or not settings.use_connection_pooling
+        self._table_lock = TableLock(database, table) if is_shared and database.dialect.name == "mysql" else None
+        rows = queue_table(MetaData(), table)
+        super().__init__(database, rows, "PerfectQueue", case((rows.c.created_at.is_(None), 1), else_=0))
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
         rows = [self._columns(task) for task in tasks]
@@ -82,34 +89,35 @@ class CompatTaskStore(CompatLeaseStore):
 
     def get(self, key: str) -> TaskRow | None:
         row = self._database.run(lambda connection, _: self._row(connection, key))
-        return None if row is None else read_task(row, self.max_data_size)
+        return None if row is None else self._read_row(row)
 
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
         c = self._table.c
         conditions = [] if wanted.user is None else [c.resource == wanted.user]
-        for row in pages_by_key(self._database, self._seen, c.id, *conditions):
-            task = read_task(row, self.max_data_size)
+        for row in pages_by_key(self._database, self._whole, c.id, *conditions):
+            task = self._read_row(row)
             if wanted.status in (None, task.status) and wanted.type in (None, task.type):
                 yield task
 
     def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
         """Finish the claimed run; this table does not distinguish cancelled tasks, and has no failed tasks."""
-        if retention is None:
-            raise NotSupportedError(f"{claim.row.key!r}: rdb_compat does not keep failed tasks; type: rdb does")
-        values = {"retention": math.ceil(retention)}
-        self._leases.settle(claim.lease, self._leases.retire, values, until, {"created_at": None})
+        values = {"retention": _whole_retention(retention)}
+        self._settle(claim.lease, self._retire, values, until, {"created_at": None})
 
     def retire_many(
         self, claims: Sequence[Claim], status: str, retention: float | None, until: float
     ) -> builtins.list[ScheduleError | None]:
-        if retention is None:
-            raise NotSupportedError("rdb_compat does not keep failed tasks; type: rdb does")
-        return self._leases.retire_many([claim.lease for claim in claims], math.ceil(retention), until)
+        seconds, leases = _whole_retention(retention), [claim.lease for claim in claims]
+        found: builtins.list[ScheduleError | None] = []
+        for start in range(0, len(leases), BATCH):
+            found += self._database.run(partial(self._retire_together, leases[start : start + BATCH], seconds), until)
+        self._forget(leases)
+        return found
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         row = cast("TaskRow", claim.row)
         content = data_column(row.type, data, self.max_data_size, row.compression is not None)
-        self._leases.settle(claim.lease, self._leases.update_data, {"content": content}, until)
+        self._settle(claim.lease, self._update_data, {"content": content}, until)
 
     def cancel_request(self, key: str, retention: float) -> None:
         """Flag the task: psched's workers retire it, newer Ruby workers run it."""
@@ -119,10 +127,10 @@ class CompatTaskStore(CompatLeaseStore):
         self._act(key, self._force_finish, {"retention": math.ceil(retention)})
 
     def preempt(self, key: str, alive_time: float) -> Claim:
-        values = {"task_key": key, "alive": math.ceil(alive_time)}
+        values = {"lease_key": key, "alive": math.ceil(alive_time)}
 
         def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None]:
-            with self._leases.alone(connection) as may_claim:
+            with self._alone(connection) as may_claim:
                 if not may_claim:
                     return False, None
                 with self._database.transaction(connection):
@@ -134,26 +142,10 @@ class CompatTaskStore(CompatLeaseStore):
             raise ScheduleError(f"{key!r}: other workers hold the table's lock for claims too long; try again")
         if row is None or row["created_at"] is None:
             raise _refusal(key, row)
-        return Claim(read_task(row, self.max_data_size), Fence.in_row(row).lease(key, self._leases.is_cancelled(row)))
+        return Claim(self._read_row(row), Fence.in_row(row).lease(row))
 
     def retry_failed(self, key: str) -> None:
         raise NotSupportedError(f"{key!r}: rdb_compat does not keep failed tasks; type: rdb does")
-
-    def delete(self, key: str) -> None:
-        seen: RowMapping | None = None
-
-        def work(connection: Connection, uncertain: bool) -> bool:
-            nonlocal seen
-            row = self._row(connection, key)
-            if row is None:
-                return uncertain and seen is not None
-            if uncertain and seen is not None and any(row[name] != seen[name] for name in _LASTING):  # created since
-                return True
-            seen = row
-            return connection.execute(self._delete, {"keys": [key]}).rowcount == 1 or uncertain
-
-        if not self._database.run(work):
-            raise IdempotentNotFoundError(f"no task has the key {key!r}")
 
     def purge(self, limit: int) -> int:
 
@@ -164,6 +156,9 @@ class CompatTaskStore(CompatLeaseStore):
 
         return self._database.run(work)
 
+    def _read_row(self, row: Mapping[Any, Any]) -> TaskRow:
+        return read_task(row, self.max_data_size)
+
     def _columns(self, task: NewTask) -> dict[str, Any]:
         """Return the row of a new task. Raises NotSupportedError, ValueError for what does not fit into the table."""
         if task.priority != 0 or task.max_attempts is not None:
@@ -171,7 +166,7 @@ class CompatTaskStore(CompatLeaseStore):
         check_text("key", task.key)
         check_text("user", task.user)
         now = seconds(now_ms())
-        due = None if task.run_at is None else max(whole_seconds("run_at", task.run_at), FIRST_TIMEOUT + 1)
+        due = None if task.run_at is None else max(whole_seconds("run_at", task.run_at), _FIRST_TIMEOUT + 1)
         return {
             "id": task.key,
             "timeout": now if due is None else due,
@@ -182,9 +177,6 @@ class CompatTaskStore(CompatLeaseStore):
             "owner": 0,
         }
 
-    def _insert(self, connection: Connection, row: Mapping[str, Any]) -> bool:
-        return self._database.dialect.insert_one(connection, self._table, row)
-
     def _is_there(self, connection: Connection, wanted: Mapping[str, Any]) -> bool:
         """Return whether the row is one that an attempt whose answer was lost may have written."""
         row = self._row(connection, wanted["id"])
@@ -194,7 +186,7 @@ class CompatTaskStore(CompatLeaseStore):
         """Change the row of a task that is not finished. Raises NotFoundError, AlreadyFinishedError."""
 
         def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None]:
-            if connection.execute(statement, {"task_key": key, **values}).rowcount == 1:
+            if connection.execute(statement, {"lease_key": key, **values}).rowcount == 1:
                 return True, None
             row = self._row(connection, key)
             return uncertain and row is not None and row["created_at"] is None, row
@@ -203,93 +195,21 @@ class CompatTaskStore(CompatLeaseStore):
         if not done:
             raise _refusal(key, row)
 
-    def _row(self, connection: Connection, key: str) -> RowMapping | None:
-        """Return the row of this very key: in the originals' collation `a` finds `A` too."""
-        row = connection.execute(self._read, {"task_key": key}).mappings().first()
-        return row if row is not None and row["id"] == key else None
-
-    def _write_statements(self) -> None:
-        c = self._table.c
-        now = seconds(now_ms())
-        self._seen = select(*c, self._leases.occurrence, now.label("now"))
-        self._read = self._seen.where(c.id == bindparam("task_key"))
-        live = update(self._table).where(c.id == bindparam("task_key"), c.created_at.is_not(None))
-        self._cancel = live.values(created_at=0)
-        self._force_finish = live.values(self._leases.retired)
-        end = now + bindparam("alive", type_=Integer)
-        self._preempt = live.values(timeout=case((c.timeout == end, end + 1), else_=end))  # another fence in any case
-        over = (c.timeout <= now - RETIRED, c.created_at.is_(None))
-        self._delete = delete(self._table).where(c.id.in_(bindparam("keys", expanding=True)))
-        self._over = select(c.id).where(*over).order_by(c.timeout).limit(bindparam("limit"))
-        self._purge = self._delete.where(*over)
-
-
-def _refusal(key: str, row: RowMapping | None) -> NotFoundError | AlreadyFinishedError:
-    if row is None:
-        return NotFoundError(f"no task has the key {key!r}")
-    return AlreadyFinishedError(f"{key!r} is finished already")
-
-
-RETIRED = 1_000_000_000
-"""Seconds by which the timeouts of finished rows lie back."""
-
-_BATCH = 500
-"""Rows finished by one transaction, to keep it short."""
-
-FIRST_TIMEOUT = 1_300_000_000
-"""No worker acquires rows with this timeout or an earlier one."""
-
-
-class CompatQueueLeases(CompatLeases):
-    """Leases of one queue. The occurrence is 1 for a finished row, else 0; a finish leaves no other certain trace."""
-
-    def __init__(self, database: Database, table: Table, settings: StoreSettings) -> None:
-        """`settings`: whether users are limited at all, and whether claims are made one at a time."""
-        self._is_limited = not settings.disable_resource_limit
-        is_shared = not (settings.disable_resource_limit and settings.use_connection_pooling)
-        self._lock_of_table = (
-            TableLock(database, table.name) if is_shared and database.dialect.name == "mysql" else None
-        )
-        read = partial(read_task, max_data_size=settings.max_data_size)
-        super().__init__(database, table, case((table.c.created_at.is_(None), 1), else_=0), read)
-
-    def alone(self, connection: Connection) -> AbstractContextManager[bool]:
-        """Hold the lock that Ruby workers hold while they claim."""
-        return nullcontext(True) if self._lock_of_table is None else self._lock_of_table.held(connection)
-
-    def is_cancelled(self, row: Mapping[Any, Any]) -> bool:
-        """Return whether the time of creation is 0, which requests cancelling."""
-        return bool(row["created_at"] == 0)
-
-    def retire_many(self, leases: Sequence[Lease], retention: int, until: float) -> list[ScheduleError | None]:
-        """Finish the runs under `leases`, some hundreds in one transaction; see `TaskStore.retire_many`."""
-        found: list[ScheduleError | None] = []
-        for start in range(0, len(leases), _BATCH):
-            part = leases[start : start + _BATCH]
-            found += self._database.run(partial(self._retire_many, part, retention), until)
-        self._forget(leases)
-        return found
-
-    def _retire_many(
+    def _retire_together(
         self, leases: Sequence[Lease], retention: int, connection: Connection, uncertain: bool
-    ) -> list[ScheduleError | None]:
+    ) -> builtins.list[ScheduleError | None]:
         """Lock the rows, and finish those that are still ours."""
-        keys = {"keys": [lease.key for lease in leases], "alive": 0}
         with self._database.transaction(connection):
-            rows = {row["id"]: row for row in connection.execute(self._locked, keys).mappings()}
+            rows = self._locked_rows(connection, {"keys": [lease.key for lease in leases], "alive": 0})
             held = [lease.key for lease in leases if self._present(lease, rows.get(lease.key), uncertain) is not None]
             if held:
                 connection.execute(self._retire_keys, {"keys": held, "retention": retention})
         taken = set(held)
-        return [
-            None if lease.key in taken else self._refusal(lease, rows.get(lease.key), uncertain) for lease in leases
-        ]
+        return [None if lease.key in taken else _lost_run(lease, rows.get(lease.key), uncertain) for lease in leases]
 
-    def _refusal(self, lease: Lease, row: RowMapping | None, uncertain: bool) -> ScheduleError | None:
-        """Return why a run was not finished; None when an attempt without an answer has finished it."""
-        if row is None or row["created_at"] is not None:  # so it is not finished, whatever had no answer
-            return refusal(lease, row, uncertain=False)
-        return None if uncertain else IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was finished before")
+    def _alone(self, connection: Connection) -> AbstractContextManager[bool]:
+        """Hold the lock that Ruby workers hold while they claim."""
+        return nullcontext(True) if self._table_lock is None else self._table_lock.held(connection)
 
     def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
         """Return the rows to be leased: by weight, then by due time, and no more of a resource than may run."""
@@ -304,36 +224,40 @@ class CompatQueueLeases(CompatLeases):
             keys.append(row["id"])
         return self._take(connection, keys, values)
 
-    def _places(self, connection: Connection, count: int) -> list[tuple[Any, int]]:
-        return [(row["id"], row["timeout"]) for row in self._first_candidates(connection, count)]
+    def _due_keys(self, connection: Connection, count: int) -> builtins.list[Any]:
+        return [row["id"] for row in self._first_candidates(connection, count)]
 
     def _first_candidates(self, connection: Connection, count: int) -> Sequence[RowMapping]:
         """Return the first `count` candidates that are not known to be foreign."""
         rows = connection.execute(self._candidates, {"limit": count + len(self._foreign)}).mappings().all()
         return [row for row in rows if not self._foreign.has(row["id"], row["timeout"])][:count]
 
+    def _live(self, timeout: ColumnElement[int]) -> Sequence[ColumnElement[bool]]:
+        return timeout > _FIRST_TIMEOUT, self._table.c.created_at.is_not(None)
+
     def _write_statements(self) -> None:
         super()._write_statements()
         c = self._table.c
         now = seconds(now_ms())
-        is_live = (c.timeout > FIRST_TIMEOUT, c.created_at.is_not(None))
-        is_due = (*is_live, c.timeout <= now)
-        self._wait = self._waiting(*is_live)
-        lease_end = (seconds(now_ms() + 999) + bindparam("alive", type_=Integer)).label("lease_end")
+        this, of_keys = c.id == bindparam("lease_key"), c.id.in_(bindparam("keys", expanding=True))
+        is_due = *self._live(c.timeout), c.timeout <= now
         self._candidates = self._due_in_turn(now, is_due) if self._is_limited else self._due_by_time(is_due)
-        still_due = (c.timeout + 0 > FIRST_TIMEOUT, c.created_at.is_not(None), c.timeout + 0 <= now)
-        still_due_rows = select(*self._seen, lease_end).where(*still_due).with_for_update(skip_locked=True)
-        self._lock_due = ByKeys(still_due_rows, c.id)
-        self._all_places, self._all_places_after = self._pages_of_places(*is_live)
-        self._retired = {
-            "timeout": seconds(now_ms()) - RETIRED + bindparam("retention", type_=Integer),
+        retired = {
+            "timeout": now - _RETIRED + bindparam("retention", type_=Integer),
             "created_at": None,
             "resource": None,
         }
-        self.retire = self.settling(**self._retired)
-        of_keys = c.id.in_(bindparam("keys", expanding=True))
-        self._retire_keys = update(self._table).where(of_keys).values(self._retired)
-        self.update_data = self.settling(data=bindparam("content"))
+        self._retire = self._settling(**retired)
+        self._retire_keys = update(self._table).where(of_keys).values(retired)
+        self._update_data = self._settling(data=bindparam("content"))
+        live = update(self._table).where(this, c.created_at.is_not(None))
+        self._cancel = live.values(created_at=0)
+        self._force_finish = live.values(retired)
+        end = now + bindparam("alive", type_=BigInteger)
+        self._preempt = live.values(timeout=case((c.timeout == end, end + 1), else_=end))  # another fence in any case
+        over = c.timeout <= now - _RETIRED, c.created_at.is_(None)
+        self._over = select(c.id).where(*over).order_by(c.timeout).limit(bindparam("limit"))
+        self._purge = delete(self._table).where(of_keys, *over)
 
     def _due_in_turn(self, now: ColumnElement[int], is_due: Sequence[ColumnElement[bool]]) -> Select[Any]:
         """Return the due rows whose resource may have one more running, those first of whom the fewest are."""
@@ -362,13 +286,25 @@ class CompatQueueLeases(CompatLeases):
         due = select(c.id, c.timeout, *no_user).where(*is_due)
         return due.order_by(c.timeout, c.id).limit(bindparam("limit"))
 
-    @property
-    def retired(self) -> dict[str, Any]:
-        """The columns of a row that is finished now, its key to be kept for :retention seconds."""
-        return self._retired
+
+def _whole_retention(retention: float | None) -> int:
+    if retention is None:
+        raise NotSupportedError("rdb_compat does not keep failed tasks; type: rdb does")
+    return math.ceil(retention)
 
 
-log = logging.getLogger(__name__)
+def _lost_run(lease: Lease, row: RowMapping | None, uncertain: bool) -> ScheduleError | None:
+    """Return why a run was not finished; None when an attempt without an answer has finished it."""
+    if row is None or row["created_at"] is not None:  # so it is not finished, whatever had no answer
+        return refusal(lease, row, uncertain=False)
+    return None if uncertain else IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was finished before")
+
+
+def _refusal(key: str, row: RowMapping | None) -> NotFoundError | AlreadyFinishedError:
+    if row is None:
+        return NotFoundError(f"no task has the key {key!r}")
+    return AlreadyFinishedError(f"{key!r} is finished already")
+
 
 _WAIT = 2.0
 """Seconds to wait for the lock, at the most; then nothing is claimed until the next poll."""

@@ -8,10 +8,9 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
 
-from sqlalchemy import BigInteger, Connection, MetaData, RowMapping, bindparam, delete, func, select, update
+from sqlalchemy import BigInteger, Connection, MetaData, RowMapping, bindparam, func, select, update
 
 from psched.backends.common.store_base import SingleAdd, advanced
-from psched.backends.rdb_compat.leases import CompatLeases, seconds
 from psched.backends.rdb_compat.ledger_writer import CompatLedgerWriter
 from psched.backends.rdb_compat.schema import (
     check_rule,
@@ -22,28 +21,26 @@ from psched.backends.rdb_compat.schema import (
     schedules_table,
     whole_seconds,
 )
-from psched.backends.rdb_compat.store import CompatLeaseStore
+from psched.backends.rdb_compat.store import CompatLeaseStore, seconds
 from psched.backends.sql.base import now_ms
 from psched.backends.sql.database import Database
 from psched.backends.sql.ledger import SqlLedger, changes_table, ledger_table
 from psched.backends.sql.paging import Pages
-from psched.backends.sql.schema import Schema
 from psched.backends.sql.schema_version import HashedSchema, meta_table
-from psched.errors import IdempotentNotFoundError, NotSupportedError, ScheduleError
-from psched.model import Claim, Lease, ScheduleRow
+from psched.errors import NotSupportedError, ScheduleError
+from psched.model import Claim, Lease, Row, ScheduleRow
 from psched.store import Also, Finding, StoreSettings
 from psched.store.alerts import OverdueAlerts
 from psched.store.ledger import MODIFY, Entry, Ledger, Step
 
 _RUN = Entry()
 
-_LASTING = ("cron", "delay", "timezone", "data")
-"""Columns that no run changes: they distinguish a row from a later row with the same key."""
-
 
 class CompatScheduleStore(SingleAdd, CompatLeaseStore):
     """`ScheduleStore` on a table that Ruby clients and workers may share."""
 
+    _kind = "schedule"
+    _lasting = ("cron", "delay", "timezone", "data")
     keeps_policies = False
     alarms: OverdueAlerts | None = None
 
@@ -58,11 +55,10 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
             self._records = CompatLedgerWriter(*others, settings.holder, settings.reckoning)
             self._others = HashedSchema(database, meta_table(MetaData()), *others)
         self.max_data_size = settings.max_data_size
-        self._table = schedules_table(MetaData(), table)
-        leases = CompatLeases(database, self._table, self._table.c.next_time, self._read_row, settings.problem)
-        super().__init__(database, Schema(database, self._table, "id", "PerfectSched"), leases)
-        self._pages = Pages(database, self._table, self._table.c.timeout, self._table.c.id)
-        self._write_statements()
+        self._problem_of_rule = settings.problem
+        rows = schedules_table(MetaData(), table)
+        super().__init__(database, rows, "PerfectSched", rows.c.next_time)
+        self._pages = Pages(database, rows, rows.c.timeout, rows.c.id)
 
     def create_tables(self) -> None:
         """Create what is missing, also of the ledger if there is to be one."""
@@ -88,10 +84,9 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
         rows = [_columns(schedule, self.max_data_size) for schedule in schedules]
 
         def work(connection: Connection, uncertain: bool) -> builtins.list[str]:
-            insert_one = self._database.dialect.insert_one
             single = len(rows) == 1 and self._records is None
             with nullcontext() if single else self._database.transaction(connection):
-                present = [row for row in rows if not insert_one(connection, self._table, row)]
+                present = [row for row in rows if not self._insert(connection, row)]
                 if self._records is not None:
                     keys = {row["id"] for row in present}
                     for schedule in (schedule for schedule in schedules if schedule.key not in keys):
@@ -103,9 +98,6 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
     def get(self, key: str) -> ScheduleRow | None:
         row = self._database.run(lambda connection, _: self._row(connection, key))
         return None if row is None else self._read_row(row)
-
-    def _read_row(self, row: Mapping[Any, Any]) -> ScheduleRow:
-        return read_schedule(row, self.max_data_size)
 
     def list(self) -> Iterator[ScheduleRow]:
         return map(self._read_row, self._pages)
@@ -137,27 +129,6 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
 
         return self._database.run(work)
 
-    def delete(self, key: str) -> None:
-        seen: RowMapping | None = None
-
-        def work(connection: Connection, uncertain: bool) -> bool:
-            nonlocal seen
-            with self._database.transaction(connection):
-                row = self._row(connection, key, locked=True)
-                if row is None:
-                    return uncertain and seen is not None
-                if (
-                    uncertain and seen is not None and any(row[name] != seen[name] for name in _LASTING)
-                ):  # created since
-                    return True
-                seen = row
-                if self._records is not None:
-                    self._records.deleted(connection, self._read_row(row))
-                return connection.execute(self._delete, {"lease_key": key}).rowcount == 1 or uncertain
-
-        if not self._database.run(work):
-            raise IdempotentNotFoundError(f"no schedule has the key {key!r}")
-
     def advance(
         self,
         claim: Claim,
@@ -175,7 +146,7 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
         seen = {"seen_cron": rule.cron, "seen_timezone": rule.timezone, "seen_delay": rule.delay}
         values = {**seen, "then": outcome["next_time"], "then_due": outcome["timeout"]}
         further = self._with_entry(claim, entry, also)
-        stored = self._leases.settle(claim.lease, self._advance, values, until, outcome, further)
+        stored = self._settle(claim.lease, self._advance, values, until, outcome, further)
         return None if stored is None else self._read_row(stored)
 
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
@@ -197,11 +168,15 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
 
         return work
 
-    def _row(self, connection: Connection, key: str, locked: bool = False) -> RowMapping | None:
-        """Return the row with exactly this key: in Ruby's collation `a` finds `A` too."""
-        statement = self._read.with_for_update() if locked else self._read
-        row = connection.execute(statement, {"lease_key": key}).mappings().first()
-        return row if row is not None and row["id"] == key else None
+    def _read_row(self, row: Mapping[Any, Any]) -> ScheduleRow:
+        return read_schedule(row, self.max_data_size)
+
+    def _problem(self, row: Row) -> str | None:
+        return row.problem or (None if self._problem_of_rule is None else self._problem_of_rule(row))
+
+    def _before_delete(self, connection: Connection, row: RowMapping) -> None:
+        if self._records is not None:
+            self._records.deleted(connection, self._read_row(row))
 
     def _is_there(self, connection: Connection, wanted: Mapping[str, Any]) -> bool:
         """Return whether an attempt without an answer may have written the row."""
@@ -209,14 +184,12 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
         return row is not None and _same(row, wanted, besides={"timeout"})
 
     def _write_statements(self) -> None:
+        super()._write_statements()
         c = self._table.c
-        this = c.id == bindparam("lease_key")
-        self._read = select(*c).where(this)
         ago = seconds(now_ms()) - bindparam("age", type_=BigInteger)
         self._long_due = select(c.id).where(c.timeout <= ago).order_by(c.timeout, c.id).limit(bindparam("limit"))
-        self._update = update(self._table).where(this)
-        self._delete = delete(self._table).where(this)
-        self._advance = self._leases.settling(
+        self._update = update(self._table).where(c.id == bindparam("lease_key"))
+        self._advance = self._settling(
             c.cron == bindparam("seen_cron"),
             func.coalesce(c.timezone, "UTC") == bindparam("seen_timezone"),
             c.delay == bindparam("seen_delay"),

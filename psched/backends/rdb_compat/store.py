@@ -1,18 +1,79 @@
-"""The base class of both `rdb_compat` stores."""
+"""The base class of both `rdb_compat` stores: leases in the tables of PerfectSched and PerfectQueue.
+
+Holding a row means having written its timeout. The fence is the occurrence and the timeout that was written last: an
+acquire writes a later timeout, a finish a later occurrence. Until a lease ends, only its holder writes the row, so a
+timeout written by an extend without an answer is the holder's.
+
+Rows that cannot be run here are left to Ruby workers (foreign rows): nothing is written to them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import logging
+import math
+import threading
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import groupby, islice
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-from psched.backends.rdb_compat.leases import CompatLeases
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    Table,
+    Update,
+    bindparam,
+    cast,
+    delete,
+    or_,
+    select,
+    update,
+)
+
+from psched import fork_safety
+from psched.backends.common.row_reader import RowReader
+from psched.backends.sql.base import now_ms
 from psched.backends.sql.database import Database
+from psched.backends.sql.paging import ByKeys, RowsByKeys, stored_bytes
 from psched.backends.sql.schema import Schema
 from psched.backends.sql.store import SqlStore
-from psched.errors import NotSupportedError, ScheduleError
-from psched.model import WORKER_DIED, Claim, Lease, Retry
+from psched.clock import Clock, boottime
+from psched.errors import (
+    IdempotentAlreadyFinishedError,
+    IdempotentNotFoundError,
+    NotSupportedError,
+    OutcomeUnknownError,
+    PreemptedError,
+    ScheduleError,
+)
+from psched.model import WORKER_DIED, Claim, Lease, Retry, Row
+from psched.payload import MAX_BATCH_SIZE, count_within
 from psched.store import Accepts
 from psched.store.alerts import UnreportedFailures
 from psched.store.node_registry import Nodes
+
+log = logging.getLogger(__name__)
+
+BATCH = 500
+"""Rows settled by one transaction, to keep it short."""
+
+_PAGE = 5000
+"""Due times and keys read by one statement, when foreign rows are known."""
+
+_LOOKED_AT = 100
+"""Rows read at once to find out which of them are foreign."""
+
+_LOOKED_BEHIND = 20_000
+"""Rows looked at by one acquire; rows behind more foreign rows wait for the next acquire."""
+
+_WAIT = attrgetter("wait")
+_NO_TYPES = "rdb_compat cannot look for rows of some types only; type: rdb can"
 
 
 class CompatLeaseStore(SqlStore):
@@ -24,10 +85,32 @@ class CompatLeaseStore(SqlStore):
     keeps_types = False
     nodes: Nodes | None = None
 
-    def __init__(self, database: Database, layout: Schema, leases: CompatLeases) -> None:
-        """Connects to nothing yet."""
-        super().__init__(database, layout)
-        self._leases = leases
+    _kind: str
+    """The rows in messages: `schedule` or `task`."""
+    _lasting: Collection[str]
+    """Columns that no run changes: they distinguish a row from a later row with the same key."""
+
+    def __init__(self, database: Database, table: Table, maker: str, occurrence: ColumnElement[Any]) -> None:
+        """Connects to nothing yet.
+
+        `maker`: the original. `occurrence`: an SQL expression on a row whose value changes when its run is finished.
+        """
+        super().__init__(database, Schema(database, table, "id", maker))
+        self._table = table
+        self._occurrence = occurrence
+        self._foreign = ForeignRows()
+        self._write_statements()
+        self.begin_anew()
+        fork_safety.register_for_fork(self)
+
+    def begin_anew(self) -> None:
+        """Forget extends without an answer, which are the parent process's."""
+        self._lock = threading.Lock()
+        self._unanswered: dict[Lease, float] = {}
+
+    @abstractmethod
+    def _read_row(self, row: Mapping[Any, Any]) -> Row:
+        """Return a stored row; what cannot be used of it is its `problem`."""
 
     def acquire(
         self,
@@ -37,26 +120,57 @@ class CompatLeaseStore(SqlStore):
         accepts: Accepts | None = None,
         ahead: bool = False,
     ) -> list[Claim]:
-        """Lease up to `limit` due rows that can be run here, and write to no other row, which Ruby workers may run.
+        """Lease up to `limit` due rows that can be run here, and write to no other row.
 
-        `ahead` is ignored, as no attempts are counted. Raises NotSupportedError for `types`, which are no column.
+        Rows are taken while their stored data has at most `MAX_BATCH_SIZE` bytes together, and one in any case. When
+        the answer was lost, these leases end by themselves. `ahead` is ignored, as no attempts are counted. Raises
+        NotSupportedError for `types`, which are no column.
         """
         _refuse(types)
-        return self._leases.acquire(limit, alive_time, accepts)
+        if limit <= 0:
+            return []
+        self._foreign.are_known(accepts)
+        values = {"limit": limit, "alive": math.ceil(alive_time), "budget": MAX_BATCH_SIZE}
+        claims, size, has_foreign = self._acquire(values, accepts)
+        left = limit - len(claims)
+        if has_foreign and left and size < MAX_BATCH_SIZE and self._look_behind(left, accepts):
+            claims += self._acquire({**values, "limit": left, "budget": MAX_BATCH_SIZE - size}, accepts)[0]
+        return claims
 
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
-        """Return the seconds until a row is due, other than rows that only Ruby can run; None without such a row."""
+        """Return the seconds until a row is due, other than known foreign rows; None without such a row."""
         _refuse(types)
-        return self._leases.next_due(accepts)
+        if self._foreign.are_known(accepts):
+            return self._database.run(self._next_due_of_ours)
+        wait = self._database.run(lambda connection, _: connection.execute(self._wait).scalar())
+        return None if wait is None else max(0.0, wait / 1000)
 
     def due_by_type(self) -> Mapping[str, float]:
-        raise NotSupportedError("rdb_compat cannot look for rows of some types only; type: rdb can")
+        raise NotSupportedError(_NO_TYPES)
 
     def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
-        return self._leases.extend(leases, alive_time)
+        asked = boottime()
+        values = {"keys": [lease.key for lease in leases], "alive": math.ceil(alive_time)}
+
+        def work(connection: Connection, uncertain: bool) -> dict[Lease, Lease]:
+            with self._database.transaction(connection):
+                rows = self._locked_rows(connection, values)
+                held = [lease for lease in leases if self._present(lease, rows.get(lease.key), uncertain) is not None]
+                if held:
+                    keys = [lease.key for lease in held]
+                    connection.execute(self._renew, {"keys": keys, "end": rows[keys[0]]["lease_end"]})
+            return {lease: _lease(rows[lease.key], Fence.of(lease), rows[lease.key]["lease_end"]) for lease in held}
+
+        try:
+            renewed = self._database.run(work) if leases else {}
+        except BaseException:
+            self._remember_unanswered(leases, asked + alive_time)
+            raise
+        self._forget(leases)
+        return [renewed.get(lease) for lease in leases]
 
     def release(self, lease: Lease, until: float) -> None:
-        self._leases.release(lease, until)
+        self._settle(lease, self._release, {}, until)
 
     def retry(
         self,
@@ -67,17 +181,440 @@ class CompatLeaseStore(SqlStore):
         counted: bool = True,
         version: int | None = None,
     ) -> None:
-        """As `LeaseStore.retry`, but the table has no columns for `error`, `counted` and `version`."""
-        self._leases.retry(lease, wait, until)
+        """As `LeaseStore.retry`, but the table has no columns for `error`, `counted` and `version`.
+
+        `wait` is rounded up to whole seconds.
+        """
+        self._settle(lease, self._retry, {"wait": _rounded_up(wait)}, until)
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
-        return self._leases.retry_many(retries, until)
+        """As `LeaseStore.retry_many`: one transaction for some hundreds that wait equally long."""
+        found: dict[Lease, ScheduleError | None] = {}
+        for wait, equal in groupby(sorted(retries, key=_WAIT), _WAIT):
+            leases = [retry.lease for retry in equal]
+            for start in range(0, len(leases), BATCH):
+                found |= self._retry_together(leases[start : start + BATCH], wait, until)
+        return [found[retry.lease] for retry in retries]
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
         """Return 0: the table does not record holders."""
         return 0
 
+    def delete(self, key: str) -> None:
+        seen: RowMapping | None = None
+
+        def work(connection: Connection, uncertain: bool) -> bool:
+            nonlocal seen
+            with self._database.transaction(connection):
+                row = self._row(connection, key, locked=True)
+                if row is None:
+                    return uncertain and seen is not None
+                if uncertain and seen is not None and any(row[name] != seen[name] for name in self._lasting):
+                    return True  # the row was deleted, and another created since
+                seen = row
+                self._before_delete(connection, row)
+                return connection.execute(self._delete, {"lease_key": key}).rowcount == 1 or uncertain
+
+        if not self._database.run(work):
+            raise IdempotentNotFoundError(f"no {self._kind} has the key {key!r}")
+
+    def _before_delete(self, connection: Connection, row: RowMapping) -> None:
+        """Write what belongs to deleting a row, in its transaction."""
+
+    def _row(self, connection: Connection, key: str, locked: bool = False) -> RowMapping | None:
+        """Return the row with exactly this key: in Ruby's collation `a` finds `A` too."""
+        statement = self._read.with_for_update() if locked else self._read
+        row = connection.execute(statement, {"lease_key": key}).mappings().first()
+        return row if row is not None and row["id"] == key else None
+
+    def _insert(self, connection: Connection, row: Mapping[str, Any]) -> bool:
+        """Insert a row and return whether its key is new."""
+        return self._database.dialect.insert_one(connection, self._table, row)
+
+    def _retry_together(self, leases: Sequence[Lease], wait: float, until: float) -> dict[Lease, ScheduleError | None]:
+        fences = {lease: self._present_fence(lease, until) for lease in leases}
+        values = {"keys": [lease.key for lease in leases], "alive": 0}
+
+        def work(connection: Connection, uncertain: bool) -> dict[Lease, ScheduleError | None]:
+            with self._database.transaction(connection):
+                rows = self._locked_rows(connection, values)
+                held = {lease for lease in leases if lease.key in rows and fences[lease].holds(rows[lease.key])}
+                if held:
+                    keys = [lease.key for lease in held]
+                    connection.execute(self._retry_keys, {"keys": keys, "wait": _rounded_up(wait)})
+            done = held | {one for one in leases if uncertain and one.key in rows and fences[one].lasts(rows[one.key])}
+            return {
+                lease: None if lease in done else refusal(lease, rows.get(lease.key), uncertain or lease.unanswered)
+                for lease in leases
+            }
+
+        settled = self._database.run(work, until)
+        self._forget(leases)
+        return settled
+
+    def _settle(
+        self,
+        lease: Lease,
+        statement: Update,
+        values: Mapping[str, Any],
+        until: float,
+        outcome: Mapping[str, Any] | None = None,
+        also: Callable[[Connection], object] | None = None,
+    ) -> RowMapping | None:
+        """Execute `statement`, one of `_settling`, and with it `also` in one transaction.
+
+        Returns None when it is done, and the row when the lease is ours but another condition of the statement does
+        not hold. `outcome` is what the row then holds where that is known beforehand: a row that holds it was settled
+        before. Raises PreemptedError, OutcomeUnknownError, IdempotentNotFoundError, IdempotentAlreadyFinishedError.
+        """
+        fence = self._present_fence(lease, until)
+        parameters = {"lease_key": lease.key, "seen_timeout": fence.timeout, "seen_occurrence": fence.occurrence}
+
+        def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None, bool]:
+            if self._database.execute_with(connection, statement, {**parameters, **values}, also):
+                return True, None, uncertain
+            row = connection.execute(self._read, {"lease_key": lease.key}).mappings().first()
+            if row is None or fence.holds(row) or not uncertain:
+                return False, row, uncertain
+            return fence.lasts(row) or _shows(row, outcome), row, uncertain
+
+        done, row, uncertain = self._database.run(work, until)
+        self._forget([lease])
+        if done:
+            return None
+        if row is not None and fence.holds(row):
+            return row
+        if row is not None and _shows(row, outcome):
+            raise IdempotentAlreadyFinishedError(f"{lease.key!r}: this occurrence was finished before")
+        raise refusal(lease, row, uncertain or lease.unanswered)
+
+    def _settling(self, *conditions: ColumnElement[bool], **values: Any) -> Update:
+        """Return the UPDATE that ends the lease on :lease_key and writes `values`, if `conditions` hold."""
+        c = self._table.c
+        under_lease = (
+            c.id == bindparam("lease_key"),
+            c.timeout == bindparam("seen_timeout", type_=BigInteger),
+            # A cast, since SQLite may hold anything there; such a row is put off under the occurrence 0.
+            cast(self._occurrence, BigInteger) == bindparam("seen_occurrence", type_=BigInteger),
+        )
+        return update(self._table).where(*under_lease, *conditions).values(values)
+
+    def _alone(self, connection: Connection) -> AbstractContextManager[bool]:
+        """Keep others from claiming within it, where they ask for that; False when nothing may be claimed now."""
+        return nullcontext(True)
+
+    def _acquire(self, values: Mapping[str, Any], accepts: Accepts | None) -> tuple[list[Claim], int, bool]:
+        """Lease rows; return, too, how many bytes they have, and whether there were foreign rows among the chosen."""
+
+        def work(connection: Connection, uncertain: bool) -> tuple[list[Claim], int, bool]:
+            with self._alone(connection) as may_claim:
+                return self._claim_rows(connection, values, accepts) if may_claim else ([], 0, False)
+
+        return self._database.run(work)
+
+    def _claim_rows(
+        self, connection: Connection, values: Mapping[str, Any], accepts: Accepts | None
+    ) -> tuple[list[Claim], int, bool]:
+        claims: dict[Any, Claim] = {}
+        with self._database.transaction(connection):
+            rows = self._choose(connection, values)
+            for row in rows:
+                end = row["lease_end"]
+                known = self._runnable({**row, "timeout": end}, row["timeout"], accepts)
+                if known is not None:
+                    claims[row["id"]] = Claim(known, _lease(row, Fence.in_row(row), end))
+            if claims:
+                connection.execute(self._renew, {"keys": list(claims), "end": rows[0]["lease_end"]})
+        size = sum(row["bytes"] for row in rows if row["id"] in claims)
+        return list(claims.values()), size, len(claims) < len(rows)
+
+    def _problem(self, row: Row) -> str | None:
+        """Return why psched cannot run a row, None when it can."""
+        return row.problem
+
+    def _runnable(self, row: Mapping[Any, Any], timeout: int, accepts: Accepts | None) -> Row | None:
+        """Return a row that can be run here; None of a foreign row, which is remembered with its stored `timeout`."""
+        known = self._read_row(row)
+        is_accepted = accepts is None or accepts(known.type)
+        problem = self._problem(known) if is_accepted else None
+        if is_accepted and problem is None:
+            return known
+        self._foreign.add(row["id"], timeout, problem)
+        return None
+
+    def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
+        """Return rows to be leased, locked, with `lease_end`; of foreign rows those that are not known yet."""
+        if self._foreign:
+            return self._take(connection, self._due_keys(connection, values["limit"]), values)
+        if values["limit"] == 1 and _takes_any(values):
+            return connection.execute(self._due, values).mappings().all()
+        return self._take_sized(connection, connection.execute(self._due_sizes, values).mappings().all(), values)
+
+    def _take(self, connection: Connection, keys: Sequence[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
+        """Return the first rows of these keys, as many as may be taken together; see `_take_sized`."""
+        if len(keys) == 1 and _takes_any(values):
+            return self._lock_due.read(connection, keys, values)
+        return self._take_sized(connection, self._sizes.read(connection, keys), values)
+
+    def _take_sized(
+        self, connection: Connection, sized: Sequence[RowMapping], values: Mapping[str, Any]
+    ) -> Sequence[RowMapping]:
+        """Return the first rows, as many as :budget has bytes for; locked, those still due."""
+        count = count_within([row["bytes"] for row in sized], values["budget"], int(_takes_any(values)))
+        return self._lock_due.read(connection, [row["id"] for row in sized[:count]], values)
+
+    def _due_keys(self, connection: Connection, count: int) -> list[Any]:
+        """Return the keys of the first rows that are due and not known to be foreign."""
+        return [key for key, _, _ in islice(self._places(connection, *self._due_places), count)]
+
+    def _next_due_of_ours(self, connection: Connection, _: bool) -> float | None:
+        for _, timeout, now in self._places(connection, *self._all_places):
+            return max(0.0, timeout - int(now) / 1000)
+        return None
+
+    def _places(
+        self, connection: Connection, first: Select[Any], following: Select[Any]
+    ) -> Iterator[tuple[Any, int, int]]:
+        """Yield key, due time and the clock of rows that are not known to be foreign; see `_pages_of_places`."""
+        statement, after = first, dict[str, Any]()
+        while page := connection.execute(statement, after).all():
+            yield from ((key, timeout, now) for key, timeout, now in page if not self._foreign.has(key, timeout))
+            if len(page) < _PAGE:
+                return
+            statement, after = following, {"after_key": page[-1][0], "after_timeout": page[-1][1]}
+
+    def _look_behind(self, wanted: int, accepts: Accepts | None) -> bool:
+        """Find out which due rows are foreign, up to the first `wanted` that are not; return whether there are any.
+
+        Nothing is locked or written.
+        """
+        runnable = 0
+        keys = self._database.run(lambda connection, _: self._due_keys(connection, _LOOKED_BEHIND))
+        for start in range(0, len(keys), _LOOKED_AT):
+            rows = self._rows.read(self._database, keys[start : start + _LOOKED_AT])
+            runnable += sum(self._runnable(row, row["timeout"], accepts) is not None for row in rows)
+            if runnable >= wanted:
+                break
+        return runnable > 0
+
+    def _locked_rows(self, connection: Connection, values: Mapping[str, Any]) -> dict[str, RowMapping]:
+        """Return the rows of :keys, locked, by key, with `lease_end` :alive seconds from now."""
+        return {row["id"]: row for row in connection.execute(self._locked, values).mappings()}
+
+    def _present(self, lease: Lease, row: RowMapping | None, uncertain: bool) -> Fence | None:
+        """Return the fence under which the row is ours; None when it is not."""
+        if row is None:
+            return None
+        fence, now = Fence.of(lease), Fence.in_row(row)
+        if now == fence:
+            return fence
+        with self._lock:
+            renewed = uncertain or lease in self._unanswered
+        return now if renewed and now.occurrence == fence.occurrence and fence.lasts(row) else None
+
+    def _present_fence(self, lease: Lease, until: float) -> Fence:
+        """Return the fence of a lease; after a renewal without an answer it is what stands in the row."""
+        with self._lock:
+            doubtful = lease in self._unanswered
+        if not doubtful:
+            return Fence.of(lease)
+        row = self._database.run(
+            lambda connection, _: connection.execute(self._read, {"lease_key": lease.key}).mappings().first(), until
+        )
+        return self._present(lease, row, uncertain=False) or Fence.of(lease)
+
+    def _remember_unanswered(self, leases: Sequence[Lease], until: float) -> None:
+        now = boottime()
+        with self._lock:
+            self._unanswered = {lease: end for lease, end in self._unanswered.items() if end > now}
+            self._unanswered.update((lease, until) for lease in leases)
+
+    def _forget(self, leases: Sequence[Lease]) -> None:
+        with self._lock:
+            for lease in leases:
+                self._unanswered.pop(lease, None)
+
+    def _live(self, timeout: ColumnElement[int]) -> Sequence[ColumnElement[bool]]:
+        """Return the conditions on a row that can be due; `timeout` is its timeout."""
+        return ()
+
+    def _write_statements(self) -> None:
+        c = self._table.c
+        now = seconds(now_ms())
+        lease_end = (seconds(now_ms() + 999) + bindparam("alive", type_=BigInteger)).label("lease_end")
+        later = seconds(now_ms() + bindparam("wait", type_=BigInteger))
+        this, of_keys = c.id == bindparam("lease_key"), c.id.in_(bindparam("keys", expanding=True))
+        live, size = self._live(c.timeout), stored_bytes(c.data).label("bytes")
+        clock, occurrence = now.label("now"), self._occurrence.label("occurrence")
+        self._whole = select(*c, occurrence, clock, size)
+        claimed = self._whole.add_columns(lease_end)
+
+        def due(rows: Select[Any]) -> Select[Any]:
+            first = rows.where(*live, c.timeout <= now).order_by(c.timeout, c.id).limit(bindparam("limit"))
+            return first.with_for_update(skip_locked=True)
+
+        self._due, self._due_sizes = due(claimed), due(select(c.id, size))
+        self._sizes = ByKeys(select(c.id, size), c.id)
+        # The sum keeps a database that has no statistics yet from reading the index of due times for a few keys.
+        still_due = claimed.where(*self._live(c.timeout + 0), c.timeout + 0 <= now)
+        self._lock_due = ByKeys(still_due.with_for_update(skip_locked=True), c.id)
+        self._rows = RowsByKeys(self._whole, c.id)
+        self._due_places = self._pages_of_places(*live, c.timeout <= now)
+        self._all_places = self._pages_of_places(*live)
+        first = select(c.timeout).where(*live).order_by(c.timeout).limit(1).scalar_subquery()
+        self._wait = select(cast(first, BigInteger) * 1000 - now_ms())
+        of_lease = [c[name] for name in ("id", "timeout", "created_at") if name in c]
+        self._locked = select(*of_lease, occurrence, clock, lease_end).where(of_keys).with_for_update()
+        self._read = self._whole.where(this)
+        self._renew = update(self._table).where(of_keys).values(timeout=bindparam("end"))
+        self._release = self._settling(timeout=now)
+        self._retry = self._settling(timeout=later)
+        self._retry_keys = update(self._table).where(of_keys).values(timeout=later)
+        self._delete = delete(self._table).where(this)
+
+    def _pages_of_places(self, *conditions: ColumnElement[bool]) -> tuple[Select[Any], Select[Any]]:
+        """Return the SELECTs of the first places, with the clock, and of those behind :after_timeout, :after_key."""
+        c = self._table.c
+        places = select(c.id, cast(c.timeout, BigInteger), now_ms()).where(*conditions)
+        first = places.order_by(c.timeout, c.id).limit(_PAGE)
+        # The range stands by itself, since MariaDB uses an index for it, but not for (timeout, id) > (…, …).
+        after_timeout = bindparam("after_timeout", type_=BigInteger)
+        after_key: ColumnElement[Any] = bindparam("after_key")
+        return first, first.where(c.timeout >= after_timeout, or_(c.timeout > after_timeout, c.id > after_key))
+
+
+def seconds(milliseconds: ColumnElement[int]) -> ColumnElement[int]:
+    """Return whole seconds in SQL, rounded down."""
+    return cast(milliseconds // 1000, BigInteger)
+
+
+_SHIFT = 2**40
+
+
+class Fence(NamedTuple):
+    """What the row must hold for a write under a lease; packed into the integer of `Lease.fence`."""
+
+    occurrence: int
+    timeout: int
+
+    @classmethod
+    def of(cls, lease: Lease) -> Fence:
+        return cls(*divmod(lease.fence, _SHIFT))
+
+    @classmethod
+    def in_row(cls, row: RowMapping) -> Fence:
+        """Return what a row holds; 0 for what is no integer."""
+        fields = RowReader(row)
+        return cls(fields.number("occurrence"), fields.number("timeout"))
+
+    def holds(self, row: RowMapping) -> bool:
+        """Return whether the row is under this fence."""
+        return self == Fence.in_row(row)
+
+    def lasts(self, row: RowMapping) -> bool:
+        """Return whether the lease has not ended by the clock in `row`: until then only its holder writes the row."""
+        return bool(row["now"] < self.timeout)
+
+    def lease(self, row: RowMapping) -> Lease:
+        """Return the lease on a row with this fence. The time of creation 0 requests cancelling."""
+        is_cancelled = "created_at" in row and row["created_at"] == 0
+        return Lease(row["id"], self.occurrence * _SHIFT + self.timeout, float(self.timeout), is_cancelled)
+
+
+def _lease(row: RowMapping, fence: Fence, end: int) -> Lease:
+    """Return the lease on a row of the same occurrence that ends at `end`."""
+    return fence._replace(timeout=end).lease(row)
+
 
 def _refuse(types: Collection[str] | None) -> None:
     if types is not None:
-        raise NotSupportedError("rdb_compat cannot look for rows of some types only; type: rdb can")
+        raise NotSupportedError(_NO_TYPES)
+
+
+def _takes_any(values: Mapping[str, Any]) -> bool:
+    """Return whether nothing was taken yet, so that one row is taken however large it is."""
+    return bool(values["budget"] == MAX_BATCH_SIZE)
+
+
+def _rounded_up(wait: float) -> int:
+    """Return the milliseconds of a wait in seconds, with which whole seconds are rounded up."""
+    return math.ceil(wait * 1000) + (999 if wait > 0 else 0)
+
+
+def refusal(lease: Lease, row: RowMapping | None, uncertain: bool) -> ScheduleError:
+    """Return why the run of `lease` cannot be settled, `row` being what is there instead.
+
+    `uncertain`: an attempt, of this call or of one before, had no answer, and the row does not show what it did.
+    """
+    if row is None:
+        return IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
+    if uncertain:
+        return OutcomeUnknownError(
+            f"{lease.key!r}: the connection was lost while this run was being settled, and another worker has "
+            "acquired the row since; whether it was settled cannot be found out"
+        )
+    return PreemptedError(f"{lease.key!r}: the lease of this run is lost; another worker has acquired the row since")
+
+
+def _shows(row: RowMapping, outcome: Mapping[str, Any] | None) -> bool:
+    """Return whether a row holds what a settled run has left there."""
+    return outcome is not None and all(row[name] == value for name, value in outcome.items())
+
+
+_REMEMBERED = 100_000
+"""Foreign rows remembered; more than that are read again at each poll."""
+
+_FORGOTTEN = 60.0
+"""Seconds until a row is read again although its due time is the same: its data or its rule may have changed."""
+
+_REPORTED = 10_000
+"""Keys whose problem was logged; the problems of further keys are logged again."""
+
+
+class ForeignRows:
+    """Remembers foreign rows by key and due time, as they were read. Safe to use from several threads."""
+
+    def __init__(self, clock: Clock = boottime) -> None:
+        self._clock = clock
+        self._rows: OrderedDict[Any, tuple[int, float]] = OrderedDict()
+        self._accepts: Accepts | None = None
+        self._reported: OrderedDict[Any, str] = OrderedDict()
+        self.begin_anew()
+        fork_safety.register_for_fork(self)
+
+    def begin_anew(self) -> None:
+        """Make a new lock: a thread of the parent process may have held it."""
+        self._lock = threading.Lock()
+
+    def are_known(self, accepts: Accepts | None) -> bool:
+        """Return whether any are remembered; those found by another test of types than `accepts` are forgotten."""
+        with self._lock:
+            if accepts != self._accepts:
+                self._rows.clear()
+                self._accepts = accepts
+            now = self._clock()
+            while self._rows and next(iter(self._rows.values()))[1] <= now:
+                self._rows.popitem(last=False)
+            return bool(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def has(self, key: Any, timeout: int) -> bool:
+        """Return whether the row is foreign, as far as is remembered."""
+        known = self._rows.get(key)
+        return known is not None and known[0] == timeout
+
+    def add(self, key: Any, timeout: int, problem: str | None) -> None:
+        """Remember a foreign row. `problem`: why it cannot be run, None when only its type is not ours."""
+        with self._lock:
+            self._rows[key] = timeout, self._clock() + _FORGOTTEN
+            self._rows.move_to_end(key)
+            if len(self._rows) > _REMEMBERED:
+                self._rows.popitem(last=False)
+            if problem is None or self._reported.get(key) == problem:
+                return
+            self._reported[key] = problem
+            if len(self._reported) > _REPORTED:
+                self._reported.popitem(last=False)
+        log.warning("key=%s cannot be run by psched: %s; the row is left to Ruby workers", key, problem)

@@ -72,7 +72,7 @@ class ByKeys:
         return [rows[key] for key in keys if key in rows]
 
 
-class _Rows:
+class RowsByKeys:
     """Whole rows by their keys, read at most 16 MB of stored data at once, one row at least."""
 
     def __init__(self, rows: Select[Any], key: Column[Any]) -> None:
@@ -147,7 +147,7 @@ class Pages:
     @cached_on_class
     def _write_statements(self, table: Table, due: Column[Any], key: Column[Any]) -> None:
         self._keys = _Keys(select(due.label("due"), key.label("key")).order_by(due, key), key, due)
-        self._rows = _Rows(select(*table.c), key)
+        self._rows = RowsByKeys(select(*table.c), key)
 
     def __iter__(self) -> Iterator[RowMapping]:
         for keys in self._keys.pages(self._database):
@@ -162,7 +162,7 @@ def pages_by_key(
     database: Database, rows: Select[Any], key: Column[Any], *conditions: ColumnElement[bool]
 ) -> Iterator[RowMapping]:
     """Yield those of `rows` that meet `conditions`, ordered by key; keys are read a page at a time."""
-    whole = _Rows(rows.where(*conditions), key)
+    whole = RowsByKeys(rows.where(*conditions), key)
     for keys in _Keys(select(key.label("key")).where(*conditions).order_by(key), key).pages(database):
         yield from whole.read(database, keys)
 
