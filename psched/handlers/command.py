@@ -118,42 +118,38 @@ class CommandHandler(Base):
     def perform(self) -> None:
         """Run the program, log how it ended, finish or retry; a run that is to stop is left to the daemon."""
         try:
-            instruction = instruction_from(self.task.data)
-            ending = self._execute(instruction)
+            options = command_options(self.task.data)
+            if self._stop.is_set():
+                return
+            program = self._start(options)
         except CommandError as error:
             self._fail(str(error), "")
             return
-        if ending is not None:
-            self._conclude(instruction, ending)
+        with program:
+            ending = program.wait(options.timeout, _TIMEOUT_GRACE, _GRACE)
+        self._conclude(options, ending)
 
     def kill(self, reason: Exception) -> None:
         """End the process group, or do not start it."""
         self._stop.set()
 
-    def _execute(self, instruction: CommandOptions) -> Ending | None:
-        """Return how the program ended, or None when it was not started because the run is to stop."""
-        if self._stop.is_set():
-            return None
-        with self._start(instruction) as program:
-            return program.wait(instruction.timeout, _TIMEOUT_GRACE, _GRACE)
-
-    def _start(self, instruction: CommandOptions) -> Program:
-        environment = os.environ | instruction.env | environment_of(self.task)
+    def _start(self, options: CommandOptions) -> Program:
+        environment = os.environ | options.env | environment_of(self.task)
         try:
-            return Program(instruction.program, instruction.cwd, environment, self._stop)
+            return Program(options.program, options.cwd, environment, self._stop)
         except OSError as error:
-            thing = instruction.program[0] if error.filename is None else error.filename
+            thing = options.program[0] if error.filename is None else error.filename
             raise CommandError(f"cannot run {thing!r}: {error.strerror}") from error
         except ValueError as error:
-            raise CommandError(f"cannot run {instruction.program[0]!r}: {error}") from error
+            raise CommandError(f"cannot run {options.program[0]!r}: {error}") from error
 
-    def _conclude(self, instruction: CommandOptions, ending: Ending) -> None:
-        status = describe(ending, instruction.timeout)
+    def _conclude(self, options: CommandOptions, ending: Ending) -> None:
+        status = describe(ending, options.timeout)
         if ending.left_behind:
             log.warning("key=%s left processes behind in its group; they were ended", self.task.key)
         if ending.cut_short == "stop":
             log.info("key=%s was asked to stop: %s%s", self.task.key, status, quoted(ending.tail))
-        elif ending.cut_short is None and ending.status in instruction.ok_exit_codes:
+        elif ending.cut_short is None and ending.status in options.ok_exit_codes:
             log.info("key=%s %s%s", self.task.key, status, quoted(ending.tail))
             self.task.finish()
         else:
@@ -167,20 +163,18 @@ class CommandHandler(Base):
 
 
 class Command(Dispatch):
-    """The application."""
-
     routes: ClassVar[Routes] = {re.compile(r"^command(\.|\Z)"): CommandHandler}
 
 
-def instruction_from(data: dict[str, Any]) -> CommandOptions:
+def command_options(data: dict[str, Any]) -> CommandOptions:
     """Read `data`. Raises CommandError: one line with every fault in it."""
     try:
-        instruction = read(CommandOptions, data)
+        options = read(CommandOptions, data)
     except ValueError as error:
         raise CommandError(f"the data of this task cannot be run: {error}") from None
-    if instruction.problem is not None:
-        raise CommandError(f"the data of this task cannot be run: {instruction.problem}")
-    return instruction
+    if options.problem is not None:
+        raise CommandError(f"the data of this task cannot be run: {options.problem}")
+    return options
 
 
 def environment_of(task: Task) -> dict[str, str]:
@@ -199,14 +193,10 @@ def describe(ending: Ending, timeout: float | None) -> str:
     if ending.cut_short == "timeout":
         return f"was ended after its timeout of {timeout:g} s"
     if ending.status < 0:
-        return f"was ended by {signal_name(-ending.status)} after {ending.seconds:.3f} s"
+        names = {known.value: known.name for known in signal.Signals}  # some real-time signals have none
+        name = names.get(-ending.status, f"signal {-ending.status}")
+        return f"was ended by {name} after {ending.seconds:.3f} s"
     return f"ended with exit status {ending.status} after {ending.seconds:.3f} s"
-
-
-def signal_name(number: int) -> str:
-    """Return the name of a signal, or its number when it has none (some real-time signals)."""
-    names = {known.value: known.name for known in signal.Signals}
-    return names.get(number, f"signal {number}")
 
 
 def quoted(tail: str) -> str:

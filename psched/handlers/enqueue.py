@@ -61,8 +61,6 @@ class EnqueueHandler(Base):
 
 
 class Enqueue(Dispatch):
-    """The application."""
-
     routes: ClassVar[Routes] = {ENQUEUED: EnqueueHandler}
 
 

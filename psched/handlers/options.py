@@ -32,21 +32,18 @@ def read(kind: type[Made], data: Mapping[str, Any]) -> Made:
 
 
 def text(value: Any) -> str:
-    """Accept text."""
     if not isinstance(value, str):
         raise ValueError("expected text")
     return value
 
 
 def number(value: Any) -> int:
-    """Accept a whole number."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError("expected a whole number")
     return value
 
 
 def flag(value: Any) -> bool:
-    """Accept true or false."""
     if not isinstance(value, bool):
         raise ValueError("expected true or false")
     return value
@@ -60,7 +57,6 @@ def seconds(value: Any) -> float:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """Accept a JSON object."""
     if not isinstance(value, dict):
         raise ValueError("expected an object")
     return value

@@ -9,8 +9,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -46,10 +46,8 @@ class ProcessGroup:
 
     def signal(self, number: int) -> None:
         """Signal all members. Those of another user (sudo) may not be ours to signal."""
-        try:
+        with suppress(PermissionError):
             os.killpg(self.number, number)
-        except PermissionError:
-            return
 
     def has_members(self) -> bool:
         """Whether another process in it is alive; zombies (in a container without init) do not count."""
@@ -109,7 +107,16 @@ class Program:
         self._started = time.monotonic()
         self._group = ProcessGroup()
         try:
-            self._process = _start(argv, cwd, env, self._group.number)
+            self._process = subprocess.Popen(
+                argv,
+                cwd=cwd,
+                env=env,
+                bufsize=0,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                process_group=self._group.number,
+            )
         except BaseException:
             self._group.close()
             raise
@@ -128,9 +135,7 @@ class Program:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Kill the program if it still runs."""
         if self._process.returncode is None:
             self._group.signal(signal.SIGKILL)
@@ -144,11 +149,17 @@ class Program:
         SIGKILL follows SIGTERM after `timeout_grace` seconds when the timeout ended it, else after `grace`.
         """
         while self._process.poll() is None:
-            self._wait_a_tick()
+            if self._open:
+                self._read(_TICK)
+            else:
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_TICK)
             self._end_if_due(timeout, timeout_grace, grace)
         seconds = time.monotonic() - self._started
         self._end_rest(grace)
-        self._drain()
+        for _ in range(_DRAIN_CHUNKS):
+            if not self._read(0):
+                break
         return Ending(self._process.returncode, seconds, self._cut_short, self._left_behind, self._tail())
 
     def _end_if_due(self, timeout: float | None, timeout_grace: float, grace: float) -> None:
@@ -185,15 +196,6 @@ class Program:
             self._give_up_at = now + _LAST_WAIT
             self._group.signal(signal.SIGKILL)
 
-    def _wait_a_tick(self) -> None:
-        if self._open:
-            self._read(_TICK)
-            return
-        try:
-            self._process.wait(_TICK)
-        except subprocess.TimeoutExpired:
-            return
-
     def _read(self, seconds: float) -> bool:
         """Wait for output and read it; False when there was none."""
         if not self._open:
@@ -210,24 +212,6 @@ class Program:
             self._open = False
         return bool(chunk)
 
-    def _drain(self) -> None:
-        for _ in range(_DRAIN_CHUNKS):
-            if not self._open or not self._read(0):
-                return
-
     def _tail(self) -> str:
         lines = self._output.decode(errors="replace").splitlines()[-_TAIL_LINES:]
         return "\n".join("".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in line) for line in lines)
-
-
-def _start(argv: Sequence[str], cwd: str | None, env: Mapping[str, str], group: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        argv,
-        cwd=cwd,
-        env=env,
-        bufsize=0,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        process_group=group,
-    )

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from psched.application import ApplicationSpec, load
-from psched.handlers.command import Command, CommandHandler, instruction_from
+from psched.handlers.command import Command, CommandHandler, command_options
 from tests.unit.commands import run, shell
 from tests.unit.fake_task import Ledger
 
@@ -41,7 +41,7 @@ def test_arguments_are_passed_as_they_are(ledger: Ledger, caplog: pytest.LogCapt
 
 def test_a_null_stands_for_what_need_not_be_there() -> None:
     told = {"argv": ["true"], "command": None, "cwd": None, "timeout": None}
-    assert instruction_from(told) == instruction_from({"argv": ["true"]})
+    assert command_options(told) == command_options({"argv": ["true"]})
 
 
 def test_a_shell_runs_what_asks_for_one(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
