@@ -35,7 +35,7 @@ TYPE_CHECKING = False  # type checkers take it as true; importing typing would d
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-    from typing import Any
+    from typing import Any, TypeVar
 
     from psched.application.app import App
     from psched.config import Settings
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from psched.scheduler import Scheduler, create_scheduler
     from psched.schedules.collection import Schedule, ScheduleCollection
     from psched.task import Task
+
+    Opened = TypeVar("Opened", ScheduleCollection, Queue)
 
 __all__ = [
     "AlreadyExistsError",
@@ -81,31 +83,23 @@ __all__ = [
     "open_queue",
 ]
 
-
-_MODULE_OF = {
-    "App": "psched.application.app",
-    "NewSchedule": "psched.model",
-    "NewTask": "psched.model",
-    "Policy": "psched.model",
-    "Queue": "psched.queue.queue",
-    "QueuedTask": "psched.queue.queue",
-    "Rule": "psched.model",
-    "Schedule": "psched.schedules.collection",
-    "ScheduleCollection": "psched.schedules.collection",
-    "ScheduleRow": "psched.model",
-    "Scheduler": "psched.scheduler",
-    "Task": "psched.task",
-    "TaskRow": "psched.model",
-    "create_scheduler": "psched.scheduler",
+_LAZY = {
+    "psched.application.app": ("App",),
+    "psched.model": ("NewSchedule", "NewTask", "Policy", "Rule", "ScheduleRow", "TaskRow"),
+    "psched.queue.queue": ("Queue", "QueuedTask"),
+    "psched.scheduler": ("Scheduler", "create_scheduler"),
+    "psched.schedules.collection": ("Schedule", "ScheduleCollection"),
+    "psched.task": ("Task",),
 }
-"""Names that are imported when they are first used."""
+"""Names that are imported when they are first used, by their modules."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
-    return value
+    for module, names in _LAZY.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(module), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
@@ -127,13 +121,7 @@ def open(config: Settings | Mapping[str, Any] | str | Path, environment: str | N
     section = coerce(config, environment).schedules
     if section is None:
         raise ConfigError("the configuration has no schedules: give it type and url, or a section `schedules:`")
-    collection = open_schedules(section, holder_name(str(os.getpid())))
-    try:
-        collection.store.check_tables()
-    except BaseException:
-        collection.close()
-        raise
-    return collection
+    return _checked(open_schedules(section, holder_name(str(os.getpid()))))
 
 
 def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: str | None = None) -> Queue:
@@ -151,10 +139,13 @@ def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: s
     section = coerce(config, environment, reader="queue").queue
     if section is None:
         raise ConfigError("the configuration has no queue: give it type and url, or a section `queue:`")
-    queue = open_queue(section, holder_name(str(os.getpid())))
+    return _checked(open_queue(section, holder_name(str(os.getpid()))))
+
+
+def _checked(opened: Opened) -> Opened:
     try:
-        queue.store.check_tables()
+        opened.store.check_tables()
     except BaseException:
-        queue.close()
+        opened.close()
         raise
-    return queue
+    return opened

@@ -14,9 +14,15 @@ from psched.application import load
 from psched.cli.errors import DatabaseError, database_errors
 from psched.cli.formatting import json_lines, printable, span, write
 from psched.cli.options import Chosen, common_options
-from psched.cli.unrunnable_rows import LeftToRuby, left_to_ruby, left_to_ruby_finding, routing_findings
+from psched.cli.unrunnable_rows import (
+    LeftToRuby,
+    left_to_ruby,
+    left_to_ruby_finding,
+    live_workers,
+    routing_findings,
+)
 from psched.clock import local_time
-from psched.config import Section, Settings
+from psched.config import Reader, Section, Settings
 from psched.error_summary import error_summary
 from psched.errors import ConfigError, PoolerError
 from psched.model import ScheduleRow
@@ -67,9 +73,9 @@ def findings_of(chosen: Chosen) -> Iterator[Finding]:
     yield application_finding(settings)
     yield Finding("tz database", True, f"{cron.tz_database()} (tzdata); the same on every node, or times differ")
     if settings.schedules is not None:
-        yield from _database_findings(settings.schedules, open_schedules, left_to_ruby(chosen, settings, "schedules"))
+        yield from _section_findings(chosen, "schedules", settings.schedules, open_schedules)
     if settings.queue is not None:
-        for finding in _database_findings(settings.queue, open_queue, left_to_ruby(chosen, settings, "queue")):
+        for finding in _section_findings(chosen, "queue", settings.queue, open_queue):
             yield finding._replace(subject=f"queue {finding.subject}")
 
 
@@ -89,13 +95,15 @@ def application_finding(settings: Settings) -> Finding:
     return Finding("application", runs_something, names if wrong is None else f"{names}; {wrong}")
 
 
-def _database_findings(
-    section: Section,
-    open_section: Callable[[Section, str], ScheduleCollection | Queue],
-    left: LeftToRuby | None,
+def _section_findings(
+    chosen: Chosen, name: Reader, section: Section, open_section: Callable[[Section, str], ScheduleCollection | Queue]
 ) -> Iterator[Finding]:
+    left = left_to_ruby(chosen, name)
     try:
-        with open_section(section, holder_name("psched-doctor")) as collection:
+        with (
+            open_section(section, holder_name("psched-doctor")) as collection,
+            database_errors(section, collection.store),
+        ):
             yield from _store_findings(section, collection, left)
     except (ConfigError, DatabaseError) as error:
         yield Finding("database", False, str(error))
@@ -105,22 +113,21 @@ def _store_findings(
     section: Section, collection: ScheduleCollection | Queue, left: LeftToRuby | None
 ) -> Iterator[Finding]:
     store = collection.store
-    with database_errors(section, store):
-        try:
-            store.check_tables()
-        except ConfigError as error:
-            yield Finding("pooler" if isinstance(error, PoolerError) else "table", False, str(error))
-            return
-        clocks = clock_finding(store)
-        yield Finding("database", True, f"{section.masked_url} answers")
-        yield from store.diagnose()
-        yield clocks
-        yield from routing_findings(store)
-        if left is not None:
-            yield left_to_ruby_finding(left, collection)
-        if isinstance(collection, ScheduleCollection):
-            yield from overdue_findings(collection)
-            yield from failing_findings(collection)
+    try:
+        store.check_tables()
+    except ConfigError as error:
+        yield Finding("pooler" if isinstance(error, PoolerError) else "table", False, str(error))
+        return
+    clocks = clock_finding(store)
+    yield Finding("database", True, f"{section.masked_url} answers")
+    yield from store.diagnose()
+    yield clocks
+    yield from routing_findings(store)
+    if left is not None:
+        yield left_to_ruby_finding(left, collection)
+    if isinstance(collection, ScheduleCollection):
+        yield from overdue_findings(collection)
+        yield from failing_findings(collection)
 
 
 def failing_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
@@ -144,7 +151,7 @@ def overdue_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
     """
     now = schedules.store.now()
     late = list(_late(schedules))
-    nodes = None if schedules.store.nodes is None else schedules.store.nodes.alive()
+    nodes = None if schedules.store.nodes is None else live_workers(schedules.store)
     if len(late) > 1 and not nodes and all(not row.attempts and row.status == WAITING for row in late):
         what = f"no worker has started any of the {len(late)} schedules below"
         yield Finding("overdue", False, f"{what}; {_worker_hint(nodes, late[0].type)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, islice
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from psched.payload import encode
 _SAMPLE = 200
 """Rows that decide the column widths; the others are printed as they are read, so that millions can be listed."""
 _MIN_WIDTH = 5
+_LOCAL = "_local"
 _MULTILINE = ("last_error",)
 """The fields whose texts keep their line breaks."""
 
@@ -59,14 +60,25 @@ def write_table(
     write([f"{count} entries."])
 
 
-def write_fields(fields: Iterable[tuple[str, Any]]) -> None:
-    """Print names and values, one line each, without those that are None. An error keeps its lines, indented."""
-    for name, value in fields:
-        if value is None:
+def write_fields(fields: Mapping[str, Any]) -> None:
+    """Print names and values, one line each, without those that are None or false.
+
+    An error keeps its lines, indented. A time with a `NAME_local` is followed by the date.
+    """
+    for name, value in fields.items():
+        if value is None or value is False or name.endswith(_LOCAL):
             continue
-        text = compact(value) if isinstance(value, dict) else value if isinstance(value, str) else number(value)
+        text = exact_time(value) if f"{name}{_LOCAL}" in fields else _text(value)
         first, *more = text.rstrip("\n").split("\n") if name in _MULTILINE else [text]
         write([f"{name:<14} {printable(first)}".rstrip(), *(f"{'':14} {printable(line)}".rstrip() for line in more)])
+
+
+def _text(value: Any) -> str:
+    if value is True:
+        return "yes"
+    if isinstance(value, dict):
+        return compact(value)
+    return number(value) if isinstance(value, int | float) else str(value)
 
 
 def json_line(value: Any) -> str:
@@ -84,7 +96,7 @@ def json_lines(values: Iterable[Any]) -> Iterator[str]:
 
 def with_local_times(fields: dict[str, Any], *names: str) -> dict[str, Any]:
     """Return `fields` with `NAME_local` in ISO 8601 for each of these times."""
-    return fields | {f"{name}_local": local_iso(fields[name]) for name in names}
+    return fields | {f"{name}{_LOCAL}": local_iso(fields[name]) for name in names}
 
 
 def local_iso(time: float | None) -> str | None:
@@ -93,9 +105,9 @@ def local_iso(time: float | None) -> str | None:
     return None if moment is None else moment.isoformat(timespec="seconds")
 
 
-def exact_time(time: float | None) -> str | None:
+def exact_time(time: float) -> str:
     """Return unix seconds followed by the date in this host's time zone."""
-    return None if time is None else f"{number(time)}  {local_time(time)}"
+    return f"{number(time)}  {local_time(time)}"
 
 
 def short_time(time: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -11,7 +10,6 @@ from attrs import evolve
 from psched.cli.formatting import (
     Shown,
     compact,
-    exact_time,
     json_line,
     json_lines,
     with_local_times,
@@ -21,7 +19,7 @@ from psched.cli.formatting import (
 )
 from psched.cli.options import Chosen, Count, UnixTime, common_options
 from psched.cli.session import opened_queue, parse_data, required_section
-from psched.cli.unrunnable_rows import left_to_ruby, note_left_to_ruby, note_unrouted_types, warn_unless_routed
+from psched.cli.unrunnable_rows import left_to_ruby, note_unrunnable_rows, warn_unless_routed
 from psched.config import Settings
 from psched.model import TaskRow
 from psched.queue.queue import PRIORITIES, STATUSES
@@ -68,15 +66,14 @@ def list_(chosen: Chosen, status: str | None, type: str | None, user: str | None
     such a row cannot be run).
     """
     with opened_queue(chosen) as tasks:
-        left = left_to_ruby(chosen, chosen.settings("queue"), "queue")
+        left = left_to_ruby(chosen, "queue")
         found = tasks.list(status, type, user)
         rows = found if left is None else left.counted(found)
         if chosen.json:
             write(json_lines(map(_object, rows)))
         else:
             write_table(_COLUMNS, rows, _cells, _WIDTHS, _UNCUT)
-        note_unrouted_types(tasks.store)
-        note_left_to_ruby(left)
+        note_unrunnable_rows(tasks.store, left)
 
 
 def _object(row: TaskRow) -> dict[str, Any]:
@@ -125,7 +122,7 @@ def submit(chosen: Chosen, /, key: str, type: str, data: str, **options: Any) ->
     content = parse_data(data)
     with opened_queue(chosen) as tasks:
         task = tasks.submit(key, type, content, **options)
-        warn_unless_routed(chosen, chosen.settings("queue"), "queue", tasks.store, type)
+        warn_unless_routed(chosen, "queue", tasks.store, type)
         if chosen.json:
             write([json_line(_object(task.metadata()))])
 
@@ -143,29 +140,8 @@ def show(chosen: Chosen, key: str) -> None:
     if chosen.json:
         write([json_line(_object(row))])
     else:
-        write_fields(_fields(row))
-
-
-def _fields(row: TaskRow) -> Iterable[tuple[str, Any]]:
-    return {
-        "key": row.key,
-        "type": row.type,
-        "user": row.user,
-        "status": row.status,
-        "cancel": "requested" if row.cancel_requested else None,
-        "created_at": exact_time(row.created_at),
-        "run_at": exact_time(row.run_at),
-        "timeout": exact_time(row.due),
-        "finished_at": exact_time(row.finished_at),
-        "max_running": row.max_running,
-        "priority": row.priority,
-        "attempts": str(row.attempts) + ("" if row.max_attempts is None else f" of {row.max_attempts}"),
-        "compression": row.compression,
-        "node": row.node,
-        "last_error": row.last_error,
-        "problem": row.problem,
-        "data": row.data,
-    }.items()
+        limit = "" if row.max_attempts is None else f" of {row.max_attempts}"
+        write_fields(_object(row) | {"attempts": f"{row.attempts}{limit}"})
 
 
 @queue.command()

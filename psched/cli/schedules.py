@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -24,7 +24,7 @@ from psched.cli.formatting import (
 )
 from psched.cli.options import DELAY, NO_BOUND, Chosen, Count, Seconds, UnixTime, common_options
 from psched.cli.session import opened, opened_queue, parse_data
-from psched.cli.unrunnable_rows import left_to_ruby, note_left_to_ruby, note_unrouted_types, warn_unless_routed
+from psched.cli.unrunnable_rows import left_to_ruby, note_unrunnable_rows, warn_unless_routed
 from psched.error_summary import error_summary
 from psched.model import CATCH_UP, Policy, ScheduleRow
 from psched.schedules.collection import ScheduleCollection
@@ -136,7 +136,7 @@ def list_(chosen: Chosen, layout: str) -> None:
     regular occurrence that comes after it).
     """
     with opened(chosen) as schedules:
-        left = left_to_ruby(chosen, chosen.settings(), "schedules")
+        left = left_to_ruby(chosen, "schedules")
         rows = schedules.list() if left is None else left.counted(schedules.list())
         if chosen.json:
             now = schedules.store.now()
@@ -152,8 +152,7 @@ def list_(chosen: Chosen, layout: str) -> None:
                 _WIDTHS,
                 _UNCUT,
             )
-        note_unrouted_types(schedules.store)
-        note_left_to_ruby(left)
+        note_unrunnable_rows(schedules.store, left)
 
 
 def _cells(row: ScheduleRow, state: ScheduleState, shown: Shown) -> tuple[str, ...]:
@@ -212,7 +211,7 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **options:
     content = parse_data(data)
     with opened(chosen) as schedules:
         schedule = schedules.add(key, type, cron=cron, data=content, **given(options))
-        warn_unless_routed(chosen, chosen.settings(), "schedules", schedules.store, type)
+        warn_unless_routed(chosen, "schedules", schedules.store, type)
         if chosen.json:
             _write_json(schedules, schedule.metadata())
 
@@ -252,10 +251,14 @@ def show(chosen: Chosen, key: str) -> None:
     """
     with opened(chosen) as schedules:
         row = schedules[key].metadata()
-        if chosen.json:
-            _write_json(schedules, row)
-        else:
-            write_fields(_fields(row, schedules.state(row, schedules.store.now())))
+        state = schedules.state(row, schedules.store.now())
+    if chosen.json:
+        write([json_line(_object(row, state))])
+    else:
+        regular = None if row.regular_time is None else exact_time(row.regular_time)
+        lateness = span(state.lateness) if state.lateness >= 1 else None
+        attempts = f"{row.attempts} so far" if row.attempts else "0"
+        write_fields(_object(row, state) | {"regular_time": regular, "lateness": lateness, "attempts": attempts})
 
 
 def _object(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
@@ -270,26 +273,6 @@ def _object(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
 
 def _write_json(schedules: ScheduleCollection, row: ScheduleRow) -> None:
     write([json_line(_object(row, schedules.state(row, schedules.store.now())))])
-
-
-def _fields(row: ScheduleRow, state: ScheduleState) -> Iterable[tuple[str, Any]]:
-    return {
-        "key": row.key,
-        "type": row.type,
-        **asdict(row.rule),
-        "next_time": exact_time(row.next_time),
-        "next_run_time": "paused" if row.paused else exact_time(row.next_run_time),
-        "regular_time": exact_time(row.regular_time),
-        **asdict(row.policy),
-        "status": row.status,
-        "state": state.word,
-        "lateness": span(state.lateness) if state.lateness >= 1 else None,
-        "attempts": f"{row.attempts} so far" if row.attempts else "0",
-        "node": row.node,
-        "last_error": row.last_error,
-        "problem": row.problem,
-        "data": row.data,
-    }.items()
 
 
 @click.command()

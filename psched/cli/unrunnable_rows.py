@@ -5,6 +5,7 @@ Their type is not routed by any live worker; or psched leaves them to Ruby worke
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
@@ -12,9 +13,8 @@ from typing import TypeVar
 import click
 
 from psched.application import load
-from psched.application.routing import Application
 from psched.cli.options import Chosen
-from psched.config import Section, Settings
+from psched.config import Reader
 from psched.errors import ConfigError
 from psched.model import ScheduleRow, TaskRow
 from psched.queue.queue import Queue
@@ -32,29 +32,29 @@ _MAX_ROWS_READ = 10_000
 _MAX_PROBLEMS_SHOWN = 3
 
 
-def unrouted_types(store: LeaseStore, nodes: Sequence[Node]) -> list[str]:
-    """Return the types that have rows but are routed by none of `nodes`."""
-    return sorted(type_ for type_ in store.due_by_type() if not any(node.types.accepts(type_) for node in nodes))
+def live_workers(store: LeaseStore) -> Sequence[Node]:
+    return () if store.nodes is None else store.nodes.alive()
 
 
-def note_unrouted_types(store: LeaseStore) -> None:
-    """Print to stderr the types that have rows but are routed by no live worker, if there is a live worker."""
-    nodes = [] if store.nodes is None else store.nodes.alive()
-    unrouted = unrouted_types(store, nodes) if nodes else []
-    if unrouted:
-        click.echo(f"no live worker routes: {', '.join(unrouted)}", err=True)
+def _unrouted_types(store: LeaseStore, workers: Sequence[Node]) -> str:
+    """Return the types that have rows but are routed by none of `workers`, separated by commas."""
+    return ", ".join(sorted(type_ for type_ in store.due_by_type() if not _routes(workers, type_)))
+
+
+def _routes(workers: Sequence[Node], type_: str) -> bool:
+    return any(worker.types.accepts(type_) for worker in workers)
 
 
 def routing_findings(store: LeaseStore) -> list[Finding]:
     """Return the live workers, and whether they route every type that has rows."""
     if store.nodes is None:
         return []
-    nodes = store.nodes.alive()
-    unrouted = ", ".join(unrouted_types(store, nodes))
-    if not nodes:
+    workers = live_workers(store)
+    unrouted = _unrouted_types(store, workers)
+    if not workers:
         waiting = f"; rows of these types wait: {unrouted}" if unrouted else ""
         return [Finding("workers", True, f"no worker is running{waiting}")]
-    alive = "; ".join(f"{node.name} routes {node.types.describe()}" for node in nodes)
+    alive = "; ".join(f"{worker.name} routes {worker.types.describe()}" for worker in workers)
     if not unrouted:
         return [Finding("workers", True, alive)]
     words = f"no live worker routes {unrouted}; deploy an application that does, or widen `types` ({alive})"
@@ -64,24 +64,24 @@ def routing_findings(store: LeaseStore) -> list[Finding]:
 class LeftToRuby:
     """Counts, among the rows read from an `rdb_compat` table, those that psched leaves to Ruby workers."""
 
-    def __init__(self, section: Section, types: TypeFilter | None) -> None:
+    def __init__(self, cron_dialect: str, types: TypeFilter | None) -> None:
         """`types`: the types that the application routes; None if unknown."""
-        self._dialect = section.cron_dialect
+        self._dialect = cron_dialect
         self._types = types
         self._read = 0
         self._problems: dict[str, str] = {}
         self._unrunnable = 0
-        self._unrouted: dict[str, int] = {}
+        self._unrouted = Counter[str]()
 
     def counted(self, rows: Iterable[R]) -> Iterator[R]:
-        """Yield `rows`, counting."""
         for row in rows:
-            self._count_row(row)
+            if not isinstance(row, TaskRow) or row.due is not None:
+                self._count(row)
             yield row
 
     def summary(self) -> str | None:
         """Return how many of the rows read are left to Ruby workers, and why; None for none."""
-        unrouted = sum(self._unrouted.values())
+        unrouted = self._unrouted.total()
         left = self._unrunnable + unrouted
         if not left:
             return None
@@ -94,9 +94,7 @@ class LeftToRuby:
         why = "; ".join(reasons)
         return f"psched leaves {left} of {self._read} rows to Ruby workers, since it cannot run them ({why})"
 
-    def _count_row(self, row: ScheduleRow | TaskRow) -> None:
-        if isinstance(row, TaskRow) and row.due is None:
-            return  # finished
+    def _count(self, row: ScheduleRow | TaskRow) -> None:
         self._read += 1
         problem = row.problem
         if problem is None and isinstance(row, ScheduleRow):
@@ -106,23 +104,13 @@ class LeftToRuby:
             if len(self._problems) < _MAX_PROBLEMS_SHOWN:
                 self._problems[row.key] = problem
         elif self._types is not None and not self._types.accepts(row.type):
-            self._unrouted[row.type] = self._unrouted.get(row.type, 0) + 1
+            self._unrouted[row.type] += 1
 
 
-def left_to_ruby(chosen: Chosen, settings: Settings, name: str) -> LeftToRuby | None:
+def left_to_ruby(chosen: Chosen, name: Reader) -> LeftToRuby | None:
     """Return a counter for the rows of the section; None unless its type is `rdb_compat`."""
-    section = dict(settings.named_sections)[name]
-    if section.type != "rdb_compat":
-        return None
-    application = _loaded(settings.with_application((), chosen.include, chosen.require, chosen.types))
-    return LeftToRuby(section, None if application is None else application.of(name).types().serving(section.types))
-
-
-def note_left_to_ruby(left: LeftToRuby | None) -> None:
-    """Print to stderr how many rows are left to Ruby workers, if any."""
-    summary = None if left is None else left.summary()
-    if summary is not None:
-        click.echo(summary, err=True)
+    section = dict(chosen.settings(name).named_sections)[name]
+    return LeftToRuby(section.cron_dialect, _routed_types(chosen, name)) if section.type == "rdb_compat" else None
 
 
 def left_to_ruby_finding(left: LeftToRuby, collection: ScheduleCollection | Queue) -> Finding:
@@ -133,26 +121,37 @@ def left_to_ruby_finding(left: LeftToRuby, collection: ScheduleCollection | Queu
     return Finding("Ruby's rows", True, left.summary() or "psched leaves none to Ruby workers: it can run all")
 
 
-def warn_unless_routed(chosen: Chosen, settings: Settings, section: str, store: LeaseStore, type_: str) -> None:
+def note_unrunnable_rows(store: LeaseStore, left: LeftToRuby | None) -> None:
+    """Print to stderr the types that no live worker routes, if there is one, and how many rows are left to Ruby's."""
+    workers = live_workers(store)
+    unrouted = _unrouted_types(store, workers) if workers else ""
+    if unrouted:
+        click.echo(f"no live worker routes: {unrouted}", err=True)
+    summary = None if left is None else left.summary()
+    if summary is not None:
+        click.echo(summary, err=True)
+
+
+def warn_unless_routed(chosen: Chosen, name: Reader, store: LeaseStore, type_: str) -> None:
     """Print a warning if neither the configured application nor a live worker routes this type.
 
     No warning if the application cannot be loaded.
     """
-    application = _loaded(settings.with_application((), chosen.include, chosen.require, chosen.types))
-    own = dict(settings.named_sections)[section]
-    if application is None or application.of(section).types().serving(own.types).accepts(type_):
-        return
-    if any(node.types.accepts(type_) for node in (() if store.nodes is None else store.nodes.alive())):
+    types = _routed_types(chosen, name)
+    if types is None or types.accepts(type_) or _routes(live_workers(store), type_):
         return
     click.echo(f"warning: the configured application does not route the type {type_!r}: no worker runs it", err=True)
 
 
-def _loaded(settings: Settings) -> Application | None:
-    """Return the configured application; None without one, or if it cannot be loaded (`doctor` reports why)."""
-    spec = configured_application(settings)
-    if not spec.names:
-        return None
+def _routed_types(chosen: Chosen, name: Reader) -> TypeFilter | None:
+    """Return the types of the section that the configured application routes.
+
+    None without an application, or if it cannot be loaded (`doctor` reports why).
+    """
+    settings = chosen.settings(name).with_application((), chosen.include, chosen.require, chosen.types)
+    application = configured_application(settings)
     try:
-        return load(spec)
+        loaded = load(application) if application.names else None
     except ConfigError:
         return None
+    return None if loaded is None else loaded.of(name).types().serving(dict(settings.named_sections)[name].types)
