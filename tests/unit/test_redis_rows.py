@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from psched.backends.common.rows import CLAIMED_OF_SCHEDULE
-from psched.backends.redis.rows import stored
-from psched.backends.redis.schedules import claimed, read_row
+from psched.backends.redis.rows import claimed_schedule, read_row, stored
 
 _VALUES: dict[str, list[bytes | None]] = {
     "fence": [b"3"],
@@ -36,6 +35,6 @@ def test_a_schedule_is_the_same_leased_as_listed() -> None:
             row = {**plain, one: first, other: second}
             words = [(name.encode(), value) for name, value in row.items() if value is not None]
             found = [word for pair in (*words, (b"status", b"running"), (b"node", b"me")) for word in pair]
-            claim = claimed("me", 1_000, b"k", [row.get(name) for name in CLAIMED_OF_SCHEDULE[1:]])
+            claim = claimed_schedule("me", 1_000, b"k", [row.get(name) for name in CLAIMED_OF_SCHEDULE[1:]])
             assert repr(claim.row) == repr(read_row(stored("k", found))), row
             assert (claim.lease.key, claim.lease.fence) == ("k", 3)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from redis import exceptions
 
-from psched.backends.redis.client import passes
-from psched.backends.redis.url import located
+from psched.backends.redis.client import located, passes
 from psched.errors import ConfigError
 
 

@@ -6,10 +6,9 @@ submit its task. docs/redis.md describes the keys.
 
 from __future__ import annotations
 
-from psched.backends.redis.client import RedisServer
+from psched.backends.redis.client import RedisServer, located
 from psched.backends.redis.queue import RedisTaskStore
 from psched.backends.redis.schedules import RedisScheduleStore
-from psched.backends.redis.url import located
 from psched.store import Stores, StoreSettings
 
 

@@ -7,9 +7,9 @@ import json
 import math
 from typing import Any
 
-from psched.backends.common.rows import read_failure, read_overdue
+from psched.backends.common.rows import milliseconds, read_failure, read_overdue
 from psched.backends.redis.ledger import Run
-from psched.backends.redis.rows import milliseconds, stored
+from psched.backends.redis.rows import stored
 from psched.error_summary import shortened
 from psched.model import Claim
 from psched.store.alerts import Overdue, UnreportedFailure

@@ -1,14 +1,19 @@
-"""The connection to a Redis server or cluster: runs scripts, retries, and classifies the errors of redis-py."""
+"""The connection to a Redis server or cluster: its URL, scripts and retries, and what redis-py's errors mean.
+
+No message shows a URL, since it holds a password.
+"""
 
 from __future__ import annotations
 
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
-from redis import Redis, RedisCluster
+from redis import Redis, RedisCluster, connection
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool, SSLConnection
 from redis.exceptions import (
@@ -29,17 +34,19 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from psched import fork_safety as forks
+from psched.backends.common.connection_options import Timeouts, Tls
 from psched.backends.common.errors import Fault
 from psched.backends.common.retries import LoginBackoff, Retries
 from psched.backends.redis.scripts import Script
-from psched.backends.redis.url import Location
-from psched.clock import Clock, boottime
+from psched.clock import boottime
+from psched.errors import ConfigError
 
 DriverError: tuple[type[Exception], ...] = (RedisError, RedisClusterException)
 """The base classes of redis-py's errors."""
 
 _REFUSED = (AuthenticationError, AuthorizationError, NoPermissionError)
 _UNANSWERED = (ConnectionError, TimeoutError, RedisClusterException)  # the last may wrap others
+"""Errors that leave open whether the server has executed the command."""
 _PASSING = (*_UNANSWERED, ClusterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError)
 _PASSING_WORDS = re.compile(
     r"\b(LOADING|READONLY|MASTERDOWN|OOM|CLUSTERDOWN|TRYAGAIN|MISCONF|NOREPLICAS|BUSY|MOVED|ASK)\b"
@@ -61,9 +68,100 @@ def is_refused(error: BaseException) -> bool:
     return isinstance(error, _REFUSED) or isinstance(error.__cause__, _REFUSED)
 
 
-def is_unanswered(error: Exception) -> bool:
-    """Return whether `error` leaves open if the server has executed the command."""
-    return isinstance(error, _UNANSWERED)
+_DEFAULTS = {"connect_timeout": "5", "read_timeout": "10", "cluster": "auto", "db": ""}
+_EXPECTED = "expected such as redis://:password@host:6379/0, rediss://… or unix:///run/redis.sock?db=0"
+_ENCODED = "a password's / ? # @ are written as %2F %3F %23 %40 (and % as %25)"
+_parse_url: Callable[[str], dict[str, Any]] = connection.parse_url
+_IDLE = 30
+"""Seconds after which an idle connection is checked before use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """One database of one server, or a cluster.
+
+    `options`: of a redis-py connection, with the password. `cluster`: None means that the server is asked.
+    """
+
+    options: Mapping[str, Any] = field(repr=False)
+    timeouts: Timeouts
+    cluster: bool | None
+
+
+def located(url: str, tls: Mapping[str, Any]) -> Location:
+    """Return the location that `url` names. Raises ConfigError."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ConfigError(f"url: this is no URL of a Redis; {_EXPECTED}; {_ENCODED}") from None
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise ConfigError(f"url: {parts.scheme}:// is none of Redis; {_EXPECTED}")
+    if "@" in parts.path + parts.query + parts.fragment:
+        raise ConfigError(f"url: {_ENCODED}; {_EXPECTED}")  # after the host, an @ is part of a password
+    given = _given(parts.query)
+    timeouts = Timeouts(_seconds(given, "connect_timeout"), _seconds(given, "read_timeout"))
+    try:
+        plain: dict[str, Any] = _parse_url(urlunsplit(parts._replace(query="")))
+    except ValueError:
+        raise ConfigError(f"url: this is no URL of a Redis; {_EXPECTED}") from None
+    options = {
+        **plain,
+        "db": _database(given["db"] if plain.get("path") or given["db"] else parts.path.removeprefix("/")),
+        "socket_timeout": timeouts.read,
+        "socket_connect_timeout": timeouts.connect,
+        "health_check_interval": _IDLE,
+        "protocol": 2,
+        **_encryption(parts.scheme, tls),
+    }
+    return Location(options, timeouts, _cluster(given["cluster"]))
+
+
+def _given(query: str) -> dict[str, str]:
+    given = dict(_DEFAULTS)
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in _DEFAULTS:
+            raise ConfigError(f"url: unknown option {name!r}; known are {', '.join(_DEFAULTS)}")
+        given[name] = value
+    return given
+
+
+def _seconds(given: Mapping[str, str], name: str) -> float:
+    try:
+        seconds = float(given[name])
+    except ValueError:
+        seconds = 0
+    if not 0 < seconds < 1e6:
+        raise ConfigError(f"url: {name} must be a number of seconds, got {given[name]!r}")
+    return seconds
+
+
+def _database(text: str) -> int:
+    if text and not (text.isascii() and text.isdigit() and len(text) < 9):
+        raise ConfigError(f"url: a database of Redis is a number, as in redis://host:6379/0; got {text!r}")
+    return int(text or 0)
+
+
+def _cluster(text: str) -> bool | None:
+    try:
+        return {"auto": None, "true": True, "false": False}[text]
+    except KeyError:
+        raise ConfigError(f"url: cluster must be auto, true or false, got {text!r}") from None
+
+
+def _encryption(scheme: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    tls = Tls.of(settings)
+    if scheme != "rediss":
+        if tls is not None:
+            raise ConfigError(f"tls: {scheme}:// is not encrypted; write rediss:// in `url:`, or leave `tls:` out")
+        return {}
+    tls = Tls() if tls is None else tls
+    return {
+        "ssl_ca_certs": tls.ca,
+        "ssl_certfile": tls.cert,
+        "ssl_keyfile": tls.key,
+        "ssl_cert_reqs": "none" if tls.verify == "none" else "required",
+        "ssl_check_hostname": tls.verify == "full",
+    }
 
 
 T = TypeVar("T")
@@ -78,13 +176,9 @@ _NO_LIMIT = 2**31
 class RedisServer:
     """Runs scripts on one Redis. Thread-safe; after a fork the child opens its own connections."""
 
-    def __init__(
-        self, location: Location, clock: Clock = boottime, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
+    def __init__(self, location: Location) -> None:
         """Connects to nothing yet."""
         self.location = location
-        self._clock = clock
-        self._sleep = sleep
         self._logins = LoginBackoff()
         self._parents: list[Client] = []
         self._client: Client | None = None
@@ -97,7 +191,7 @@ class RedisServer:
         With `until` (boottime seconds) it is repeated until then. `uncertain` is true when the server may have
         executed an earlier attempt. `work` must be safe to execute twice.
         """
-        retries = Retries(until, self._clock)
+        retries = Retries(until, boottime)
         uncertain = False
         while True:
             try:
@@ -110,8 +204,8 @@ class RedisServer:
                     self._drop_idle()
                 if pause is None:
                     raise
-                uncertain = uncertain or is_unanswered(error)
-            self._sleep(pause)
+                uncertain = uncertain or isinstance(error, _UNANSWERED)
+            time.sleep(pause)
 
     def call(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         """Run `script` once by EVALSHA and return its answer, in bytes; by EVAL when the server does not know it."""
@@ -121,16 +215,6 @@ class RedisServer:
         except NoScriptError:
             return client.eval(script.text, len(keys), *keys, *arguments)
 
-    def call_on(self, key: str, *words: Argument) -> Any:
-        """Send one command to the server that has `key`, and return its answer."""
-        client: Client = Redis(connection_pool=self.pool_for(key))
-        return client.execute_command(*words)
-
-    def names(self, key: str, prefix: str) -> list[bytes]:
-        """Return the keys that begin with `prefix` on the server that has `key`."""
-        client: Client = Redis(connection_pool=self.pool_for(key))
-        return list(client.scan_iter(f"{prefix}*", count=1000))
-
     def client(self) -> Client:
         """Return the redis-py client, which the first call creates."""
         with self._lock:
@@ -138,22 +222,17 @@ class RedisServer:
                 self._client = self._made()
             return self._client
 
-    def pool_for(self, key: str) -> ConnectionPool:
-        """Return the connection pool of the server that has `key`. Asks a cluster."""
-        client: Client = self.client()
-        if isinstance(client, RedisCluster):
-            return _pool_of(client, key)
-        pool: ConnectionPool = client.connection_pool
-        return pool
+    def node(self, key: str) -> Client:
+        """Return a client of the server that has `key`. Asks a cluster."""
+        client = self.client()
+        if isinstance(client, Redis):
+            return client
+        return client.get_redis_connection(client.get_node_from_key(key))
 
     def new_connection(self, key: str) -> Any:
         """Return a new connection to the server that has `key`, not connected yet. Asks a cluster."""
-        pool = self.pool_for(key)
+        pool = self.node(key).connection_pool
         return pool.connection_class(**pool.connection_kwargs)
-
-    def is_same(self, other: RedisServer) -> bool:
-        """Return whether `other` has the same location."""
-        return self.location == other.location
 
     def begin_anew(self) -> None:
         """Forget the parent's client and its locks. Called in a child after a fork."""
@@ -214,11 +293,6 @@ class _Cluster(RedisCluster):
     def on_connect(self, connection: Any) -> None:
         """Log in on a new connection. Called by redis-py."""
         self._log_in(lambda: super(_Cluster, self).on_connect(connection))  # type: ignore[no-untyped-call]
-
-
-def _pool_of(cluster: Client, key: str) -> ConnectionPool:
-    pool: ConnectionPool = cluster.get_redis_connection(cluster.get_node_from_key(key)).connection_pool
-    return pool
 
 
 def _is_cluster(client: Redis) -> bool:

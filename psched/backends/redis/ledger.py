@@ -10,8 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from psched.backends.common.rows import read_change, read_row
-from psched.backends.redis.rows import milliseconds
+from psched.backends.common.rows import milliseconds, read_change, read_row
 from psched.store.ledger import Change, LedgerFilter, LedgerRow
 
 _PAGE = 500

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from psched.backends.common.rows import TASK_FAILED
+from psched.backends.common.rows import TASK_FAILED, read_task
 from psched.backends.redis.alerts import NO_FAILURE, failure_words
 from psched.backends.redis.client import Argument, RedisServer
-from psched.backends.redis.rows import SubmitOnAdvance, claimed_task, lease_of, parts, read_task, stored
+from psched.backends.redis.rows import claimed_task, lease_of, stored
 from psched.backends.redis.schema import Table
-from psched.backends.redis.store import RedisLeaseStore, new_number, storable
+from psched.backends.redis.store import RedisLeaseStore, SubmitOnAdvance, new_number, parts, storable
 from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import pack
@@ -51,7 +51,7 @@ class RedisTaskStore(RedisLeaseStore):
         if connection is None:
             sizes = [len(data) for _, _, data, *_ in words]
             return [key for part in parts(words, sizes, _AT_ONCE) for key in self._submit(part)]
-        if not isinstance(connection, SubmitOnAdvance) or not self._server.is_same(connection.server):
+        if not isinstance(connection, SubmitOnAdvance) or self._server.location != connection.server.location:
             raise NotSupportedError("connection: a queue on Redis takes no part in transactions; submit without it")
         connection.submit(self._table.meta, [new_number(), _columns(words)])
         return []
@@ -115,7 +115,11 @@ class RedisTaskStore(RedisLeaseStore):
         keys = [found[0] for found in unreadable if len(found) > 2]
         if keys:
             runs = f"{self._table.prefix}run:"
-            for name in self._server.run(lambda _: self._server.names(self._table.meta, runs)):
+
+            def names(uncertain: bool) -> builtins.list[bytes]:
+                return builtins.list(self._server.node(self._table.meta).scan_iter(f"{runs}*", count=1000))
+
+            for name in self._server.run(names):
                 self._run("remove_lost_runs", name.removeprefix(runs.encode()), *keys)
             self._run("remove_lost_runs", "", *keys)
 

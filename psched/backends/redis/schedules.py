@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import builtins
 import json
-from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 from psched.backends.common.lease_history import FINISHED, RELEASED
 from psched.backends.common.rows import (
-    CLAIMED_OF_SCHEDULE,
     all_columns,
     changed_columns,
-    claimed_schedule,
     definition_columns,
-    read_schedule,
+    milliseconds,
     regular_time,
     settled_time,
 )
@@ -24,12 +21,12 @@ from psched.backends.common.store_base import SingleAdd
 from psched.backends.redis.alerts import NO_FAILURE, RedisOverdueAlerts, failure_words
 from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.ledger import RedisLedger
-from psched.backends.redis.rows import SubmitOnAdvance, as_text, entry_words, milliseconds, parts, reader_of, stored
+from psched.backends.redis.rows import claimed_schedule, entry_words, read_row, stored
 from psched.backends.redis.schema import Table
-from psched.backends.redis.store import Answer, RedisLeaseStore, judged, new_number
+from psched.backends.redis.store import Answer, RedisLeaseStore, SubmitOnAdvance, judged, new_number, parts
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import Claim, Lease, ScheduleRow
-from psched.payload import MAX_DATA_SIZE, pack
+from psched.payload import pack
 from psched.store import Also, StoreSettings
 from psched.store.alerts import OverdueAlerts
 from psched.store.ledger import FAILED, MODIFY, Entry, Ledger, Step
@@ -40,11 +37,6 @@ _PAGE = 500
 _AT_ONCE = 500
 """Schedules that one script creates; it blocks the server for about 50 ms."""
 _RUNNING = "running"
-_CLAIMED = CLAIMED_OF_SCHEDULE[1:]
-"""CLAIM_FIELDS of schedules.lua."""
-_READ = [reader_of(name) for name in _CLAIMED]
-_CATCH_UP = _CLAIMED.index("catch_up")
-_VERSION = _CLAIMED.index("version")
 
 
 class RedisScheduleStore(SingleAdd, RedisLeaseStore):
@@ -56,7 +48,7 @@ class RedisScheduleStore(SingleAdd, RedisLeaseStore):
             server,
             Table(server, table, "schedules"),
             settings.holder,
-            partial(claimed, settings.holder, settings.max_data_size),
+            partial(claimed_schedule, settings.holder, settings.max_data_size),
         )
         self.max_data_size = settings.max_data_size
         self._reckoning = settings.reckoning
@@ -175,25 +167,6 @@ class RedisScheduleStore(SingleAdd, RedisLeaseStore):
             *entry_words(row, entry, self._reckoning),
             *(failure_words(step.claim, row.last_error, self._holder) if failed else NO_FAILURE),
         ]
-
-
-def claimed(holder: str, max_data_size: int, key: bytes, values: Sequence[Any]) -> Claim:
-    """Return the claim on a schedule that `holder` has just leased, from its key and the values of `_CLAIMED`."""
-    row = [None if value is None else read(value) for read, value in zip(_READ, values, strict=True)]
-    if row[_CATCH_UP] is None:
-        row[_CATCH_UP] = "all"
-    if not isinstance(row[_VERSION], int):
-        row[_VERSION] = 0
-    return claimed_schedule(holder, max_data_size, (as_text(key), *row))
-
-
-def read_row(row: Mapping[str, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
-    """Return a stored schedule; an invalid field becomes its `problem`. Rows of other programs may have no version."""
-    missing: dict[str, Any] = {} if row["catch_up"] is not None else {"catch_up": "all"}
-    if not isinstance(row["version"], int):
-        missing |= {"version": 0}
-    whole = ChainMap(missing, cast("dict[str, Any]", row)) if missing else row
-    return read_schedule(whole, max_data_size)
 
 
 def _advanced(step: Step, answer: Answer, uncertain: bool, max_data_size: int) -> ScheduleRow | ScheduleError | None:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from redis import Redis
 from redis.exceptions import ResponseError
 
 from psched.backends.common.tables import checked_name, unwritable
@@ -106,7 +105,7 @@ class Table:
     def _writing(self) -> Finding:
         """Test writing by deleting a field that does not exist."""
         try:
-            self._server.call_on(self.meta, "HDEL", self.meta, "")
+            self._server.node(self.meta).hdel(self.meta, "")
         except ResponseError as error:
             return unwritable(self.name, error)
         return Finding("writing", True, f"{self.name} can be written")
@@ -147,9 +146,8 @@ class Table:
 
     def _asked(self, question: Any, otherwise: Any) -> Any:
         """Ask the node that has the table; return `otherwise` where a hosted server forbids it."""
-        client = Redis(connection_pool=self._server.pool_for(self.meta))
         try:
-            return question(client)
+            return question(self._server.node(self.meta))
         except ResponseError as error:
             if passes(error):
                 raise

@@ -14,7 +14,7 @@ from psched import fork_safety as forks
 from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, finished_before, refusal
 from psched.backends.common.retries import sent_within
 from psched.backends.redis.alerts import LONGEST_ERROR, RedisFailures
-from psched.backends.redis.client import Argument, RedisServer, is_refused, passes
+from psched.backends.redis.client import Argument, RedisServer, T, is_refused, passes
 from psched.backends.redis.rows import stored
 from psched.backends.redis.schema import Table
 from psched.backends.redis.scripts import Scripts
@@ -96,7 +96,7 @@ class RedisLeaseStore:
     def now(self) -> float:
 
         def work(uncertain: bool) -> float:
-            seconds, micros = self._server.call_on(self._table.meta, "TIME")
+            seconds, micros = self._server.node(self._table.meta).time()
             return int(seconds) + int(micros) // 1000 / 1000
 
         return self._server.run(work)
@@ -202,7 +202,7 @@ class RedisLeaseStore:
             raise IdempotentNotFoundError(f"no {_ROW[self._table.kind]} has the key {key!r}")
 
     def shares_database(self, other: object) -> bool:
-        return isinstance(other, RedisLeaseStore) and self._server.is_same(other._server)
+        return isinstance(other, RedisLeaseStore) and self._server.location == other._server.location
 
     def close(self) -> None:
         self._server.close()
@@ -288,6 +288,38 @@ class RedisLeaseStore:
         for key in (found[0].decode(errors="replace") for found in unreadable):
             row = f"{self._table.prefix}row:{key}"
             log.error("key=%s cannot be run: %s is no hash, or gone; delete what is left of it", key, row)
+
+
+class SubmitOnAdvance:
+    """The tasks that one `advance` submits: their table, and the arguments of the script."""
+
+    def __init__(self, server: RedisServer) -> None:
+        """`server`: the server of the schedule."""
+        self.server = server
+        self.tables: list[str] = []
+        self.arguments: list[Argument] = []
+
+    def submit(self, table: str, arguments: Sequence[Argument]) -> None:
+        """Set the table and the arguments of the submission. Raises ValueError on a second call."""
+        if self.tables:
+            raise ValueError("one occurrence becomes one submission; give all its tasks to one call")
+        self.tables = [table]
+        self.arguments = list(arguments)
+
+
+_BYTES_AT_ONCE = 4_000_000
+"""Characters of data that one script writes; it blocks the server for about 50 ms."""
+
+
+def parts(rows: Sequence[T], sizes: Sequence[int], most: int) -> Iterator[Sequence[T]]:
+    """Yield new rows in parts for one script each: at most `most` rows, and about _BYTES_AT_ONCE of `sizes`."""
+    first, total = 0, 0
+    for place, size in enumerate(sizes):
+        total += size
+        if place > first and (place - first >= most or total > _BYTES_AT_ONCE):
+            yield rows[first:place]
+            first, total = place, size
+    yield rows[first:]
 
 
 def new_number() -> int:

@@ -167,7 +167,8 @@ class WakeList:
     def _keys_of(self, accepts: Accepts) -> list[str]:
         """Return the list of new types, and those of the known types that this worker takes."""
         # Each time, since the database may have been emptied.
-        self._server.call_on(self._table.meta, "HSET", self._table.meta, "selective", "1")
-        known: list[bytes] = self._server.call_on(self._table.meta, "ZRANGE", f"{self._table.prefix}types", 0, -1)
+        node = self._server.node(self._table.meta)
+        node.hset(self._table.meta, "selective", "1")
+        known: list[bytes] = node.zrange(f"{self._table.prefix}types", 0, -1)
         taken = [type_ for type_ in (name.decode(errors="replace") for name in known) if accepts(type_)]
         return [self._new.decode(), *(f"{self._list}:of:{type_}" for type_ in taken)]
