@@ -37,7 +37,7 @@ from psched.supervisor.pidfile import (
     remove_unused,
     signal_running,
 )
-from psched.supervisor.run import RunOptions, run_master
+from psched.supervisor.run import run_master
 
 DONE = 0
 FAILED = 1
@@ -52,7 +52,7 @@ UNKNOWN = 4
 """Exit codes of `status`, besides DONE."""
 
 _REQUEST_TIMEOUT = 70.0
-"""Seconds that reload and upgrade wait: longer than the limits of the master (`RunOptions`)."""
+"""Seconds that reload and upgrade wait: longer than the limits of the master (`run_master`)."""
 _PAUSE = 0.1
 _TAIL_BYTES = 16384
 _TAIL_LINES = 10
@@ -193,8 +193,14 @@ def serve(invocation: Invocation, pid_file: PidFile | None, ready: Callable[[], 
         if pid_file is not None:
             pid_file.give_to(identity.uid, identity.gid)
         identity.assume()
-    options = RunOptions(pid_file, ready, invocation.background, invocation.upgrade_command())
-    return run_master(None, invocation.settings, options)
+    return run_master(
+        None,
+        invocation.settings,
+        pid_file=pid_file,
+        ready=ready,
+        background=invocation.background,
+        command=invocation.upgrade_command(),
+    )
 
 
 def stop(invocation: Invocation) -> int:

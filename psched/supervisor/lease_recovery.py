@@ -19,7 +19,7 @@ from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
 from psched.process.logs import one_line
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
-from psched.supervisor.forking import ProcessTable
+from psched.supervisor.process_table import ProcessTable
 
 log = logging.getLogger(__name__)
 

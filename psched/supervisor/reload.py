@@ -16,9 +16,9 @@ from psched.process.child_spec import ChildRole
 from psched.process.escalation import Escalation, Limits, Order
 from psched.process.logs import Log
 from psched.supervisor.child import ChildProcess
-from psched.supervisor.forking import ProcessTable
 from psched.supervisor.master_status import RequestStatus
 from psched.supervisor.preload import preload
+from psched.supervisor.process_table import ProcessTable
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,13 @@ class LoadedConfig:
 
     settings: Settings
     application: ApplicationSpec
+
+    @classmethod
+    def load(cls, load_settings: Callable[[], Settings], application: ApplicationSpec | None) -> LoadedConfig:
+        """Load the settings, and the modules that they need in each child. `application` None: as configured."""
+        settings = load_settings()
+        preload(settings)
+        return cls(settings, configured_application(settings) if application is None else application)
 
     @property
     def slots(self) -> int:
@@ -48,18 +55,6 @@ class LoadedConfig:
     def limits(self) -> Limits:
         settings = self.settings
         return Limits(settings.child_heartbeat_limit, settings.child_kill_interval, settings.child_graceful_kill_limit)
-
-
-def config_loader(
-    load_settings: Callable[[], Settings], application: ApplicationSpec | None
-) -> Callable[[], LoadedConfig]:
-    """Return a function that loads the configuration. `application` None: as configured."""
-
-    def load() -> LoadedConfig:
-        settings = load_settings()
-        return LoadedConfig(settings, configured_application(settings) if application is None else application)
-
-    return load
 
 
 def configured_application(settings: Settings) -> ApplicationSpec:
@@ -126,7 +121,6 @@ class Reload:
         self._kill_dry_run()
         try:
             config = self._load_config()
-            preload(config.settings)
             make = partial(_load_application, config.application)
             child = self._process_table.fork("dry run", config.settings, make)
             self._dry_run = _DryRun(config, child, Escalation(config.limits, now), now + self._limit)

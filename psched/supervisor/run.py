@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from selectors import DefaultSelector
 
 from setproctitle import setproctitle
@@ -23,10 +23,9 @@ from psched.process.linux import adopt_orphans
 from psched.process.logs import Log, begin_logging
 from psched.process.signals import MASTER_SIGNALS, SignalQueue
 from psched.supervisor.binary_upgrade import BinaryUpgrade, ExecCommand, UpgradeHandoff
-from psched.supervisor.forking import ProcessTable
 from psched.supervisor.pidfile import PidFile
-from psched.supervisor.preload import preload
-from psched.supervisor.reload import Reload, config_loader
+from psched.supervisor.process_table import ProcessTable
+from psched.supervisor.reload import LoadedConfig, Reload
 from psched.supervisor.supervisor import Supervisor
 from psched.supervisor.systemd import Notifier
 
@@ -36,26 +35,16 @@ _FAILED = 1
 _STOP_TIMEOUT = "PSCHED_STOP_TIMEOUT"
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """How a master is started, besides its configuration.
-
-    `pid_file`: held until this process ends (`binary_upgrade.hold_pid_file`). `ready` is called when the children are
-    up. `background`: output of the process goes to the log. `command` starts the program again for a binary upgrade
-    (None: as this process was started). `reload_limit` and `upgrade_limit`: seconds in which a reload must have loaded
-    the application, and a new master must be ready.
-    """
-
-    pid_file: PidFile | None = None
-    ready: Callable[[], None] = lambda: None
-    background: bool = False
-    command: ExecCommand | None = None
-    reload_limit: float = 60.0
-    upgrade_limit: float = 60.0
-
-
 def run_master(
-    application: ApplicationSpec | None, load_settings: Callable[[], Settings], options: RunOptions | None = None
+    application: ApplicationSpec | None,
+    load_settings: Callable[[], Settings],
+    *,
+    pid_file: PidFile | None = None,
+    ready: Callable[[], None] = lambda: None,
+    background: bool = False,
+    command: ExecCommand | None = None,
+    reload_limit: float = 60.0,
+    upgrade_limit: float = 60.0,
 ) -> int:
     """Be the master until a signal ends it; returns the exit code: 0, or 1 when the start failed.
 
@@ -63,27 +52,30 @@ def run_master(
     with no other thread running, and no database connection open. Raises ConfigError when the configuration cannot be
     used, or its log or drivers are not there.
 
+    `pid_file`: held until this process ends (`binary_upgrade.hold_pid_file`). `ready` is called when the children are
+    up. `background`: output of the process goes to the log. `command` starts the program again for a binary upgrade
+    (None: as this process was started). `reload_limit` and `upgrade_limit`: seconds in which a reload must have loaded
+    the application, and a new master must be ready.
+
     $PSCHED_STOP_TIMEOUT: seconds after which the sender of TERM is going to kill the process. Some seconds before,
     running tasks are stopped, and given back.
     """
-    options = RunOptions() if options is None else options
-    command = ExecCommand.same_again() if options.command is None else options.command
+    command = ExecCommand.same_again() if command is None else command
     notifier = Notifier.from_environment(os.environ)
     handoff = UpgradeHandoff.claim(os.environ)
     stop_timeout = _stop_timeout(os.environ)
-    load_config = config_loader(load_settings, application)
+    load_config = partial(LoadedConfig.load, load_settings, application)
     config = load_config()
-    preload(config.settings)
-    log_file = Log(config.settings.log, options.background)
+    log_file = Log(config.settings.log, background)
     begin_logging(log_file)
     log.info("starting; tz database %s", tz_database())
     setproctitle(f"psched: master [{config.settings.environment}]")
     with DefaultSelector() as selector:
-        upgrade = BinaryUpgrade(selector, command, options.pid_file, handoff, notifier, options.upgrade_limit)
+        upgrade = BinaryUpgrade(selector, command, pid_file, handoff, notifier, upgrade_limit)
         signals = SignalQueue()
         process_table = ProcessTable(selector, signals, log_file, upgrade.close_in_child, upgrade.processes)
-        reload = Reload(load_config, process_table, log_file, options.reload_limit)
-        supervisor = Supervisor(config, process_table, log_file, reload, upgrade, notifier, options.ready)
+        reload = Reload(load_config, process_table, log_file, reload_limit)
+        supervisor = Supervisor(config, process_table, log_file, reload, upgrade, notifier, ready)
         supervisor.stop_timeout = stop_timeout
         signals.install(MASTER_SIGNALS | {signal.SIGCHLD})
         adopt_orphans(True)

@@ -18,9 +18,9 @@ from psched.process.escalation import Escalation, Order
 from psched.process.poll_election import PollElection
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
-from psched.supervisor.forking import ProcessTable
 from psched.supervisor.lease_recovery import LeaseRecovery
 from psched.supervisor.master_status import PendingWorker
+from psched.supervisor.process_table import ProcessTable
 from psched.supervisor.reload import LoadedConfig
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 _SEND_TIMEOUT = 0.2  # seconds; a service manager that does not read must not stop the master's loop
 _STATUS_INTERVAL = 1.0
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -117,14 +117,11 @@ class Notifier:
                 channel.settimeout(_SEND_TIMEOUT)
                 channel.sendto("\n".join(assignments).encode(), target)
         except OSError as error:
-            self._warn_once(error)
+            if not self._failed:
+                log.warning("systemd cannot be notified at %s: %s; the daemon goes on", self.address, error)
+            self._failed = True
         else:
             self._failed = False
-
-    def _warn_once(self, error: OSError) -> None:
-        if not self._failed:
-            _log.warning("systemd cannot be notified at %s: %s; the daemon goes on", self.address, error)
-        self._failed = True
 
 
 def _status_line(text: str | None) -> tuple[str, ...]:

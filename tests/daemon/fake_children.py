@@ -14,7 +14,7 @@ from psched.process.child_spec import ChildRole
 from psched.process.logs import Log
 from psched.process.signals import SignalQueue
 from psched.supervisor.child import ChildProcess
-from psched.supervisor.forking import ProcessTable
+from psched.supervisor.process_table import ProcessTable
 from psched.supervisor.reload import LoadedConfig
 
 _NO_PID = 0

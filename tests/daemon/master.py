@@ -10,7 +10,7 @@ from pathlib import Path
 from psched.config import Settings, load
 from psched.errors import ConfigError
 from psched.supervisor.binary_upgrade import hold_pid_file
-from psched.supervisor.run import RunOptions, run_master
+from psched.supervisor.run import run_master
 
 
 def main(path: str, options: str = "{}") -> int:
@@ -26,7 +26,7 @@ def main(path: str, options: str = "{}") -> int:
     try:
         pid_file = load(path).pid_file
         held = None if pid_file is None else hold_pid_file(pid_file, os.environ)
-        return run_master(None, load_config, RunOptions(pid_file=held, ready=ready, **json.loads(options)))
+        return run_master(None, load_config, pid_file=held, ready=ready, **json.loads(options))
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
