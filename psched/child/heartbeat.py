@@ -56,14 +56,21 @@ class HeartbeatThread(threading.Thread):
         self._log_file = log_file
         self._role: ChildRole | None = None
         self._role_lock = threading.Lock()
+        self._stopped: bool | None = None
+        """Whether the last stop was immediate; None before one."""
         self._title = ""
         self._trouble: str | None = None
         self._end_at: float | None = None
 
     def started(self, role: ChildRole) -> None:
-        """Command `role` from now on, and report to the master that the child is ready. In the main thread."""
+        """Command `role` from now on, and report to the master that the child is ready. In the main thread.
+
+        A role that follows another gets the stop that the one before it got.
+        """
         with self._role_lock:  # an order that finds no role ends the process, so it must not come in between
             self._role = role
+            if self._stopped is not None:
+                role.stop(self._stopped)
         self._report()  # first: the master learns of trouble at the start before the child counts as ready
         self._pipe.send(READY)
 
@@ -144,11 +151,11 @@ class HeartbeatThread(threading.Thread):
     def _stop(self, immediate: bool, grace: float | None = None) -> None:
         """Stop the role; without a role nothing is leased, and the process just ends."""
         with self._role_lock:
-            role = self._role
-            if role is None:
+            self._stopped = immediate
+            if self._role is None:
                 self._pipe.send(BYE)
                 os._exit(DONE)
-        role.stop(immediate, grace)
+            self._role.stop(immediate, grace)
 
     def _stop_as_orphan(self) -> None:
         """Stop now and be gone soon in any case: no master is left to kill a frozen child or to release its leases."""

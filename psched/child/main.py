@@ -43,8 +43,10 @@ def child_main(
         log.exception("cannot start")
         pipe.send(START_ERROR, f"{type(error).__name__}: {error}")
         return BOOT_FAILED
-    heartbeat.started(role)
-    role.run()
+    following: ChildRole | None = role
+    while following is not None:
+        heartbeat.started(following)
+        following = following.run()
     if os.getpid() != pid:
         os._exit(DONE)  # a process forked by a handler: it must not report or clean up as if it were the child
     atexit._run_exitfuncs()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -30,7 +29,7 @@ _PATIENCE = 1.0
 
 
 class StandbyChild(ChildRole):
-    """Waits until it is needed, then does the work of the `ChildWorker` that `make` returns."""
+    """Waits until it is needed; the `ChildWorker` that `make` returns follows."""
 
     def __init__(
         self,
@@ -45,24 +44,13 @@ class StandbyChild(ChildRole):
         self._pipe = pipe
         self._alone_at = monotonic() + patience
         self._stopping = StopEvent()
-        self._lock = threading.Lock()
-        self._worker = ChildRole()
         self._was_woken = False
 
-    def run(self) -> None:
-        """Stand by, then work. A child that cannot work although the first one can ends, and is replaced."""
+    def run(self) -> ChildWorker | None:
+        """Stand by, then return the worker. A child that cannot become one ends, and is replaced."""
         while not self._stopping.is_set() and not self._is_needed():
             pass
-        if self._stopping.is_set():
-            return
-        worker = self._prepared()
-        with self._lock:  # an order to stop finds either no worker, or a complete one
-            self._worker = worker
-        if self._stopping.is_set():
-            worker.stop(immediate=False)
-        if self._was_woken:
-            worker.expect()
-        worker.run()
+        return None if self._stopping.is_set() else self._prepared()
 
     def _prepared(self) -> ChildWorker:
         try:
@@ -73,29 +61,15 @@ class StandbyChild(ChildRole):
             self._pipe.send(START_ERROR, str(error))
             self._pipe.send(EMPTY)
             os._exit(BOOT_FAILED)
+        if self._was_woken:
+            worker.expect()
         return worker
 
     def stop(self, immediate: bool, grace: float | None = None) -> None:
-        """Stop the worker. Before there is one nothing is leased, and `immediate` ends the process where it waits."""
-        with self._lock:
-            worker = self._worker
-            self._stopping.set()
-        if isinstance(worker, ChildWorker):
-            worker.stop(immediate, grace)
-        elif immediate:
+        """Stand by no longer. Nothing is leased, so `immediate` ends the process where it waits."""
+        self._stopping.set()
+        if immediate:
             os._exit(DONE)
-
-    def running(self) -> str | None:
-        return self._worker.running()
-
-    def was_idle(self) -> bool:
-        return self._worker.was_idle()
-
-    def trouble(self) -> str | None:
-        return self._worker.trouble()
-
-    def report_suspects(self) -> None:
-        self._worker.report_suspects()
 
     def _is_needed(self) -> bool:
         """Wait for a while; True when a sibling has woken this child, or no sibling polls."""

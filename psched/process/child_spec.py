@@ -47,8 +47,9 @@ class ChildRole:
     def prepare(self) -> None:
         """Check what must be there before work can begin. Raises ConfigError."""
 
-    def run(self) -> None:
-        """Work in the main thread until stopped or done."""
+    def run(self) -> ChildRole | None:
+        """Work in the main thread until stopped or done. Returns the role that follows, if there is one."""
+        return None
 
     def stop(self, immediate: bool, grace: float | None = None) -> None:
         """Stop after the running tasks, or `immediate`: within `grace` seconds.
