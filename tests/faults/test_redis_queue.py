@@ -12,7 +12,7 @@ from faultlab.laboratory import Lab
 from faultlab.proxy import Proxy, Trap
 from faultlab.redis import Redis
 from psched.backends import open_stores
-from psched.backends.redis.scripts import Scripts
+from psched.backends.redis.scripts import compose
 from psched.model import NewTask
 from psched.store import StoreSettings, TaskStore
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, keys_of, soon, unless_away
@@ -107,7 +107,7 @@ def test_a_lost_verb_is_done_once(
     lab: Lab, bench: QueueBench, verb: Callable[[TaskStore], None], lose: Callable[[Proxy, bytes], Trap]
 ) -> None:
     server = lab.shared(Redis)
-    script = Scripts("queue")[verb.__name__]
+    script = compose("queue", verb.__name__)
     with Proxy(server.port) as proxy:
         url = bench.url.replace(str(server.port), str(proxy.port))
         settings = StoreSettings(url=url, holder="host/2/far", queue=bench.table)
@@ -134,7 +134,7 @@ def test_an_occurrence_whose_handing_over_is_lost_becomes_one_task(
         schedules.create_tables()
         schedules.add("s", "t", HOURLY, LONG_AGO, LONG_AGO, {})
         (claim,) = schedules.acquire(1, 100)
-        trap = lose(proxy, Scripts("schedules")["advance_and_submit"].digest.encode())
+        trap = lose(proxy, compose("schedules", "advance_and_submit").digest.encode())
         schedules.advance(claim, FAR_OFF, FAR_OFF, soon(), lambda given: queue.submit([NewTask("s@1", "t")], given))
         assert trap.sprung
         assert [row.next_time for row in schedules.list()] == [FAR_OFF]

@@ -7,7 +7,7 @@ import heapq
 import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from psched.backends.common.rows import milliseconds, read_change, read_row
@@ -27,10 +27,15 @@ class RedisLedger:
 
     def rows(self, wanted: LedgerFilter) -> Iterator[LedgerRow]:
         if wanted.key is not None:
-            found = (entry for entry in self._of_key(wanted.key, wanted) if entry["trouble"] or not wanted.failed)
-            return map(read_row, found)
-        kinds = [self._settled(trouble, wanted) for trouble in ((1,) if wanted.failed else (0, 1))]
-        return (read_row(entry) for _, entry in heapq.merge(*kinds, key=lambda found: found[0]))
+            found = self._by_score("entries", wanted.key, _bound(wanted.since, "-inf"), _bound(wanted.until, "+inf"))
+            entries = (_entry(wanted.key, entry) for _, entry in found)
+            return (read_row(entry) for entry in entries if entry["trouble"] or not wanted.failed)
+        begin, end = _bound(wanted.since, "-inf", "000"), _bound(wanted.until, "+inf", "999")  # microseconds
+        kinds = [
+            self._by_score("settled_entries", trouble, begin, end) for trouble in ((1,) if wanted.failed else (0, 1))
+        ]
+        settled = heapq.merge(*kinds, key=lambda row: (int(row[0]), row[1]))
+        return (read_row(_entry(key.decode(errors="replace"), entry)) for _, _, key, entry in settled if entry)
 
     def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
         found = self._run("entry_before", key, milliseconds(time), version)
@@ -51,27 +56,12 @@ class RedisLedger:
         self._after = after
         return int(deleted) >= limit
 
-    def _of_key(self, key: str, wanted: LedgerFilter) -> Iterator[Mapping[str, Any]]:
-        """Yield entries of a key; each page begins with the last occurrence of the page before, less what was seen."""
-        begin, end = _bound(wanted.since, "-inf"), _bound(wanted.until, "+inf")
+    def _by_score(self, verb: str, name: str | int, begin: Any, end: Any) -> Iterator[Sequence[Any]]:
+        """Yield score, member and more from a sorted set; each page begins with the last score of the page before."""
         seen: set[bytes] = set()
-        while found := self._run("entries", key, begin, end, _PAGE + len(seen)):
-            page = [entry for entry in found[::2] if entry not in seen]
-            yield from (_entry(key, entry) for entry in page)
-            if len(page) < _PAGE:
-                return
-            begin = found[-1]
-            seen = {entry for entry, time in zip(found[::2], found[1::2], strict=True) if time == begin}
-
-    def _settled(self, trouble: int, wanted: LedgerFilter) -> Iterator[tuple[tuple[int, bytes], Mapping[str, Any]]]:
-        """Yield entries of all keys, each with the microseconds and the member of its set."""
-        begin, end = _bound(wanted.since, "-inf", "000"), _bound(wanted.until, "+inf", "999")
-        seen: set[bytes] = set()
-        while found := self._run("settled_entries", trouble, begin, end, _PAGE + len(seen)):
+        while found := self._run(verb, name, begin, end, _PAGE + len(seen)):
             page = [row for row in found if row[1] not in seen]
-            for micros, place, key, entry in page:
-                if entry:
-                    yield (int(micros), place), _entry(key.decode(errors="replace"), entry)
+            yield from page
             if len(page) < _PAGE:
                 return
             begin = found[-1][0]

@@ -9,8 +9,8 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from psched.backends.common.tables import checked_name, unwritable
+from psched.backends.redis import scripts
 from psched.backends.redis.client import RedisServer, passes
-from psched.backends.redis.scripts import Scripts
 from psched.errors import ConfigError
 from psched.store import Finding
 
@@ -93,7 +93,7 @@ class Table:
         return None
 
     def _findings(self) -> Iterator[Finding]:
-        self._server.call(Scripts(self.kind)["next_due"], [self.meta], [-1])
+        self._server.call(scripts.compose(self.kind, "next_due"), [self.meta], [-1])
         server = self._info("server")
         mode = "cluster" if self._info("cluster").get("cluster_enabled") else str(server.get("redis_mode", "?"))
         yield Finding("server", True, f"{_version(server)}, {mode}; its scripts work")

@@ -9,44 +9,32 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 
 _FOLDER = Path(__file__).with_name("scripts")
 _HEADER = re.compile(r"^--- (?:part|script) ([\w/]+)(?:: (.*))?\n", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Script:
     """One operation: the text that the server runs, and the SHA-1 digest that EVALSHA takes."""
 
-    name: str
     text: str
-    digest: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "digest", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
-
-
-class Scripts(dict[str, Script]):
-    """The scripts of one kind of table, `schedules` or `queue`, by verb; composed when they are first used."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self._kind = kind
-
-    def __missing__(self, verb: str) -> Script:
-        script = self[verb] = compose(self._kind, verb)
-        return script
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
+@cache
 def compose(kind: str, verb: str) -> Script:
     """Return the script of `verb` for tables of `kind`: their own, or the one in leases.lua that both kinds share."""
     sections = _sections()
     needed, text = sections.get(f"{kind}/{verb}") or sections[f"leases/{verb}"]
     parts = [sections[kind if name == "KIND" else name][1] for name in needed]
-    return Script(f"{kind}/{verb}", "\n".join([*parts, text]))
+    return Script("\n".join([*parts, text]))
 
 
 @cache

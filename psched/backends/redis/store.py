@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 from psched import fork_safety as forks
 from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, finished_before, refusal
 from psched.backends.common.retries import sent_within
+from psched.backends.redis import scripts
 from psched.backends.redis.alerts import LONGEST_ERROR, RedisFailures
 from psched.backends.redis.client import Argument, RedisServer, T, is_refused, passes
 from psched.backends.redis.rows import stored
 from psched.backends.redis.schema import Table
-from psched.backends.redis.scripts import Scripts
 from psched.backends.redis.wakeup import WakeList
 from psched.clock import boottime
 from psched.error_summary import shortened
@@ -74,7 +74,6 @@ class RedisLeaseStore:
         self._table = table
         self._holder = holder
         self._claimed = claimed
-        self._scripts = Scripts(table.kind)
         self.nodes: Nodes | None = RedisNodes(self._run)
         self._numbers = AcquireNumbers()
         self.failures: UnreportedFailures | None = RedisFailures(self._run)
@@ -88,7 +87,7 @@ class RedisLeaseStore:
 
     def prepare(self, types: Collection[str] | None = None) -> None:
         for verb in ("acquire", "next_due", *self._settling):
-            self._scripts[verb]
+            scripts.compose(self._table.kind, verb)
 
     def diagnose(self) -> Iterator[Finding]:
         return self._table.diagnose()
@@ -215,7 +214,7 @@ class RedisLeaseStore:
         return self._server.run(lambda again: self._call("delete", key, seen[0], *more) == 1 or again)
 
     def _call(self, verb: str, *arguments: Argument) -> Any:
-        return self._server.call(self._scripts[verb], [self._table.meta], arguments)
+        return self._server.call(scripts.compose(self._table.kind, verb), [self._table.meta], arguments)
 
     def _run(self, verb: str, *arguments: Argument, until: float | None = None) -> Any:
         """Run the script of `verb`, which must be safe to run twice."""
@@ -241,7 +240,7 @@ class RedisLeaseStore:
         writes besides, and their arguments. Raises PreemptedError, OutcomeUnknownError, IdempotentNotFoundError,
         AlreadyFinishedError, IdempotentAlreadyFinishedError.
         """
-        settling = self._scripts[verb]
+        settling = scripts.compose(self._table.kind, verb)
         given = [*self._lease_words(lease), *arguments, *more]
 
         def work(uncertain: bool) -> tuple[Answer, bool]:

@@ -109,9 +109,14 @@ local function update_alert(key)
 end
 
 --- script schedules/entries: common, schedules, ledger
--- Returns entries of a schedule, each followed by its occurrence. ARGV: key, first and last occurrence, the most
--- entries.
-return call('ZRANGEBYSCORE', T .. 'entries:' .. ARGV[1], ARGV[2], ARGV[3], 'WITHSCORES', 'LIMIT', 0, tonumber(ARGV[4]))
+-- Returns entries of a schedule as {occurrence, entry}. ARGV: key, first and last occurrence, the most entries.
+local rows = {}
+local found = call('ZRANGEBYSCORE', T .. 'entries:' .. ARGV[1], ARGV[2], ARGV[3], 'WITHSCORES', 'LIMIT', 0,
+  tonumber(ARGV[4]))
+for at = 1, #found, 2 do
+  rows[#rows + 1] = {found[at + 1], found[at]}
+end
+return rows
 
 --- script schedules/entry_before: common, schedules, ledger
 -- Returns the last entry of a schedule before an occurrence that ran by one version; nothing when there is none.
