@@ -20,6 +20,11 @@ class Timeouts:
     connect: float
     read: float
 
+    @classmethod
+    def of(cls, query: Mapping[str, object]) -> Timeouts:
+        """Return the timeouts that the query of a URL sets. Raises ConfigError."""
+        return cls(_seconds(query, "connect_timeout", 5), _seconds(query, "read_timeout", 10))
+
     @property
     def statement(self) -> float:
         """When the server gives up a statement: before the client does, so that the connection can be kept."""
@@ -29,6 +34,17 @@ class Timeouts:
     def lock(self) -> float:
         """How long a statement waits for a row that another session has locked."""
         return self.read * 0.4
+
+
+def _seconds(query: Mapping[str, object], name: str, default: float) -> float:
+    given = query.get(name, default)
+    try:
+        seconds = float(str(given))
+    except ValueError:
+        seconds = 0
+    if not 0 < seconds < 1e6:
+        raise ConfigError(f"url: {name} must be a number of seconds, got {given!r}")
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,8 @@ def is_refused(error: BaseException) -> bool:
     return isinstance(error, _REFUSED) or isinstance(error.__cause__, _REFUSED)
 
 
-_DEFAULTS = {"connect_timeout": "5", "read_timeout": "10", "cluster": "auto", "db": ""}
+_OPTIONS = ("connect_timeout", "read_timeout", "cluster", "db")
+_CLUSTER = {"auto": None, "true": True, "false": False}
 _EXPECTED = "expected such as redis://:password@host:6379/0, rediss://… or unix:///run/redis.sock?db=0"
 _ENCODED = "a password's / ? # @ are written as %2F %3F %23 %40 (and % as %25)"
 _parse_url: Callable[[str], dict[str, Any]] = connection.parse_url
@@ -98,41 +99,27 @@ def located(url: str, tls: Mapping[str, Any]) -> Location:
         raise ConfigError(f"url: {parts.scheme}:// is none of Redis; {_EXPECTED}")
     if "@" in parts.path + parts.query + parts.fragment:
         raise ConfigError(f"url: {_ENCODED}; {_EXPECTED}")  # after the host, an @ is part of a password
-    given = _given(parts.query)
-    timeouts = Timeouts(_seconds(given, "connect_timeout"), _seconds(given, "read_timeout"))
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    unknown = next((name for name in given if name not in _OPTIONS), None)
+    if unknown is not None:
+        raise ConfigError(f"url: unknown option {unknown!r}; known are {', '.join(_OPTIONS)}")
+    timeouts, cluster, database = Timeouts.of(given), given.get("cluster", "auto"), given.get("db", "")
+    if cluster not in _CLUSTER:
+        raise ConfigError(f"url: cluster must be auto, true or false, got {cluster!r}")
     try:
         plain: dict[str, Any] = _parse_url(urlunsplit(parts._replace(query="")))
     except ValueError:
         raise ConfigError(f"url: this is no URL of a Redis; {_EXPECTED}") from None
     options = {
         **plain,
-        "db": _database(given["db"] if plain.get("path") or given["db"] else parts.path.removeprefix("/")),
+        "db": _database(database if database or plain.get("path") else parts.path.removeprefix("/")),
         "socket_timeout": timeouts.read,
         "socket_connect_timeout": timeouts.connect,
         "health_check_interval": _IDLE,
         "protocol": 2,
         **_encryption(parts.scheme, tls),
     }
-    return Location(options, timeouts, _cluster(given["cluster"]))
-
-
-def _given(query: str) -> dict[str, str]:
-    given = dict(_DEFAULTS)
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in _DEFAULTS:
-            raise ConfigError(f"url: unknown option {name!r}; known are {', '.join(_DEFAULTS)}")
-        given[name] = value
-    return given
-
-
-def _seconds(given: Mapping[str, str], name: str) -> float:
-    try:
-        seconds = float(given[name])
-    except ValueError:
-        seconds = 0
-    if not 0 < seconds < 1e6:
-        raise ConfigError(f"url: {name} must be a number of seconds, got {given[name]!r}")
-    return seconds
+    return Location(options, timeouts, _CLUSTER[cluster])
 
 
 def _database(text: str) -> int:
@@ -141,20 +128,13 @@ def _database(text: str) -> int:
     return int(text or 0)
 
 
-def _cluster(text: str) -> bool | None:
-    try:
-        return {"auto": None, "true": True, "false": False}[text]
-    except KeyError:
-        raise ConfigError(f"url: cluster must be auto, true or false, got {text!r}") from None
-
-
 def _encryption(scheme: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     tls = Tls.of(settings)
     if scheme != "rediss":
         if tls is not None:
             raise ConfigError(f"tls: {scheme}:// is not encrypted; write rediss:// in `url:`, or leave `tls:` out")
         return {}
-    tls = Tls() if tls is None else tls
+    tls = tls or Tls()
     return {
         "ssl_ca_certs": tls.ca,
         "ssl_certfile": tls.cert,

@@ -26,7 +26,8 @@ def open_database(url: str, tls: Mapping[str, Any], connections: int = 1, pooler
     open while they are not used. `pooler`: see `StoreSettings`. Raises ConfigError; no message
     shows the URL, since it holds a password.
     """
-    parsed, timeouts = _without_timeouts(_parse(url))
+    given = _parse(url)
+    timeouts, parsed = Timeouts.of(given.query), given.difference_update_query(["connect_timeout", "read_timeout"])
     name, _, driver = parsed.drivername.partition("+")
     name = _OTHER_NAMES.get(name, name)
     dialect = _dialect(name)
@@ -50,24 +51,3 @@ def _dialect(name: str) -> type[Dialect]:
     if dialect is None or not hasattr(dialect, "driver"):
         raise ConfigError(f"url: no dialect for {name}://; there are sqlite://, mysql:// and postgresql://")
     return dialect
-
-
-def _without_timeouts(url: URL) -> tuple[URL, Timeouts]:
-    timeouts = Timeouts(
-        connect=_seconds(url, "connect_timeout", 5),
-        read=_seconds(url, "read_timeout", 10),
-    )
-    return url.difference_update_query(["connect_timeout", "read_timeout"]), timeouts
-
-
-def _seconds(url: URL, name: str, default: float) -> float:
-    text = url.query.get(name)
-    if text is None:
-        return default
-    try:
-        seconds = float(str(text))
-    except ValueError:
-        seconds = 0
-    if not 0 < seconds < 1e6:
-        raise ConfigError(f"url: {name} must be a number of seconds, got {text!r}")
-    return seconds
