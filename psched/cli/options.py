@@ -34,7 +34,6 @@ class TypeGlobs(click.ParamType[str]):
     name = "globs"
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
-        """Return the text. Raises UsageError without a glob."""
         if not str(value).replace(",", "").strip():
             problem = "--types is empty; give a type, a glob such as video.*, or leave the option out"
             raise click.UsageError(problem, context)
@@ -68,7 +67,6 @@ class Chosen:
 
     @property
     def has_config(self) -> bool:
-        """Whether -c names a configuration, or the default one exists."""
         return self.config is not None or DEFAULT_CONFIG.exists()
 
 

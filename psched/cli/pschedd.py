@@ -98,12 +98,10 @@ class Invocation:
         return settings.with_application(self.app, self.include, self.require, self.types)
 
     def pid_path(self) -> Path | None:
-        """Return the path of the pid file, if one is configured."""
         return self.settings().pid_file if self.pid_file is None else self.pid_file
 
     @property
     def request_timeout(self) -> float:
-        """Seconds to wait for the outcome of a reload or an upgrade."""
         return _REQUEST_TIMEOUT if self.timeout is None else self.timeout
 
     def needed_pid_path(self) -> Path:
@@ -174,7 +172,6 @@ def _print_failed_start(outcome: Outcome, log: LogTail, timeout: float | None) -
 
 
 def _print_troubles(status: MasterStatus) -> None:
-    """Print the troubles of workers that are up but cannot work yet."""
     for trouble in status.troubles:
         click.echo(f"pschedd: warning: the workers are up, but cannot work yet: {trouble}", err=True)
 
@@ -386,7 +383,6 @@ class LogTail:
             self._begin = 0 if path is None else path.stat().st_size
 
     def print(self) -> None:
-        """Print the lines on standard error."""
         for line in [] if self.path is None else self._lines(self.path):
             click.echo(f"  {line}", err=True)
 

@@ -8,11 +8,12 @@ import random
 from collections.abc import Callable, Sequence
 
 from psched.application import Application
+from psched.backends import is_driver_error
 from psched.clock import Clock, monotonic
 from psched.errors import ConfigError
 from psched.execution.batch_size import BatchSizer
 from psched.execution.settlement import SettlementBuffer
-from psched.process.logs import is_refusal, one_line
+from psched.process.logs import one_line
 from psched.process.poll_election import SoleMember
 from psched.source import ClaimableTypes, Source
 from psched.store import Wakeup
@@ -294,7 +295,7 @@ class SectionPoller:
         if self.source.store.is_unavailable(error):
             log.warning("section=%s the database does not answer: %s; trying again until it does", self.name, message)
         elif message != self._message:
-            fault = None if is_refusal(error) or isinstance(error, ConfigError) else error
+            fault = None if is_driver_error(error) or isinstance(error, ConfigError) else error
             log.error("section=%s polling fails: %s; trying again", self.name, message, exc_info=fault)
 
     def _answered(self) -> None:

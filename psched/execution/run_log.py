@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from psched import telemetry
+from psched.backends import is_driver_error
 from psched.errors import IdempotentAlreadyFinishedError, OutcomeUnknownError, PreemptedError, ScheduleError
 from psched.execution.settlement import CompletedRun
-from psched.process.logs import is_refusal, one_line
+from psched.process.logs import one_line
 from psched.task import Task
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ def _unsettled(task: Task, error: Exception | str) -> None:
         log.info("key=%s was not settled: %s", task.key, error)
     else:
         words = "key=%s type=%s could not be settled: %s; it comes back"
-        log.error(words, task.key, task.type, one_line(error), exc_info=None if is_refusal(error) else error)
+        log.error(words, task.key, task.type, one_line(error), exc_info=None if is_driver_error(error) else error)
 
 
 def _raised(task: Task, error: BaseException) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 from psched.application import Application
+from psched.backends import is_driver_error
 from psched.clock import monotonic
 from psched.config import Section
 from psched.errors import ConfigError
@@ -24,7 +25,7 @@ from psched.execution.sections import FIRST_SLOT, OpenSection, open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process import channel as pipes
 from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
-from psched.process.logs import is_refusal, one_line
+from psched.process.logs import one_line
 from psched.process.poll_election import ElectionMember, PollElection
 from psched.source import ClaimableTypes
 from psched.store.type_filter import TypeFilter, mismatch
@@ -189,7 +190,7 @@ class ChildWorker(ChildRole):
                 elif open_section.source.store.is_refused(error):
                     log.debug("section=%s the database refuses this user: %s", open_section.name, one_line(error))
                     self._report_trouble(open_section.name, error)
-                elif is_refusal(error):
+                elif is_driver_error(error):
                     words = f"{open_section.name}: the database refuses: {one_line(error)}"
                     raise ConfigError(f"{words} (is `url:` right? `psched doctor` looks closer)") from error
                 else:

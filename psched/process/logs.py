@@ -11,7 +11,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from psched.backends import is_driver_error
 from psched.errors import ConfigError
 from psched.process.channel import OwnedDescriptor
 
@@ -135,11 +134,6 @@ def _open(path: Path) -> int:
         raise ConfigError(
             f"log: cannot write {path}: {error.strerror}; name another file, or none for stderr"
         ) from error
-
-
-def is_refusal(error: BaseException) -> bool:
-    """Return whether a database's driver raised it, so that its words say more than a traceback."""
-    return is_driver_error(error)
 
 
 def one_line(error: BaseException) -> str:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from psched.application import Application
+from psched.backends import is_driver_error
 from psched.clock import monotonic
 from psched.errors import ConfigError
 from psched.execution.batch_size import FixedBatchSize
@@ -22,7 +23,7 @@ from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.runner import ActiveRuns, Runner
 from psched.execution.stop_event import StopEvent
 from psched.process.channel import RunningTable
-from psched.process.logs import is_refusal, one_line
+from psched.process.logs import one_line
 from psched.scheduler.handlers import Function, FunctionRouter, OccurrenceRouter
 from psched.scheduler.instances import InstanceRegistry
 from psched.scheduler.jobs import Registration, store_registrations
@@ -100,7 +101,7 @@ class SchedulerThreads:
         except Exception as error:
             if not self.stores.queue.is_unavailable(error):
                 self._close(None)
-                if is_refusal(error):
+                if is_driver_error(error):
                     raise ConfigError(f"the database refuses: {one_line(error)} (is the URL right?)") from error
                 raise
             log.warning("the database does not answer: %s; retrying", one_line(error))

@@ -74,7 +74,6 @@ class UpgradeHandoff:
         self.close()
 
     def close(self) -> None:
-        """Close the pipe; in children, too."""
         os.close(self.pipe)
 
 
@@ -122,7 +121,6 @@ class NewMaster:
             return False
 
     def failure(self, now: float) -> str | None:
-        """Return how it failed, or None while it has not."""
         code = self._process.poll()
         if code is not None:
             return f"it ended with exit code {code}" if code >= 0 else f"it was killed by signal {-code}"
@@ -132,13 +130,11 @@ class NewMaster:
         return None
 
     def abort(self) -> None:
-        """Kill it with its children."""
         if self._process.poll() is None:
             kill_tree(self.pid)
             self._process.wait()
 
     def close(self) -> None:
-        """Close this end of the pipe; in children, too."""
         os.close(self.pipe)
 
 

@@ -12,19 +12,11 @@ from pathlib import Path
 
 import psutil
 
-from psched.process.channel import (
-    BYE,
-    DONE,
-    EMPTY,
-    GAVE_BACK,
-    RAN,
-    READY,
-    START_ERROR,
-    TROUBLE,
-    MasterPipe,
-)
+from psched.process.channel import BYE, DONE, EMPTY, GAVE_BACK, RAN, READY, START_ERROR, TROUBLE, MasterPipe
 from psched.process.signals import name_of
 
+_FLAGS = {READY: "ready", RAN: "worked", GAVE_BACK: "gave_back", EMPTY: "empty", BYE: "left"}
+"""The messages that set an attribute."""
 _CGROUP_FILES = {"cgroup": "memory.oom_control", "cgroup2": "memory.events"}
 _OOM_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _OOM_AGE = 5.0
@@ -48,16 +40,12 @@ class ChildProcess:
     left: bool = False
     """It has said goodbye: it holds no lease, and its end is no accident."""
     start_error: str | None = None
-    """Why it could not start."""
     trouble: str | None = None
     """What keeps it from working at present."""
     worked: bool = False
-    """It has run a task to its end."""
     killed_here: bool = False
-    """This master has killed it."""
     killed_because: str = ""
     out_of_memory: bool = False
-    """The kernel has killed it for lack of memory."""
     code: int | None = None
     """Its exit code once it is reaped; a negative signal number when it was killed."""
 
@@ -71,16 +59,8 @@ class ChildProcess:
         for message in messages:
             self.heard = now
             word, _, rest = message.partition(" ")
-            if word == READY:
-                self.ready = True
-            elif word == RAN:
-                self.worked = True
-            elif word == GAVE_BACK:
-                self.gave_back = True
-            elif word == EMPTY:
-                self.empty = True
-            elif word == BYE:
-                self.left = True
+            if word in _FLAGS:
+                setattr(self, _FLAGS[word], True)
             elif word == START_ERROR:
                 self.start_error = rest
             elif word == TROUBLE:
@@ -94,7 +74,6 @@ class ChildProcess:
 
     @property
     def end(self) -> str:
-        """How it ended, for the log."""
         if self.code is None:
             return "is alive"
         if self.out_of_memory:
@@ -106,7 +85,6 @@ class ChildProcess:
 
     @property
     def was_sigkilled(self) -> bool:
-        """Whether it ended by SIGKILL, which it does not send itself."""
         return self.code == -signal.SIGKILL
 
     @property
@@ -122,7 +100,10 @@ class ChildProcess:
             self.receive(now)
             if not self.left:
                 self._kill_group()
-            self.code = _wait(self.pid)
+            try:
+                self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            except ChildProcessError:
+                self.code = -signal.SIGKILL  # other code in this process has reaped it; how it ended is lost
         return self.gone
 
     def kill(self, because: str = "") -> None:
@@ -157,15 +138,6 @@ def _is_dead(pid: int) -> bool:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return True
-
-
-def _wait(pid: int) -> int:
-    """Reap a dead child and return its exit code, or minus the signal that killed it."""
-    try:
-        _, status = os.waitpid(pid, 0)
-    except ChildProcessError:
-        return -signal.SIGKILL  # other code in this process has reaped it; how it ended is lost
-    return os.waitstatus_to_exitcode(status)
 
 
 class OomKills:

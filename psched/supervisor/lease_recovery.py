@@ -80,7 +80,6 @@ class LeaseRecovery:
             self._fork(now, settings, last)
 
     def reset_deadlines(self, now: float) -> None:
-        """Count the recovery child's time from `now`."""
         if self._child is not None:
             self._due = now + _TIMEOUT
 

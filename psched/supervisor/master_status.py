@@ -77,9 +77,7 @@ class MasterStatus:
     reload: RequestStatus = field(default_factory=RequestStatus)
     upgrade: RequestStatus = field(default_factory=RequestStatus)
     troubles: tuple[str, ...] = ()
-    """What keeps workers from working at present."""
     pending: tuple[PendingWorker, ...] = ()
-    """The workers that are being started."""
 
     def line(self) -> str:
         shown = replace(self, troubles=self.troubles[:_MOST_TROUBLES], pending=self.pending[:_MOST_PENDING])

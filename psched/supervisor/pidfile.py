@@ -266,7 +266,6 @@ def _check_lock(descriptor: int) -> None:
 
 
 def _how_to_free(path: Path) -> str:
-    """Return the remedy for a locked file that does not name its daemon."""
     return f"end the process that holds its lock (fuser {path} names it), remove the file, and start the daemon again"
 
 

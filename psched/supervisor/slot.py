@@ -81,7 +81,6 @@ class Slot:
 
     @property
     def trouble(self) -> str | None:
-        """What keeps it from working at present."""
         if self._failures and self._reason is not None:
             return f"worker {self.number} cannot start: {self._reason}"
         return None if self._child is None else self._child.trouble
@@ -99,7 +98,6 @@ class Slot:
         return () if self._spec is None else self._spec.running_table.names()
 
     def tick(self, now: float) -> None:
-        """Supervise the child, or fork one when it is time."""
         if self._child is not None:
             self._supervise(self._child, now)
         if self._child is not None or self._retired or now < self._fork_at:
@@ -161,7 +159,6 @@ class Slot:
             self._escalation.stop(immediate, now)
 
     def reopen_log(self) -> None:
-        """Order the child to reopen its log file."""
         if self._child is not None:
             self._child.pipe.send(REOPEN)
 

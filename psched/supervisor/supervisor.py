@@ -105,13 +105,14 @@ class Supervisor:
 
         And the master that this one has replaced is gone: its running tasks would be killed with the service.
         """
-        return self._is_deserted and self._lease_recovery.done and not self.binary_upgrade.old_is_alive
+        is_over = self._stopping and not self._slots and self._lease_recovery.done
+        return is_over and not self.binary_upgrade.old_is_alive
 
     @property
     def deadline(self) -> float:
-        slots = [slot.deadline for slot in self._slots.values()]
-        others = (self.process_table, self.reload, self.binary_upgrade, self.notifier, self._lease_recovery)
-        return min([self._stop_now_at, *slots, *(part.deadline for part in others)])
+        parts = (self.process_table, self.reload, self.binary_upgrade, self.notifier, self._lease_recovery)
+        slots = (slot.deadline for slot in self._slots.values())
+        return min(self._stop_now_at, *slots, *(part.deadline for part in parts))
 
     @property
     def idle(self) -> bool:
@@ -208,19 +209,15 @@ class Supervisor:
             slot.tick(now)
             if slot.gone:
                 del self._slots[slot.number]
-        self._lease_recovery.tick(now, self.config.settings, last=self._is_deserted)
+        self._lease_recovery.tick(now, self.config.settings, last=self._stopping and not self._slots)
         if not self.reload.active:
             self.notifier.reloaded()
         self._status.troubles = self._troubles()
-        self._status.pending = tuple(slot.pending for slot in self._slots.values() if slot.pending is not None)
+        self._status.pending = tuple(pending for slot in self._slots.values() if (pending := slot.pending) is not None)
         self._publish()
         if not self._is_up and not self._stopping:
             self._check_whether_up()  # after publishing: `pschedd start` reads the status as soon as it is ready
         self.notifier.tick(now, self._summary())
-
-    @property
-    def _is_deserted(self) -> bool:
-        return self._stopping and not self._slots
 
     @property
     def _on_terminal(self) -> bool:
@@ -285,12 +282,7 @@ class Supervisor:
 
     def _add_slot(self, number: int) -> None:
         self._slots[number] = Slot(
-            number,
-            self.config,
-            self._election,
-            self.process_table,
-            self._lease_recovery,
-            self._give_up_start,
+            number, self.config, self._election, self.process_table, self._lease_recovery, self._give_up_start
         )
 
     def _open_election(self) -> None:
@@ -324,8 +316,7 @@ class Supervisor:
 
     def _summary(self) -> str:
         names = [name.partition(":")[2] for slot in self._slots.values() for name in slot.running]
-        count = len(self._slots)
-        workers = f"{count} worker{'s' if count != 1 else ''}"
+        workers = f"{len(self._slots)} worker{'s' if len(self._slots) != 1 else ''}"
         shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
         troubles = self._troubles()
         state = f"{len(names)} running {shown}" if names else "waiting" if troubles else "idle"

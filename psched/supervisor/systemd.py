@@ -76,7 +76,6 @@ class Notifier:
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def reloaded(self) -> None:
-        """Report that the reload has ended, if one was reported."""
         if self._reloading:
             self._reloading = False
             self.ready()
@@ -85,11 +84,9 @@ class Notifier:
         self._send("STOPPING=1")
 
     def status(self, text: str) -> None:
-        """Show `text` as one line in `systemctl status`."""
         self._send(*_status_line(text))
 
     def watchdog(self) -> None:
-        """Report that the master's loop still turns."""
         self._send("WATCHDOG=1")
 
     def tick(self, now: float, status: str) -> None:
