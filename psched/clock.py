@@ -6,6 +6,7 @@ The database's clock alone decides what is due and when a lease ends.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Protocol
 
@@ -37,3 +38,14 @@ def local_time(seconds: float) -> str:
         return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S %z}"
     except (ValueError, OverflowError, OSError):  # outside the years 1 to 9999
         return str(seconds)
+
+
+def attempts(seconds: float, pause: float) -> Iterator[float]:
+    """Yield the seconds waited, at once and after each `pause`, for the last time when `seconds` have passed."""
+    begun = monotonic()
+    waited = 0.0
+    yield waited
+    while waited < seconds:
+        time.sleep(pause)
+        waited = monotonic() - begun
+        yield waited

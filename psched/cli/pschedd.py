@@ -6,8 +6,7 @@ import math
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +18,7 @@ import psutil
 
 from psched.cli.errors import run_command
 from psched.cli.options import CONFIG, DEFAULT_CONFIG, ENVIRONMENT, INCLUDE, REQUIRE, TYPES, refuse_in_memory
-from psched.clock import monotonic
+from psched.clock import attempts, monotonic
 from psched.config import Settings, load
 from psched.config.validators import is_file
 from psched.errors import ConfigError
@@ -209,7 +208,8 @@ def stop(invocation: Invocation) -> int:
         click.echo("pschedd is not running")
         return DONE
     printed: list[str] = []
-    for waited in _until_timeout(invocation.timeout):
+    limit = math.inf if invocation.timeout is None else invocation.timeout
+    for waited in attempts(limit, _PAUSE):
         now = read_running(path)
         if now != pid and has_ended(pid):
             remove_unused(path)
@@ -219,7 +219,7 @@ def stop(invocation: Invocation) -> int:
             printed = busy
             click.echo(f"waiting for: {'; '.join(busy) or 'the workers to leave'}")
     left = "; ".join(running(pid)) or "nothing, it is leaving"
-    click.echo(f"pschedd still runs after {invocation.timeout:g} s (pid {pid}): {left}", err=True)
+    click.echo(f"pschedd still runs after {limit:g} s (pid {pid}): {left}", err=True)
     return FAILED
 
 
@@ -289,7 +289,7 @@ def _request(
     if pid is None:
         raise NotRunningError
     begun = requests(status).begun if pid == before else 0
-    for _ in _until_timeout(invocation.request_timeout):
+    for _ in attempts(invocation.request_timeout, _PAUSE):
         now, status = read_status(path)
         if now != pid:
             return pid, now, None
@@ -327,16 +327,6 @@ def read_status(pid_file: Path) -> tuple[int | None, MasterStatus]:
     """Return the process id of the master that runs, and what that reports. Raises PidFileError."""
     pid, line = read_report(pid_file)
     return pid, MasterStatus.parse(line)
-
-
-def _until_timeout(timeout: float | None) -> Iterator[float]:
-    """Yield the seconds waited, several times a second, until `timeout` seconds (None: no limit) have passed."""
-    begun = monotonic()
-    limit = math.inf if timeout is None else timeout
-    yield 0.0
-    while (waited := monotonic() - begun) < limit:
-        time.sleep(_PAUSE)
-        yield waited
 
 
 def has_ended(pid: int) -> bool:

@@ -19,12 +19,13 @@ import os
 import pwd
 import signal
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
+
+from psched.clock import attempts
 
 _MODE = 0o640  # a user who can open the file can lock it, and so pass for the daemon
 _PATIENCE = 1.0
@@ -132,16 +133,13 @@ def read_report(path: Path) -> tuple[int | None, str]:
     with suppress(_EndedError), _locked_by_other(path) as descriptor:
         if descriptor is None:
             return None, ""
-        deadline = time.monotonic() + _PATIENCE
-        while True:
+        for _ in attempts(_PATIENCE, _PAUSE):
             with _holder(path, descriptor) as (pid, _):
                 first, second = _lines(descriptor), _lines(descriptor)
             if first == second and _named(first[0]) == pid:  # else it is being written
                 return pid, first[1]
-            if time.monotonic() >= deadline:
-                changing = f"pid file {path} changes faster than it can be read, or its first line is damaged"
-                raise PidFileError(f"{changing}; try again, or: {_how_to_free(path)}")
-            time.sleep(_PAUSE)
+        changing = f"pid file {path} changes faster than it can be read, or its first line is damaged"
+        raise PidFileError(f"{changing}; try again, or: {_how_to_free(path)}")
     return None, ""
 
 
@@ -198,16 +196,11 @@ def _explained(path: Path, error: OSError) -> PidFileError:
 
 def _lock(descriptor: int, operation: int, patience: float) -> bool:
     """Try until `patience` seconds are over: `read_running` of another process holds the lock for an instant."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
+    for _ in attempts(patience, _PAUSE):
+        with suppress(BlockingIOError):
             fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_PAUSE)
-        else:
             return True
+    return False
 
 
 @contextmanager
@@ -247,15 +240,15 @@ def _named(line: str) -> int | None:
 
 def _await_pid(path: Path, descriptor: int) -> int:
     """Read the pid; its writer may be between locking and writing, or ending. Raises PidFileError, _EndedError."""
-    begun = time.monotonic()
-    while True:
+    text = ""
+    for waited in attempts(_ENDING, _PAUSE):
         text = os.pread(descriptor, _LONGEST, 0).decode("ascii", "replace").partition("\n")[0].strip()
         if (pid := _named(text)) is not None:
             return pid
         _check_lock(descriptor)
-        if time.monotonic() >= begun + (_PATIENCE if text else _ENDING):
-            raise PidFileError(f"pid file {path} is locked, but names no process: {text!r}; {_how_to_free(path)}")
-        time.sleep(_PAUSE)
+        if text and waited >= _PATIENCE:
+            break
+    raise PidFileError(f"pid file {path} is locked, but names no process: {text!r}; {_how_to_free(path)}")
 
 
 def _check_lock(descriptor: int) -> None:
@@ -276,8 +269,8 @@ def _holder(path: Path, descriptor: int) -> Iterator[tuple[int, int | None]]:
     The lock's holder may not have written its own pid yet, or be about to become the user it runs as. Raises
     PidFileError when it stays another process, _EndedError when the lock becomes free.
     """
-    deadline = time.monotonic() + _PATIENCE
-    while True:
+    wrong = ""
+    for _ in attempts(_PATIENCE, _PAUSE):
         pid = _await_pid(path, descriptor)
         with ExitStack() as stack:
             try:
@@ -293,10 +286,8 @@ def _holder(path: Path, descriptor: int) -> Iterator[tuple[int, int | None]]:
                 yield pid, handle
                 return
         _check_lock(descriptor)
-        if time.monotonic() >= deadline:
-            wrong = f"pid file {path} names process {pid}, {doubt}; nothing was signalled"
-            raise PidFileError(f"{wrong}; {_how_to_free(path)}")
-        time.sleep(_PAUSE)
+        wrong = f"pid file {path} names process {pid}, {doubt}; nothing was signalled"
+    raise PidFileError(f"{wrong}; {_how_to_free(path)}")
 
 
 def _doubt(pid: int, file: os.stat_result) -> str:
