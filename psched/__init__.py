@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from psched.model import NewSchedule, NewTask, Policy, Rule, ScheduleRow, TaskRow
     from psched.queue.queue import Queue, QueuedTask
     from psched.scheduler import Scheduler, create_scheduler
-    from psched.schedules.collection import Schedule, ScheduleCollection
+    from psched.schedules.collection import ScheduleCollection
+    from psched.schedules.schedule import Schedule
     from psched.task import Task
 
     Opened = TypeVar("Opened", ScheduleCollection, Queue)
@@ -88,7 +89,8 @@ _LAZY = {
     "psched.model": ("NewSchedule", "NewTask", "Policy", "Rule", "ScheduleRow", "TaskRow"),
     "psched.queue.queue": ("Queue", "QueuedTask"),
     "psched.scheduler": ("Scheduler", "create_scheduler"),
-    "psched.schedules.collection": ("Schedule", "ScheduleCollection"),
+    "psched.schedules.collection": ("ScheduleCollection",),
+    "psched.schedules.schedule": ("Schedule",),
     "psched.task": ("Task",),
 }
 """Names that are imported when they are first used, by their modules."""

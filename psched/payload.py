@@ -41,15 +41,18 @@ def count_within(sizes: Sequence[int], budget: int, least: int) -> int:
     return len(sizes)
 
 
-def check_key(key: object) -> str:
-    """Return `key`. Raises ValueError unless it is text of 1 to 255 characters without NUL and lone surrogates."""
+def check_key(key: object, name: str = "key") -> str:
+    """Return `key`. Raises ValueError unless it is text of 1 to 255 characters without NUL and lone surrogates.
+
+    `name`: of the value, for the error; types and users are stored like keys.
+    """
     if not isinstance(key, str) or not key:
-        raise ValueError(f"key must be non-empty text, got {shown(key)}")
+        raise ValueError(f"{name} must be non-empty text, got {shown(key)}")
     if len(key) > MAX_KEY_LENGTH:
         raise ValueError(
-            f"key has {len(key)} characters, at most {MAX_KEY_LENGTH} can be stored; shorten it: {key[:40]!r}…"
+            f"{name} has {len(key)} characters, at most {MAX_KEY_LENGTH} can be stored; shorten it: {key[:40]!r}…"
         )
-    check_characters("key", key)
+    check_characters(name, key)
     return key
 
 

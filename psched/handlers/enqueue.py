@@ -25,7 +25,7 @@ from psched.config.structuring import Check
 from psched.handlers.options import mapping, number, read, text
 from psched.model import NewTask
 from psched.queue.queue import checked_task
-from psched.schedules.rules import ENQUEUED
+from psched.schedules.validation import ENQUEUED
 from psched.task import Task
 
 log = logging.getLogger(__name__)

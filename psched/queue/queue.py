@@ -15,8 +15,7 @@ from psched.errors import AlreadyExistsError, ConfigError, NotFoundError
 from psched.model import NewTask, TaskFilter, TaskRow
 from psched.payload import check_key, encode, object_of
 from psched.queue.retire import Retire, retained
-from psched.schedules.collection import checked_type
-from psched.schedules.rules import check_time, check_types
+from psched.schedules.validation import check_time, check_types
 from psched.source import Source
 from psched.store import StoreSettings, TaskStore
 from psched.suggest import shown
@@ -105,9 +104,9 @@ class Queue:
         if status is not None and status not in STATUSES:
             raise ValueError(f"status must be one of {', '.join(STATUSES)}, got {shown(status)}")
         if type is not None:
-            checked_type(type)
+            check_key(type, "type")
         if user is not None:
-            _check_user(user)
+            check_key(user, "user")
         return self.store.list(TaskFilter(status, type, user))
 
     def poll(self, types: Collection[str] | None = None) -> Task | None:
@@ -195,13 +194,13 @@ def storable_task(task: NewTask) -> NewTask:
     if not isinstance(task, NewTask):
         raise ValueError(f"tasks must be of psched.NewTask, got {shown(task)}")
     check_key(task.key)
-    checked_type(task.type)
+    check_key(task.type, "type")
     if not isinstance(task.data, Mapping):
         object_of(task.data)
     if task.run_at is not None:
         check_time("run_at", task.run_at)
     if task.user is not None:
-        _check_user(task.user)
+        check_key(task.user, "user")
     elif task.max_running is not None:
         raise ValueError(
             f"max_running {shown(task.max_running)} needs a user whose tasks are counted; name the user (user=, or -u)"
@@ -214,13 +213,6 @@ def storable_task(task: NewTask) -> NewTask:
     if task.compression not in (None, "gzip"):
         raise ValueError(f"compression must be 'gzip' or None, got {shown(task.compression)}")
     return task
-
-
-def _check_user(user: object) -> None:
-    try:
-        check_key(user)
-    except ValueError as error:
-        raise ValueError(str(error).replace("key", "user", 1)) from error
 
 
 def _check_priority(value: object) -> None:

@@ -15,7 +15,8 @@ from psched.errors import IdempotentError, OutcomeUnknownError, PreemptedError
 from psched.execution.stop_event import StopEvent
 from psched.model import ScheduleRow
 from psched.scheduler.instances import Instance, InstanceRegistry
-from psched.schedules.collection import ScheduleCollection, first_match
+from psched.schedules.collection import ScheduleCollection
+from psched.schedules.transitions import first_match
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from psched.scheduler.handlers import Function, check_function, current
 from psched.scheduler.jobs import Registration, check_seconds, checked_name, job_data, refuse_options
 from psched.scheduler.stores import OpenStores, StoreLocation, store_location
 from psched.scheduler.threads import SchedulerThreads
-from psched.schedules.collection import checked_rule
+from psched.schedules.validation import checked_rule
 from psched.suggest import shown
 from psched.task import Task
 

@@ -13,7 +13,8 @@ from psched import cron
 from psched.clock import Clock, boottime
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, Row, ScheduleRow
-from psched.schedules.rules import NEVER, check_delay, passed_over, regular_of
+from psched.schedules.transitions import NEVER, passed_over, regular_of
+from psched.schedules.validation import check_delay
 from psched.store import Also, ScheduleStore, TaskStore
 from psched.store.ledger import ENQUEUED, FAILED, FINISHED, RUN_NOW, Entry, Step
 from psched.task import Completion

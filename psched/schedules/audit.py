@@ -23,15 +23,8 @@ from psched import cron
 from psched.error_summary import error_summary
 from psched.errors import ConfigError
 from psched.model import Rule, ScheduleRow
-from psched.schedules.rules import (
-    MOST_SECONDS_AHEAD,
-    NEVER,
-    SUPERSEDED,
-    TOO_LATE,
-    lateness_bound,
-    regular_of,
-)
 from psched.schedules.schedule import failed_attempts
+from psched.schedules.transitions import MOST_SECONDS_AHEAD, NEVER, SUPERSEDED, TOO_LATE, lateness_bound, regular_of
 from psched.schedules.verdict import (
     DOUBLED,
     EARLY,

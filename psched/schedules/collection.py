@@ -1,129 +1,32 @@
-"""All schedules of one table (`ScheduleCollection`), and the rows of new schedules (`NewRows`)."""
+"""All schedules of one table."""
 
 from __future__ import annotations
 
 import builtins
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from operator import attrgetter
-from types import TracebackType
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 from psched import cron
 from psched.backends import open_stores
 from psched.backoff import check_wait
 from psched.config import Section
 from psched.errors import ConfigError, NotSupportedError
-from psched.model import NewSchedule, Policy, Rule, ScheduleRow
-from psched.payload import check_key, object_of
+from psched.model import NewSchedule, ScheduleRow
+from psched.payload import check_key
 from psched.schedules.advance import LONG, Advance, Keeping, rule_problem
 from psched.schedules.audit import GRACE, History, Question, audit, versions_at
-from psched.schedules.rules import (
-    Terms,
-    check_delay,
-    check_enqueued_key,
-    check_texts,
-    check_time,
-    check_types,
-    checked_policy,
-    checked_rule,
-    checked_type,
-    first_match,
-    moved,
-)
 from psched.schedules.schedule import Schedule, ScheduleState, failed_attempts, overdue_after, state_of
+from psched.schedules.validation import Terms, check_time, check_types, new_rows
 from psched.schedules.verdict import Verdict
 from psched.source import Source
 from psched.store import ScheduleStore, StoreSettings, TaskStore
 from psched.store.ledger import Change, Ledger, LedgerFilter, LedgerRow
 from psched.suggest import shown
 from psched.task import LeaseTimes, Task
-
-_DEFAULT_POLICY = Policy()
-_POLICY_FIELDS = tuple(field.name for field in fields(Policy))
-_values_of = attrgetter(*_POLICY_FIELDS)
-_DEFAULTS = _values_of(_DEFAULT_POLICY)
-
-
-class NewRows:
-    """Makes the rows of schedules that are added together: all that begin now begin at the same second."""
-
-    def __init__(self, store: ScheduleStore, timezone: str, dialect: str) -> None:
-        """`timezone`: the default of schedules that name none."""
-        self._store = store
-        self._timezone = timezone
-        self._dialect = dialect
-        self._now: int | None = None
-        self._known: dict[tuple[object, ...], tuple[Rule, int]] = {}
-
-    def of(self, schedules: Iterable[NewSchedule]) -> list[ScheduleRow]:
-        """Raises ConfigError, ValueError, NotSupportedError."""
-        return [self._row(new) for new in schedules]
-
-    def _row(self, new: NewSchedule) -> ScheduleRow:
-        if not isinstance(new, NewSchedule):
-            raise ValueError(f"schedules must be of psched.NewSchedule, got {shown(new)}")
-        policy = self._policy(new)
-        for name, time in (("next_time", new.next_time), ("next_run_time", new.next_run_time)):
-            if time is not None:
-                check_time(name, time)
-        rule, first = self._rule_and_first(new)
-        check_enqueued_key(check_key(new.key), checked_type(new.type))
-        return ScheduleRow(
-            check_key(new.key),
-            checked_type(new.type),
-            object_of(new.data),
-            "waiting",
-            rule=rule,
-            next_time=first,
-            next_run_time=first + rule.delay if new.next_run_time is None else new.next_run_time,
-            policy=policy,
-        )
-
-    def _rule_and_first(self, new: NewSchedule) -> tuple[Rule, int]:
-        """Return the rule and the first occurrence, computed once for all schedules with the same rule."""
-        check_texts(new.cron, self._timezone if new.timezone is None else new.timezone)
-        check_delay(new.delay)
-        given = (new.cron, new.timezone, new.delay, new.delay.__class__, new.next_time)
-        known = self._known.get(given)
-        if known is None:
-            timezone = self._timezone if new.timezone is None else new.timezone
-            rule = checked_rule(Rule(new.cron, timezone, new.delay), self._dialect)
-            start = self._starting() if new.next_time is None else new.next_time
-            known = self._known[given] = rule, first_match(rule, start, self._dialect)
-        return known
-
-    def _starting(self) -> int:
-        """Return the database's time in whole seconds, rounded up."""
-        if self._now is None:
-            self._now = int(-(-self._store.now() // 1))
-        return self._now
-
-    def _policy(self, new: NewSchedule) -> Policy:
-        values = _values_of(new)
-        if values == _DEFAULTS:
-            return _DEFAULT_POLICY
-        policy = checked_policy(_DEFAULT_POLICY, cast("Terms", dict(zip(_POLICY_FIELDS, values, strict=True))))
-        if not self._store.keeps_policies:
-            raise NotSupportedError(f"{new.key!r}: this store knows no policies; type: rdb and redis do")
-        return policy
-
-
-__all__ = [
-    "Advance",
-    "Defaults",
-    "Schedule",
-    "ScheduleCollection",
-    "checked_rule",
-    "checked_type",
-    "first_match",
-    "moved",
-    "open_schedules",
-]
-
 
 _FAILING = 1000
 """Failing schedules that are listed at once."""
@@ -159,9 +62,7 @@ class ScheduleCollection:
     def __enter__(self) -> ScheduleCollection:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __getitem__(self, key: str) -> Schedule:
@@ -292,7 +193,7 @@ class ScheduleCollection:
         return verdict
 
     def _rows(self, schedules: Iterable[NewSchedule]) -> builtins.list[ScheduleRow]:
-        return NewRows(self.store, self._defaults.timezone, self._defaults.dialect).of(schedules)
+        return new_rows(schedules, self.store, self._defaults.timezone, self._defaults.dialect)
 
     def _history_of(self, key: str, question: Question, changes: Sequence[Change]) -> History:
         """Return the records of a schedule. Its entries are read last: they may settle what is due in its row."""

@@ -9,22 +9,9 @@ from typing import Any, Unpack
 from psched.backoff import Backoff
 from psched.errors import NotFoundError, NotSupportedError, ScheduleError
 from psched.model import Rule, ScheduleRow
-from psched.payload import object_of, pack
-from psched.schedules.rules import (
-    Terms,
-    check_enqueued_key,
-    check_time,
-    checked_policy,
-    checked_rule,
-    checked_type,
-    first_match,
-    moved,
-    paused,
-    regular_of,
-    resumed,
-    run_now,
-    with_regular,
-)
+from psched.payload import check_key, object_of, pack
+from psched.schedules.transitions import first_match, moved, paused, regular_of, resumed, run_now, with_regular
+from psched.schedules.validation import Terms, check_enqueued_key, check_time, checked_policy, checked_rule
 from psched.store import ScheduleStore
 from psched.store.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
 
@@ -87,12 +74,17 @@ class Schedule:
         """
 
         def change(seen: ScheduleRow) -> ScheduleRow:
+            rule = Rule(
+                seen.rule.cron if cron is None else cron,
+                seen.rule.timezone if timezone is None else timezone,
+                seen.rule.delay if delay is None else delay,
+            )
             wanted = replace(
                 seen,
-                type=seen.type if type is None else self._checked_type(type),
+                type=seen.type if type is None else type,
                 data=seen.data if data is None else object_of(data),
-                rule=self._ruled(seen.rule, cron, timezone, delay),
-                policy=checked_policy(seen.policy, terms),
+                rule=rule if rule == seen.rule else checked_rule(rule, self._dialect),
+                policy=checked_policy(replace(seen.policy, **terms)),
             )
             timed = self._timed(regular_of(seen), regular_of(wanted), next_time, next_run_time)
             return with_regular(wanted, timed) if seen.is_extra else timed
@@ -100,15 +92,13 @@ class Schedule:
         for name, time in (("next_time", next_time), ("next_run_time", next_run_time)):
             if time is not None:
                 check_time(name, time)
+        if type is not None:
+            check_enqueued_key(self.key, check_key(type, "type"))
         if data is not None:
             pack(object_of(data), max_size=self._store.max_data_size)
         if terms:
             self._refuse_without_policies("policies")
         self._compare_and_set(MODIFY, lambda seen: (change(seen), None))
-
-    def _checked_type(self, type: str) -> str:
-        check_enqueued_key(self.key, checked_type(type))
-        return type
 
     def pause(self) -> bool:
         """Make no occurrence due until `resume`; a run in progress goes on, and is not retried meanwhile.
@@ -154,15 +144,6 @@ class Schedule:
             if self._store.modify(seen, wanted, action, entry):
                 return seen
         raise ScheduleError(f"{self.key!r}: it changes faster than it can be modified; try again")
-
-    def _ruled(self, rule: Rule, cron: str | None, timezone: str | None, delay: float | None) -> Rule:
-        """Return `rule` with the given parts replaced. Raises like `modify`."""
-        wanted = Rule(
-            rule.cron if cron is None else cron,
-            rule.timezone if timezone is None else timezone,
-            rule.delay if delay is None else delay,
-        )
-        return rule if wanted == rule else checked_rule(wanted, self._dialect)
 
     def _timed(
         self, seen: ScheduleRow, wanted: ScheduleRow, next_time: int | None, next_run_time: float | None

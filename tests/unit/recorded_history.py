@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from psched import cron
 from psched.model import Policy, Rule, ScheduleRow
 from psched.schedules.audit import GRACE, History, Question, audit, versions_at
-from psched.schedules.rules import first_match, moved, with_regular
+from psched.schedules.transitions import first_match, moved, with_regular
 from psched.schedules.verdict import Verdict
 from psched.store.ledger import ADD, DELETE, MODIFY, RUN_NOW, Change, LedgerRow
 

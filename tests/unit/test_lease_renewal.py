@@ -20,7 +20,7 @@ from psched.execution.runner import ActiveRun, ActiveRuns, Runner, settle_stoppe
 from psched.execution.stop_event import StopEvent
 from psched.model import Rule
 from psched.process.channel import RunningTable
-from psched.schedules.collection import Advance
+from psched.schedules.advance import Advance
 from psched.source import Source
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import LeaseTimes, Task

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from psched import cron
 from psched.errors import ScheduleError
 from psched.model import Rule, ScheduleRow
-from psched.schedules.rules import MOST_PAUSES, NEVER, passed_over, paused, regular_of, resumed, run_now
+from psched.schedules.transitions import MOST_PAUSES, NEVER, passed_over, paused, regular_of, resumed, run_now
 
 DIALECT = "vixie"
 EVERY_SECOND = Rule("* * * * * *", "UTC")

@@ -19,7 +19,8 @@ from psched.errors import (
     ScheduleError,
 )
 from psched.model import NewSchedule, Rule, ScheduleRow
-from psched.schedules.collection import Defaults, ScheduleCollection, moved
+from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.schedules.transitions import moved
 from psched.store import StoreSettings
 from psched.task import LeaseTimes
 

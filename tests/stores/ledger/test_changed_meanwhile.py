@@ -12,7 +12,7 @@ from psched.backoff import Backoff
 from psched.model import Claim, Retry
 from psched.schedules.advance import Advance
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.schedules.rules import run_now
+from psched.schedules.transitions import run_now
 from psched.store import ScheduleStore
 from psched.store.ledger import RUN_NOW
 from psched.task import LeaseTimes

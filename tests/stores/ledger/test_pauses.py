@@ -9,7 +9,7 @@ import pytest
 
 from psched.errors import ScheduleError
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.schedules.rules import MOST_PAUSES
+from psched.schedules.transitions import MOST_PAUSES
 from psched.store import ScheduleStore
 from psched.store.ledger import LedgerRow
 from psched.task import LeaseTimes

@@ -1,27 +1,29 @@
-"""How pause, resume, run-now, a policy or a new rule change a schedule's row, and checks of values. Pure."""
+"""How pause, resume, run-now, a policy or a new rule change a schedule's row. Pure; times are unix seconds."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Collection
 from dataclasses import replace
-from datetime import date
-from typing import TypedDict
 
 from psched import cron
-from psched.backoff import check_attempts, check_wait
 from psched.errors import ConfigError, ScheduleError
-from psched.model import CATCH_UP, Policy, Rule, ScheduleRow
-from psched.payload import MAX_KEY_LENGTH, check_key, enqueued_key
+from psched.model import Policy, Rule, ScheduleRow
 from psched.store.ledger import PAUSED, SKIPPED, Entry
-from psched.suggest import shown
 
 MOST_PAUSES = 100
 """Pauses before the last one that a row keeps: so often a schedule can be paused while no worker takes it."""
-_RUNNING = "running"
 MOST_SECONDS_AHEAD = 2
 """Seconds by which the time of an extra run may come after the moment that it was asked for."""
+NEVER = 253_370_764_800.0
+"""When a paused schedule is due: the year 9999."""
+SUPERSEDED = "superseded"
+"""The reason of occurrences skipped because a later one is due."""
+TOO_LATE = "late"
+"""The reason of occurrences skipped because they would begin too late."""
+_SOON_ENOUGH = 60.0
+"""How late an occurrence may begin that is not to be caught up, in seconds, unless `max_lateness` says otherwise."""
+_COUNTED = 1000
+"""So many occurrences skipped together are counted; a longer row of them is not."""
 
 
 def paused(row: ScheduleRow, now: float, dialect: str) -> ScheduleRow:
@@ -46,7 +48,7 @@ def paused(row: ScheduleRow, now: float, dialect: str) -> ScheduleRow:
         paused_until=None,
         earlier_pauses=earlier,
         extra_waits=row.is_asked_for,
-        next_run_time=row.next_run_time if row.status == _RUNNING else NEVER,
+        next_run_time=row.next_run_time if row.status == "running" else NEVER,
     )
     return with_regular(row, replace(regular, next_run_time=NEVER)) if row.is_extra else row
 
@@ -77,7 +79,7 @@ def resumed(row: ScheduleRow, now: float, dialect: str) -> tuple[ScheduleRow, En
     if row.is_extra:
         regular = regular_of(row)
         row = with_regular(row, replace(regular, next_run_time=regular.next_time + row.rule.delay))
-    if row.status == _RUNNING:
+    if row.status == "running":
         return row, None
     if row.is_extra or row.is_asked_for or not row.settled:
         return replace(row, next_run_time=now), None
@@ -95,13 +97,13 @@ def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
     Its time is a second later than that of the last extra run when both would have the same; it is not due before.
     Of an extra run the regular occurrence is kept, and comes after it. Raises ScheduleError while a run is in progress.
     """
-    if row.status == _RUNNING:
+    if row.status == "running":
         raise ScheduleError(f"{row.key!r}: a run is in progress; wait for its end")
     if row.is_extra:
         return replace(row, next_run_time=max(now, row.next_time), extra_waits=False)
     if _has_come(row, now):
         return replace(row, next_run_time=now, extra=row.next_time, extra_waits=False)
-    time = int(now // 1)
+    time = math.floor(now)
     if row.extra is not None and time <= row.extra < time + MOST_SECONDS_AHEAD:
         time = row.extra + 1
     due = max(now, time)
@@ -111,40 +113,6 @@ def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
 def _has_come(row: ScheduleRow, now: float) -> bool:
     """Return whether the occurrence has come, before or after its delay, or was begun already."""
     return not row.settled or min(row.next_time, row.next_time + row.rule.delay, row.next_run_time) <= now
-
-
-ENQUEUED = re.compile(r"^enqueue(\.|\Z)")
-"""The types of schedules that submit tasks (`psched.handlers.enqueue`)."""
-
-NEVER = 253_370_764_800.0
-"""When a paused schedule is due: the year 9999."""
-SUPERSEDED = "superseded"
-"""The reason of occurrences skipped because a later one is due."""
-TOO_LATE = "late"
-"""The reason of occurrences skipped because they would begin too late."""
-
-_SOON_ENOUGH = 60.0
-"""How late an occurrence may begin that is not to be caught up, in seconds, unless `max_lateness` says otherwise."""
-_COUNTED = 1000
-"""So many occurrences skipped together are counted; a longer row of them is not."""
-
-LAST_TIME = 253_402_300_800
-"""Unix seconds at which the year 9999 ends, and with it the calendar."""
-LONGEST_DELAY = 366 * 86400
-"""Seconds by which a run may come after its occurrence, or before it."""
-MOST_AHEAD = 1000
-"""Occurrences that a negative delay may make due together, ahead of their times."""
-_REFERENCE = 1_704_067_200
-"""The start of 2024: occurrences that a negative delay brings forward are counted from here."""
-
-
-class Terms(TypedDict, total=False):
-    """The fields of `Policy` as keyword arguments. None is no bound."""
-
-    catch_up: str
-    max_lateness: float | None
-    alert_after: float | None
-    max_attempts: int | None
 
 
 def passed_over(row: ScheduleRow, now: float, dialect: str) -> Entry | None:
@@ -161,7 +129,8 @@ def passed_over(row: ScheduleRow, now: float, dialect: str) -> Entry | None:
             return _until(row, end, PAUSED, dialect)
     policy = row.policy
     if policy.catch_up != "all":
-        latest = _last(row, now, dialect)
+        rule = row.rule
+        latest = cron.last_time(rule.cron, row.next_time, math.floor(now - rule.delay), rule.timezone, dialect)
         if latest is not None:
             return _until(row, latest + row.rule.delay, SUPERSEDED, dialect)
     bound = lateness_bound(policy)
@@ -175,36 +144,15 @@ def lateness_bound(policy: Policy) -> float | None:
     return _SOON_ENOUGH if policy.max_lateness is None and policy.catch_up == "none" else policy.max_lateness
 
 
-def _last(row: ScheduleRow, at: float, dialect: str) -> int | None:
-    """Return the last occurrence after the row's that is to run up to `at`, or None."""
-    rule = row.rule
-    return cron.last_time(rule.cron, row.next_time, int((at - rule.delay) // 1), rule.timezone, dialect)
-
-
 def _until(row: ScheduleRow, end: float, reason: str, dialect: str) -> Entry:
     """Return the entry of the row's occurrence and those after it that are to run before `end`."""
     rule, time, count = row.rule, row.next_time, 1
-    before = int(-(-(end - rule.delay) // 1)) - 1
-    last = cron.last_time(rule.cron, time, before, rule.timezone, dialect)
+    last = cron.last_time(rule.cron, time, math.ceil(end - rule.delay) - 1, rule.timezone, dialect)
     if last is None:
         return Entry(SKIPPED, reason)
     while time < last and count < _COUNTED:
         time, count = cron.next_time(rule.cron, time, rule.timezone, dialect), count + 1
     return Entry(SKIPPED, reason, last=last, count=count if time == last else None)
-
-
-def checked_policy(policy: Policy, terms: Terms) -> Policy:
-    """Return `policy` with the fields in `terms` replaced. Raises ValueError for a value that cannot be used."""
-    wanted = replace(policy, **terms)
-    if wanted.catch_up not in CATCH_UP:
-        raise ValueError(f"catch_up must be {' or '.join(CATCH_UP)}, got {shown(wanted.catch_up)}")
-    if wanted.max_attempts is not None:
-        check_attempts("max_attempts", wanted.max_attempts)
-    for name in ("max_lateness", "alert_after"):
-        value = getattr(wanted, name)
-        if value is not None:
-            check_wait(name, value)
-    return wanted
 
 
 def moved(row: ScheduleRow, old: Rule, now: float, dialect: str) -> ScheduleRow:
@@ -218,7 +166,7 @@ def moved(row: ScheduleRow, old: Rule, now: float, dialect: str) -> ScheduleRow:
     same_times = (row.rule.cron, row.rule.timezone) == (old.cron, old.timezone)
     if same_times or row.next_time <= now:
         return replace(row, next_run_time=row.next_time + row.rule.delay)
-    time = first_match(row.rule, int(-(-now // 1)), dialect)
+    time = first_match(row.rule, now, dialect)
     return replace(row, next_time=time, next_run_time=time + row.rule.delay)
 
 
@@ -248,78 +196,3 @@ def with_regular(row: ScheduleRow, regular: ScheduleRow) -> ScheduleRow:
 def first_match(rule: Rule, at: float, dialect: str) -> int:
     """Return the first occurrence of `rule` at or after `at`, in unix seconds."""
     return cron.first_time(rule.cron, math.ceil(at), rule.timezone, dialect)
-
-
-def checked_rule(rule: Rule, dialect: str) -> Rule:
-    """Return `rule`, or raise ConfigError for its cron or time zone, ValueError for its delay."""
-    check_texts(rule.cron, rule.timezone)
-    cron.validate(rule.cron, rule.timezone, dialect)
-    check_delay(rule.delay)
-    if rule.delay < 0:
-        _check_ahead(rule, dialect)
-    return rule
-
-
-def check_texts(cron: object, timezone: object) -> None:
-    """Raise ConfigError unless a cron expression and a time zone are text."""
-    if not isinstance(cron, str):
-        raise ConfigError(f"cron must be text like '0 * * * *', got {shown(cron)}")
-    if not isinstance(timezone, str):
-        raise ConfigError(f"timezone must be text like 'Europe/Berlin', got {shown(timezone)}")
-
-
-def check_types(types: object) -> None:
-    """Raise ValueError unless `types`, which limits what is taken, is None or a collection of types."""
-    if types is None:
-        return
-    if isinstance(types, str) or not isinstance(types, Collection):
-        raise ValueError(f"types must be a collection of types like ['report'], got {shown(types)}")
-    for each in types:
-        checked_type(each)
-
-
-def _check_ahead(rule: Rule, dialect: str) -> None:
-    """Raise ValueError for a negative delay that makes too many occurrences due at once, ahead of their times."""
-    first = first_match(rule, _REFERENCE, dialect)
-    ahead = cron.count(rule.cron, first, first + math.ceil(-rule.delay), rule.timezone, dialect)
-    if ahead > MOST_AHEAD:
-        raise ValueError(
-            f"delay {rule.delay:g} would run {ahead} occurrences of cron {rule.cron!r} at once, ahead of their times; "
-            f"at most {MOST_AHEAD} may be, so give a delay closer to 0, or an expression with fewer occurrences"
-        )
-
-
-def check_enqueued_key(key: str, type: str) -> None:
-    """Raise ValueError for a schedule that submits tasks when its key leaves no room for their keys, `<key>@<time>`."""
-    longest = MAX_KEY_LENGTH - len(enqueued_key("", int(NEVER), extra=True))
-    if ENQUEUED.match(type) and len(key) > longest:
-        raise ValueError(
-            f"key has {len(key)} characters, but a schedule of the type {type[:40]!r} submits tasks whose keys are the "
-            f"schedule's followed by @ and the time; at most {longest} leave room for that, so shorten it"
-        )
-
-
-def check_time(name: str, time: object) -> None:
-    """Raise ValueError unless `time` is unix seconds of the years 1970 to 9999."""
-    if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < LAST_TIME:
-        hint = "; of a datetime with a zone write int(when.timestamp())" if isinstance(time, date) else ""
-        raise ValueError(
-            f"{name} must be unix seconds, a number from 0 to {LAST_TIME - 1} (the years 1970 to 9999), "
-            f"got {shown(time)}{hint}"
-        )
-
-
-def check_delay(delay: object) -> None:
-    """Raise ValueError unless `delay` is a number of seconds of at most 366 days, forwards or backwards."""
-    if isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) <= LONGEST_DELAY:
-        raise ValueError(
-            f"delay must be a number of seconds from -{LONGEST_DELAY} to {LONGEST_DELAY} (366 days), got {shown(delay)}"
-        )
-
-
-def checked_type(type: object) -> str:
-    """Return `type`, or raise ValueError: it must be non-empty text of at most 255 characters."""
-    try:
-        return check_key(type)
-    except ValueError as error:
-        raise ValueError(str(error).replace("key", "type", 1)) from error
