@@ -1,10 +1,8 @@
-"""The queue of tasks that run once, and a reference to one task. In children and clients."""
+"""The queue of tasks that run once, and a reference to one task."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from psched.backends import open_stores
@@ -14,8 +12,8 @@ from psched.config import Section
 from psched.errors import AlreadyExistsError, ConfigError, NotFoundError
 from psched.model import NewTask, TaskFilter, TaskRow
 from psched.payload import check_key, encode, object_of
-from psched.queue.retire import Retire, retained
-from psched.schedules.validation import check_time, check_types
+from psched.queue.retire import CANCELLED, FAILED, FINISHED, Retire
+from psched.schedules.validation import check_distinct, check_time, check_types
 from psched.source import Source
 from psched.store import StoreSettings, TaskStore
 from psched.suggest import shown
@@ -24,24 +22,23 @@ from psched.task import LeaseTimes, Task
 PRIORITIES = range(-100, 101)
 """The range of priorities. Each priority in use costs every poll a look-up of its own."""
 
-STATUSES = ("waiting", "running", "finished", "failed", "cancelled")
+STATUSES = ("waiting", "running", FINISHED, FAILED, CANCELLED)
 
 
 class Queue:
     """All tasks of one table. A context manager; safe to use from several threads, not across a fork."""
 
     def __init__(self, store: TaskStore, times: LeaseTimes, retention: float = 300, max_attempts: int | None = None):
-        """`retention`: seconds for which the key of a finished task is kept, or longer, see `retire.retained`."""
+        """`retention`: seconds for which the key of a finished task is kept at least."""
         self.store = store
-        self.source = Source(store, Retire(store, retention, max_attempts), times)
-        self._retention = retained(store, retention)
+        retire = Retire(store, retention, max_attempts)
+        self.source = Source(store, retire, times)
+        self._retention = retire.retention
 
     def __enter__(self) -> Queue:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __getitem__(self, key: str) -> QueuedTask:
@@ -90,9 +87,7 @@ class Queue:
         as it is then, since keys that exist are left alone. Raises ValueError, NotSupportedError: nothing was written.
         """
         checked = [storable_task(task) for task in tasks]
-        if len({task.key for task in checked}) < len(checked):
-            twice, _ = Counter(task.key for task in checked).most_common(1)[0]
-            raise ValueError(f"the key {twice!r} is given twice; each task needs one of its own")
+        check_distinct([task.key for task in checked], "task")
         return self.store.submit(checked, connection) if checked else []
 
     def list(self, status: str | None = None, type: str | None = None, user: str | None = None) -> Iterator[TaskRow]:
@@ -209,15 +204,12 @@ def storable_task(task: NewTask) -> NewTask:
         check_attempts("max_running", task.max_running)
     if task.max_attempts is not None:
         check_attempts("max_attempts", task.max_attempts)
-    _check_priority(task.priority)
+    priority: object = task.priority
+    if not isinstance(priority, int) or isinstance(priority, bool) or priority not in PRIORITIES:
+        raise ValueError(f"priority must be a whole number from -100 to 100, got {shown(priority)}")
     if task.compression not in (None, "gzip"):
         raise ValueError(f"compression must be 'gzip' or None, got {shown(task.compression)}")
     return task
-
-
-def _check_priority(value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITIES:
-        raise ValueError(f"priority must be a whole number from -100 to 100, got {shown(value)}")
 
 
 def open_queue(section: Section, holder: str, prefetch_time: float | None = None) -> Queue:

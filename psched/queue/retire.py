@@ -1,4 +1,4 @@
-"""How a run of a queue task ends: the task is retired, and its key kept for a while. In children and clients."""
+"""How a run of a queue task ends: the task is retired, and its key kept for a while."""
 
 from __future__ import annotations
 
@@ -21,18 +21,12 @@ _PURGE_INTERVALS = (1.0, 60.0)
 """The shortest and the longest time between two purges of an idle queue, in seconds."""
 
 
-def retained(store: TaskStore, retention: float) -> float:
-    """Return for how many seconds the key of a retired task is kept: at least while its submit may be sent again.
-
-    A submit whose answer was lost recognises its own row. Without the row it would create the task a second time.
-    """
-    return max(retention, store.sent_within)
-
-
 class Retire(Completion):
     """Retires queue tasks: finished and cancelled ones are deleted after `retention` seconds.
 
-    Failed ones are kept for `failed_retention` seconds; None: until they are deleted or retried by hand.
+    Failed ones are kept for `failed_retention` seconds; None: until they are deleted or retried by hand. No task is
+    deleted while its submit may be sent again: a submit whose answer was lost recognises its own row, and would create
+    the task a second time without it.
     """
 
     store: TaskStore
@@ -42,24 +36,24 @@ class Retire(Completion):
         self, store: TaskStore, retention: float, max_attempts: int | None, failed_retention: float | None = None
     ) -> None:
         super().__init__(store, max_attempts)
-        self._retention = retained(store, retention)
-        self._failed_retention = None if failed_retention is None else retained(store, failed_retention)
-        shortest = self._retention if self._failed_retention is None else min(self._retention, self._failed_retention)
+        self.retention = max(retention, store.sent_within)
+        self._failed_retention = None if failed_retention is None else max(failed_retention, store.sent_within)
+        shortest = self.retention if self._failed_retention is None else min(self.retention, self._failed_retention)
         least, most = _PURGE_INTERVALS
         self.maintenance_interval = max(least, min(shortest / 10, most))
 
     def finish(self, claim: Claim, until: float) -> None:
-        self.store.retire(claim, FINISHED, None, self._retention, until)
+        self.store.retire(claim, FINISHED, None, self.retention, until)
 
     def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
-        return self.store.retire_many(claims, FINISHED, self._retention, until)
+        return self.store.retire_many(claims, FINISHED, self.retention, until)
 
     def fail(self, claim: Claim, error: str | None, until: float) -> Row | None:
         self.store.retire(claim, FAILED, error, self._failed_retention, until)
         return None
 
     def cancel(self, claim: Claim, until: float) -> None:
-        self.store.retire(claim, CANCELLED, None, self._retention, until)
+        self.store.retire(claim, CANCELLED, None, self.retention, until)
 
     def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         self.store.update_data(claim, data, until)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +19,7 @@ from psched.payload import check_key
 from psched.schedules.advance import LONG, Advance, Keeping, rule_problem
 from psched.schedules.audit import GRACE, History, Question, audit, versions_at
 from psched.schedules.schedule import Schedule, ScheduleState, failed_attempts, overdue_after, state_of
-from psched.schedules.validation import Terms, check_time, check_types, new_rows
+from psched.schedules.validation import Terms, check_distinct, check_time, check_types, new_rows
 from psched.schedules.verdict import Verdict
 from psched.source import Source
 from psched.store import ScheduleStore, StoreSettings, TaskStore
@@ -112,9 +111,7 @@ class ScheduleCollection:
         nothing was written then.
         """
         rows = self._rows(schedules)
-        if len({row.key for row in rows}) < len(rows):
-            twice, _ = Counter(row.key for row in rows).most_common(1)[0]
-            raise ValueError(f"the key {twice!r} is given twice; each schedule needs one of its own")
+        check_distinct([row.key for row in rows], "schedule")
         return self.store.add_many(rows) if rows else []
 
     def list(self) -> Iterator[ScheduleRow]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from datetime import date
 from functools import cache, lru_cache
@@ -105,6 +106,13 @@ def checked_rule(rule: Rule, dialect: str) -> Rule:
     if rule.delay < 0:
         _check_ahead(rule, dialect)
     return rule
+
+
+def check_distinct(keys: Sequence[str], what: str) -> None:
+    """Raise ValueError when two of `what` have the same key."""
+    if len(set(keys)) < len(keys):
+        [(twice, _)] = Counter(keys).most_common(1)
+        raise ValueError(f"the key {twice!r} is given twice; each {what} needs one of its own")
 
 
 def check_texts(cron: object, timezone: object) -> None:
