@@ -8,7 +8,6 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
 from weakref import ref
 
 from psched import fork_safety
@@ -173,7 +172,7 @@ _FOREIGN = 2
 
 
 class ClaimableTypes:
-    """Polls one source for the types that a filter accepts. Safe to use from several threads.
+    """Chooses the types to acquire from one source, of those that a filter accepts. Safe to use from several threads.
 
     A filter that accepts everything limits nothing, and costs nothing. For exact names only the store is asked for
     these, however many other types there are; for hundreds of them once there are far more other types. Otherwise the
@@ -187,6 +186,8 @@ class ClaimableTypes:
         self._store = source.store
         self._clock = clock
         self._lock = threading.Lock()
+        self._accepts = None if wanted.is_everything else wanted.accepts
+        self._selects_by_type = not wanted.is_everything and source.store.keeps_types
         is_named = len(wanted.names) <= _ALWAYS
         self._always = wanted.names if is_named else frozenset()
         self._asks_by_name = wanted.is_exact and is_named
@@ -196,23 +197,27 @@ class ClaimableTypes:
 
     def prepare(self) -> None:
         """Prepare the store's statements, which would delay the first rows."""
-        is_named = not self.wanted.is_everything and self._store.keeps_types
-        self._store.prepare(self._present if is_named else None)
+        self._store.prepare(self._present if self._selects_by_type else None)
 
-    def acquire(self, limit: int) -> list[Task]:
-        """Acquire up to `limit` due rows ahead of their runs, earliest first; see `Source.poll_multi`."""
-        if self.wanted.is_everything:
-            return self._source.poll_multi(limit, ahead=True)
-        if not self._store.keeps_types:
-            return self._source.poll_multi(limit, ahead=True, accepts=self.wanted.accepts)
-        return self._source.poll_multi(limit, self._named(), ahead=True)
+    def to_acquire(self) -> tuple[Collection[str] | None, Accepts | None]:
+        """Return the `types` and `accepts` for the next `Source.poll_multi`.
+
+        After an idle time the types are those that the last `next_due` found.
+        """
+        if not self._selects_by_type:
+            return None, self._accepts
+        with self._lock:
+            is_due = self._look_at is not None and self._clock() >= self._look_at
+            if self._look_at is None:
+                self._look_at = self._clock() + _FRESH
+        if is_due:
+            self._look()
+        return self._present, None
 
     def next_due(self) -> float | None:
         """Return in how many seconds something is due, None when nothing is; see `LeaseStore.next_due`."""
-        if self.wanted.is_everything:
-            return self._store.next_due()
-        if not self._store.keeps_types:
-            return self._store.next_due(accepts=self.wanted.accepts)
+        if not self._selects_by_type:
+            return self._store.next_due(accepts=self._accepts)
         wait = self._look()
         with self._lock:
             self._look_at = None
@@ -220,17 +225,7 @@ class ClaimableTypes:
 
     def open_wakeup(self) -> Wakeup | None:
         """Return a new wake-up listener of one thread, for the accepted types."""
-        return self._source.open_wakeup(None if self.wanted.is_everything else self.wanted.accepts)
-
-    def _named(self) -> Collection[str]:
-        """Return the types to acquire; after an idle time those found by the last `next_due`."""
-        with self._lock:
-            is_due = self._look_at is not None and self._clock() >= self._look_at
-            if self._look_at is None:
-                self._look_at = self._clock() + _FRESH
-        if is_due:
-            self._look()
-        return self._present
+        return self._source.open_wakeup(self._accepts)
 
     def _look(self) -> float | None:
         """Look up the accepted types that have rows, unless all are known; return in how many seconds one is due."""
@@ -260,13 +255,6 @@ LOST_ATTEMPTS = "every attempt it is allowed was begun, and none was settled: it
 """The error of a task that was begun as often as it may be, without being settled."""
 
 
-class _Unrunnable(NamedTuple):
-    """A claim that is not to be run, and why; None when it is to be cancelled."""
-
-    claim: Claim
-    error: str | None
-
-
 class RunnableFilter:
     """Separates the claims that can be run from the others, which it defers. Safe to use from several threads."""
 
@@ -280,35 +268,30 @@ class RunnableFilter:
 
     def split_runnable(self, claims: Sequence[Claim]) -> list[Claim]:
         """Return the claims that can be run, and defer the others."""
-        runnable: list[Claim] = []
-        together: list[_Unrunnable] = []
-        alone: list[_Unrunnable] = []
+        runnable, unrunnable = [], []
         for claim in claims:
-            found = self._unrunnable(claim)
-            if found is None:
+            reason = self._why_not(claim)
+            if reason is None:
                 runnable.append(claim)
-            elif _has_usable_lease(claim) and self._is_only_retried(claim):
-                together.append(found)
             else:
-                alone.append(found)
-        if not self._defer_together(together):
-            alone = together + alone
-        for unrunnable in alone:
+                unrunnable.append((claim, reason))
+        if unrunnable:
             self._defer(unrunnable)
         return runnable
 
-    def _unrunnable(self, claim: Claim) -> _Unrunnable | None:
+    def _why_not(self, claim: Claim) -> str | None:
+        """Return why a claimed row is not to be run, None when it is."""
         row = claim.row
         problem = row.problem if row.problem is not None else self._completion.problem(row)
         if problem is not None:
             self._report(row.key, problem)
-            return _Unrunnable(claim, problem)
+            return problem
         if claim.lease.cancel_requested:
-            return _Unrunnable(claim, None)
+            return "its cancellation was requested"
         allowed = self._completion.attempts_allowed(row, None) if row.attempts > 1 else None
         if allowed is None or row.attempts <= allowed or self._completion.is_paused(row):
             return None
-        return _Unrunnable(claim, LOST_ATTEMPTS)
+        return LOST_ATTEMPTS
 
     def _report(self, key: str, problem: str) -> None:
         if self._reported.get(key) != problem:
@@ -322,47 +305,51 @@ class RunnableFilter:
         allowed = self._completion.attempts_allowed(claim.row, None)
         return not claim.lease.cancel_requested and (allowed is None or claim.row.attempts < allowed)
 
-    def _defer_together(self, unrunnable: Sequence[_Unrunnable]) -> bool:
-        """Make many rows due later in few statements; False when that failed, and each is to be deferred by itself.
+    def _defer(self, unrunnable: Sequence[tuple[Claim, str]]) -> None:
+        """Make rows due later, in few statements; those that cannot be deferred like that, each by itself.
 
         While the database does not answer, it is not asked for each row: they are due again when their leases end.
         """
-        if not unrunnable:
-            return True
-        retries = [self._retry_of(claim, error) for claim, error in unrunnable]
+        together: list[tuple[Claim, str]] = []
+        alone: list[tuple[Claim, str]] = []
+        for claim, reason in unrunnable:
+            is_deferred_together = _has_usable_lease(claim) and self._is_only_retried(claim)
+            (together if is_deferred_together else alone).append((claim, reason))
         try:
-            answers = self._store.retry_many(retries, self._clock())
+            retries = [self._retry_of(claim, reason) for claim, reason in together]
+            refusals = self._store.retry_many(retries, self._clock()) if together else []
         except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can be run all the same
-            log.warning("%d rows were not deferred together: %s", len(unrunnable), failure)
-            return self._store.is_unavailable(failure)
-        for (claim, _), lost in zip(unrunnable, answers, strict=True):
-            if lost is not None:
-                _log_lost(claim, lost)
-        return True
+            log.warning("%d rows were not deferred together: %s", len(together), failure)
+            if not self._store.is_unavailable(failure):
+                alone = [*together, *alone]
+        else:
+            for (claim, _), refusal in zip(together, refusals, strict=True):
+                if refusal is not None:
+                    _log_lost(claim, refusal)
+        for claim, reason in alone:
+            self._defer_alone(claim, reason)
 
-    def _retry_of(self, claim: Claim, error: str | None) -> Retry:
+    def _retry_of(self, claim: Claim, reason: str) -> Retry:
         """Return how a row is deferred: a schedule for long and without an attempt, so that it keeps all of them."""
         version = version_of(claim.row)
         if version is None:
-            return Retry(claim.lease, self._wait(claim.row.attempts), error)
-        return Retry(claim.lease, self._wait(_MANY), error, version, counted=False)
+            return Retry(claim.lease, self._wait(claim.row.attempts), reason)
+        return Retry(claim.lease, self._wait(_MANY), reason, version, counted=False)
 
-    def _defer(self, unrunnable: _Unrunnable) -> None:
+    def _defer_alone(self, claim: Claim, reason: str) -> None:
         """Settle a row that is not to be run now: it is retried later, or ended."""
-        claim, error = unrunnable
         try:
             if self._is_only_retried(claim):
-                retry = self._retry_of(claim, error)
+                retry = self._retry_of(claim, reason)
                 self._store.retry(retry.lease, retry.wait, retry.error, self._clock(), retry.counted, retry.version)
                 return
-            outcome = self._completion.retry(claim, self._wait(claim.row.attempts), error, None, self._clock())
+            outcome = self._completion.retry(claim, self._wait(claim.row.attempts), reason, None, self._clock())
+            if outcome != "retried":
+                log.info("key=%s not run; the task is %s now", claim.row.key, outcome)
         except RUN_IS_OVER as lost:
             _log_lost(claim, lost)
         except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can be run all the same
             log.warning("key=%s not deferred: %s; retrying when its lease ends", claim.row.key, failure)
-        else:
-            if outcome != "retried":
-                log.info("key=%s not run; the task is %s now", claim.row.key, outcome)
 
 
 def _has_usable_lease(claim: Claim) -> bool:

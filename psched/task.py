@@ -11,6 +11,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,6 +182,8 @@ class Task:
     """After how many attempts tasks of this type have failed, unless the row says so itself; set by the daemon."""
     alive_time: float | None = None
     """For how many seconds each renewal makes its lease last from now on; None: as configured."""
+    duration = 0.0
+    """For how many seconds the handler ran; 0 until it has returned."""
     finished_later = False
     """Whether `conclude` leaves it to the daemon, which sets this, to finish the run together with others."""
 
@@ -198,25 +201,35 @@ class Task:
 
         `started` is False for a task acquired ahead of its run, until `begin`. `pid`: this process.
         """
-        self._row = claim.row
-        self._lease = claim.lease
-        self._records_begin = claim.records_begin
-        self._begin_recorded = started
-        self._completion = completion
-        self._times = times
-        self._deadline = deadline
-        self._clock = clock
-        self._outcome: str | None = None
-        self._started = started
+        self.row = claim.row
+        """The row as it was acquired."""
+        self.lease = claim.lease
+        """The lease as last written."""
+        self.deadline = deadline
+        """When the lease ends unless it is renewed, in boottime seconds."""
+        self.started = started
+        """Whether the run was begun, or is about to begin at once."""
         self.begun_at = clock() if started else deadline
         """When the run began, in boottime seconds; of no meaning while `started` is False."""
-        self._lost = self._concluded = self._failed = False
-        self._in_flight = True
+        self.concluded = False
+        """Whether `conclude` has left the run to be finished later."""
+        self.outcome: str | None = None
+        """How this run was settled: `finished`, `retried`, `released`, `failed`, `cancelled`, or None."""
+        self.lease_lost = False
+        """Whether this run's own lease is known not to be ours any more."""
+        self.in_flight = True
+        """Whether the lease is to be renewed: the run is neither settled, nor known to be lost, nor forgotten."""
+        self.lock = threading.RLock()
+        self._begin_recorded = started
+        self._records_begin = claim.records_begin
+        self._completion = completion
+        self._times = times
+        self._clock = clock
+        self._failed = False
         self._retry_wait: float | None = None
         self._data = self._saved = claim.row.data
         self._changing = threading.Lock()
         self._pid = os.getpid() if pid is None else pid
-        self.lock = threading.RLock()
 
     def __repr__(self) -> str:
         return f"<Task key={self.key!r} type={self.type!r} scheduled_time={self.scheduled_time}>"
@@ -224,12 +237,12 @@ class Task:
     @property
     def key(self) -> str:
         """The key of the schedule or queue task."""
-        return self._row.key
+        return self.row.key
 
     @property
     def type(self) -> str:
         """The type, by which the application chooses the handler."""
-        return self._row.type
+        return self.row.type
 
     @property
     def data(self) -> dict[str, Any]:
@@ -239,84 +252,59 @@ class Task:
     @property
     def scheduled_time(self) -> int:
         """The occurrence this run is for, in unix seconds; the same at every attempt."""
-        return self._row.scheduled_time
+        return self.row.scheduled_time
 
     @property
     def enqueued_key(self) -> str:
         """The key of the queue task that this occurrence of a schedule becomes, if its run submits one."""
-        extra = isinstance(self._row, ScheduleRow) and self._row.is_extra
+        extra = isinstance(self.row, ScheduleRow) and self.row.is_extra
         return enqueued_key(self.key, self.scheduled_time, extra)
 
     @property
     def attempts(self) -> int:
         """How many times this occurrence was begun, this run included (1 where the store does not count)."""
-        return max(self._row.attempts, 1)
-
-    @property
-    def row(self) -> Row:
-        """The row as it was acquired."""
-        return self._row
+        return max(self.row.attempts, 1)
 
     @property
     def attempts_exhausted(self) -> bool:
         """Whether all allowed attempts were begun before this one, and none was settled."""
-        if self._row.attempts <= 1:
+        if self.row.attempts <= 1:
             return False
-        allowed = self._completion.attempts_allowed(self._row, self.max_attempts)
-        return allowed is not None and self._row.attempts > allowed
+        allowed = self._completion.attempts_allowed(self.row, self.max_attempts)
+        return allowed is not None and self.row.attempts > allowed
 
     @property
     def last_attempt(self) -> bool:
         """Whether the task fails for good if this attempt fails."""
-        allowed = self._completion.attempts_allowed(self._row, self.max_attempts)
-        return allowed is not None and self._row.attempts >= allowed
+        allowed = self._completion.attempts_allowed(self.row, self.max_attempts)
+        return allowed is not None and self.row.attempts >= allowed
 
     @property
     def cancel_requested(self) -> bool:
         """Whether its cancellation had been requested when the lease was last written."""
-        return self._lease.cancel_requested
+        return self.lease.cancel_requested
 
     @property
     def may_begin(self) -> bool:
         """Whether the task was neither cancelled nor its schedule paused, as far as the last renewal could see."""
-        is_asked_for = isinstance(self._row, ScheduleRow) and self._row.is_asked_for
-        return not self._lease.cancel_requested and (is_asked_for or not self._lease.paused)
+        is_asked_for = isinstance(self.row, ScheduleRow) and self.row.is_asked_for
+        return not self.lease.cancel_requested and (is_asked_for or not self.lease.paused)
 
     @property
     def fence(self) -> int | None:
         """A number that grows with every acquire of this key, to fence side effects by; None on `rdb_compat`."""
-        return self._lease.fence if self._completion.store.shows_fence else None
+        return self.lease.fence if self._completion.store.shows_fence else None
 
     @property
     def settled(self) -> bool:
         """Whether this run was finished, retried or released."""
-        return self._outcome is not None
+        return self.outcome is not None
 
-    @property
-    def concluded(self) -> bool:
-        """Whether `conclude` has left the run to be finished later."""
-        return self._concluded
-
-    @property
-    def lease_lost(self) -> bool:
-        """Whether this run's own lease is known not to be ours any more."""
-        return self._lost
-
-    @property
-    def in_flight(self) -> bool:
-        """Whether the lease is to be renewed: the run is neither settled, nor known to be lost, nor forgotten."""
-        return self._in_flight
-
-    @property
-    def outcome(self) -> str | None:
-        """How this run was settled: `finished`, `retried`, `released`, `failed`, `cancelled`, or None."""
-        return self._outcome
-
-    def describe_outcome(self, seconds: float) -> str:
-        """Return how a run of so many `seconds` was settled, and when its next attempt is; for the log."""
-        if self._outcome != "retried":
-            return f"{self._outcome} after {seconds:.3f} s"
-        ended = f"{'failed' if self._failed else 'given up'} after {seconds:.3f} s"
+    def describe_outcome(self) -> str:
+        """Return how the run was settled, after how long, and when its next attempt is; for the log."""
+        if self.outcome != "retried":
+            return f"{self.outcome} after {self.duration:.3f} s"
+        ended = f"{'failed' if self._failed else 'given up'} after {self.duration:.3f} s"
         if self._retry_wait is None:
             return f"{ended}; tried again later"
         is_counted = self._completion.store.shows_fence
@@ -324,33 +312,18 @@ class Task:
         return f"{ended}; next attempt in {f'{self._retry_wait:.1f}'.removesuffix('.0')} s{attempt}"
 
     @property
-    def deadline(self) -> float:
-        """When the lease ends unless it is renewed, in boottime seconds."""
-        return self._deadline
-
-    @property
-    def started(self) -> bool:
-        """Whether the run was begun, or is about to begin at once."""
-        return self._started
-
-    @property
-    def lease(self) -> Lease:
-        """The lease as last written."""
-        return self._lease
-
-    @property
     def lease_time(self) -> float:
         """For how many seconds a renewal makes the lease last."""
-        own = self.alive_time if self._started else None
-        return self._times.lease_time(self._started) if own is None else own
+        own = self.alive_time if self.started else None
+        return self._times.lease_time(self.started) if own is None else own
 
     @property
     def claim(self) -> Claim:
         """The row and the lease as last written, and when the run began."""
-        if not self._started:
-            return Claim(self._row, self._lease)
+        if not self.started:
+            return Claim(self.row, self.lease)
         # The lease ends on the database's clock and on ours: the difference tells the begin, a round trip late at most.
-        return Claim(self._row, self._lease, self._lease.expires_at + self.begun_at - self._deadline)
+        return Claim(self.row, self.lease, self.lease.expires_at + self.begun_at - self.deadline)
 
     def begin(self, margin: float = 0) -> bool:
         """Mark the run as begun.
@@ -359,9 +332,9 @@ class Task:
         """
         with self.lock:
             now = self._clock()
-            if self._outcome is not None or self._lost or now + margin >= self._deadline:
+            if self.outcome is not None or self.lease_lost or now + margin >= self.deadline:
                 return False
-            self._started, self.begun_at = True, now
+            self.started, self.begun_at = True, now
             return True
 
     def record_begin(self) -> None:
@@ -394,7 +367,7 @@ class Task:
         """
         self._refuse_elsewhere()
         if self.finished_later and self._data is self._saved:
-            self._concluded = True
+            self.concluded = True
         else:
             self.finish()
 
@@ -414,7 +387,7 @@ class Task:
         is no number of seconds from 0 to 1,000,000,000.
         """
         if retry_wait is None:
-            wait = self._times.backoff.seconds(self._row.attempts)
+            wait = self._times.backoff.seconds(self.row.attempts)
         else:
             wait = retry_wait.seconds(self.attempts) if isinstance(retry_wait, Backoff) else retry_wait
             check_wait("retry_wait", wait)
@@ -447,7 +420,7 @@ class Task:
         with self._changing:
             merged = {**self._data, **wanted}
             text = encode(merged, self._completion.store.max_data_size)
-            if getattr(self._row, "compression", None) is None:
+            if getattr(self.row, "compression", None) is None:
                 check_stored(byte_length(text))
             self._data = merged
 
@@ -460,28 +433,28 @@ class Task:
         with self.lock:
             self._refuse_if_settled("renewed")
             if extend_many([self]):
-                self._lost = True
+                self.lease_lost = True
                 raise PreemptedError(f"{self.key!r}: the lease of this run is lost; another worker may be running it")
 
     def forget(self) -> None:
         """Stop renewing the lease: unless the run was settled, it is due again when its lease ends."""
-        self._in_flight = False
+        self.in_flight = False
 
     def _save(self, until: float) -> None:
         """Write the data if `update_data` changed it, trying until `until`."""
         data = self._data
         if data is not self._saved:
-            self._completion.save(Claim(self._row, self._lease), data, until)
+            self._completion.save(Claim(self.row, self.lease), data, until)
             self._saved = data
 
     def _renewed(self, lease: Lease, deadline: float) -> None:
-        self._lease = lease._replace(unanswered=True) if self._lease.unanswered else lease
-        self._deadline = deadline
-        self._begin_recorded = self._started
+        self.lease = lease._replace(unanswered=True) if self.lease.unanswered else lease
+        self.deadline = deadline
+        self._begin_recorded = self.started
 
     def _unanswered(self) -> None:
         """Note that the outcome of a write that was to settle the run is unknown."""
-        self._lease = self._lease._replace(unanswered=True)
+        self.lease = self.lease._replace(unanswered=True)
 
     def _settle(self, wanted: str, settle: Callable[..., str | None], *details: object) -> None:
         """Call `settle(claim, *details, until)`; the outcome is what it returns, or `wanted`."""
@@ -489,17 +462,17 @@ class Task:
         with self.lock:
             self._refuse_if_settled(wanted)
             try:
-                self._save(self._deadline)
-                self._outcome = settle(self.claim, *details, self._deadline) or wanted
+                self._save(self.deadline)
+                self.outcome = settle(self.claim, *details, self.deadline) or wanted
             except (PreemptedError, OutcomeUnknownError):
-                self._lost = True
+                self.lease_lost = True
                 raise
             except ScheduleError:
                 raise
             except BaseException:
                 self._unanswered()
                 raise
-            self._in_flight = False
+            self.in_flight = False
 
     def _refuse_elsewhere(self) -> None:
         """Raise NotSupportedError in a forked process: the connection, and perhaps the lock, belong to its parent."""
@@ -509,40 +482,46 @@ class Task:
             )
 
     def _refuse_if_settled(self, wanted: str) -> None:
-        if self._outcome is not None:
-            message = f"{self.key!r}: this run was {self._outcome} before; it cannot be {wanted} now"
+        if self.outcome is not None:
+            message = f"{self.key!r}: this run was {self.outcome} before; it cannot be {wanted} now"
             raise IdempotentAlreadyFinishedError(message)
 
 
-def finish_many(tasks: Sequence[Task], until: float) -> list[ScheduleError | None]:
-    """Finish runs of one store together; for each None, or why it could not be. The caller holds each task's lock.
+def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError]:
+    """Finish runs of one store together; return those that could not be, and why.
 
-    After an exception of the driver the outcome is unknown; the runs may be finished again.
+    It holds the locks of all, so that no renewal comes between. After an exception of the driver the outcome is
+    unknown; the runs may be finished again.
     """
-    for task in tasks:
-        try:
-            task._save(until)  # changes made after `conclude`, by a thread of the handler for instance
-        except RUN_IS_OVER as error:
-            log.info("key=%s data not written: %s", task.key, error)
-    completion = tasks[0]._completion
-    try:
-        if len(tasks) == 1:
-            errors: list[ScheduleError | None] = [None]
-            try:
-                completion.finish(tasks[0].claim, until)
-            except ScheduleError as error:
-                errors = [error]
-        else:
-            errors = completion.finish_many([task.claim for task in tasks], until)
-    except BaseException:
+    with ExitStack() as locks:
         for task in tasks:
-            task._unanswered()
-        raise
-    for task, refusal in zip(tasks, errors, strict=True):
-        if refusal is None:
-            task._outcome = "finished"
-        task._in_flight = False
-    return errors
+            task.lock.acquire()
+            locks.callback(task.lock.release)
+        left = [task for task in tasks if not task.settled]
+        for task in left:
+            try:
+                task._save(until)  # changes made after `conclude`, by a thread of the handler for instance
+            except RUN_IS_OVER as error:
+                log.info("key=%s data not written: %s", task.key, error)
+        refused: dict[Task, ScheduleError] = {}
+        try:
+            if len(left) == 1:
+                try:
+                    left[0]._completion.finish(left[0].claim, until)
+                except ScheduleError as error:
+                    refused = {left[0]: error}
+            elif left:
+                errors = left[0]._completion.finish_many([task.claim for task in left], until)
+                refused = {task: error for task, error in zip(left, errors, strict=True) if error is not None}
+        except BaseException:
+            for task in left:
+                task._unanswered()
+            raise
+        for task in left:
+            task.in_flight = False
+            if task not in refused:
+                task.outcome = "finished"
+    return refused
 
 
 def extend_many(tasks: Sequence[Task]) -> list[Task]:
@@ -559,7 +538,7 @@ def extend_many(tasks: Sequence[Task]) -> list[Task]:
         leases = group[0]._completion.store.extend([task.lease for task in group], lease_time, begun)
         for task, lease in zip(group, leases, strict=True):
             if lease is None:
-                task._lost, task._in_flight = True, False
+                task.lease_lost, task.in_flight = True, False
                 lost.append(task)
             else:
                 task._renewed(lease, asked + lease_time)

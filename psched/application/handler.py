@@ -53,9 +53,7 @@ class DefaultDecider(Decider):
         task = self.task
         if task.lease_lost and isinstance(error, PreemptedError | OutcomeUnknownError):
             raise error
-        emit("run_error", task=task, error=error)
-        if not task.settled and task.stop_reason is None:
-            task.retry(self.handler.retry_wait, error=account_of(error))
+        retry_failed(task, error, self.handler.retry_wait)
 
 
 class Base:
@@ -114,7 +112,14 @@ class Base:
         return self.decider(self).decide(decision, **options)
 
 
-def account_of(error: BaseException) -> str:
+def retry_failed(task: Task, error: BaseException, retry_wait: float | Backoff | None = None) -> None:
+    """Report `error` and retry the task, unless it was settled before or asked to stop. Raises like `Task.retry`."""
+    emit("run_error", task=task, error=error)
+    if not task.settled and task.stop_reason is None:
+        task.retry(retry_wait, error=describe_error(error))
+
+
+def describe_error(error: BaseException) -> str:
     """Return the error with the end of its traceback, as it is stored with the row."""
     trace = "".join(traceback.format_exception(error))
     return f"{error!r}\n{trace[-_LONGEST_TRACE:]}"

@@ -22,7 +22,7 @@ import psutil
 from psched.errors import CancelRequestedError, ImmediateProcessStopError
 from psched.execution.runner import ActiveRuns, give_back, settle_stopped
 from psched.process import channel as pipes
-from psched.process.channel import FORCED, RunningTable
+from psched.process.channel import FORCED
 from psched.process.logs import one_line
 from psched.source import Source
 from psched.task import Task
@@ -37,13 +37,10 @@ _PATIENCE = 1.0
 class ForcedExit:
     """A parked thread may hold any lock, so nothing after parking waits without a limit."""
 
-    def __init__(
-        self, sources: Sequence[Source], runs: ActiveRuns, running_table: RunningTable, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, sources: Sequence[Source], runs: ActiveRuns, say: Callable[[str], None]) -> None:
         """Call in the main thread, which will be parked. `say` sends the master a message."""
         self._sources = sources
         self._runs = runs
-        self._running_table = running_table
         self._say = say
         self._master = os.getppid()
         self._main = threading.main_thread()
@@ -102,7 +99,7 @@ class ForcedExit:
             return
         is_over = isinstance(run.task.stop_reason, TimeoutError | CancelRequestedError)  # and so not due at once
         if self._is_left(run.poller.source) and not is_over:
-            self._running_table.idle(cell)
+            self._runs.running_table.idle(cell)
         else:
             self._settle(run.task)
 

@@ -67,7 +67,7 @@ class LeaseRenewer:
     def stop(self) -> None:
         """Release at once all tasks that have not begun."""
         self._stopping = True
-        self.thread.poke(urgent=True)
+        self.thread.wake()
 
     def _release_waiting(self) -> None:
         """Release tasks that need not wait here. If one fails the others would too; the next tick tries again."""

@@ -12,10 +12,10 @@ log = logging.getLogger(__name__)
 
 
 class PeriodicThread(threading.Thread):
-    """Calls `tick` every `interval` seconds for as long as it returns True, then sleeps until `poke`.
+    """Calls `tick` every `interval` seconds for as long as it returns True, then sleeps until `wake`.
 
-    A tick that takes longer is followed by the next at once. After a poke out of sleep one interval passes before the
-    first tick, so that a run which is over by then costs nothing.
+    A tick that takes longer is followed by the next at once. After a sleep one interval passes before the first
+    tick, so that a run which is over by then costs nothing.
     """
 
     def __init__(
@@ -28,13 +28,13 @@ class PeriodicThread(threading.Thread):
         self.interval = interval
         """Seconds between two ticks; a tick may change it."""
         self._wake = threading.Event()
-        self._asleep = False
+        self.is_idle = False
+        """Whether it ticks no more until `wake`; also during a tick, which may find nothing to do."""
         self._closed = False
 
-    def poke(self, urgent: bool = False) -> None:
-        """Wake the thread; cheap when it is awake. `urgent`: tick now."""
-        if urgent or self._asleep:
-            self._wake.set()
+    def wake(self) -> None:
+        """End the sleep of an idle thread; one that is not idle ticks at once."""
+        self._wake.set()
 
     def close(self) -> None:
         """End the thread after the tick it is in."""
@@ -44,12 +44,12 @@ class PeriodicThread(threading.Thread):
     def run(self) -> None:
         """Tick until closed. A tick that raises is logged, and the next one follows."""
         while not self._closed:
-            self._asleep = True
+            self.is_idle = True
             begun = monotonic()
             if not self._try_tick():
                 self._wake.wait()
                 begun = monotonic()
-            self._asleep = False
+            self.is_idle = False
             self._wake.clear()
             self._wake.wait(max(0.0, begun + self.interval - monotonic()))
         if self._last is not None:

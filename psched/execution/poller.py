@@ -84,19 +84,23 @@ class SectionPoller:
         self._timer = timer
         self._surplus = 0
         self._listener = WakeupListener(self._types.open_wakeup, self._log_listener_failure, timer.clock)
-        self._full = False
         self._busy_since = math.inf
         self._failures = 0
         self._failed_at = self._reminded = 0.0
         self._is_standby = self._queried = False
         self._may_be_due = False
         self._message: str | None = None
+        self.batch_was_full = False
+        """Whether the last poll acquired as many rows as it asked for, so that more may be due."""
         self.trouble: str | None = None
         """Why the last poll failed; None when it was answered. Any thread may read it."""
 
-    def could_not_begin(self, error: Exception) -> None:
-        """Report `error` as trouble until the first poll is answered."""
-        self.trouble = self._trouble_of(error)
+    def report_trouble(self, error: Exception) -> None:
+        """Report `error` as trouble until a poll is answered."""
+        store = self.source.store
+        refused = "the database refuses this user" if store.is_refused(error) else "polling fails"
+        what = "the database does not answer" if store.is_unavailable(error) else refused
+        self.trouble = f"{self.name}: {what}: {one_line(error)}"
 
     def pause(self) -> float:
         """Return the seconds until `poll` is due; 0 when it is."""
@@ -147,7 +151,11 @@ class SectionPoller:
         self._listener.close()
 
     def poll(self) -> Sequence[Task]:
-        """Acquire due rows; none when it is not yet time or the database does not answer."""
+        """Acquire due rows; none when it is not yet time or the database does not answer.
+
+        Unless rows are expected, query the next due time first. A row that becomes due between the two statements is
+        not missed: the query finds it, and it is acquired then.
+        """
         if self._timer.pause() > 0:
             self.member.extend()
             return ()
@@ -155,53 +163,38 @@ class SectionPoller:
             return ()
         self._queried = False
         try:
-            tasks = self._acquire()
+            if self._timer.working:
+                self._maintain(is_idle=False)
+            tasks = () if self._timer.checks_first else self._acquire()
+            if not tasks and not self._leaves_polling() and self._is_due_now():
+                tasks = self._acquire()
+                if not tasks:
+                    self._rest_until_due()
         except Exception as error:  # noqa: BLE001 – no fault of a database ends the polling
             self._failed(error)
             return ()
         if self._queried:  # an idle child whose sibling polls has queried nothing
-            self._answered()
+            if self._failures:
+                self._recovered("the database answers")
+            self.trouble = None
         return tasks
-
-    def take_more(self) -> Sequence[Task]:
-        """Acquire the next batch if the last one was full; else return none."""
-        if not self._full:
-            return ()
-        try:
-            return self._take()
-        except Exception as error:  # noqa: BLE001 – as in `poll`
-            self._failed(error)
-            return ()
 
     def _acquire(self) -> Sequence[Task]:
-        """Acquire due rows; query the next due time first unless rows are expected.
-
-        A row that becomes due between the two statements is not missed: the query finds it, and it is acquired then.
-        """
-        if self._timer.working:
-            self._maintain(is_idle=False)
-        tasks: Sequence[Task] = () if self._timer.checks_first else self._take()
-        if not tasks and not self._leaves_polling() and self._is_due_now():
-            tasks = self._take()
-            if not tasks:
-                self._rest_until_due()
-        return tasks
-
-    def _take(self) -> Sequence[Task]:
         limit = self.prefetch.limit()
+        types, accepts = self._types.to_acquire()
         begun = self._clock()
-        tasks = self._types.acquire(limit)
+        tasks = self.source.poll_multi(limit, types, ahead=True, accepts=accepts)
         seconds = self._clock() - begun
         emit("poll", section=self.name, seconds=seconds, tasks=tasks, error=None)
         self._queried = True
-        self._full = len(tasks) >= limit
+        self.batch_was_full = len(tasks) >= limit
         if tasks:
             self.prefetch.observe_poll(seconds)
             self._timer.worked()
             self.member.found_rows()
             self._is_standby = False
             self._may_be_due = True
-            self._surplus = len(tasks) if self._full else 0
+            self._surplus = len(tasks) if self.batch_was_full else 0
         return tasks
 
     def _leaves_polling(self) -> bool:
@@ -258,18 +251,24 @@ class SectionPoller:
         self._failures += 1
         self._failed_at = self._clock()
         emit("poll", section=self.name, seconds=None, tasks=(), error=error)
-        if self.source.store.is_refused(error):
-            self._refused(error)
-            return
-        self.member.leave()
-        self._timer.back_off(min(2 ** (self._failures - 1), _LONGEST_PAUSE))
         message = one_line(error)
-        if self._message is None or not self.source.store.is_unavailable(error):
-            self._log_failure(error, message)
+        if self.source.store.is_refused(error):
+            self._refused(message)
+        else:
+            self.member.leave()
+            self._timer.back_off(min(2 ** (self._failures - 1), _LONGEST_PAUSE))
+            if not self.source.store.is_unavailable(error):
+                if message != self._message:
+                    fault = None if is_driver_error(error) or isinstance(error, ConfigError) else error
+                    log.error("section=%s polling fails: %s; trying again", self.name, message, exc_info=fault)
+            elif self._message is None:
+                log.warning(
+                    "section=%s the database does not answer: %s; trying again until it does", self.name, message
+                )
         self._message = message
-        self.trouble = self._trouble_of(error)
+        self.report_trouble(error)
 
-    def _refused(self, error: Exception) -> None:
+    def _refused(self, message: str) -> None:
         """Wait, longer after each attempt, until the database accepts the login again.
 
         No sibling takes over: it would be refused too, and databases lock accounts after some failed logins.
@@ -277,31 +276,10 @@ class SectionPoller:
         self.member.lead()
         pause = min(2.0 ** min(self._failures - 1, 10), _LONGEST_REFUSED_PAUSE)
         self._timer.back_off_for(pause)
-        message = one_line(error)
         if message != self._message or self._failed_at >= self._reminded + _REMINDER:
             self._reminded = self._failed_at
             text = "section=%s the database refuses this user: %s; next attempt in %.0f s"
             log.error(text, self.name, message, pause)
-        self._message = message
-        self.trouble = self._trouble_of(error)
-
-    def _trouble_of(self, error: Exception) -> str:
-        store = self.source.store
-        refused = "the database refuses this user" if store.is_refused(error) else "polling fails"
-        what = "the database does not answer" if store.is_unavailable(error) else refused
-        return f"{self.name}: {what}: {one_line(error)}"
-
-    def _log_failure(self, error: Exception, message: str) -> None:
-        if self.source.store.is_unavailable(error):
-            log.warning("section=%s the database does not answer: %s; trying again until it does", self.name, message)
-        elif message != self._message:
-            fault = None if is_driver_error(error) or isinstance(error, ConfigError) else error
-            log.error("section=%s polling fails: %s; trying again", self.name, message, exc_info=fault)
-
-    def _answered(self) -> None:
-        if self._failures:
-            self._recovered("the database answers")
-        self.trouble = None
 
     def _recovered(self, how: str) -> None:
         log.warning("section=%s %s again after %d failed polls", self.name, how, self._failures)

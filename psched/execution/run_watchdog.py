@@ -31,7 +31,7 @@ class RunWatchdog:
         self, runs: ActiveRuns, kill_interval: float, leave: Callable[[str], None], clock: Clock = boottime
     ) -> None:
         """`kill_interval`: seconds a handler has between `kill(reason)` and the end. `leave` does not return."""
-        self.ticker = PeriodicThread("run watchdog", self.tick, _TICK)
+        self.thread = PeriodicThread("run watchdog", self.tick, _TICK)
         self._runs = runs
         self._kill_interval = kill_interval
         self._leave = leave
@@ -43,13 +43,13 @@ class RunWatchdog:
     def wind_up(self) -> None:
         """Make sure that the process ends soon after its runs have ended. No run begins any more."""
         self._winding_up = True
-        self.ticker.poke(urgent=True)
+        self.thread.wake()
 
     def stop(self, grace: float | None = None) -> None:
         """Call `kill(ImmediateProcessStopError)` of all handlers; end by force `grace` (or the kill interval) later."""
         end = self._clock() + (self._kill_interval if grace is None else min(grace, self._kill_interval))
         self._stop_at = end if self._stop_at is None else min(end, self._stop_at)
-        self.ticker.poke(urgent=True)
+        self.thread.wake()
 
     def tick(self) -> bool:
         """Stop the runs that must end; True while there are runs to watch."""
@@ -77,7 +77,7 @@ class RunWatchdog:
             return ImmediateProcessStopError("the process stops now")
         if now >= task.deadline - poller.margin and not task.settled:
             return PreemptedError(f"{task.key!r}: the lease of this run ends and could not be renewed")
-        if poller.task_timeout is not None and now >= run.started + poller.task_timeout:
+        if poller.task_timeout is not None and now >= run.task.begun_at + poller.task_timeout:
             return TimeoutError(f"{task.key!r} ran longer than task_timeout ({poller.task_timeout:g} s)")
         if task.lease.cancel_requested:
             return CancelRequestedError(f"{task.key!r}: its cancellation was requested")

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from psched.application import Handler
-from psched.application.handler import account_of
+from psched.application.handler import retry_failed
 from psched.clock import Clock, boottime
 from psched.errors import (
     CancelRequestedError,
@@ -24,7 +24,6 @@ from psched.errors import (
 )
 from psched.execution.batch_size import TOO_LONG
 from psched.execution.poller import SectionPoller
-from psched.execution.settlement import CompletedRun
 from psched.execution.stop_event import StopEvent
 from psched.process.channel import RunningTable
 from psched.process.logs import one_line
@@ -46,7 +45,6 @@ class Runner:
         cell: int,
         pollers: Sequence[SectionPoller],
         runs: ActiveRuns,
-        running_table: RunningTable,
         stopping: StopEvent,
         acquired: Callable[[], None],
         done: Callable[[], None],
@@ -56,7 +54,6 @@ class Runner:
         self._cell = cell
         self._pollers = pollers
         self._runs = runs
-        self._running_table = running_table
         self._stopping = stopping
         self._acquired = acquired
         self._done = done
@@ -68,10 +65,14 @@ class Runner:
         """Work until stopped; returns when the running task is done."""
         try:
             while not self._stopping.is_set():
-                worked = False
+                is_idle = True
                 for poller in self._pollers:
-                    worked = self._serve(poller) or worked
-                if not worked:
+                    tasks = poller.poll()
+                    if tasks:
+                        is_idle = False
+                        self._run_batches(poller, tasks)
+                    poller.settlement.flush()
+                if is_idle:
                     self._wait()
         finally:
             for poller in self._pollers:
@@ -88,8 +89,7 @@ class Runner:
     def queue(self, tasks: Sequence[Task]) -> None:
         """Append acquired tasks to those that wait."""
         self._waiting.extend(tasks)
-        if tasks:
-            self._acquired()
+        self._acquired()
 
     def waiting(self) -> list[Task]:
         """Return the prefetched tasks that have not begun. Any thread."""
@@ -98,20 +98,15 @@ class Runner:
     def busy_for(self) -> float:
         """Return for how many seconds the present handler has been running; 0 when none is. Any thread."""
         run = self.current()
-        return 0.0 if run is None else self._clock() - run.started
+        return 0.0 if run is None else self._clock() - run.task.begun_at
 
     def flush_overdue(self) -> None:
         """Settle runs that have waited too long to be settled with others. Any thread."""
         for poller in self._pollers:
             poller.settlement.flush_overdue()
 
-    def _serve(self, poller: SectionPoller) -> bool:
-        """Run the tasks that are due in one section; False when there are none.
-
-        While batches are full the next one begins before the last is settled, for at most TURN seconds.
-        """
-        tasks = poller.poll()
-        worked = bool(tasks)
+    def _run_batches(self, poller: SectionPoller, tasks: Sequence[Task]) -> None:
+        """Run acquired tasks; while batches are full also the next ones, for at most TURN seconds."""
         end = self._clock() + TURN
         while tasks:
             for each in self._pollers:
@@ -119,9 +114,8 @@ class Runner:
             # last, since it wakes threads, which shall work beside the handler, not before it
             self.queue(tasks)
             self._run_waiting(poller)
-            tasks = poller.take_more() if self._clock() < end and not self._stopping.is_set() else ()
-        poller.settlement.flush()
-        return worked
+            has_turn = poller.batch_was_full and self._clock() < end and not self._stopping.is_set()
+            tasks = poller.poll() if has_turn else ()
 
     def _run_waiting(self, poller: SectionPoller) -> None:
         planned, now = -math.inf, self._clock()
@@ -131,7 +125,7 @@ class Runner:
                 planned = self._clock()
             task = self._waiting[0]
             poller.settlement.flush_if_slow(now, poller.prefetch.expected(task.type))
-            now = self._take(poller, task)
+            now = self._run(poller, task)
             self._waiting.popleft()
 
     def _release_excess(self, poller: SectionPoller) -> None:
@@ -148,59 +142,55 @@ class Runner:
         for descriptor in self._stopping.wait_for(list(wakeups), min(poller.pause() for poller in self._pollers)):
             wakeups[descriptor].wake()
 
-    def _take(self, poller: SectionPoller, task: Task) -> float:
+    def _run(self, poller: SectionPoller, task: Task) -> float:
         """Run a task and return when it ended. A handler may take a microsecond, so that each step here counts."""
         if not task.may_begin:
             give_back(task)
             return self._clock()
         if not task.begin(poller.margin):
             return self._clock()
-        run = ActiveRun(task, poller, started=task.begun_at)
-        try:
-            emit("run_start", section=poller.name, task=task)
-            self._run(run)
-        except Exception as error:  # noqa: BLE001 – whatever a driver raises: the lease ends by itself
-            self._unsettled(run, error)
-        finally:
-            now = self._clock()
-            took = now - run.started
-            emit("run_end", section=poller.name, task=task, seconds=took)
-            if task.concluded or task.outcome == "finished":
-                poller.settlement.add(CompletedRun(task, took), now)
-            else:
-                task.forget()
-            poller.prefetch.observe_run(task.type, took)
-            self._done()
-        return now
-
-    def _run(self, run: ActiveRun) -> None:
-        """Make the handler and run it. The application's code makes it, which may hang or end the process."""
-        self._running_table.running(self._cell, run.name)
+        emit("run_start", section=poller.name, task=task)
+        run = ActiveRun(task, poller)
         self._runs.begin(self._cell, run)
         self._acquired()  # the watchdog may have gone to sleep since the poll
         try:
             self._call(run)
-            self._conclude(run)
+            self._settle(run)
+        except Exception as error:  # noqa: BLE001 – whatever a driver raises: the lease ends by itself
+            self._emit_unsettled(run, error)
         finally:
             self._runs.end(self._cell)
-            self._running_table.idle(self._cell)
+            now = self._clock()
+            task.duration = now - task.begun_at
+            emit("run_end", section=poller.name, task=task, seconds=task.duration)
+            if task.concluded or task.outcome == "finished":
+                poller.settlement.add(task, now)
+            else:
+                task.forget()
+            poller.prefetch.observe_run(task.type, task.duration)
+            self._done()
+        return now
 
     def _call(self, run: ActiveRun) -> None:
-        known = True
-        run.task.finished_later = True
+        """Make the handler and run it. The application's code makes it, which may hang or end the process."""
+        task = run.task
+        task.finished_later = True
+        is_routed = True
         try:
-            handler = run.poller.application.handler(run.task)
-            known = handler is not None
-            run.task.max_attempts = getattr(handler, "max_attempts", None)
+            handler = run.poller.application.handler(task)
+            is_routed = handler is not None
+            task.max_attempts = getattr(handler, "max_attempts", None)
             if handler is not None and self._may_run(run) and run.begin_handler(handler):
                 handler.run()
         except BaseException as error:  # noqa: BLE001 – an application's error, even SystemExit, is its task's alone
             self._leave_if_forked()
-            self._raised(run, error)
+            if task.lease_lost and isinstance(error, PreemptedError | OutcomeUnknownError):
+                self._emit_unsettled(run, error)
+            else:
+                retry_failed(task, error)
         self._leave_if_forked()
-        if not known:
-            task = run.task
-            emit("run_skip", section=run.poller.name, task=task, reason="no handler for this type; trying again later")
+        if not is_routed:
+            self._emit_skip(run, "no handler for this type; trying again later")
             task.defer(f"no handler for the type {task.type!r}")  # a newer worker may have one: no attempt of this task
 
     def _may_run(self, run: ActiveRun) -> bool:
@@ -210,7 +200,7 @@ class Runner:
         """
         task = run.task
         if task.attempts_exhausted:
-            emit("run_skip", section=run.poller.name, task=task, reason=f"failed for good: {LOST_ATTEMPTS}")
+            self._emit_skip(run, f"failed for good: {LOST_ATTEMPTS}")
             task.retry(error=LOST_ATTEMPTS)
             return False
         try:
@@ -219,45 +209,37 @@ class Runner:
             task.stop_reason = lost
             return False
         except Exception as error:  # noqa: BLE001 – whatever a driver raises: the handler has not begun
-            reason = f"not run: its begin was not recorded: {one_line(error)}"
-            emit("run_skip", section=run.poller.name, task=task, reason=reason)
+            self._emit_skip(run, f"not run: its begin was not recorded: {one_line(error)}")
             if not give_back(task):
                 task.stop_reason = error
             return False
         return True
 
-    def _raised(self, run: ActiveRun, error: BaseException) -> None:
-        """End the run whose handler let an exception out, perhaps SystemExit; nothing else ends."""
+    def _settle(self, run: ActiveRun) -> None:
+        """Settle a run that its handler left open, if it was stopped; a run that went well is settled with others."""
         task = run.task
-        if task.lease_lost and isinstance(error, PreemptedError | OutcomeUnknownError):
-            self._unsettled(run, error)
+        if task.concluded or task.outcome == "finished":
             return
-        emit("run_error", task=task, error=error)
-        if not task.settled and task.stop_reason is None:
-            task.retry(error=account_of(error))
-
-    def _unsettled(self, run: ActiveRun, error: Exception | str) -> None:
-        done = CompletedRun(run.task, self._clock() - run.started)
-        emit("settle", section=run.poller.name, runs=(done,), error=error)
+        task.duration = self._clock() - task.begun_at
+        if not task.settled:
+            settle_stopped(task)
+        if task.settled:
+            emit("settle", section=run.poller.name, tasks=(task,), error=None)
+        elif task.stop_reason is None:
+            self._emit_unsettled(run, "was left unsettled by its handler; it comes back when its lease ends")
+        elif isinstance(task.stop_reason, PreemptedError):
+            self._emit_unsettled(run, f"was stopped: {task.stop_reason}")
 
     def _leave_if_forked(self) -> None:
         """End a process that the handler forked and that returned to here: it must not become a second worker."""
         if os.getpid() != self._pid:
             os._exit(0)
 
-    def _conclude(self, run: ActiveRun) -> None:
-        task = run.task
-        if task.concluded or task.outcome == "finished":
-            return
-        if not task.settled:
-            settle_stopped(task)
-        if task.settled:
-            done = CompletedRun(task, self._clock() - run.started)
-            emit("settle", section=run.poller.name, runs=(done,), error=None)
-        elif task.stop_reason is None:
-            self._unsettled(run, "was left unsettled by its handler; it comes back when its lease ends")
-        elif isinstance(task.stop_reason, PreemptedError):
-            self._unsettled(run, f"was stopped: {task.stop_reason}")
+    def _emit_skip(self, run: ActiveRun, reason: str) -> None:
+        emit("run_skip", section=run.poller.name, task=run.task, reason=reason)
+
+    def _emit_unsettled(self, run: ActiveRun, error: Exception | str) -> None:
+        emit("settle", section=run.poller.name, tasks=(run.task,), error=error)
 
 
 def settle_stopped(task: Task) -> None:
@@ -293,19 +275,16 @@ def give_back(task: Task) -> bool:
 
 
 class ActiveRun:
-    """One run of one task, from before its handler is made. Times are boottime seconds."""
+    """One run in progress, from before its handler is made."""
 
-    __slots__ = ("_lock", "handler", "name", "poller", "started", "stopped_at", "task")
+    __slots__ = ("_lock", "handler", "name", "poller", "stopped_at", "task")
 
-    def __init__(
-        self, task: Task, poller: SectionPoller, handler: Handler | None = None, started: float | None = None
-    ) -> None:
-        """`started`: when the run began (default: now)."""
+    def __init__(self, task: Task, poller: SectionPoller, handler: Handler | None = None) -> None:
         self.task = task
         self.poller = poller
         self.handler = handler
-        self.started = boottime() if started is None else started
         self.stopped_at: float | None = None
+        """When the handler was asked to stop, in boottime seconds."""
         self.name = f"{poller.name}:{task.key}"
         """Names this run in the running table, the process title and the log."""
         self._lock = threading.Lock()
@@ -338,16 +317,20 @@ class ActiveRun:
 class ActiveRuns:
     """The runs of this child, at most one per handler thread. Any thread may read them."""
 
-    def __init__(self, cells: int) -> None:
-        self.cells = cells
-        self._runs: list[ActiveRun | None] = [None] * cells
+    def __init__(self, running_table: RunningTable) -> None:
+        """`running_table` has a cell for each handler thread; the master reads it."""
+        self.cells = running_table.cells
+        self.running_table = running_table
+        self._runs: list[ActiveRun | None] = [None] * self.cells
         self._closing: set[int] = set()
 
     def begin(self, cell: int, run: ActiveRun) -> None:
+        self.running_table.running(cell, run.name)
         self._runs[cell] = run
 
     def end(self, cell: int) -> None:
         self._runs[cell] = None
+        self.running_table.idle(cell)
 
     @property
     def closing(self) -> bool:

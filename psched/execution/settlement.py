@@ -9,12 +9,10 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Sequence
+from contextlib import suppress
 
 from psched.clock import Clock, boottime
-from psched.errors import ScheduleError
 from psched.execution.batch_size import BatchBudget
 from psched.source import Source
 from psched.task import Task, finish_many
@@ -28,13 +26,6 @@ _LAST_MOMENT = 1.0
 """Runs whose leases end within so many seconds of one another are given up together."""
 
 
-class CompletedRun(NamedTuple):
-    """A run that has ended, and how many seconds it took."""
-
-    task: Task
-    seconds: float
-
-
 class SettlementBuffer:
     """`add` and `flush_if_slow` are for the poller's thread, the others for any thread."""
 
@@ -42,102 +33,77 @@ class SettlementBuffer:
         self._section = section
         self._source = source
         self._clock = clock
-        self._collected: deque[CompletedRun] = deque()
+        self._collected: deque[Task] = deque()
         self._since = math.inf
         self._budget = BatchBudget()
 
-    def add(self, run: CompletedRun, now: float) -> None:
+    def add(self, task: Task, now: float) -> None:
         """Collect a run that is concluded, or one that is finished already, which only emits its event."""
         if not self._collected:
             self._since = now
-        self._collected.append(run)
+        self._collected.append(task)
 
     def flush_if_slow(self, now: float, seconds: float | None) -> None:
         """Settle runs that would wait too long for a run that is expected to take `seconds` (None: not known)."""
         if self._collected and (seconds is None or now + seconds > self._since + self._budget.seconds(LONGEST)):
             self.flush()
 
-    def flush(self) -> None:
-        """Settle all; while the database does not answer, try until their leases end."""
-        left = self._take()
-        while left:
-            until = min(run.task.deadline for run in left)
-            left = [run for run, error in self._settle(left, until) if self._outlasts(run, until, error)]
-
     def flush_overdue(self) -> None:
         """Settle runs that have waited too long behind a slow handler; the next call or `flush` retries what fails."""
-        if self._clock() <= self._since + self._budget.seconds(LONGEST):
-            return
-        unsettled = self._settle(self._take(), self._clock())
-        if unsettled:
-            error = unsettled[0][1]
-            log.debug("section=%s %d runs are not settled yet: %s", self._section, len(unsettled), error)
-            self._since = self._clock()
-            self._collected.extendleft(run for run, _ in reversed(unsettled))
+        now = self._clock()
+        if now > self._since + self._budget.seconds(LONGEST):
+            self.flush(now)
 
-    def _take(self) -> list[CompletedRun]:
+    def flush(self, until: float | None = None) -> None:
+        """Settle all. While the database does not answer, try until `until`, else until their leases end."""
+        groups: list[Sequence[Task]] = [self._take()]
+        for tasks in groups:
+            if not tasks:
+                continue
+            begun = self._clock()
+            end = min(task.deadline for task in tasks) if until is None else until
+            try:
+                refused = finish_many(tasks, end)
+            except Exception as error:  # noqa: BLE001 – no fault of a database ends the worker
+                groups.extend(self._to_retry(tasks, error, end, retries_now=until is None))
+                continue
+            self._budget.learn(self._clock() - begun)
+            self._report([task for task in tasks if task not in refused] if refused else tasks)
+            for task, refusal in refused.items():
+                self._report([task], refusal)
+
+    def _take(self) -> list[Task]:
         """Take all out; emit the event of those that are settled and return the others."""
         taken = []
-        while self._collected:
-            try:
+        with suppress(IndexError):  # empty: another thread may take the last one
+            while True:
                 taken.append(self._collected.popleft())
-            except IndexError:  # another thread took the last one
-                break
-        settled = [run for run in taken if run.task.settled]
-        if settled:
-            emit("settle", section=self._section, runs=settled, error=None)
-        return [run for run in taken if not run.task.settled] if settled else taken
+        self._report([task for task in taken if task.settled])
+        return [task for task in taken if not task.settled]
 
-    def _settle(self, runs: Sequence[CompletedRun], until: float) -> list[tuple[CompletedRun, Exception]]:
-        """Settle runs, each by itself if they cannot be settled together for another reason than an outage.
-
-        Each is settled under its lock, so that no renewal comes between. Returns those that an outage left unsettled.
-        """
-        if not runs:
+    def _to_retry(
+        self, tasks: Sequence[Task], error: Exception, until: float, retries_now: bool
+    ) -> list[Sequence[Task]]:
+        """Return the runs to be tried again at once, by group, when they could not be settled up to `until`."""
+        if not self._source.store.is_unavailable(error):
+            if len(tasks) > 1:  # a row that cannot be settled must not keep the others from it
+                return [[task] for task in tasks]
+            self._give_up(tasks, error)
             return []
-        try:
-            with _locked(runs):
-                left = [run for run in runs if not run.task.settled]
-                errors: Sequence[ScheduleError | None] = ()
-                if left:
-                    begun = self._clock()
-                    errors = finish_many([run.task for run in left], until)
-                    self._budget.learn(self._clock() - begun)
-        except Exception as error:  # noqa: BLE001 – no fault of a database ends the worker
-            if self._source.store.is_unavailable(error):
-                return [(run, error) for run in runs]
-            if len(runs) > 1:  # a row that cannot be settled must not keep the others from it
-                return [left for run in runs for left in self._settle([run], until)]
-            self._give_up(runs[0], error)
+        if not retries_now:
+            log.debug("section=%s %d runs are not settled yet: %s", self._section, len(tasks), error)
+            self._since = self._clock()
+            self._collected.extendleft(reversed(tasks))
             return []
-        refused = [(run, why) for run, why in zip(left, errors, strict=True) if why is not None]
-        settled = [run for run in runs if run.task.settled] if refused else runs
-        if settled:
-            emit("settle", section=self._section, runs=settled, error=None)
-        for run, why in refused:
-            emit("settle", section=self._section, runs=(run,), error=why)
-        return []
+        left = [task for task in tasks if task.deadline > until + _LAST_MOMENT]
+        self._give_up([task for task in tasks if task not in left], error)
+        return [left] if left else []
 
-    def _outlasts(self, run: CompletedRun, until: float, error: Exception) -> bool:
-        """Return whether its lease goes on, as the database may answer yet; give the run up otherwise."""
-        if run.task.deadline > until + _LAST_MOMENT:
-            return True
-        self._give_up(run, error)
-        return False
+    def _give_up(self, tasks: Sequence[Task], error: Exception) -> None:
+        for task in tasks:
+            task.forget()
+            self._report([task], error)
 
-    def _give_up(self, run: CompletedRun, error: Exception) -> None:
-        run.task.forget()
-        emit("settle", section=self._section, runs=(run,), error=error)
-
-
-@contextmanager
-def _locked(runs: Sequence[CompletedRun]) -> Iterator[None]:
-    locked = []
-    try:
-        for run in runs:
-            run.task.lock.acquire()
-            locked.append(run.task.lock)
-        yield
-    finally:
-        for lock in locked:
-            lock.release()
+    def _report(self, tasks: Sequence[Task], error: Exception | None = None) -> None:
+        if tasks:
+            emit("settle", section=self._section, tasks=tasks, error=error)

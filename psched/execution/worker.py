@@ -18,14 +18,13 @@ from psched.execution.forced_exit import ForcedExit
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.node_heartbeat import open_node_heartbeats
 from psched.execution.poller import PollTimer, SectionPoller
-from psched.execution.run_log import log_runs
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.runner import ActiveRuns, Runner, give_back
 from psched.execution.sections import FIRST_SLOT, OpenSection, open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process import channel as pipes
 from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
-from psched.process.logs import one_line
+from psched.process.logs import log_runs, one_line
 from psched.process.poll_election import ElectionMember, PollElection
 from psched.source import ClaimableTypes
 from psched.store.type_filter import TypeFilter, mismatch
@@ -45,12 +44,11 @@ class ChildWorker(ChildRole):
         """`say` sends the master a message of `psched.process.channel`."""
         log_runs()
         settings = boot.settings
-        cells = settings.processors if settings.processor_type == "thread" else 1
         self._boot = boot
         self._say = say
         self._stopping = StopEvent()
         self._stops_now = False
-        self._runs = ActiveRuns(cells)
+        self._runs = ActiveRuns(boot.running_table)
         self._sections = open_sections(settings, boot.holder)
         served = {open_section.name: served_types(open_section, application) for open_section in self._sections}
         self._mismatch = mismatch(served.values())
@@ -60,10 +58,10 @@ class ChildWorker(ChildRole):
             for open_section in self._sections
         }
         sources = [open_section.source for open_section in self._sections]
-        self._forced_exit = ForcedExit(sources, self._runs, boot.running_table, say)
+        self._forced_exit = ForcedExit(sources, self._runs, say)
         self._watchdog = RunWatchdog(self._runs, settings.child_kill_interval, self._forced_exit.leave)
         self._pollers: list[SectionPoller] = []
-        self._runners = [self._runner(cell, application) for cell in range(cells)]
+        self._runners = [self._runner(cell, application) for cell in range(self._runs.cells)]
         interval = min(open_section.section.task_heartbeat_interval for open_section in self._sections)
         self._reporters: tuple[OverdueAlerter | FailureReporter, ...] = (
             *open_overdue_alerters(self._sections, boot.slot),
@@ -71,7 +69,7 @@ class ChildWorker(ChildRole):
         )
         self._prefetched = LeaseRenewer(sources, self._runners, interval, prefetched=True)
         self._periodic = [
-            self._watchdog.ticker,
+            self._watchdog.thread,
             LeaseRenewer(sources, self._runners, interval).thread,
             self._prefetched.thread,
         ]
@@ -147,12 +145,13 @@ class ChildWorker(ChildRole):
             for open_section in self._sections
         ]
         self._pollers += pollers
-        return Runner(cell, pollers, self._runs, self._boot.running_table, self._stopping, self._acquired, self._done)
+        return Runner(cell, pollers, self._runs, self._stopping, self._acquired, self._done)
 
     def _acquired(self) -> None:
         self._has_worked = True
-        for ticker in self._periodic:
-            ticker.poke()
+        for thread in self._periodic:
+            if thread.is_idle:
+                thread.wake()
 
     def _done(self) -> None:
         """Count a run; stop after `max_request_per_child` of them.
@@ -201,7 +200,7 @@ class ChildWorker(ChildRole):
     def _report_trouble(self, section: str, error: Exception) -> None:
         for poller in self._pollers:
             if poller.name == section:
-                poller.could_not_begin(error)
+                poller.report_trouble(error)
 
     def _release_dead(self) -> None:
         """Release the leases of dead predecessors before the first poll; retry until the database answers."""
@@ -253,8 +252,8 @@ class ChildWorker(ChildRole):
         for open_section in self._sections:
             open_section.source.store.close()
         self._stopping.close()
-        for ticker in self._periodic:
-            ticker.close()
+        for thread in self._periodic:
+            thread.close()
 
 
 def served_types(open_section: OpenSection, application: Application) -> TypeFilter:

@@ -173,7 +173,7 @@ class RunningTable:
     """One cell for each handler thread. Made before the fork; writers share no cell."""
 
     def __init__(self, cells: int) -> None:
-        self._cells = cells
+        self.cells = cells
         self._memory = mmap.mmap(-1, cells * _CELL_SIZE)
         self._frozen = False
 
@@ -202,7 +202,7 @@ class RunningTable:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the running tasks, by cell. Never raises, whatever is in the memory."""
-        entries = (self._read(cell * _CELL_SIZE) for cell in range(self._cells))
+        entries = (self._read(cell * _CELL_SIZE) for cell in range(self.cells))
         return tuple(entry for entry in entries if entry is not None)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The log of master and children: one write per record, appended, reopened on USR2.
+"""The log of master and children, and the log lines of runs: one write per record, appended, reopened on USR2.
 
 There are no locks, so that no thread ever waits for another's record, and none is held at a fork.
 """
@@ -8,11 +8,22 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from psched.errors import ConfigError
+from psched import telemetry
+from psched.backends import is_driver_error
+from psched.errors import (
+    ConfigError,
+    IdempotentAlreadyFinishedError,
+    OutcomeUnknownError,
+    PreemptedError,
+    ScheduleError,
+)
 from psched.process.channel import OwnedDescriptor
+from psched.task import Task
 
 _STDERR = 2
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
@@ -141,3 +152,64 @@ def one_line(error: BaseException) -> str:
     cause = getattr(error, "orig", None)
     text = str(error if cause is None else cause).strip()
     return text.splitlines()[0] if text else type(error).__name__
+
+
+_runs_log = logging.getLogger("psched.runs")
+_LONGEST_NAME = 200
+"""Characters of an error in the log line of its run; its traceback follows."""
+
+
+def log_runs() -> None:
+    """Log how runs end from now on, as a telemetry listener. May be called several times."""
+    telemetry.attach(_log_run, "run_skip", "run_error", "settle", "lease_lost")
+
+
+def _log_run(event: telemetry.Event, fields: dict[str, Any]) -> None:
+    if event == "settle" and fields["error"] is None:
+        _log_settled(fields["section"], fields["tasks"])
+    elif event == "settle":
+        for task in fields["tasks"]:
+            _log_unsettled(task, fields["error"])
+    elif event == "run_error":
+        _log_error(fields["task"], fields["error"])
+    elif event == "run_skip":
+        _runs_log.error("key=%s type=%s %s", fields["task"].key, fields["task"].type, fields["reason"])
+    else:
+        _runs_log.info("key=%s preempted: its lease is no longer ours", fields["task"].key)
+
+
+def _log_settled(section: str, tasks: Sequence[Task]) -> None:
+    """Log a single run, or how many; several that are settled together have all finished."""
+    if len(tasks) == 1 or _runs_log.isEnabledFor(logging.DEBUG):
+        for task in tasks:
+            level = logging.DEBUG if len(tasks) > 1 or task.outcome == "released" else logging.INFO
+            _runs_log.log(level, "key=%s type=%s %s", task.key, task.type, task.describe_outcome())
+    if len(tasks) > 1:
+        _runs_log.info("section=%s %d runs finished, the last one key=%s", section, len(tasks), tasks[-1].key)
+
+
+def _log_unsettled(task: Task, error: Exception | str) -> None:
+    if isinstance(error, str):
+        _runs_log.warning("key=%s %s", task.key, error)
+    elif isinstance(error, OutcomeUnknownError):
+        _runs_log.warning("key=%s type=%s outcome unknown: %s", task.key, task.type, error)
+    elif isinstance(error, PreemptedError):
+        _runs_log.info("key=%s preempted: %s", task.key, error)
+    elif isinstance(error, IdempotentAlreadyFinishedError):
+        _runs_log.debug("key=%s %s", task.key, error)  # by this worker, and the answer was lost
+    elif isinstance(error, ScheduleError):
+        _runs_log.info("key=%s was not settled: %s", task.key, error)
+    else:
+        words = "key=%s type=%s could not be settled: %s; it comes back"
+        _runs_log.error(words, task.key, task.type, one_line(error), exc_info=None if is_driver_error(error) else error)
+
+
+def _log_error(task: Task, error: BaseException) -> None:
+    if task.settled:
+        _runs_log.error("key=%s type=%s raised after it was %s", task.key, task.type, task.outcome, exc_info=error)
+    elif task.stop_reason is not None:
+        _runs_log.info("key=%s type=%s raised when asked to stop: %r", task.key, task.type, error)
+    else:
+        good = " for good, as this was its last attempt" if task.last_attempt else ""
+        name = (repr(error).splitlines() or [""])[0][:_LONGEST_NAME]
+        _runs_log.error("key=%s type=%s failed%s: %s", task.key, task.type, good, name, exc_info=error)

@@ -18,12 +18,11 @@ from psched.errors import ConfigError
 from psched.execution.batch_size import FixedBatchSize
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import PollTimer, SectionPoller
-from psched.execution.run_log import log_runs
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.runner import ActiveRuns, Runner
 from psched.execution.stop_event import StopEvent
 from psched.process.channel import RunningTable
-from psched.process.logs import one_line
+from psched.process.logs import log_runs, one_line
 from psched.scheduler.handlers import Function, FunctionRouter, OccurrenceRouter
 from psched.scheduler.instances import InstanceRegistry
 from psched.scheduler.jobs import Registration, store_registrations
@@ -65,8 +64,8 @@ class SchedulerThreads:
         self._since: float | None = None
         """The start of this instance by the database's clock, once its heartbeat row is written."""
 
-        self._runs = ActiveRuns(concurrency + 1)
-        self._running_table = RunningTable(self._runs.cells)
+        self._running_table = RunningTable(concurrency + 1)
+        self._runs = ActiveRuns(self._running_table)
         occurrences = Application((OccurrenceRouter(self._names, stores),))
         functions = Application((FunctionRouter(bindings),))
         self._occurrences = self._runner(
@@ -87,7 +86,7 @@ class SchedulerThreads:
         self._run_tickers = [
             LeaseRenewer(sources, runners, _RENEWAL_INTERVAL).thread,
             self._prefetched.thread,
-            RunWatchdog(self._runs, _CANCEL_GRACE, self._log_overrun).ticker,
+            RunWatchdog(self._runs, _CANCEL_GRACE, self._log_overrun).thread,
         ]
         self._periodic_threads = [*self._run_tickers, self._instances.thread]
 
@@ -136,13 +135,12 @@ class SchedulerThreads:
         types = ClaimableTypes(source, application.types())
         timer = PollTimer(self._poll_interval)
         poller = SectionPoller(name, source, application, FixedBatchSize(limit), timer, None, margin, types=types)
-        return Runner(
-            cell, [poller], self._runs, self._running_table, self._stopping, self._wake_run_tickers, lambda: None
-        )
+        return Runner(cell, [poller], self._runs, self._stopping, self._wake_run_tickers, lambda: None)
 
     def _wake_run_tickers(self) -> None:
         for ticker in self._run_tickers:
-            ticker.poke()
+            if ticker.is_idle:
+                ticker.wake()
 
     def _log_overrun(self, why: str) -> None:
         """Log once that a handler continues without a lease; a thread cannot be killed."""

@@ -12,7 +12,7 @@ import pytest
 from faultlab.servers import Server
 from psched import Task
 from psched import open as open_psched
-from psched.application.handler import account_of
+from psched.application.handler import describe_error
 from psched.schedules.collection import ScheduleCollection
 from psched.store.type_filter import TypeFilter
 from tests.cli.commands import Commands, Outcome
@@ -159,7 +159,7 @@ def raised() -> str:
         except KeyError as error:
             raise RuntimeError("the ledger is closed\nask for it to be opened\n") from error
     except RuntimeError as error:
-        return account_of(error)
+        return describe_error(error)
 
 
 def test_an_error_of_several_lines_is_summed_up_and_shown_by_its_lines(psched: Commands) -> None:

@@ -21,7 +21,7 @@ roots = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subp
 os.setresuid(65534, 65534, 65534)
 ours = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 print(roots.pid, ours.pid, flush=True)
-ForcedExit([], ActiveRuns(1), RunningTable(1), print).leave("as told")
+ForcedExit([], ActiveRuns(RunningTable(1)), print).leave("as told")
 """
 
 

@@ -84,7 +84,8 @@ def test_a_frozen_table_no_longer_changes() -> None:
 
 
 def test_report_suspects_names_the_running_tasks_and_the_last_unsettled_one() -> None:
-    running_table, runs = RunningTable(2), ActiveRuns(2)
+    running_table = RunningTable(2)
+    runs = ActiveRuns(running_table)
     task: Any = SimpleNamespace(key="at work", concluded=False)
     runs.begin(0, ActiveRun(task, cast("Any", SimpleNamespace(name="queue"))))
     held = [SimpleNamespace(key="done", concluded=True), task, SimpleNamespace(key="done last", concluded=True)]

@@ -69,14 +69,17 @@ class Child:
         self.poller.settlement._clock = self.clock
         self.stopping = StopEvent()
         self.running_table = RunningTable(1)
-        runs = ActiveRuns(1)
-        self.runner = Runner(
-            0, [self.poller], runs, self.running_table, self.stopping, lambda: None, lambda: None, self.clock
-        )
+        runs = ActiveRuns(self.running_table)
+        self.runner = Runner(0, [self.poller], runs, self.stopping, lambda: None, lambda: None, self.clock)
         self.lease_renewer = LeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
         self.prefetched_renewer = LeaseRenewer(
             [self.source], [self.runner], interval=2.0, prefetched=True, clock=self.clock
         )
+
+    def poll(self) -> None:
+        """Run what is due, and settle it."""
+        self.runner._run_batches(self.poller, self.poller.poll())
+        self.poller.settlement.flush()
 
     def clock(self) -> float:
         return self.time
@@ -86,7 +89,7 @@ class Child:
         for key in keys if known else ():
             self.poller.prefetch.observe_run(key.partition(".")[0], 0.0)
         self.store.submit([NewTask(key, key.partition(".")[0], run_at=n) for n, key in enumerate(keys, 1)])
-        self.runner._serve(self.poller)
+        self.poll()
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -41,12 +41,10 @@ class Table:
         self.asked.append(types)
         return min((self.heads[type_] for type_ in types if type_ in self.heads), default=None)
 
-    def poll_multi(
-        self, limit: int, types: Collection[str] | None = None, ahead: bool = False, accepts: Any = None
-    ) -> list[Any]:
-        self.named.append(types)
-        self.accepts = accepts
-        return []
+    def acquire(self, types: ClaimableTypes) -> None:
+        """Ask what to acquire, as a poll does."""
+        named, self.accepts = types.to_acquire()
+        self.named.append(named)
 
 
 @pytest.fixture
@@ -56,7 +54,7 @@ def table() -> Table:
 
 def test_one_that_takes_everything_names_nothing_and_asks_for_no_types(table: Table) -> None:
     types = table.of(TypeFilter())
-    types.acquire(9)
+    table.acquire(types)
     assert types.next_due() == 7.0
     assert (table.named, table.looks, table.accepts) == ([None], 0, None)
 
@@ -64,7 +62,7 @@ def test_one_that_takes_everything_names_nothing_and_asks_for_no_types(table: Ta
 def test_where_types_are_no_column_a_test_is_handed_on() -> None:
     table = Table(keeps_types=False)
     types = table.of(TypeFilter(("a",)))
-    for ask in (lambda: types.acquire(9), types.next_due):
+    for ask in (lambda: table.acquire(types), types.next_due):
         table.accepts = None
         ask()
         assert table.accepts is not None
@@ -79,7 +77,7 @@ def test_the_wait_is_that_of_the_types_that_are_taken(table: Table) -> None:
 
 
 def test_exact_names_are_named_whether_they_have_rows_or_not(table: Table) -> None:
-    table.of(TypeFilter(("b", "a", re.compile("c")))).acquire(9)
+    table.acquire(table.of(TypeFilter(("b", "a", re.compile("c")))))
     assert table.named == [("a", "b")]
     assert table.looks == 0
 
@@ -96,8 +94,8 @@ def test_a_worker_that_accepts_exact_names_only_asks_for_these_and_looks_for_no_
     table.heads = {"foreign": 0.0, "a": 4.0, "b": 3.0}
     for _ in range(5):
         assert types.next_due() == 3.0
-        types.acquire(9)
-        types.acquire(9)
+        table.acquire(types)
+        table.acquire(types)
     assert (table.asked, table.looks) == ([("a", "b")] * 5, 0)
     assert table.named == [("a", "b")] * 10
 
@@ -111,7 +109,7 @@ def test_many_exact_names_are_asked_for_once_there_are_far_more_other_types(tabl
     table.heads |= {f"further{n}": 0.0 for n in range(900)} | {"type007": 2.0}
     for _ in range(3):
         assert types.next_due() == 2.0
-    types.acquire(9)
+    table.acquire(types)
     assert (table.looks, len(table.asked)) == (4, 2)
     assert {len(names) for names in [*table.asked, *table.named]} == {500}
 
@@ -120,7 +118,7 @@ def test_a_busy_worker_asks_for_its_names_every_two_seconds(table: Table) -> Non
     types = table.of(TypeFilter(("a",)))
     types.next_due()
     for _ in range(30):
-        types.acquire(9)
+        table.acquire(types)
         table.now += 0.1
     assert (len(table.asked), table.looks) == (2, 0)
 
@@ -137,7 +135,7 @@ def test_many_names_are_named_once_they_have_rows(table: Table, more: tuple[re.P
     types = table.of(TypeFilter((*(f"type{n}" for n in range(500)), *more)))
     table.heads = {"type7": 0.0, "foreign": 0.0}
     types.next_due()
-    types.acquire(9)
+    table.acquire(types)
     assert table.named == [("type7",)]
 
 
@@ -147,7 +145,7 @@ def test_a_busy_worker_looks_for_new_types_every_two_seconds(table: Table) -> No
     types.next_due()
     table.heads["new"] = 0.0
     for _ in range(30):
-        types.acquire(9)
+        table.acquire(types)
         table.now += 0.1
     assert table.looks == 2
     assert table.named[0] == ("old",)
@@ -158,7 +156,7 @@ def test_the_first_acquire_after_a_rest_asks_nothing_else(table: Table) -> None:
     types = table.of(TypeFilter((re.compile("."),)))
     types.next_due()
     table.now += 100
-    types.acquire(9)
+    table.acquire(types)
     assert table.looks == 1
 
 
@@ -173,6 +171,6 @@ def test_looking_takes_a_small_share_of_a_busy_workers_time(table: Table) -> Non
     table.due_by_type = slow  # type: ignore[method-assign]
     types.next_due()
     for _ in range(600):
-        types.acquire(9)
+        table.acquire(types)
         table.now += 0.1
     assert table.looks <= 4

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from psched.application.handler import account_of
+from psched.application.handler import describe_error
 from psched.error_summary import error_summary, exception_line
 
 
@@ -90,7 +90,7 @@ def raised(function: Callable[[], None]) -> BaseException:
 @pytest.mark.parametrize(("function", "expected"), CASES.items(), ids=lambda case: getattr(case, "__name__", ""))
 def test_an_exception_is_summed_up_by_its_type_and_message(function: Callable[[], None], expected: str) -> None:
     error = raised(function)
-    assert error_summary(account_of(error)) == expected
+    assert error_summary(describe_error(error)) == expected
     assert error_summary("".join(traceback.format_exception(error))) == expected
 
 

@@ -67,12 +67,12 @@ class Child:
         self.store = store
         self.clock = Hands()
         self.source = Source(store, Advance(store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), self.clock)
-        self.runs = ActiveRuns(1)
+        self.runs = ActiveRuns(RunningTable(1))
         self.poller = SectionPoller(
             "schedules", self.source, Application(()), FixedBatchSize(3), PollTimer(1.0), task_timeout, MARGIN
         )
         self.watchdog = RunWatchdog(self.runs, KILL_INTERVAL, self._leave, self.clock)
-        self.runner = Runner(0, [self.poller], self.runs, RunningTable(1), StopEvent(), lambda: None, lambda: None)
+        self.runner = Runner(0, [self.poller], self.runs, StopEvent(), lambda: None, lambda: None, self.clock)
         self.lease_renewer = LeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
         self.prefetched_renewer = LeaseRenewer(
             [self.source], [self.runner], interval=2.0, prefetched=True, clock=self.clock
@@ -81,7 +81,7 @@ class Child:
     def begin(self) -> ActiveRun:
         """Take one task and let its handler be at work."""
         (task,) = self.source.poll_multi(1)
-        run = ActiveRun(task, self.poller, Handler(task), started=self.clock())
+        run = ActiveRun(task, self.poller, Handler(task))
         self.runs.begin(0, run)
         return run
 
@@ -283,7 +283,7 @@ def test_what_waits_behind_a_long_run_is_given_back(child: Child) -> None:
     child.runs.begin(0, ActiveRun(running, child.poller, Handler(running)))
     child.prefetched_renewer.tick()
     assert not any(task.settled for task in waiting)
-    child.runs.begin(0, ActiveRun(running, child.poller, Handler(running), started=-10_000.0))
+    running.begun_at -= 10_000
     child.prefetched_renewer.tick()
     assert [task.outcome for task in waiting] == ["released", "released"]
 

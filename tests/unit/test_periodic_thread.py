@@ -40,7 +40,7 @@ def test_it_ticks_again_and_again_while_there_is_work_and_then_sleeps() -> None:
         assert not ticks.acquire(timeout=0.05)
 
 
-def test_a_poke_wakes_it_from_its_sleep() -> None:
+def test_a_wake_ends_its_sleep() -> None:
     ticks = threading.Semaphore(0)
 
     def tick() -> bool:
@@ -49,11 +49,11 @@ def test_a_poke_wakes_it_from_its_sleep() -> None:
 
     with ticking(tick, 0.001) as ticker:
         assert ticks.acquire(timeout=_PATIENCE)
-        ticker.poke()
+        ticker.wake()
         assert ticks.acquire(timeout=_PATIENCE)
 
 
-def test_an_urgent_poke_does_not_wait_for_the_interval() -> None:
+def test_a_wake_does_not_wait_for_the_interval() -> None:
     ticks = threading.Semaphore(0)
 
     def tick() -> bool:
@@ -62,7 +62,7 @@ def test_an_urgent_poke_does_not_wait_for_the_interval() -> None:
 
     with ticking(tick, 3600) as ticker:
         assert ticks.acquire(timeout=_PATIENCE)
-        ticker.poke(urgent=True)
+        ticker.wake()
         assert ticks.acquire(timeout=_PATIENCE)
 
 

@@ -50,7 +50,7 @@ class Road:
         self.due += self._pace
         return [] if self._taken else [object()]
 
-    def _next_due(self, *_: object) -> float | None:
+    def _next_due(self, *_: object, **__: object) -> float | None:
         return None if self.due > self._until else max(self.due - self.time, 0.0)
 
     def _tidy(self, idle: bool = False) -> bool:

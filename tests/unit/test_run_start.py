@@ -57,7 +57,7 @@ def test_the_last_attempt_is_recorded_as_begun_before_its_handler_is_called(chil
     seen = []
     child.app.task("once", max_attempts=1 if by_type else None)(lambda task: seen.append(taken_ahead(child, task.key)))
     child.store.submit([NewTask(f"once.{n}", "once", max_attempts=None if by_type else 1) for n in range(2)])
-    child.runner._serve(child.poller)
+    child.poll()
     assert seen == [0, 0]
 
 

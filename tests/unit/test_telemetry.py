@@ -50,12 +50,12 @@ def test_a_run_is_polled_started_ended_and_settled(recorder: Recorder, child: Ch
     (poll,), (start,), (settled,) = (recorder.fields(name) for name in ("poll", "run_start", "settle"))
     assert (poll["section"], [task.key for task in poll["tasks"]], poll["error"]) == ("queue", ["quick.1"], None)
     assert start["task"].key == "quick.1"
-    assert [(run.task.key, settled["error"]) for run in settled["runs"]] == [("quick.1", None)]
+    assert [(task.key, settled["error"]) for task in settled["tasks"]] == [("quick.1", None)]
 
 
 def test_runs_that_are_settled_together_are_one_event(recorder: Recorder, child: Child) -> None:
     child.serve("quick.1", "quick.2", "quick.3")
-    assert [[run.task.key for run in fields["runs"]] for fields in recorder.fields("settle")] == [
+    assert [[task.key for task in fields["tasks"]] for fields in recorder.fields("settle")] == [
         ["quick.1", "quick.2", "quick.3"]
     ]
 
@@ -69,7 +69,7 @@ def test_a_handler_that_raises_emits_the_error_before_its_run_is_settled(recorde
     assert recorder.names() == ["poll", "run_start", "run_error", "settle", "run_end"]
     (error,), (settled,) = recorder.fields("run_error"), recorder.fields("settle")
     assert isinstance(error["error"], ValueError)
-    assert settled["runs"][0].task.outcome == "retried"
+    assert settled["tasks"][0].outcome == "retried"
 
 
 def test_a_task_without_a_handler_emits_the_reason(recorder: Recorder, child: Child) -> None:
@@ -80,14 +80,14 @@ def test_a_task_without_a_handler_emits_the_reason(recorder: Recorder, child: Ch
 
 def test_a_poll_that_fails_emits_its_error(recorder: Recorder, child: Child) -> None:
     child.store.close()
-    child.poller._types.acquire = _away  # type: ignore[method-assign]
+    child.source.poll_multi = _away  # type: ignore[method-assign]
     child.poller.expect()
     assert child.poller.poll() == ()
     (poll,) = recorder.fields("poll")
     assert isinstance(poll["error"], OSError)
 
 
-def _away(limit: int) -> list[Task]:
+def _away(*_: object, **__: object) -> list[Task]:
     raise OSError("away")
 
 

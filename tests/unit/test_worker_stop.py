@@ -10,6 +10,7 @@ import pytest
 
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.runner import ActiveRun, ActiveRuns
+from psched.process.channel import RunningTable
 
 
 class Left(BaseException):
@@ -21,11 +22,12 @@ class Winding:
 
     def __init__(self) -> None:
         self.time = 1000.0
-        self.runs = ActiveRuns(1)
+        self.runs = ActiveRuns(RunningTable(1))
         self.watchdog = RunWatchdog(self.runs, 2.0, self._leave, lambda: self.time)
-        task: Any = SimpleNamespace(key="k", deadline=math.inf, lease=SimpleNamespace(cancel_requested=False))
+        lease = SimpleNamespace(cancel_requested=False)
+        task: Any = SimpleNamespace(key="k", deadline=math.inf, lease=lease, begun_at=self.time)
         poller: Any = SimpleNamespace(name="queue", margin=3.0, task_timeout=None)
-        self.runs.begin(0, ActiveRun(task, cast("Any", poller), started=self.time))
+        self.runs.begin(0, ActiveRun(task, cast("Any", poller)))
 
     def pass_(self, seconds: float) -> bool:
         """Let time pass, and tell whether the warden goes on watching."""
