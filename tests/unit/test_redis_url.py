@@ -21,6 +21,7 @@ def test_a_url_says_where_and_as_whom() -> None:
     assert located("redis://host", {}).options["db"] == 0
     local = located("unix://:secret@/run/redis.sock?db=2", {}).options
     assert [local[name] for name in ("path", "password", "db")] == ["/run/redis.sock", "secret", 2]
+    assert located("unix:///run/redis.sock", {}).options["path"] == "/run/redis.sock"
 
 
 def test_every_step_has_a_bound_and_the_url_may_set_it() -> None:

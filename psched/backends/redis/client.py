@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from redis import Redis, RedisCluster, connection
 from redis.backoff import NoBackoff
@@ -107,7 +107,7 @@ def located(url: str, tls: Mapping[str, Any]) -> Location:
     if cluster not in _CLUSTER:
         raise ConfigError(f"url: cluster must be auto, true or false, got {cluster!r}")
     try:
-        plain: dict[str, Any] = _parse_url(urlunsplit(parts._replace(query="")))
+        plain: dict[str, Any] = _parse_url(url.partition("?")[0])
     except ValueError:
         raise ConfigError(f"url: this is no URL of a Redis; {_EXPECTED}") from None
     options = {
