@@ -30,23 +30,21 @@ end
 
 local MAX_TYPES_COMPARED = 16  -- types that one acquire compares; each acquired row costs a look at each of them
 
--- Returns the types whose first rows in `set` are due earliest, and whether there are more types with rows.
+-- Returns the types whose first rows in `set` are due earliest, and whether there are more types with rows. `types` are
+-- in order; among equal due times the earlier type comes first.
 local function earliest_types(types, set)
   if #types <= MAX_TYPES_COMPARED then
     return types, false
   end
   local heads, chosen = {}, {}
-  for _, type in ipairs(types) do
+  for place, type in ipairs(types) do
     local head = call('ZRANGE', T .. set .. type, 0, 0, 'WITHSCORES')
     if head[1] then
-      heads[#heads + 1] = {type = type, due = tonumber(head[2])}
+      heads[#heads + 1] = {type = type, due = tonumber(head[2]), place = place}
     end
   end
   table.sort(heads, function(one, other)
-    if one.due ~= other.due then
-      return one.due < other.due
-    end
-    return is_less(one.type, other.type)
+    return one.due < other.due or (one.due == other.due and one.place < other.place)
   end)
   for place = 1, math.min(MAX_TYPES_COMPARED, #heads) do
     chosen[place] = heads[place].type
