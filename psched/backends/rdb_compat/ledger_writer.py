@@ -5,7 +5,7 @@ A change that Ruby makes is recorded when psched settles or changes the schedule
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -36,13 +36,12 @@ class CompatLedgerWriter:
         entry, change = ledger.c, changes.c
         this: ColumnElement[str] = bindparam("of_key")
         self._last_change = select(*change).where(change.key == this).order_by(change.version.desc()).limit(1)
-        newest = entry.scheduled_time.desc(), entry.fence.desc()
-        self._last_entry = (
-            select(entry.scheduled_time, entry.last_time, entry.fence).where(entry.key == this).order_by(*newest)
-        )
+        entries = select(entry.scheduled_time, entry.last_time, entry.fence).where(entry.key == this)
+        self._last_entry = entries.order_by(entry.scheduled_time.desc(), entry.fence.desc()).limit(1)
 
-    def added(self, connection: Connection, row: ScheduleRow) -> None:
-        self._enter_change(connection, row, ADD, self._holder, None)
+    def added(self, connection: Connection, rows: Sequence[ScheduleRow]) -> None:
+        for row in rows:
+            self._enter_change(connection, row, ADD, self._holder)
 
     def modified(self, connection: Connection, seen: ScheduleRow, wanted: ScheduleRow) -> None:
         self._version(connection, seen)
@@ -56,7 +55,7 @@ class CompatLedgerWriter:
         """Insert the entry of the claimed occurrence, whose fence is the clock: later leases may end earlier."""
         row = cast("ScheduleRow", claim.row)
         version, now = self._version(connection, row), self._now(connection)
-        before = connection.execute(self._last_entry.limit(1), {"of_key": row.key}).first()
+        before = connection.execute(self._last_entry, {"of_key": row.key}).first()
         known = replace(row, attempts=1, previous=None if before is None else int(before[1] or before[0]) // 1000)
         started = optional_milliseconds(entry.started)
         values = {
@@ -75,18 +74,23 @@ class CompatLedgerWriter:
     def _version(self, connection: Connection, row: ScheduleRow) -> int:
         """Return the version of the definition in `row`, which is recorded first if it is unknown."""
         last = self._last(connection, row.key)
-        rule = rule_columns(row.rule)
         if last is None:
-            return self._enter_change(connection, row, UPGRADE, None, None)
+            return self._enter_change(connection, row, UPGRADE)
         if last["action"] == DELETE:
-            return self._enter_change(connection, row, ADD, None, None)
-        if any(last[name] != value for name, value in rule.items()):
-            return self._enter_change(connection, row, MODIFY, None, row.next_time)
+            return self._enter_change(connection, row, ADD)
+        if any(last[name] != value for name, value in rule_columns(row.rule).items()):
+            return self._enter_change(connection, row, MODIFY, pending=row.next_time)
         return int(last["version"])
 
     def _enter_change(
-        self, connection: Connection, row: ScheduleRow, action: str, node: str | None, pending: int | None
+        self,
+        connection: Connection,
+        row: ScheduleRow,
+        action: str,
+        node: str | None = None,
+        pending: int | None = None,
     ) -> int:
+        """Record the definition in `row` and return its version. `pending`: the next occurrence before."""
         last, now = self._last(connection, row.key), self._now(connection)
         version = now if last is None else max(now, int(last["version"]) + 1)
         values: Mapping[str, Any] = {
@@ -95,7 +99,7 @@ class CompatLedgerWriter:
             "changed": now,
             "action": action,
             "node": node,
-            "type": _entered(row.type),
+            "type": storable(row.type[:255]),  # in Ruby's tables it may be any text
             **rule_columns(row.rule),
             **policy_columns(Policy()),
             "pending": optional_milliseconds(pending),
@@ -112,8 +116,3 @@ class CompatLedgerWriter:
     def _now(self, connection: Connection) -> int:
         now: int = connection.execute(select(now_ms())).scalar_one()
         return now
-
-
-def _entered(type_: str) -> str:
-    """Return a type as the ledger can store it: in Ruby's tables it may be any text."""
-    return str(storable(type_[:255]))

@@ -61,26 +61,22 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
         self._pages = Pages(database, rows, rows.c.timeout, rows.c.id)
 
     def create_tables(self) -> None:
-        """Create what is missing, also of the ledger if there is to be one."""
         super().create_tables()
         if self._others is not None:
             self._others.create()
 
     def check_tables(self) -> None:
-        """Raise ConfigError naming the remedy when a table cannot be used as it is."""
         super().check_tables()
         if self._others is not None:
             self._others.check()
 
     def diagnose(self) -> Iterator[Finding]:
-        """Yield what `psched doctor` shows, also of the ledger if there is to be one."""
         yield from super().diagnose()
         if self._others is not None:
             problem = self._others.problem()
             yield Finding("ledger", problem is None, "its tables are there" if problem is None else problem)
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
-        """Create schedules and return the keys that existed before. Raises ValueError, NotSupportedError."""
         rows = [_columns(schedule, self.max_data_size) for schedule in schedules]
 
         def work(connection: Connection, uncertain: bool) -> builtins.list[str]:
@@ -89,8 +85,7 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
                 present = [row for row in rows if not self._insert(connection, row)]
                 if self._records is not None:
                     keys = {row["id"] for row in present}
-                    for schedule in (schedule for schedule in schedules if schedule.key not in keys):
-                        self._records.added(connection, schedule)
+                    self._records.added(connection, [row for row in schedules if row.key not in keys])
             return [row["id"] for row in present if not (uncertain and self._is_there(connection, row))]
 
         return self._database.run(work)

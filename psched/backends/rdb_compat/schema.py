@@ -95,12 +95,11 @@ def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> Tas
     fields = RowReader(row)
     key = fields.text("id")
     timeout, created = fields.seconds("timeout"), fields.optional_seconds("created_at")
-    data = _data_of(fields, row["data"], max_data_size)
-    type_ = data.pop("type", None)
+    type_, data = _content(fields, row, key, max_data_size)
     waits = timeout <= row["now"]
     return TaskRow(
         key=key,
-        type=type_ if isinstance(type_, str) and type_ else type_from_key(key),
+        type=type_,
         data=data,
         status="finished" if created is None else "waiting" if waits else "running",
         run_at=None if created is None else created or timeout,
@@ -125,11 +124,10 @@ def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) ->
     rule = Rule(fields.text("cron"), "UTC" if timezone is None else timezone, fields.seconds("delay"))
     next_time, timeout = int(fields.seconds("next_time")), fields.seconds("timeout")
     settled = timeout == next_time + rule.delay
-    data = _data_of(fields, row["data"], max_data_size)
-    type_ = data.pop("type", None)
+    type_, data = _content(fields, row, key, max_data_size)
     return ScheduleRow(
         key=key,
-        type=type_ if isinstance(type_, str) and type_ else type_from_key(key),
+        type=type_,
         data=data,
         status="waiting" if settled else "leased",
         rule=rule,
@@ -205,12 +203,14 @@ def _raw(data: Any) -> str | bytes:
     return data if isinstance(data, str | bytes) else bytes(data)
 
 
-def _data_of(fields: RowReader, stored: object, max_data_size: int) -> dict[str, Any]:
-    """Return the data; {} for what is no JSON object, as the original does. Too large data is a problem of its row."""
+def _content(fields: RowReader, row: Mapping[Any, Any], key: str, max_data_size: int) -> tuple[str, dict[str, Any]]:
+    """Return type and data; of what is no JSON object {}, as the original does. Too large data is a problem."""
+    data: dict[str, Any] = {}
     try:
-        return decode(_raw(stored), max_data_size)
+        data = decode(_raw(row["data"]), max_data_size)
     except DataTooLargeError as error:
         fields.problem = fields.problem or str(error)
-        return {}
     except (ValueError, TypeError, RecursionError):
-        return {}
+        pass
+    type_ = data.pop("type", None)
+    return type_ if isinstance(type_, str) and type_ else type_from_key(key), data
