@@ -25,19 +25,7 @@ from psched.errors import ConfigError
 from psched.model import Rule, ScheduleRow
 from psched.schedules.schedule import failed_attempts
 from psched.schedules.transitions import MOST_SECONDS_AHEAD, NEVER, SUPERSEDED, TOO_LATE, lateness_bound, regular_of
-from psched.schedules.verdict import (
-    DOUBLED,
-    EARLY,
-    EXTRA,
-    FAILED_FOR_GOOD,
-    LATE,
-    MISSING,
-    OVERLAPPING,
-    UNKNOWN,
-    UNPERMITTED,
-    Verdict,
-    Why,
-)
+from psched.schedules.verdict import Kind, Verdict, Why
 from psched.store.ledger import ADD, DELETE, FAILED, PAUSE, PAUSED, RESUME, RUN_NOW, SKIPPED, UPGRADE, Change, LedgerRow
 
 MOVED = "moved"
@@ -118,15 +106,17 @@ def audit(history: History, question: Question) -> Verdict:
         reckoning = row.reckoning
         shared = overlaps.seconds(row)
         if shared > 0 and is_asked_about:
-            verdict.add_violation(OVERLAPPING, time, f"it ran for {shared:.3f} s beside the run of another occurrence")
+            verdict.add_violation(
+                Kind.OVERLAPPING, time, f"it ran for {shared:.3f} s beside the run of another occurrence"
+            )
         before = repeats.settled_before(row)
         if before is not None and is_asked_about:
-            verdict.add_violation(DOUBLED, time, f"it is on record twice: {_settled(before)}, and {_settled(row)}")
+            verdict.add_violation(Kind.DOUBLED, time, f"it is on record twice: {_settled(before)}, and {_settled(row)}")
         definition = by_version.get(row.version)
         if definition is not None:
             definition.compare(row, is_repeated=before is not None)
         elif is_asked_about and before is None:
-            verdict.add_violation(EXTRA, time, "no definition on record asks for it")
+            verdict.add_violation(Kind.EXTRA, time, "no definition on record asks for it")
     for definition in definitions:
         definition.end()
     if reckoning not in (None, history.reckoning):
@@ -193,7 +183,7 @@ def _report_unknown_beginning(change: Change, question: Question, verdict: Verdi
     if change.action != ADD and question.since < begin:
         older = "the schedule is older than its ledger" if change.action == UPGRADE else "it was deleted since"
         end = min(begin - 1, question.until)
-        verdict.add_violation(UNKNOWN, question.since, f"nothing is on record before: {older}", end, 0)
+        verdict.add_violation(Kind.UNKNOWN, question.since, f"nothing is on record before: {older}", end, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +223,7 @@ class _Definition:
             cron.validate(self.change.rule.cron, self.change.rule.timezone, self._dialect)
         except ConfigError as error:
             if since <= until:
-                self._verdict.add_violation(UNKNOWN, since, f"its rule cannot be used: {error}", until, 0)
+                self._verdict.add_violation(Kind.UNKNOWN, since, f"its rule cannot be used: {error}", until, 0)
 
     def compare(self, row: LedgerRow, is_repeated: bool) -> None:
         """Compare the next entry of this definition; `is_repeated`: its occurrence was settled before."""
@@ -252,7 +242,7 @@ class _Definition:
             what = "the definition has no such occurrence"
             if time < self._due:
                 what = "it was settled before, or comes before this definition"
-            self._verdict.add_violation(EXTRA, time, what)
+            self._verdict.add_violation(Kind.EXTRA, time, what)
         self._dialect = self._dialect_of(row.reckoning)
         self._due = max(self._due, self._next(row.end))
 
@@ -313,7 +303,7 @@ class _Definition:
             return
         if row.status == "leased" and is_leased:
             what = "it is running, or waits for a retry: the table does not tell which"
-            self._report_until(time + 1, UNKNOWN, Why(what))
+            self._report_until(time + 1, Kind.UNKNOWN, Why(what))
             return
         if row.problem is not None:
             what = f"it cannot be run: {row.problem}"
@@ -373,10 +363,10 @@ class _Definition:
         """
         known, is_empty = self._context.history.known_from, self._context.history.oldest is None
         gone = "the ledger is not kept for so long" if is_empty else "what the ledger had of it was deleted since"
-        self._report_until(min(end, known), UNKNOWN, Why(gone))
-        self._report_until(end, MISSING, why)
+        self._report_until(min(end, known), Kind.UNKNOWN, Why(gone))
+        self._report_until(end, Kind.MISSING, why)
 
-    def _report_until(self, end: float, kind: str, why: Why) -> None:
+    def _report_until(self, end: float, kind: Kind, why: Why) -> None:
         """Report the expected occurrences before `end`, and go on to `end`."""
         if self._due < end:
             rule, first = self.change.rule, int(self._due)
@@ -402,7 +392,7 @@ class _Definition:
                 self._verdict.extra_runs += 1
             self._count(row)
         else:
-            self._verdict.add_violation(EXTRA, row.scheduled_time, "it ran by run-now, which is not on record")
+            self._verdict.add_violation(Kind.EXTRA, row.scheduled_time, "it ran by run-now, which is not on record")
 
     def _count(self, row: LedgerRow) -> None:
         """Count an entry that the definition, or a run-now, asks for."""
@@ -410,7 +400,7 @@ class _Definition:
             self._count_skipped(row)
         elif row.outcome == FAILED:
             what = f"given up after {row.attempts} attempts{_error(row.error)}"
-            self._verdict.add_violation(FAILED_FOR_GOOD, row.scheduled_time, what)
+            self._verdict.add_violation(Kind.FAILED, row.scheduled_time, what)
         else:
             self._verdict.ran += 1
             self._verdict.settled(row.scheduled_time, row.end)
@@ -431,7 +421,7 @@ class _Definition:
             self._verdict.skip(row.detail or "", max(count, 1))
             self._verdict.settled(begin, end)
         else:
-            self._verdict.add_violation(UNPERMITTED, begin, why, end, max(count, 1))
+            self._verdict.add_violation(Kind.UNPERMITTED, begin, why, end, max(count, 1))
 
     def _unpermitted(self, row: LedgerRow) -> str | None:
         """Return why the definition did not permit to skip this entry for its reason; None when it did."""
@@ -461,10 +451,12 @@ class _Definition:
             earliest = self._earliest
             latest = latest if change.due >= NEVER else max(latest, change.due)
         if started < earliest - _BEGIN_TOLERANCE and row.detail != RUN_NOW:
-            self._verdict.add_violation(EARLY, time, f"it began {earliest - started:.3f} s before its time")
+            self._verdict.add_violation(Kind.EARLY, time, f"it began {earliest - started:.3f} s before its time")
         late = started - latest
         if self._question.late is not None and late > self._question.late:
-            self._verdict.add_violation(LATE, time, f"it began {late:.3f} s after its time, at attempt {row.attempts}")
+            self._verdict.add_violation(
+                Kind.LATE, time, f"it began {late:.3f} s after its time, at attempt {row.attempts}"
+            )
 
     def _dialect_of(self, reckoning: str | None) -> str:
         """Return the cron dialect that computed the recorded times; the present one where none was recorded."""

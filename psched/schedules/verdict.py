@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
-
-MISSING = "missing"
-FAILED_FOR_GOOD = "failed"
-DOUBLED = "doubled"
-EARLY = "early"
-EXTRA = "extra"
-UNPERMITTED = "unpermitted"
-LATE = "late"
-OVERLAPPING = "overlapping"
-UNKNOWN = "unknown"
+from enum import StrEnum
 
 _MAX_LISTED = 1000
 """Violations of one schedule that are listed; the others are counted."""
+
+
+class Kind(StrEnum):
+    """How an occurrence violates the definition of its schedule."""
+
+    MISSING = "missing"
+    FAILED = "failed"
+    DOUBLED = "doubled"
+    EARLY = "early"
+    EXTRA = "extra"
+    UNPERMITTED = "unpermitted"
+    LATE = "late"
+    OVERLAPPING = "overlapping"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ class Why:
 class Violation:
     """A violation of one kind by `count` occurrences from `time` up to `last` (None: only the one at `time`)."""
 
-    kind: str
+    kind: Kind
     time: int
     why: Why
     last: int | None = None
@@ -68,7 +74,7 @@ class Verdict:
     first: int | None = None
     last: int | None = None
     violations: list[Violation] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[Kind] = field(default_factory=Counter)
     unlisted: int = 0
     notes: list[tuple[str, float]] = field(default_factory=list)
     """Remarks that are no violations, each with the time it is about."""
@@ -78,27 +84,26 @@ class Verdict:
     @property
     def missing(self) -> int:
         """How many occurrences are missing."""
-        return self.counts.get(MISSING, 0)
+        return self.counts[Kind.MISSING]
 
     @property
     def failed(self) -> int:
         """How many occurrences failed for good."""
-        return self.counts.get(FAILED_FOR_GOOD, 0)
+        return self.counts[Kind.FAILED]
 
     @property
     def expected(self) -> int:
         """How many occurrences are accounted for or missing, extra runs included."""
-        kinds = (MISSING, FAILED_FOR_GOOD, UNPERMITTED, UNKNOWN)
-        named = sum(self.counts.get(kind, 0) for kind in kinds)
+        named = sum(self.counts[kind] for kind in (Kind.MISSING, Kind.FAILED, Kind.UNPERMITTED, Kind.UNKNOWN))
         return self.ran + self.skipped + self.running + self.pending + named
 
-    def add_violation(self, kind: str, time: int, why: Why | str, last: int | None = None, count: int = 1) -> None:
+    def add_violation(self, kind: Kind, time: int, why: Why | str, last: int | None = None, count: int = 1) -> None:
         """Add a violation; it extends the last one when both have the same kind and explanation."""
         why = Why(why) if isinstance(why, str) else why
-        self.counts[kind] = self.counts.get(kind, 0) + count
+        self.counts[kind] += count
         before = self.violations[-1] if self.violations and self._continues else None
         end = time if last is None else last
-        self._continues = kind in (UNPERMITTED, MISSING)
+        self._continues = kind in (Kind.UNPERMITTED, Kind.MISSING)
         if before is not None and (before.kind, before.why) == (kind, why):
             self.violations[-1] = replace(before, last=end, count=before.count + count)
         elif len(self.violations) < _MAX_LISTED:
