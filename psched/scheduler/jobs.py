@@ -9,8 +9,8 @@ from typing import Any
 
 from psched.backoff import check_wait
 from psched.errors import AlreadyExistsError, NotFoundError
-from psched.model import NewTask, Rule, ScheduleRow
-from psched.payload import check_key, encode
+from psched.model import NewTask, Rule
+from psched.payload import check_key
 from psched.schedules.collection import ScheduleCollection
 from psched.suggest import shown
 
@@ -44,10 +44,10 @@ class JobData:
     retry_timeout: float = RETRY_TIMEOUT
 
     def __post_init__(self) -> None:
-        """Raises ValueError for unusable options; `check_data` checks the data."""
+        """Raises ValueError for unusable options; the data is not checked."""
         if not isinstance(self.retry, bool):
             raise ValueError(f"retry must be True or False, got {shown(self.retry)}")
-        check_seconds("retry_timeout", self.retry_timeout, above=True)
+        check_positive("retry_timeout", self.retry_timeout)
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> JobData:
@@ -58,10 +58,6 @@ class JobData:
         """Return the JSON object for a row."""
         options = {"retry": True, "retry_timeout": self.retry_timeout} if self.retry else {}
         return {"data": self.data, **options}
-
-    def check_data(self) -> None:
-        """Raise ValueError when the data cannot be stored."""
-        encode(self.stored())
 
     def task(self, key: str, name: str, run_at: float | None) -> NewTask:
         """Return a task with this data. Without `retry` it starts at most once, even if its process dies."""
@@ -106,11 +102,11 @@ def checked_name(name: object) -> str:
     return text
 
 
-def check_seconds(name: str, value: object, above: bool = False) -> None:
-    """Raise ValueError unless `value` is a number of seconds ≥ 0 (`above`: > 0)."""
-    check_wait(name, value)
-    if above and value == 0:
-        raise ValueError(f"{name} must be more than 0 seconds, got {shown(value)}")
+def check_positive(name: str, seconds: object) -> None:
+    """Raise ValueError unless `seconds` is a number of seconds above 0."""
+    check_wait(name, seconds)
+    if seconds == 0:
+        raise ValueError(f"{name} must be more than 0 seconds, got {shown(seconds)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +116,6 @@ class Registration:
     name: str
     rule: Rule
     data: JobData
-
-    def is_stored_in(self, row: ScheduleRow) -> bool:
-        """Whether the row has the same rule, type and data."""
-        same_rule = (row.rule.cron, row.rule.timezone) == (self.rule.cron, self.rule.timezone)
-        return same_rule and row.type == self.name and row.data == self.data.stored()
 
 
 def store_registrations(schedules: ScheduleCollection, registrations: Mapping[str, Registration]) -> None:
@@ -145,9 +136,10 @@ def store_registrations(schedules: ScheduleCollection, registrations: Mapping[st
 def _store(schedules: ScheduleCollection, registration: Registration) -> None:
     """Add or change one schedule; another instance may add or delete it at the same time."""
     name, rule, data = registration.name, registration.rule, registration.data.stored()
+    wanted = (name, rule.cron, rule.timezone, data)
     for attempts_left in reversed(range(_STORE_ATTEMPTS)):
         row = schedules.store.get(name)
-        if row is not None and registration.is_stored_in(row):
+        if row is not None and (row.type, row.rule.cron, row.rule.timezone, row.data) == wanted:
             return
         try:
             if row is None:

@@ -81,7 +81,7 @@ class MissedOccurrences:
         if not row.settled:
             self._finish_abandoned(row.key, start)
             return False
-        time = first_match(row.rule, int(-(-start // 1)), self.dialect)
+        time = first_match(row.rule, start, self.dialect)
         wanted = replace(row, next_time=time, next_run_time=time + row.rule.delay)
         if not self.schedules.store.modify(row, wanted):
             return False

@@ -8,16 +8,18 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from psched import fork_safety
+from psched.backoff import check_wait
+from psched.config import Settings
 from psched.errors import ConfigError, IdempotentError, NotFoundError, ScheduleError
 from psched.model import Rule, TaskFilter
+from psched.payload import encode
 from psched.queue.queue import storable_task
 from psched.scheduler.handlers import Function, check_function, current
-from psched.scheduler.jobs import Registration, check_seconds, checked_name, job_data, refuse_options
-from psched.scheduler.stores import OpenStores, StoreLocation, store_location
+from psched.scheduler.jobs import Registration, check_positive, checked_name, job_data, refuse_options
+from psched.scheduler.stores import OpenStores, open_scheduler_stores, scheduler_settings
 from psched.scheduler.threads import SchedulerThreads
 from psched.schedules.validation import checked_rule
 from psched.suggest import shown
@@ -36,9 +38,9 @@ class Scheduler:
     fork, in each process. A started scheduler does not survive a fork.
     """
 
-    def __init__(self, location: StoreLocation, poll_interval: float, concurrency: int) -> None:
+    def __init__(self, settings: Settings, poll_interval: float, concurrency: int) -> None:
         """Connects to nothing yet; see `create_scheduler`."""
-        self._location = location
+        self._settings = settings
         self._poll_interval = poll_interval
         self._concurrency = concurrency
         self._bindings: dict[str, Function] = {}
@@ -58,9 +60,7 @@ class Scheduler:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     @property
@@ -118,13 +118,13 @@ class Scheduler:
             ValueError: another value cannot be used.
         """
         self._refuse_running("register")
-        section = self._location.settings.sections[0]
+        section = self._settings.sections[0]
         refuse_options("register", name, cron)
         if not isinstance(cron, str):
             raise ConfigError(f"cron must be text like '*/10 * * * *', got {shown(cron)}")
         rule = checked_rule(Rule(cron, section.timezone if timezone is None else timezone), section.cron_dialect)
         job = job_data(data, retry, retry_timeout)
-        job.check_data()
+        encode(job.stored())
         before = self._registrations.get(checked_name(name))
         if before is not None:
             again = f"register each name once, or unregister({name!r}) first"
@@ -193,7 +193,7 @@ class Scheduler:
             (data,) = positional
             refuse_options("push", name, data)
         job = job_data(data, retry, retry_timeout)
-        check_seconds("delay", delay)
+        check_wait("delay", delay)
         key = f"push:{secrets.token_hex(16)}"
         with self._stores() as stores:
             run_at = stores.queue.now() + delay if delay > 0 else None
@@ -218,7 +218,7 @@ class Scheduler:
                 names = ", ".join(map(repr, unbound))
                 raise ScheduleError(f"registered, but not bound to a handler: {names}; bind each before the start")
             threads = SchedulerThreads(
-                self._location.open(self._concurrency),
+                open_scheduler_stores(self._settings, self._concurrency),
                 dict(self._bindings),
                 dict(self._registrations),
                 self._poll_interval,
@@ -245,7 +245,7 @@ class Scheduler:
             ValueError: `timeout` is not a number of seconds.
         """
         if timeout is not None:
-            check_seconds("timeout", timeout)
+            check_wait("timeout", timeout)
         with self._checked_lock():
             if any(
                 threads is not None and threads.owns_current_thread() for threads in (self._threads, self._stopping)
@@ -285,7 +285,7 @@ class Scheduler:
                 stores = self._threads.stores
             else:
                 if self._client_stores is None:
-                    client_stores = self._location.open()
+                    client_stores = open_scheduler_stores(self._settings)
                     client_stores.create_tables()
                     self._client_stores = client_stores
                 stores = self._client_stores
@@ -348,9 +348,9 @@ def create_scheduler(
         ConfigError: the URL, the prefix, the time zone or a setting of the connection cannot be used.
         ValueError: `poll_interval` or `concurrency` cannot be used.
     """
-    location = store_location(url, prefix, timezone, {} if tls is None else tls, retention_time, pooler)
-    location.open().close()  # reports a bad URL here instead of in the first push
-    check_seconds("poll_interval", poll_interval, above=True)
+    settings = scheduler_settings(url, prefix, timezone, {} if tls is None else tls, retention_time, pooler)
+    open_scheduler_stores(settings).close()  # reports a bad URL here instead of in the first push
+    check_positive("poll_interval", poll_interval)
     if type(concurrency) is not int or not 1 <= concurrency <= 1000:
         raise ValueError(f"concurrency must be a number of threads from 1 to 1000, got {shown(concurrency)}")
-    return Scheduler(location, poll_interval, concurrency)
+    return Scheduler(settings, poll_interval, concurrency)

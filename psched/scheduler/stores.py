@@ -1,4 +1,4 @@
-"""Where a scheduler keeps its rows: URL and prefix to tables, and the open stores of a process."""
+"""The two tables of a scheduler: their settings by URL and prefix, and the open stores of a process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from psched.backends import open_stores
@@ -91,51 +90,47 @@ class OpenStores:
             self.queue.close()
 
 
-@dataclass(frozen=True, slots=True)
-class StoreLocation:
-    """A database, and the tables of a scheduler in it. `retention`: seconds for which finished tasks are kept."""
-
-    settings: Settings
-    retention: float
-
-    def open(self, threads: int = 1) -> OpenStores:
-        """Return the stores, for this number of threads; connects to nothing yet. Raises ConfigError."""
-        schedules, queue = self.settings.schedules, self.settings.queue
-        assert schedules is not None and queue is not None
-        stores = open_stores(
-            schedules.type,
-            StoreSettings(
-                schedules.url,
-                holder_name(str(os.getpid())),
-                schedules.table,
-                queue.table,
-                schedules.tls,
-                f"{schedules.cron_dialect} {tz_database()}",
-                min(threads, _MAX_CONNECTIONS),
-                pooler=schedules.pooler,
-            ),
-        )
-        if stores.schedules is None or stores.queue is None:
-            raise ConfigError(f"the store type {schedules.type!r} keeps no schedules or no queue")
-        defaults = Defaults(schedules.timezone, schedules.cron_dialect, _LEDGER)
-        occurrence_times = LeaseTimes(_OCCURRENCE_LEASE, _UNRUNNABLE_WAIT, _OCCURRENCE_LEASE)
-        collection = ScheduleCollection(stores.schedules, occurrence_times, defaults)
-        collection.feed(stores.queue)
-        completion = Retire(stores.queue, self.retention, None, failed_retention=self.retention)
-        tasks = Source(stores.queue, completion, LeaseTimes(_TASK_LEASE, _UNRUNNABLE_WAIT, _TASK_LEASE))
-        wakeup = LocalWakeup(stores.queue)
-        tasks.open_wakeup = wakeup.open_wakeup
-        return OpenStores(collection, stores.queue, tasks, wakeup)
+def open_scheduler_stores(settings: Settings, threads: int = 1) -> OpenStores:
+    """Return the stores, for this number of threads; connects to nothing yet. Raises ConfigError."""
+    schedules, queue = settings.schedules, settings.queue
+    assert schedules is not None and queue is not None
+    stores = open_stores(
+        schedules.type,
+        StoreSettings(
+            schedules.url,
+            holder_name(str(os.getpid())),
+            schedules.table,
+            queue.table,
+            schedules.tls,
+            f"{schedules.cron_dialect} {tz_database()}",
+            min(threads, _MAX_CONNECTIONS),
+            pooler=schedules.pooler,
+        ),
+    )
+    if stores.schedules is None or stores.queue is None:
+        raise ConfigError(f"the store type {schedules.type!r} keeps no schedules or no queue")
+    defaults = Defaults(schedules.timezone, schedules.cron_dialect, _LEDGER)
+    occurrence_times = LeaseTimes(_OCCURRENCE_LEASE, _UNRUNNABLE_WAIT, _OCCURRENCE_LEASE)
+    collection = ScheduleCollection(stores.schedules, occurrence_times, defaults)
+    collection.feed(stores.queue)
+    completion = Retire(stores.queue, queue.retention_time, None, failed_retention=queue.retention_time)
+    tasks = Source(stores.queue, completion, LeaseTimes(_TASK_LEASE, _UNRUNNABLE_WAIT, _TASK_LEASE))
+    wakeup = LocalWakeup(stores.queue)
+    tasks.open_wakeup = wakeup.open_wakeup
+    return OpenStores(collection, stores.queue, tasks, wakeup)
 
 
-def store_location(
+def scheduler_settings(
     url: str, prefix: str, timezone: str, tls: Mapping[str, Any], retention: float, pooler: str | None = None
-) -> StoreLocation:
-    """Return the location for this URL and prefix. Raises ConfigError."""
+) -> Settings:
+    """Return the settings of the two tables for this URL and prefix. Raises ConfigError.
+
+    `retention`: seconds for which finished tasks are kept.
+    """
     if not isinstance(tls, Mapping):
         raise ConfigError(f"tls: expected a mapping, got {tls!r}")
     stem = table_stem(prefix)
-    settings = from_mapping(
+    return from_mapping(
         {
             "type": "redis" if str(url).partition("://")[0] in _REDIS else "rdb",
             "url": url,
@@ -147,7 +142,6 @@ def store_location(
             "queue": {"table": f"{stem}_queue"},
         }
     )
-    return StoreLocation(settings, retention)
 
 
 def table_stem(prefix: object) -> str:

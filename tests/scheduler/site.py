@@ -16,7 +16,7 @@ import psutil
 from psched import Scheduler, create_scheduler
 from psched.model import TaskFilter, TaskRow
 from psched.scheduler.jobs import INSTANCE
-from psched.scheduler.stores import OpenStores, store_location
+from psched.scheduler.stores import OpenStores, open_scheduler_stores, scheduler_settings
 from tests.daemon.harness import PATIENCE, is_alive, read_lines, wait_for
 from tests.programs import ROOT
 
@@ -54,7 +54,7 @@ class Site:
     def opened(self) -> OpenStores:
         """Return the stores, their tables made."""
         if self._opened is None:
-            self._opened = store_location(self.url, self.prefix, "UTC", {}, 300).open()
+            self._opened = open_scheduler_stores(scheduler_settings(self.url, self.prefix, "UTC", {}, 300))
             self._stack.callback(self._opened.close)
             self._opened.create_tables()
         return self._opened
