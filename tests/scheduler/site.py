@@ -54,10 +54,14 @@ class Site:
     def opened(self) -> OpenStores:
         """Return the stores, their tables made."""
         if self._opened is None:
-            self._opened = open_scheduler_stores(scheduler_settings(self.url, self.prefix, "UTC", {}, 300))
+            self._opened = self.open_stores()
             self._stack.callback(self._opened.close)
             self._opened.create_tables()
         return self._opened
+
+    def open_stores(self) -> OpenStores:
+        """Return stores of their own; the caller closes them."""
+        return open_scheduler_stores(scheduler_settings(self.url, self.prefix, "UTC", {}, 300))
 
     def tasks(self) -> list[TaskRow]:
         """Return all tasks, retired or not, without the heartbeat rows of instances."""

@@ -46,7 +46,7 @@ def test_what_is_pushed_while_another_thread_starts_and_stops_is_accepted_and_ru
 
 
 def test_stores_in_use_are_closed_by_the_last_end_of_use(redis_site: Site) -> None:
-    stores = redis_site.scheduler()._location.open()
+    stores = redis_site.open_stores()
     stores.create_tables()
     stores.begin_use()
     stores.begin_use()

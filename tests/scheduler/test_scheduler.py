@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from psched import ConfigError, ScheduleError, create_scheduler
-from psched.queue import retire
 from tests.scheduler.site import Site
 
 VALUES = [None, True, 0, 1.5, "im data", "", [1, [2, None]], {"a": {"b": "ü🙂"}}, {}]
@@ -253,7 +252,7 @@ def test_clear_removes_registrations_and_tasks(file_and_server: Site) -> None:
 
 
 def test_tasks_that_are_over_do_not_pile_up(open_section: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retire, "retained", lambda store, retention: retention)
+    monkeypatch.setattr("psched.backends.sql.store.sent_within", lambda timeouts: 0)
     scheduler = open_section.scheduler(retention_time=0.2)
     scheduler.bind("good", lambda data: None)
     scheduler.bind("bad", lambda data: False)

@@ -25,7 +25,7 @@ def frozen(server: Redis) -> Iterator[None]:
 
 
 def own_threads() -> list[threading.Thread]:
-    names = ("psched", "keeper", "steward", "warden")
+    names = ("psched", "running lease renewer", "prefetched lease renewer", "run watchdog")
     return [thread for thread in threading.enumerate() if thread.name.startswith(names)]
 
 
