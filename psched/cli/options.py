@@ -55,11 +55,6 @@ class Chosen:
         """Return the configuration. `reader`: the section of a file without sections. Raises ConfigError."""
         return refuse_in_memory(load(DEFAULT_CONFIG if self.config is None else self.config, self.environment, reader))
 
-    def load_required(self) -> None:
-        """Load the modules of -I and -r, for a command that runs no application. Raises ConfigError."""
-        if self.include or self.require:
-            load_modules(self.include, self.require)
-
     def settings_loader(self, app: tuple[str, ...], read: Callable[[Chosen], Settings]) -> Callable[[], Settings]:
         """Return a function that reads the configuration from any folder, and adds the application to run."""
         chosen = replace(self, config=(DEFAULT_CONFIG if self.config is None else self.config).absolute())
@@ -124,12 +119,15 @@ _JSON = partial(click.option, "--json", is_flag=True, help="Print JSON.")
 
 
 def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chosen, P], R]], Callable[P, R]]:
-    """Add the common options, with `loading` those of an application; their values are the first argument."""
+    """Add the common options, with `loading` those of an application; their values are the first argument.
+
+    A command that runs no application loads the modules of -I and -r itself. Raises ConfigError.
+    """
 
     def decorate(function: Callable[Concatenate[Chosen, P], R]) -> Callable[P, R]:
         @wraps(function)
         def load_first(chosen: Chosen, *args: P.args, **kwargs: P.kwargs) -> R:
-            chosen.load_required()
+            load_modules(chosen.include, chosen.require)
             return function(chosen, *args, **kwargs)
 
         decorated: Callable[..., R] = click.make_pass_decorator(Chosen, ensure=True)(

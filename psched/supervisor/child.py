@@ -38,7 +38,7 @@ class ChildProcess:
     empty: bool = False
     """It ends by force, and has given back all its own leases."""
     left: bool = False
-    """It has said goodbye: it holds no lease, and its end is no accident."""
+    """It has reported an orderly end, and holds no lease."""
     start_error: str | None = None
     trouble: str | None = None
     """What keeps it from working at present."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from psched.config import Settings
-from psched.execution.sections import OpenSection, open_sections
+from psched.execution.sections import open_sections
 from psched.model import worker_died
 from psched.process.channel import GAVE_BACK, ChildPipe
 from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
@@ -86,9 +86,8 @@ class LeaseRecovery:
     def _fork(self, now: float, settings: Settings, last: bool) -> None:
         self._claimed = self.claim()
         try:
-            self._child = self._process_table.fork(
-                "lease recovery", settings, partial(RecoveryChild, settings, self._claimed)
-            )
+            make = partial(RecoveryChild, settings, self._claimed)
+            self._child = self._process_table.fork("lease recovery", settings, make)
         except OSError as error:
             self._failed(f"cannot fork: {error.strerror}", now, last)
         else:
@@ -118,13 +117,9 @@ class RecoveryChild(ChildRole):
     """Gives back the leases of `dead` in each section."""
 
     def __init__(self, settings: Settings, dead: Sequence[DeadChild], pipe: ChildPipe) -> None:
-        self._settings = settings
         self._dead = dead
         self._pipe = pipe
-        self._sections: list[OpenSection] = []
-
-    def prepare(self) -> None:
-        self._sections = open_sections(self._settings, holder_name("lease-recovery"))
+        self._sections = open_sections(settings, holder_name("lease-recovery"))
 
     def run(self) -> None:
         """Give back until the first failure: the rest would fail, too."""

@@ -45,7 +45,8 @@ def _load_stores(settings: Settings) -> None:
 def _fill_gaps() -> None:
     """Fill the gaps between the objects: a child would put new objects there and unshare each page.
 
-    New objects then stand together, on pages of their own. About one pool of each size is free.
+    New objects then stand together, on pages of their own. About one pool of each size is free. An idle child has 4.2
+    instead of 4.4 MiB of its own (2026-11-22, 8 children).
     """
     blank = sys.getsizeof(b"")
     _fillers.clear()

@@ -63,11 +63,9 @@ def configured_application(settings: Settings) -> ApplicationSpec:
     def of(key: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for section in settings.sections for name in getattr(section, key)))
 
-    named = {"schedules": settings.schedules, "queue": settings.queue}
     own = tuple(
         (name, ApplicationSpec(section.app, section.include, section.require))
-        for name, section in named.items()
-        if section is not None
+        for name, section in settings.named_sections
     )
     same = len({spec for _, spec in own}) <= 1
     return ApplicationSpec(of("app"), of("include"), of("require"), () if same else own)
@@ -141,9 +139,12 @@ class Reload:
                 dry.child.kill()
             return None
         self._dry_run = None
-        problem = self._problem(dry) or self._move_log(dry.config)
-        if problem is not None:
-            self._refuse(problem)
+        try:
+            self._check(dry)
+            if dry.config.settings.log != self._log_file.path:
+                self._log_file.move(dry.config.settings.log)
+        except ConfigError as error:
+            self._refuse(str(error))
             return None
         self.request.end(None)
         return dry.config
@@ -166,17 +167,10 @@ class Reload:
         self.request.end(reason)
         log.error("reload refused: %s; the workers go on unchanged", reason, exc_info=error)
 
-    def _problem(self, dry: _DryRun) -> str | None:
+    def _check(self, dry: _DryRun) -> None:
+        """Raise ConfigError when the application could not be loaded."""
         if dry.child.ready:
-            return None
+            return
         if dry.timed_out:
-            return f"the application was not loaded within {self._limit:g} s"
-        return dry.child.start_error or f"the process that loaded it {dry.child.end}"
-
-    def _move_log(self, config: LoadedConfig) -> str | None:
-        if config.settings.log != self._log_file.path:
-            try:
-                self._log_file.move(config.settings.log)
-            except ConfigError as error:
-                return str(error)
-        return None
+            raise ConfigError(f"the application was not loaded within {self._limit:g} s")
+        raise ConfigError(dry.child.start_error or f"the process that loaded it {dry.child.end}")
