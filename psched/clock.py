@@ -8,9 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from typing import Protocol
-
-_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
@@ -19,17 +18,14 @@ class Clock(Protocol):
     def __call__(self) -> float: ...
 
 
-def monotonic() -> float:
-    """Return seconds that never jump and stand still while the machine sleeps. For everything but leases."""
-    return time.monotonic()
+monotonic: Clock = time.monotonic
+"""Returns seconds that never jump and stand still while the machine sleeps. For everything but leases."""
 
+boottime: Clock = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+"""Returns seconds that never jump and include the sleep of a suspended machine. For lease deadlines.
 
-def boottime() -> float:
-    """Return seconds that never jump and include the sleep of a suspended machine. For lease deadlines.
-
-    macOS has no such clock and gets the monotonic one: there only the fence detects a lease that ended during sleep.
-    """
-    return time.clock_gettime(_BOOTTIME)
+macOS has no such clock and gets the monotonic one: there only the fence detects a lease that ended during sleep.
+"""
 
 
 def local_time(seconds: float) -> str:

@@ -84,28 +84,31 @@ _CLAIM = 60.0
 """Seconds for which a node has an alert to itself; then any node runs its hook again, unless it succeeded."""
 
 
-class OverdueAlerter(threading.Thread):
-    """Checks for overdue schedules every `interval` seconds until closed. Errors are logged and do not end it."""
+class AlertThread(threading.Thread):
+    """Calls `check` every `interval` seconds until closed. Errors are logged and do not end it."""
 
-    def __init__(self, alarms: OverdueAlerts, hook: tuple[str, ...], interval: float) -> None:
-        """`hook`: a command with its arguments, or one URL; empty: overdue schedules are only logged."""
-        super().__init__(name="overdue alerter", daemon=True)
-        self._alarms = alarms
+    def __init__(self, name: str, hook: str, target: tuple[str, ...], interval: float) -> None:
+        """`name` begins the log line of an error. `hook` and `target` as for `AlertHook`."""
+        super().__init__(name=name, daemon=True)
         self._interval = interval
         self._closing = threading.Event()
-        self._hook = AlertHook("on_late", hook, self._closing)
-        self._logged: set[tuple[str, int]] = set()
-        self._failing = False
+        self._hook = AlertHook(hook, target, self._closing)
+
+    def check(self) -> bool:
+        """Report what is new; True to be called again at once."""
+        raise NotImplementedError
 
     def run(self) -> None:
+        is_failing = False
         while not self._closing.wait(self._interval):
             try:
-                self.look()
-                self._failing = False
+                while not self._closing.is_set() and self.check():
+                    pass
+                is_failing = False
             except Exception as error:  # noqa: BLE001 – whatever a driver raises, the next check may be answered
-                if not self._failing:
-                    log.warning("overdue check failed: %s; retrying", one_line(error))
-                self._failing = True
+                if not is_failing:
+                    log.warning("%s failed: %s; retrying", self.name, one_line(error))
+                is_failing = True
 
     def close(self) -> None:
         """Stop; a running hook is ended, and another node runs it again."""
@@ -113,30 +116,60 @@ class OverdueAlerter(threading.Thread):
         if self.is_alive():
             self.join(STOPPING)
 
-    def look(self) -> None:
+
+class OverdueAlerter(AlertThread):
+    """Alerts of overdue schedules. Without a hook they are only logged."""
+
+    def __init__(self, alarms: OverdueAlerts, target: tuple[str, ...], interval: float) -> None:
+        super().__init__("overdue check", "on_late", target, interval)
+        self._alarms = alarms
+        self._logged: set[tuple[str, int]] = set()
+
+    def check(self) -> bool:
         """Log the schedules that became overdue since the last check; run the hook for those no other node claims."""
         late = self._alarms.overdue(_AT_ONCE)
-        found = {(overdue.key, overdue.scheduled_time) for overdue in late}
         for overdue in late:
             if (overdue.key, overdue.scheduled_time) not in self._logged:
                 log.error("key=%s type=%s overdue: %s", overdue.key, overdue.type, overdue)
-        self._logged = found
+        self._logged = {(overdue.key, overdue.scheduled_time) for overdue in late}
         for overdue in self._alarms.unsent(_AT_ONCE) if late and self._hook else ():
             if self._closing.is_set():
-                return
+                break
             if self._alarms.claim(overdue, _CLAIM) and self._hook.run(
                 overdue.key, overdue.scheduled_time, overdue_facts(overdue)
             ):
                 self._alarms.told(overdue)
+        return False
 
 
-def open_overdue_alerters(opened_sections: Sequence[OpenSection], slot: int) -> list[OverdueAlerter]:
-    """Return the alerters of stores that know of overdue schedules, in the first slot's child alone."""
-    return [
-        OverdueAlerter(open_section.alarms, open_section.section.on_late, open_section.section.alert_interval)
-        for open_section in opened_sections
-        if open_section.alarms is not None and slot == FIRST_SLOT
-    ]
+class FailureReporter(AlertThread):
+    """Reports failed runs of one section."""
+
+    def __init__(self, section: str, failures: UnreportedFailures, target: tuple[str, ...], interval: float) -> None:
+        super().__init__(f"{section} failure report", "on_failure", target, interval)
+        self._section = section
+        self._failures = failures
+
+    def check(self) -> bool:
+        """Report one failure; False when there is none to report now."""
+        failure = self._failures.claim(_CLAIM)
+        if failure is None:
+            return False
+        if self._hook.run(failure.key, failure.scheduled_time, failure_facts(failure, self._section)):
+            self._failures.told(failure)
+        return True
+
+
+def open_alert_threads(opened_sections: Sequence[OpenSection], slot: int) -> list[AlertThread]:
+    """Return the threads for stores that know of overdue schedules or failed runs, in the first slot's child alone."""
+    threads: list[AlertThread] = []
+    for opened in opened_sections if slot == FIRST_SLOT else ():
+        section, failures = opened.section, opened.source.store.failures
+        if opened.alarms is not None:
+            threads.append(OverdueAlerter(opened.alarms, section.on_late, section.alert_interval))
+        if failures is not None and section.on_failure:
+            threads.append(FailureReporter(opened.name, failures, section.on_failure, section.alert_interval))
+    return threads
 
 
 def overdue_facts(overdue: Overdue) -> dict[str, object]:
@@ -150,59 +183,6 @@ def overdue_facts(overdue: Overdue) -> dict[str, object]:
         "attempts": overdue.attempts,
         "message": str(overdue),
     }
-
-
-class FailureReporter(threading.Thread):
-    """Reports failed runs every `interval` seconds until closed. Errors are logged and do not end it."""
-
-    def __init__(self, section: str, failures: UnreportedFailures, target: tuple[str, ...], interval: float) -> None:
-        """`target`: a command with its arguments, or one URL."""
-        super().__init__(name=f"{section} failure reporter", daemon=True)
-        self._section = section
-        self._failures = failures
-        self._interval = interval
-        self._closing = threading.Event()
-        self._hook = AlertHook("on_failure", target, self._closing)
-        self._failing = False
-
-    def run(self) -> None:
-        while not self._closing.wait(self._interval):
-            try:
-                while not self._closing.is_set() and self.report():
-                    pass
-                self._failing = False
-            except Exception as error:  # noqa: BLE001 – whatever a driver raises, the next time may be answered
-                if not self._failing:
-                    log.warning("section=%s reporting failures failed: %s; retrying", self._section, one_line(error))
-                self._failing = True
-
-    def close(self) -> None:
-        """Stop; a running hook is ended, and another node runs it again."""
-        self._closing.set()
-        if self.is_alive():
-            self.join(STOPPING)
-
-    def report(self) -> bool:
-        """Report one failure; False when there is none to report now."""
-        failure = self._failures.claim(_CLAIM)
-        if failure is None:
-            return False
-        if self._hook.run(failure.key, failure.scheduled_time, failure_facts(failure, self._section)):
-            self._failures.told(failure)
-        return True
-
-
-def open_failure_reporters(opened_sections: Sequence[OpenSection], slot: int) -> list[FailureReporter]:
-    """Return a reporter for each section with an `on_failure`, in the first slot's child alone."""
-    return [
-        FailureReporter(
-            open_section.name, failures, open_section.section.on_failure, open_section.section.alert_interval
-        )
-        for open_section in opened_sections
-        if (failures := open_section.source.store.failures) is not None
-        and open_section.section.on_failure
-        and slot == FIRST_SLOT
-    ]
 
 
 def failure_facts(failure: UnreportedFailure, section: str) -> dict[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 _MOMENT = 0.2
 """A batch is so large that its last task waits for about so many seconds,"""
@@ -21,73 +20,38 @@ _MOST_TYPES = 1000
 """The number of types that are remembered, those that ran last."""
 
 
-class BatchSizer(Protocol):
-    """Chooses from recent durations of each type how many rows to acquire, and how many of them to keep."""
+class BatchSizer:
+    """Chooses how many rows to acquire, and how many of them to keep: always the same number, `task_prefetch: N`.
+
+    It averages the recent durations of the runs of each type.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._size = number
+        self._durations: dict[str, float] = {}
+        self.expected: Callable[[str], float | None] = self._durations.get
+        """Returns the seconds that a run of this type is expected to take; None before the first."""
 
     def limit(self) -> int:
         """Return the most rows to acquire, 1 or more."""
-        ...
+        return self._size
 
     def keep(self, types: Sequence[str]) -> int:
         """Return how many of the acquired tasks, of these types in this order, are run here; the rest is released."""
-        ...
-
-    def observe_run(self, type: str, seconds: float) -> None:
-        """Learn the duration of one run."""
-        ...
-
-    def observe_poll(self, seconds: float) -> None:
-        """Learn the duration of one acquire."""
-        ...
-
-    def expected(self, type: str) -> float | None:
-        """Return the seconds that a run of this type is expected to take; None before the first."""
-        ...
-
-
-class Durations:
-    """Averages the recent durations of each type."""
-
-    def __init__(self) -> None:
-        self._typical: dict[str, float] = {}
-        self.expected: Callable[[str], float | None] = self._typical.get
-        """Returns the seconds, or None before the first run of a type."""
-
-    def learn(self, type: str, seconds: float) -> bool:
-        """Learn from one run; True when the type was not known."""
-        typical = self._typical
-        known = typical.pop(type, None)
-        if known is not None:
-            typical[type] = known + _WEIGHT * (seconds - known)
-            return False
-        typical[type] = seconds
-        if len(typical) > _MOST_TYPES:
-            del typical[next(iter(typical))]
-        return True
-
-
-class FixedBatchSize:
-    """`task_prefetch: N`: always the same number."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._durations = Durations()
-        self.expected = self._durations.expected
-
-    def limit(self) -> int:
-        return self._number
-
-    def keep(self, types: Sequence[str]) -> int:
         return len(types)
 
     def observe_run(self, type: str, seconds: float) -> None:
-        self._durations.learn(type, seconds)
+        """Learn the duration of one run."""
+        known = self._durations.pop(type, None)
+        self._durations[type] = _averaged(known, seconds)
+        if known is None and len(self._durations) > _MOST_TYPES:
+            del self._durations[next(iter(self._durations))]
 
     def observe_poll(self, seconds: float) -> None:
-        """Ignore it: the number is fixed."""
+        """Learn the duration of one acquire."""
 
 
-class AdaptiveBatchSize:
+class AdaptiveBatchSizer(BatchSizer):
     """`task_prefetch: auto`: one task at a time while handlers are slow or unknown, large batches while they are quick.
 
     The size grows by a factor from batch to batch, and falls back when a slow run turns up; after a pause it is small.
@@ -96,13 +60,11 @@ class AdaptiveBatchSize:
     """
 
     def __init__(self) -> None:
-        self._durations = Durations()
-        self.expected = self._durations.expected
+        super().__init__(1)
         self._first_run: float | None = None
         self._quick: float | None = None
         self._budget = BatchBudget()
         self._longest = _LONGER_MOMENT
-        self._size = 1
         self._ran = 0
         self._was_slow = False
 
@@ -137,16 +99,16 @@ class AdaptiveBatchSize:
             self._size = self._size if self._expected(type) > TOO_LONG else 1
         else:
             self._quick = _averaged(self._quick, seconds)
-        if self._durations.learn(type, seconds):
+        if type not in self._durations:
             self._first_run = _averaged(self._first_run, seconds)
         self._ran += 1
+        super().observe_run(type, seconds)
 
     def observe_poll(self, seconds: float) -> None:
-        """Learn the duration of one acquire."""
         self._budget.learn(seconds)
 
     def _expected(self, type_: str) -> float:
-        known = self._durations.expected(type_)
+        known = self.expected(type_)
         if known is None:
             known = self._first_run
         return _MOMENT if known is None else known
@@ -156,11 +118,9 @@ def _averaged(known: float | None, seconds: float) -> float:
     return seconds if known is None else known + _WEIGHT * (seconds - known)
 
 
-def batch_sizer_for(setting: int | str) -> Callable[[], BatchSizer]:
-    """Return the factory of batch sizers for the setting `task_prefetch`."""
-    if isinstance(setting, int):
-        return lambda: FixedBatchSize(setting)
-    return AdaptiveBatchSize
+def batch_sizer_for(setting: int | str) -> BatchSizer:
+    """Return a batch sizer for the setting `task_prefetch`."""
+    return BatchSizer(setting) if isinstance(setting, int) else AdaptiveBatchSizer()
 
 
 _SHARE = 0.025

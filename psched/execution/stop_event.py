@@ -17,6 +17,8 @@ class StopEvent:
 
     def __init__(self) -> None:
         self._set = threading.Event()
+        self.is_set = self._set.is_set
+        self.wait = self._set.wait
         self._lock = threading.Lock()
         self._reader: OwnedDescriptor | None = None
         self._writer: OwnedDescriptor | None = None
@@ -25,13 +27,6 @@ class StopEvent:
         self._set.set()
         with self._lock:
             self._signal()
-
-    def is_set(self) -> bool:
-        return self._set.is_set()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait at most `seconds`; return whether it is set."""
-        return self._set.wait(seconds)
 
     def wait_for(self, descriptors: Collection[int], seconds: float) -> Collection[int]:
         """Wait until one of `descriptors` is readable, or closed; return those that are. `set` ends the wait.

@@ -12,7 +12,7 @@ from psched.backends import is_driver_error
 from psched.clock import monotonic
 from psched.config import Section
 from psched.errors import ConfigError
-from psched.execution.alerts import FailureReporter, OverdueAlerter, open_failure_reporters, open_overdue_alerters
+from psched.execution.alerts import open_alert_threads
 from psched.execution.batch_size import batch_sizer_for
 from psched.execution.forced_exit import ForcedExit
 from psched.execution.lease_renewal import LeaseRenewer
@@ -63,10 +63,7 @@ class ChildWorker(ChildRole):
         self._pollers: list[SectionPoller] = []
         self._runners = [self._runner(cell, application) for cell in range(self._runs.cells)]
         interval = min(open_section.section.task_heartbeat_interval for open_section in self._sections)
-        self._reporters: tuple[OverdueAlerter | FailureReporter, ...] = (
-            *open_overdue_alerters(self._sections, boot.slot),
-            *open_failure_reporters(self._sections, boot.slot),
-        )
+        self._alert_threads = open_alert_threads(self._sections, boot.slot)
         self._prefetched = LeaseRenewer(sources, self._runners, interval, prefetched=True)
         self._periodic = [
             self._watchdog.thread,
@@ -81,14 +78,21 @@ class ChildWorker(ChildRole):
 
     def run(self) -> None:
         """Work until stopped."""
-        for thread in (*self._periodic, *self._reporters, *self._node_heartbeats):
+        for thread in (*self._periodic, *self._alert_threads, *self._node_heartbeats):
             thread.start()
         try:
             self._release_dead()
             if len(self._runners) == 1:
                 self._runners[0].run()
             else:
-                self._run_in_threads()
+                threads = [
+                    threading.Thread(target=runner.run, name=f"runner {cell}", daemon=True)
+                    for cell, runner in enumerate(self._runners)
+                ]
+                for runner_thread in threads:
+                    runner_thread.start()
+                for runner_thread in threads:
+                    runner_thread.join()
         finally:
             self._close()
 
@@ -179,28 +183,25 @@ class ChildWorker(ChildRole):
         if self._boot.slot == FIRST_SLOT and self._mismatch is not None:
             log.warning("%s", self._mismatch)
         for open_section in self._sections:
+            store = open_section.source.store
             try:
-                open_section.source.store.check_tables()
+                store.check_tables()
                 self._types[open_section.name].prepare()
             except Exception as error:
-                if open_section.source.store.is_unavailable(error):
+                if store.is_unavailable(error):
                     log.warning("section=%s the database does not answer yet: %s", open_section.name, one_line(error))
-                    self._report_trouble(open_section.name, error)
-                elif open_section.source.store.is_refused(error):
+                elif store.is_refused(error):
                     log.debug("section=%s the database refuses this user: %s", open_section.name, one_line(error))
-                    self._report_trouble(open_section.name, error)
                 elif is_driver_error(error):
                     words = f"{open_section.name}: the database refuses: {one_line(error)}"
                     raise ConfigError(f"{words} (is `url:` right? `psched doctor` looks closer)") from error
                 else:
                     raise
+                for poller in self._pollers:
+                    if poller.name == open_section.name:
+                        poller.report_trouble(error)
         for poller in self._pollers:
             poller.join_election()
-
-    def _report_trouble(self, section: str, error: Exception) -> None:
-        for poller in self._pollers:
-            if poller.name == section:
-                poller.report_trouble(error)
 
     def _release_dead(self) -> None:
         """Release the leases of dead predecessors before the first poll; retry until the database answers."""
@@ -218,31 +219,18 @@ class ChildWorker(ChildRole):
             for open_section in self._sections:
                 open_section.give_back(dead)
         except Exception as error:  # noqa: BLE001 – until the database does it
-            self._log_once(f"the leases of {dead.holder} are not given back yet: {one_line(error)}")
+            message = f"the leases of {dead.holder} are not given back yet: {one_line(error)}"
+            if message != self._logged:
+                log.warning("%s; trying again until they are", message)
+            self._logged = message
             return False
         return True
-
-    def _log_once(self, message: str) -> None:
-        """Log a repeated failure once for as long as it stays the same."""
-        if message != self._logged:
-            log.warning("%s; trying again until they are", message)
-        self._logged = message
-
-    def _run_in_threads(self) -> None:
-        threads = [
-            threading.Thread(target=runner.run, name=f"runner {cell}", daemon=True)
-            for cell, runner in enumerate(self._runners)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
 
     def _close(self) -> None:
         for node_heartbeat in self._node_heartbeats:
             node_heartbeat.close()
-        for reporter in self._reporters:
-            reporter.close()
+        for alert_thread in self._alert_threads:
+            alert_thread.close()
         for open_section in self._sections:
             for task in open_section.source.held:
                 give_back(task)
@@ -271,7 +259,7 @@ def open_poller(
         open_section.name,
         open_section.source,
         application.of(open_section.name),
-        batch_sizer_for(section.task_prefetch)(),
+        batch_sizer_for(section.task_prefetch),
         PollTimer(section.poll_interval),
         section.task_timeout,
         margin,

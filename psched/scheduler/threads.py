@@ -15,7 +15,7 @@ from psched.application import Application
 from psched.backends import is_driver_error
 from psched.clock import monotonic
 from psched.errors import ConfigError
-from psched.execution.batch_size import FixedBatchSize
+from psched.execution.batch_size import BatchSizer
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
@@ -134,7 +134,7 @@ class SchedulerThreads:
         margin = min(1.0, source.times.alive_time / 4)
         types = ClaimableTypes(source, application.types())
         timer = PollTimer(self._poll_interval)
-        poller = SectionPoller(name, source, application, FixedBatchSize(limit), timer, None, margin, types=types)
+        poller = SectionPoller(name, source, application, BatchSizer(limit), timer, None, margin, types=types)
         return Runner(cell, [poller], self._runs, self._stopping, self._wake_run_tickers, lambda: None)
 
     def _wake_run_tickers(self) -> None:

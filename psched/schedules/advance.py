@@ -63,9 +63,20 @@ class Advance(Completion):
         self.queue: TaskStore | None = None
         """Where `finish_by` submits to."""
 
-    def finish(self, claim: Claim, until: float) -> None:
-        """Store the next occurrence; by the new definition when the schedule was changed during the run."""
-        self._advance(claim, until, _run_entry(claim, FINISHED), None)
+    def finish(self, claim: Claim, until: float, entry: Entry | None = None, also: Also | None = None) -> None:
+        """Store the next occurrence; by the new definition when the schedule was changed during the run.
+
+        `entry` is for the ledger (default: finished), `also` further work in the same transaction.
+        """
+        row = cast("ScheduleRow", claim.row)
+        entry = _run_entry(claim, FINISHED) if entry is None else entry
+        for _ in range(_TRIES):
+            step = self._step(claim._replace(row=row), entry)
+            changed = self.store.advance(step.claim, step.next_time, step.next_run_time, until, also, entry)
+            if changed is None:
+                return
+            row = replace(changed, attempts=row.attempts)
+        raise ScheduleError(f"{row.key!r}: it is changed faster than its run can be finished")
 
     def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
         """Store the next occurrences of several schedules together; each by itself where some were changed."""
@@ -89,10 +100,10 @@ class Advance(Completion):
             raise NotSupportedError(f"{claim.row.key!r}: there is no queue to submit to; configure a section `queue:`")
         entry = _run_entry(claim, ENQUEUED, task.key)
         if self.store.shares_database(queue):
-            self._advance(claim, until, entry, lambda connection: queue.submit([task], connection))
+            self.finish(claim, until, entry, lambda connection: queue.submit([task], connection))
         else:
             queue.submit([task])
-            self._advance(claim, until, entry, None)
+            self.finish(claim, until, entry)
 
     def fail(self, claim: Claim, error: str | None, until: float) -> Row | None:
         """Record in the ledger that the occurrence has failed for good, and store the next one."""
@@ -158,16 +169,6 @@ class Advance(Completion):
         except ConfigError as error:
             return ScheduleError(f"{claim.row.key!r}: {error}")
         return None
-
-    def _advance(self, claim: Claim, until: float, entry: Entry, also: Also | None) -> None:
-        row = cast("ScheduleRow", claim.row)
-        for _ in range(_TRIES):
-            step = self._step(claim._replace(row=row), entry)
-            changed = self.store.advance(step.claim, step.next_time, step.next_run_time, until, also, entry)
-            if changed is None:
-                return
-            row = replace(changed, attempts=row.attempts)
-        raise ScheduleError(f"{row.key!r}: it is changed faster than its run can be finished")
 
     def _step(self, claim: Claim, entry: Entry) -> Step:
         """Compute the occurrence after the claimed one, by the definition it was claimed with.

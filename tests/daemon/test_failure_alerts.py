@@ -45,7 +45,7 @@ def failures() -> Iterator[UnreportedFailures]:
 def test_the_hook_is_run_once_and_no_shell(failures: UnreportedFailures, tmp_path: Path) -> None:
     told = tmp_path / "told"
     nodes = [FailureReporter("queue", failures, tuple(hook(told)), 10) for _ in range(3)]
-    assert [node.report() for node in nodes * 2] == [True, *[False] * 5]
+    assert [node.check() for node in nodes * 2] == [True, *[False] * 5]
     assert json.loads(told.read_text()) == ["$(touch x)", "t", "queue", "1", "it\nbroke"]
 
 
@@ -55,10 +55,10 @@ def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
     monkeypatch.setattr("psched.execution.alerts._CLAIM", 0.0)
     broken = (sys.executable, "-c", "print('no pager'); raise SystemExit(3)")
     with caplog.at_level(logging.ERROR):
-        assert FailureReporter("queue", failures, broken, 10).report()
+        assert FailureReporter("queue", failures, broken, 10).check()
     assert "on_failure failed: exit status 3 no pager" in caplog.text
     told = tmp_path / "told"
-    assert FailureReporter("queue", failures, tuple(hook(told)), 10).report()
+    assert FailureReporter("queue", failures, tuple(hook(told)), 10).check()
     assert told.read_text().count("\n") == 1
 
 

@@ -48,7 +48,7 @@ def test_the_hook_is_run_once_with_the_occurrence_and_no_shell(
     nodes = [OverdueAlerter(alarms, hook(told), 10) for _ in range(3)]
     with caplog.at_level(logging.ERROR):
         for node in nodes * 2:
-            node.look()
+            node.check()
     assert told.read_text() == "$(touch x) 1600000000\n"
     assert caplog.text.count("overdue: ") == 3
 
@@ -58,8 +58,8 @@ def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
 ) -> None:
     monkeypatch.setattr("psched.execution.alerts._CLAIM", 0.0)
     with caplog.at_level(logging.ERROR):
-        OverdueAlerter(alarms, (sys.executable, "-c", "print('no pager'); raise SystemExit(3)"), 10).look()
-        OverdueAlerter(alarms, ("/no/such/program",), 10).look()
+        OverdueAlerter(alarms, (sys.executable, "-c", "print('no pager'); raise SystemExit(3)"), 10).check()
+        OverdueAlerter(alarms, ("/no/such/program",), 10).check()
     assert "on_late failed: exit status 3 no pager" in caplog.text
     assert "No such file" in caplog.text
     [unsent] = alarms.unsent(10)
@@ -69,7 +69,7 @@ def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
 def test_a_hook_that_hangs_is_ended(alarms: OverdueAlerts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psched.execution.alerts._HOOK_SECONDS", 0.2)
     begun = time.monotonic()
-    OverdueAlerter(alarms, (sys.executable, "-c", "import time; time.sleep(60)"), 10).look()
+    OverdueAlerter(alarms, (sys.executable, "-c", "import time; time.sleep(60)"), 10).check()
     assert time.monotonic() - begun < 20
 
 
@@ -102,7 +102,7 @@ def test_a_url_gets_json(alarms: OverdueAlerts) -> None:
     with HTTPServer(("127.0.0.1", 0), Pager) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        OverdueAlerter(alarms, (f"http://127.0.0.1:{server.server_port}/page",), 10).look()
+        OverdueAlerter(alarms, (f"http://127.0.0.1:{server.server_port}/page",), 10).check()
         thread.join(10)
     [body] = got
     facts = json.loads(body)

@@ -10,7 +10,7 @@ from sqlalchemy.exc import OperationalError
 from psched.application import App, Application
 from psched.backends import open_stores
 from psched.errors import ScheduleError
-from psched.execution.batch_size import FixedBatchSize
+from psched.execution.batch_size import BatchSizer
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.runner import ActiveRuns, Runner
@@ -64,7 +64,7 @@ class Child:
         self.app = App()
         self.source = Source(store, self.ending, LeaseTimes(ALIVE, 300, SHORT), self.clock)
         self.poller = SectionPoller(
-            "queue", self.source, Application((self.app,)), FixedBatchSize(10), PollTimer(1.0), None, 3.0
+            "queue", self.source, Application((self.app,)), BatchSizer(10), PollTimer(1.0), None, 3.0
         )
         self.poller.settlement._clock = self.clock
         self.stopping = StopEvent()

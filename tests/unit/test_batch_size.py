@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psched.execution.batch_size import TOO_LONG, AdaptiveBatchSize, FixedBatchSize, batch_sizer_for
+from psched.execution.batch_size import TOO_LONG, AdaptiveBatchSizer, BatchSizer, batch_sizer_for
 
 QUICK, SLOW, HOURS = 0.0001, 2.0, 10_000.0
 
@@ -20,7 +20,7 @@ class Worker:
     """Runs an endless stream of types as a runner does, each taking its time, and counts."""
 
     durations: dict[str, float]
-    prefetch: AdaptiveBatchSize = field(default_factory=AdaptiveBatchSize)
+    prefetch: AdaptiveBatchSizer = field(default_factory=AdaptiveBatchSizer)
     batches: list[list[str]] = field(default_factory=list)
     given_back: int = 0
     longest_wait: float = 0.0
@@ -49,7 +49,7 @@ def stream_of(weights: dict[str, float], seed: int = 1) -> Iterator[str]:
 
 
 def test_nothing_is_taken_ahead_while_durations_are_unknown() -> None:
-    prefetch = AdaptiveBatchSize()
+    prefetch = AdaptiveBatchSizer()
     assert [prefetch.limit() for _ in range(3)] == [1, 1, 1]
 
 
@@ -73,7 +73,7 @@ def test_after_a_rest_a_batch_is_small_again_and_grows_fast() -> None:
 
 
 def test_batches_are_larger_while_they_come_full() -> None:
-    prefetch = AdaptiveBatchSize()
+    prefetch = AdaptiveBatchSizer()
     prefetch.observe_run("t", 0.02)
     for size in (4, 16, 20, 20):
         assert prefetch.limit() == size
@@ -157,7 +157,7 @@ def test_types_that_never_come_again_do_not_hold_up_a_quick_stream() -> None:
     worker = Worker(dict.fromkeys(names, QUICK))
     worker.work(iter(names), 20)
     assert len(worker.batches[-1]) == 500
-    assert len(worker.prefetch._durations._typical) <= 1000
+    assert len(worker.prefetch._durations) <= 1000
 
 
 @given(
@@ -182,8 +182,8 @@ def test_slow_ones_never_starve_quick_ones_of_batches(quick: float, slow: float,
 
 @pytest.mark.parametrize("number", [1, 7])
 def test_a_fixed_number_stays(number: int) -> None:
-    prefetch = batch_sizer_for(number)()
-    assert isinstance(prefetch, FixedBatchSize)
+    prefetch = batch_sizer_for(number)
+    assert isinstance(prefetch, BatchSizer)
     prefetch.observe_run("t", 30.0)
     prefetch.observe_poll(30.0)
     assert prefetch.limit() == number
@@ -191,8 +191,7 @@ def test_a_fixed_number_stays(number: int) -> None:
 
 
 def test_auto_learns_anew_for_every_lane() -> None:
-    make = batch_sizer_for("auto")
-    assert make() is not make()
+    assert batch_sizer_for("auto") is not batch_sizer_for("auto")
 
 
 def test_slow_ones_run_one_at_a_time_though_acquiring_takes_long() -> None:

@@ -12,7 +12,7 @@ import pytest
 from psched.application import Application, Base
 from psched.backends import open_stores
 from psched.errors import ImmediateProcessStopError, PreemptedError
-from psched.execution.batch_size import FixedBatchSize
+from psched.execution.batch_size import BatchSizer
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
@@ -69,7 +69,7 @@ class Child:
         self.source = Source(store, Advance(store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), self.clock)
         self.runs = ActiveRuns(RunningTable(1))
         self.poller = SectionPoller(
-            "schedules", self.source, Application(()), FixedBatchSize(3), PollTimer(1.0), task_timeout, MARGIN
+            "schedules", self.source, Application(()), BatchSizer(3), PollTimer(1.0), task_timeout, MARGIN
         )
         self.watchdog = RunWatchdog(self.runs, KILL_INTERVAL, self._leave, self.clock)
         self.runner = Runner(0, [self.poller], self.runs, StopEvent(), lambda: None, lambda: None, self.clock)

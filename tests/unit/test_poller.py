@@ -11,7 +11,7 @@ import pytest
 
 from psched.application import Application
 from psched.errors import PoolerError
-from psched.execution.batch_size import FixedBatchSize
+from psched.execution.batch_size import BatchSizer
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.process.poll_election import SoleMember
 from psched.source import Source
@@ -33,9 +33,7 @@ class Road:
             open_wakeup=lambda _: None, poll_multi=self._take, maintain=self._tidy, store=store
         )
         timer = PollTimer(1.0, lambda: self.time, lambda least, most: (least + most) / 2)
-        self.poller = SectionPoller(
-            "queue", cast("Source", source), Application(()), FixedBatchSize(9), timer, None, 3.0
-        )
+        self.poller = SectionPoller("queue", cast("Source", source), Application(()), BatchSizer(9), timer, None, 3.0)
 
     def drive(self, seconds: float) -> None:
         """Let the lane poll for so long."""
@@ -99,7 +97,7 @@ class Refusing(SoleMember):
         )
         timer = PollTimer(1.0, lambda: self.time, lambda least, most: (least + most) / 2)
         self.poller = SectionPoller(
-            "queue", cast("Source", source), Application(()), FixedBatchSize(9), timer, None, 3.0, self
+            "queue", cast("Source", source), Application(()), BatchSizer(9), timer, None, 3.0, self
         )
 
     def defer(self, news: bool = False) -> float | None:

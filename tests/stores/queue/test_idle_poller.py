@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from psched.application import Application
-from psched.execution.batch_size import FixedBatchSize
+from psched.execution.batch_size import BatchSizer
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.queue.retire import Retire
 from psched.source import Source
@@ -53,7 +53,7 @@ def test_an_idle_poll_is_one_statement_and_takes_nothing(bench: QueueBench, stor
     bench.submit(store, ["later"], run_at=FAR_OFF)
     clock = Hands()
     source = Source(store, Retire(store, 300, None), LeaseTimes(300, 300, 30), clock)
-    poller = SectionPoller("queue", source, Application(()), FixedBatchSize(10), PollTimer(1.0, clock), None, 3.0)
+    poller = SectionPoller("queue", source, Application(()), BatchSizer(10), PollTimer(1.0, clock), None, 3.0)
     assert list(poller.poll()) == []
     for _ in range(3):
         assert poller.pause() > 0
@@ -84,7 +84,7 @@ def test_an_idle_lane_removes_what_a_burst_has_left_until_nothing_is(ours: Queue
     assert ours.execute("UPDATE {table} SET purge_at = 1") == BURST
     clock = Ticking()
     source = Source(store, Retire(store, 300, None), LeaseTimes(300, 300, 30), clock)
-    poller = SectionPoller("queue", source, Application(()), FixedBatchSize(10), PollTimer(600.0, clock), None, 3.0)
+    poller = SectionPoller("queue", source, Application(()), BatchSizer(10), PollTimer(600.0, clock), None, 3.0)
     for _ in range(BURST):
         assert list(poller.poll()) == []
         if not keys_in(store):
