@@ -39,7 +39,6 @@ from psched.backends.rdb.claiming import CombinedAcquire
 from psched.backends.rdb.fair_claiming import FairClaiming
 from psched.backends.rdb.inserts import TaskInserts
 from psched.backends.rdb.lease_statements import LeaseStatements, after, begun_attempts, next_fence
-from psched.backends.rdb.next_due import QueueDueTimes
 from psched.backends.rdb.schema import USER_BAND, failures_table, queue_table, users_table
 from psched.backends.rdb.store import RdbLeaseStore, lease_of, new_number
 from psched.backends.sql.base import now_ms, now_once
@@ -71,7 +70,6 @@ class RdbTaskStore(RdbLeaseStore):
             database,
             holder,
             FairClaiming(database, self._table, users),
-            QueueDueTimes(database, self._table),
             partial(claimed_task, holder, settings.max_data_size),
             *(self._table, users, failures),
         )

@@ -40,7 +40,6 @@ from psched.backends.common.store_base import SingleAdd, advanced
 from psched.backends.rdb.alerts import RdbFailures, RdbOverdueAlerts
 from psched.backends.rdb.inserts import ScheduleInserts
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
-from psched.backends.rdb.next_due import ScheduleDueTimes
 from psched.backends.rdb.schema import failures_table, schedules_table
 from psched.backends.rdb.store import RdbLeaseStore, new_number
 from psched.backends.sql.base import ExactText, LongText, now_ms
@@ -82,7 +81,6 @@ class RdbScheduleStore(SingleAdd, RdbLeaseStore):
             database,
             settings.holder,
             None,
-            ScheduleDueTimes(database, self._table),
             partial(claimed_schedule, settings.holder, settings.max_data_size),
             *(self._table, *others, failures),
         )

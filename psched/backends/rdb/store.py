@@ -19,7 +19,7 @@ from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, fin
 from psched.backends.common.rows import AHEAD, RUNNING, storable
 from psched.backends.rdb.claiming import Claiming, WantedTypes, claiming_by
 from psched.backends.rdb.lease_statements import LeaseStatements
-from psched.backends.rdb.next_due import DueTimes, DueTimesByType
+from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.node_registry import RdbNodes, shared_nodes_table
 from psched.backends.sql.bulk_statement import BulkUpdate
 from psched.backends.sql.connection import as_sqlalchemy
@@ -62,7 +62,6 @@ class RdbLeaseStore(SqlStore):
         database: Database,
         holder: str,
         claiming: Claiming | None,
-        due_times: DueTimes,
         read_claim: Callable[[Sequence[Any]], Claim],
         *tables: Table,
     ) -> None:
@@ -77,8 +76,7 @@ class RdbLeaseStore(SqlStore):
         self._holder = holder
         self.lease_statements = cached(LeaseStatements, dialect, self._rows)
         self._claiming = claiming or claiming_by(dialect, self._rows, self.lease_statements)
-        self._due_times = due_times
-        self._due_times_by_type = DueTimesByType(database, self._rows)
+        self._due_times = DueTimes(database, self._rows)
         self.nodes: Nodes | None = RdbNodes(database, self._rows.name)
         self._read_claim = read_claim
         self._due_types: frozenset[Any] | None = None
@@ -180,7 +178,7 @@ class RdbLeaseStore(SqlStore):
         return found.wait
 
     def due_by_type(self) -> Mapping[str, float]:
-        waits = self._due_times_by_type.waits()
+        waits = self._due_times.waits()
         self._due_types = frozenset(type_ for type_, wait in waits.items() if wait == 0)
         return waits
 
