@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -14,15 +13,9 @@ from psched.application import load
 from psched.cli.errors import DatabaseError, database_errors
 from psched.cli.formatting import json_lines, printable, span, write
 from psched.cli.options import Chosen, common_options
-from psched.cli.unrunnable_rows import (
-    LeftToRuby,
-    left_to_ruby,
-    left_to_ruby_finding,
-    live_workers,
-    routing_findings,
-)
+from psched.cli.unrunnable_rows import LeftToRuby, left_to_ruby, live_workers, routing_findings
 from psched.clock import local_time
-from psched.config import Reader, Section, Settings
+from psched.config import Section, Settings
 from psched.error_summary import error_summary
 from psched.errors import ConfigError, PoolerError
 from psched.model import ScheduleRow
@@ -55,8 +48,7 @@ def doctor(chosen: Chosen) -> int:
     for finding in findings_of(chosen):
         findings.append(finding)
         if not chosen.json:
-            write([_line(finding)])
-            sys.stdout.flush()
+            click.echo(_line(finding))
     if chosen.json:
         write(json_lines(finding._asdict() for finding in findings))
     return 0 if all(finding.ok for finding in findings) else 1
@@ -73,9 +65,9 @@ def findings_of(chosen: Chosen) -> Iterator[Finding]:
     yield application_finding(settings)
     yield Finding("tz database", True, f"{cron.tz_database()} (tzdata); the same on every node, or times differ")
     if settings.schedules is not None:
-        yield from _section_findings(chosen, "schedules", settings.schedules, open_schedules)
+        yield from _section_findings(settings.schedules, open_schedules, left_to_ruby(chosen, "schedules"))
     if settings.queue is not None:
-        for finding in _section_findings(chosen, "queue", settings.queue, open_queue):
+        for finding in _section_findings(settings.queue, open_queue, left_to_ruby(chosen, "queue")):
             yield finding._replace(subject=f"queue {finding.subject}")
 
 
@@ -96,9 +88,8 @@ def application_finding(settings: Settings) -> Finding:
 
 
 def _section_findings(
-    chosen: Chosen, name: Reader, section: Section, open_section: Callable[[Section, str], ScheduleCollection | Queue]
+    section: Section, open_section: Callable[[Section, str], ScheduleCollection | Queue], left: LeftToRuby | None
 ) -> Iterator[Finding]:
-    left = left_to_ruby(chosen, name)
     try:
         with (
             open_section(section, holder_name("psched-doctor")) as collection,
@@ -124,7 +115,7 @@ def _store_findings(
     yield clocks
     yield from routing_findings(store)
     if left is not None:
-        yield left_to_ruby_finding(left, collection)
+        yield left.finding(collection)
     if isinstance(collection, ScheduleCollection):
         yield from overdue_findings(collection)
         yield from failing_findings(collection)
@@ -202,7 +193,6 @@ def _overdue(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | Non
 
 
 def _worker_hint(nodes: Sequence[Node] | None, type_: str) -> str:
-    """Return what to check when no worker acquires a row of this type."""
     if nodes is None:
         return "is a worker running that routes its type? (psched run, pschedd status)"
     if not nodes:
@@ -226,10 +216,6 @@ def clock_finding(store: LeaseStore) -> Finding:
 
 
 def _line(finding: Finding) -> str:
-    word, colour = (
-        ("FAILED", "red") if not finding.ok else ("warning", "yellow") if finding.warning else ("ok", "green")
-    )
-    word = f"{word:<7}"
-    if sys.stdout.isatty():
-        word = click.style(word, fg=colour)
-    return f"{word} {finding.subject:<14} {printable(finding.message)}"
+    ok = ("warning", "yellow") if finding.warning else ("ok", "green")
+    word, colour = ok if finding.ok else ("FAILED", "red")
+    return f"{click.style(f'{word:<7}', fg=colour)} {finding.subject:<14} {printable(finding.message)}"

@@ -28,7 +28,6 @@ R = TypeVar("R")
 
 
 def write(lines: Iterable[str]) -> None:
-    """Print lines, each as soon as it is there."""
     for line in lines:
         sys.stdout.write(f"{line}\n")
 
@@ -140,7 +139,6 @@ def span(seconds: float) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number without a needless fraction."""
     return str(int(value)) if float(value).is_integer() else str(value)
 
 

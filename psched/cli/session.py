@@ -22,7 +22,6 @@ Opened = TypeVar("Opened", ScheduleCollection, Queue)
 
 
 def required_section(settings: Settings, name: str) -> Section:
-    """Return the section of this name. Raises ConfigError without one."""
     section = dict(settings.named_sections).get(name)
     if section is None:
         raise ConfigError(f"{settings.path}:{settings.environment}: there is no section `{name}:`; add one")
@@ -42,7 +41,6 @@ def opened(chosen: Chosen, check: bool = True) -> Iterator[ScheduleCollection]:
 
 @contextmanager
 def opened_queue(chosen: Chosen, check: bool = True) -> Iterator[Queue]:
-    """Open the configured queue, like `opened`."""
     section = required_section(chosen.settings("queue"), "queue")
     with _usable(open_queue(section, _holder()), section, check) as queue:
         yield queue

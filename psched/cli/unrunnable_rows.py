@@ -94,6 +94,13 @@ class LeftToRuby:
         why = "; ".join(reasons)
         return f"psched leaves {left} of {self._read} rows to Ruby workers, since it cannot run them ({why})"
 
+    def finding(self, collection: ScheduleCollection | Queue) -> Finding:
+        """Return how many of the first 10,000 rows are left to Ruby workers."""
+        rows: Iterable[ScheduleRow | TaskRow] = collection.list()
+        for _ in self.counted(islice(rows, _MAX_ROWS_READ)):
+            pass
+        return Finding("Ruby's rows", True, self.summary() or "psched leaves none to Ruby workers: it can run all")
+
     def _count(self, row: ScheduleRow | TaskRow) -> None:
         self._read += 1
         problem = row.problem
@@ -111,14 +118,6 @@ def left_to_ruby(chosen: Chosen, name: Reader) -> LeftToRuby | None:
     """Return a counter for the rows of the section; None unless its type is `rdb_compat`."""
     section = dict(chosen.settings(name).named_sections)[name]
     return LeftToRuby(section.cron_dialect, _routed_types(chosen, name)) if section.type == "rdb_compat" else None
-
-
-def left_to_ruby_finding(left: LeftToRuby, collection: ScheduleCollection | Queue) -> Finding:
-    """Return how many of the first 10,000 rows are left to Ruby workers."""
-    rows: Iterable[ScheduleRow | TaskRow] = collection.list()
-    for _ in left.counted(islice(rows, _MAX_ROWS_READ)):
-        pass
-    return Finding("Ruby's rows", True, left.summary() or "psched leaves none to Ruby workers: it can run all")
 
 
 def note_unrunnable_rows(store: LeaseStore, left: LeftToRuby | None) -> None:

@@ -105,7 +105,6 @@ class _Loader:
     """The faults, in their order, each once."""
 
     def settings(self) -> Settings:
-        """Return the settings. Raises ConfigError with every fault."""
         content = self._expanded()
         self._check_keys(content)
         names = [name for name in _TABLES if name in content] or [self.reader]

@@ -108,12 +108,10 @@ class Settings(_Loading):
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """The configured sections."""
         return tuple(section for _, section in self.named_sections)
 
     @property
     def named_sections(self) -> tuple[tuple[str, Section], ...]:
-        """The configured sections, with their names."""
         named = {"schedules": self.schedules, "queue": self.queue}
         return tuple((name, section) for name, section in named.items() if section is not None)
 

@@ -92,7 +92,6 @@ def _sqlite_file(url: str) -> str:
 
 
 def _parse(url: str) -> URL:
-    """Return the parts of the URL of a SQL database. Raises ValueError."""
     from sqlalchemy.engine import make_url  # noqa: PLC0415 – Redis needs no SQLAlchemy
     from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
 

@@ -189,7 +189,6 @@ def environment_of(task: Task) -> dict[str, str]:
 
 
 def describe(ending: Ending, timeout: float | None) -> str:
-    """Return how a program ended and how long it took, for the log."""
     if ending.cut_short == "timeout":
         return f"was ended after its timeout of {timeout:g} s"
     if ending.status < 0:

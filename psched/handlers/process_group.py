@@ -40,27 +40,25 @@ class ProcessGroup:
         )
 
     @property
-    def number(self) -> int:
-        """The process group id."""
+    def id(self) -> int:
         return self._guard.pid
 
     def signal(self, number: int) -> None:
         """Signal all members. Those of another user (sudo) may not be ours to signal."""
         with suppress(PermissionError):
-            os.killpg(self.number, number)
+            os.killpg(self.id, number)
 
     def has_members(self) -> bool:
         """Whether another process in it is alive; zombies (in a container without init) do not count."""
         return any(self._is_member(pid) for pid in psutil.pids())
 
     def close(self) -> None:
-        """End the guard process."""
         self._guard.kill()
         self._guard.communicate()
 
     def _is_member(self, pid: int) -> bool:
         try:
-            in_group = pid != self.number and os.getpgid(pid) == self.number
+            in_group = pid != self.id and os.getpgid(pid) == self.id
             return in_group and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
         except (ProcessLookupError, PermissionError, psutil.Error):
             return False
@@ -115,7 +113,7 @@ class Program:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                process_group=self._group.number,
+                process_group=self._group.id,
             )
         except BaseException:
             self._group.close()
