@@ -47,17 +47,12 @@ class Backoff:
                 raise ValueError(f"{name} must be a number from {lowest:g} to {highest:g}, got {shown(value)}")
 
     @classmethod
-    def fixed(cls, seconds: float) -> Backoff:
-        """Return a constant wait of `seconds`."""
-        return cls(seconds, 1, seconds, 0)
-
-    @classmethod
     def of(cls, wanted: float | Mapping[str, Any] | Backoff) -> Backoff:
         """Return a Backoff made of a number of seconds, a mapping of the fields, or a Backoff. Raises ValueError."""
         if isinstance(wanted, Backoff):
             return wanted
         if not isinstance(wanted, Mapping):
-            return cls.fixed(wanted)
+            return cls(wanted, 1, wanted, 0)  # a constant wait
         known = [field.name for field in fields(cls)]
         for name in wanted:
             if name not in known:

@@ -48,7 +48,7 @@ def load(spec: ApplicationSpec) -> Application:
     return Application(tuple(_router(name, required) for name in spec.names))
 
 
-def load_modules(include: Sequence[str], require: Sequence[str]) -> list[tuple[str, ModuleType]]:
+def load_modules(include: Sequence[str], require: Sequence[str]) -> dict[str, ModuleType]:
     """Put the folders `include` at the head of the import path, and return the modules `require` by their names.
 
     Raises ConfigError.
@@ -59,7 +59,7 @@ def load_modules(include: Sequence[str], require: Sequence[str]) -> list[tuple[s
             raise ConfigError(f"the folder {folder!r} to be included (-I) does not exist")
     paths = [str(Path(folder).absolute()) for folder in include]
     sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
-    return [(name, _require(name)) for name in require]
+    return {name: _require(name) for name in require}
 
 
 def _load_section(section: str, spec: ApplicationSpec) -> Application:
@@ -73,7 +73,7 @@ def _require(name: str) -> ModuleType:
     return import_file(name) if is_file(name) else import_module(name)
 
 
-def _router(name: str | object, required: Sequence[tuple[str, ModuleType]]) -> Router:
+def _router(name: str | object, required: dict[str, ModuleType]) -> Router:
     router = _lookup(name, required) if isinstance(name, str) else name
     shown = name if isinstance(name, str) else repr(name)
     if not _is_router(router):
@@ -91,34 +91,23 @@ def _is_router(found: object) -> TypeGuard[Router]:
     return is_class or isinstance(found, Router)
 
 
-def _lookup(name: str, required: Sequence[tuple[str, ModuleType]]) -> object:
+def _lookup(name: str, required: dict[str, ModuleType]) -> object:
+    """Return the object called `name`. A module is a required file by its stem or path, or one that Python finds."""
     module_name, _, attribute = name.rpartition(":")
     if not attribute:
         raise ConfigError(f"{name!r} names no application; expected `module:NAME`")
-    if module_name:
-        return find(_module(module_name, required), attribute)
-    for _, module in reversed(required):
-        if hasattr(module, attribute.partition(".")[0]):
+    for given, module in reversed(required.items()):
+        here = module_name in (given, Path(given).stem) if module_name else hasattr(module, attribute.partition(".")[0])
+        if here:
             return find(module, attribute)
-    raise ConfigError(_not_found(attribute, required))
-
-
-def _module(name: str, required: Sequence[tuple[str, ModuleType]]) -> ModuleType:
-    """Return the module `name`: a required file by its stem or path, otherwise a module that Python finds."""
-    for given, module in reversed(required):
-        if name in (given, Path(given).stem):
-            return module
-    return _require(name)
-
-
-def _not_found(name: str, required: Sequence[tuple[str, ModuleType]]) -> str:
+    if module_name:
+        return find(_require(module_name), attribute)
     if not required:
-        module, _, attribute = name.rpartition(".")
-        example = f"{module or 'module'}:{attribute}"
-        return f"{name!r} names no module; write `{example}`, or -r the module that defines it"
-    known = [key for _, module in required for key, value in vars(module).items() if _is_router(value)]
-    places = ", ".join(given for given, _ in reversed(required))
-    return f"no {name!r} in {places}{did_you_mean(name, known)}"
+        module_name, _, last = attribute.rpartition(".")
+        example = f"{module_name or 'module'}:{last}"
+        raise ConfigError(f"{attribute!r} names no module; write `{example}`, or -r the module that defines it")
+    known = [key for module in required.values() for key, value in vars(module).items() if _is_router(value)]
+    raise ConfigError(f"no {attribute!r} in {', '.join(reversed(required))}{did_you_mean(attribute, known)}")
 
 
 def import_module(name: str) -> ModuleType:

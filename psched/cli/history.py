@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import chain
@@ -16,7 +15,6 @@ from psched.cli.session import opened
 from psched.error_summary import error_summary
 from psched.errors import NotFoundError
 from psched.model import ScheduleRow
-from psched.schedules.collection import ScheduleCollection
 from psched.schedules.schedule import FAILING, RUNNING
 from psched.store.ledger import LedgerFilter, LedgerRow
 
@@ -54,11 +52,17 @@ def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, u
     """
     with opened(chosen) as schedules:
         now = schedules.store.now()
-        span = None if since is None else since(now), None if until is None else until(now)
-        settled = schedules.history(key, failed=failed, since=span[0], until=span[1])
-        if key is not None and not _is_known(schedules, key):
-            raise NotFoundError(f"no schedule has or had the key {key!r}")
-        failing = _failing(schedules, key, span, now) if failed else iter(())
+        first, last = None if since is None else since(now), None if until is None else until(now)
+        settled = schedules.history(key, failed=failed, since=first, until=last)
+        if key is not None and schedules.store.get(key) is None:
+            ledger = schedules.ledger
+            if not ledger.changes(key) and next(ledger.rows(LedgerFilter(key)), None) is None:
+                raise NotFoundError(f"no schedule has or had the key {key!r}")
+        failing = (
+            row
+            for row in (schedules.failing(key) if failed else ())
+            if _is_within(now if key is None else row.next_time, first, last)
+        )
         entries = chain(map(_settled, settled), map(_unsettled, failing))
         if chosen.json:
             write(json_lines(entries))
@@ -66,25 +70,8 @@ def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, u
             write_table(_COLUMNS, entries, _cells, _WIDTHS, _UNCUT)
 
 
-def _is_known(schedules: ScheduleCollection, key: str) -> bool:
-    """Whether a schedule has this key, or the ledger knows a deleted one."""
-    ledger = schedules.ledger
-    return (
-        schedules.store.get(key) is not None
-        or bool(ledger.changes(key))
-        or next(ledger.rows(LedgerFilter(key)), None) is not None
-    )
-
-
-def _failing(
-    schedules: ScheduleCollection, key: str | None, span: tuple[float | None, float | None], now: float
-) -> Iterator[ScheduleRow]:
-    """Yield failing schedules in the span: with a key by the occurrence's time, without one if now is in it."""
-    since, until = (-math.inf if span[0] is None else span[0]), (math.inf if span[1] is None else span[1])
-    for row in schedules.failing(key):
-        time = now if key is None else row.next_time
-        if since <= time <= until:
-            yield row
+def _is_within(time: float, first: float | None, last: float | None) -> bool:
+    return (first is None or time >= first) and (last is None or time <= last)
 
 
 def _settled(row: LedgerRow) -> dict[str, Any]:

@@ -31,22 +31,21 @@ def read(kind: type[Made], data: Mapping[str, Any]) -> Made:
     return made
 
 
-def text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("expected text")
-    return value
+def instance_of(kind: type[T], expected: str) -> Callable[[Any], T]:
+    """Return a test for values of this type; true and false are no numbers."""
+
+    def check(value: Any) -> T:
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise ValueError(f"expected {expected}")
+        return value
+
+    return check
 
 
-def number(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError("expected a whole number")
-    return value
-
-
-def flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("expected true or false")
-    return value
+text = instance_of(str, "text")
+number = instance_of(int, "a whole number")
+flag = instance_of(bool, "true or false")
+mapping = instance_of(dict, "an object")
 
 
 def seconds(value: Any) -> float:
@@ -54,12 +53,6 @@ def seconds(value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= MAX_SECONDS:
         raise ValueError(f"expected a number of seconds > 0 and ≤ {MAX_SECONDS:.0f}")
     return float(value)
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("expected an object")
-    return value
 
 
 def list_of(test: Callable[[Any], T]) -> Callable[[Any], list[T]]:
