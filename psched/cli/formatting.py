@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
@@ -24,7 +24,6 @@ _MULTILINE = ("last_error",)
 
 Shown = Callable[[float], str]
 """Formats unix seconds for a table."""
-R = TypeVar("R")
 
 
 def write(lines: Iterable[str]) -> None:
@@ -32,52 +31,47 @@ def write(lines: Iterable[str]) -> None:
         sys.stdout.write(f"{line}\n")
 
 
-def write_table(
-    columns: Sequence[str],
-    rows: Iterable[R],
-    cells: Callable[[R, Shown], tuple[str, ...]],
-    widths: Sequence[int],
-    uncut: Sequence[int],
-) -> None:
+def write_table(columns: Mapping[str, int], rows: Iterable[Mapping[str, Any]], uncut: Collection[str]) -> None:
     """Print a header, the rows as they are read, and their number: fitted to a terminal, else in fixed columns.
 
-    `cells` returns the texts of a row. `widths`: of the fixed columns except the last. `uncut`: the numbers of the
-    columns that a terminal shows in full.
+    `columns`: names and widths; the last column has no fixed width. `uncut`: those that a terminal shows in full.
     """
     count = 0
 
     def lines(shown: Shown) -> Iterator[Sequence[str]]:
         nonlocal count
-        yield columns
+        yield tuple(columns)
         for count, row in enumerate(rows, 1):  # noqa: B007 - read by the enclosing function
-            yield cells(row, shown)
+            yield tuple(_text(row, name, shown) for name in columns)
 
     if sys.stdout.isatty():
-        write(fitted(lines(short_time), shutil.get_terminal_size().columns, uncut))
+        rigid = [number for number, name in enumerate(columns) if name in uncut]
+        write(fitted(lines(short_time), shutil.get_terminal_size().columns, rigid))
     else:
-        write(fixed(widths, lines(local_time)))
+        write(fixed([*columns.values()][:-1], lines(local_time)))
     write([f"{count} entries."])
 
 
 def write_fields(fields: Mapping[str, Any]) -> None:
-    """Print names and values, one line each, without those that are None or false.
-
-    An error keeps its lines, indented. A time with a `NAME_local` is followed by the date.
-    """
+    """Print names and values, one line each, without those that are None or false. An error keeps its lines."""
     for name, value in fields.items():
         if value is None or value is False or name.endswith(_LOCAL):
             continue
-        text = exact_time(value) if f"{name}{_LOCAL}" in fields else _text(value)
+        text = _text(fields, name, exact_time)
         first, *more = text.rstrip("\n").split("\n") if name in _MULTILINE else [text]
         write([f"{name:<14} {printable(first)}".rstrip(), *(f"{'':14} {printable(line)}".rstrip() for line in more)])
 
 
-def _text(value: Any) -> str:
-    if value is True:
-        return "yes"
+def _text(fields: Mapping[str, Any], name: str, shown: Shown) -> str:
+    """Return the value as text. A time, which has a `NAME_local` beside it, is formatted by `shown`."""
+    value = fields[name]
+    if value is None or isinstance(value, str):
+        return value or ""
     if isinstance(value, dict):
         return compact(value)
-    return number(value) if isinstance(value, int | float) else str(value)
+    if value is True:
+        return "yes"
+    return shown(value) if f"{name}{_LOCAL}" in fields else number(value)
 
 
 def json_line(value: Any) -> str:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
 import click
 
-from psched.cli.formatting import Shown, json_lines, with_local_times, write, write_table
+from psched.cli.formatting import json_lines, with_local_times, write, write_table
 from psched.cli.options import Chosen, Moment, common_options
 from psched.cli.session import opened
+from psched.clock import local_time
 from psched.error_summary import error_summary
 from psched.errors import NotFoundError
 from psched.model import ScheduleRow
 from psched.schedules.schedule import FAILING, RUNNING
 from psched.store.ledger import LedgerFilter, LedgerRow
 
-_COLUMNS = ("key", "scheduled_time", "outcome", "attempts", "started", "ended", "node", "detail")
-_WIDTHS = (30, 28, 9, 8, 28, 28, 30)
-_UNCUT = (1, 2, 3, 4, 5)
+_COLUMNS = {
+    "key": 30,
+    "scheduled_time": 28,
+    "outcome": 9,
+    "attempts": 8,
+    "started": 28,
+    "ended": 28,
+    "node": 30,
+    "detail": 0,
+}
 _TIMES = ("scheduled_time", "started", "ended")
 
 When = Callable[[float], float]
@@ -67,7 +75,7 @@ def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, u
         if chosen.json:
             write(json_lines(entries))
         else:
-            write_table(_COLUMNS, entries, _cells, _WIDTHS, _UNCUT)
+            write_table(_COLUMNS, map(_listed, entries), (*_TIMES, "outcome", "attempts"))
 
 
 def _is_within(time: float, first: float | None, last: float | None) -> bool:
@@ -90,24 +98,10 @@ def _unsettled(row: ScheduleRow) -> dict[str, Any]:
     return with_local_times(fields, *_TIMES)
 
 
-def _cells(entry: dict[str, Any], shown: Shown) -> tuple[str, ...]:
-    started, ended = (None if entry[name] is None else int(entry[name]) for name in ("started", "ended"))
-    return (
-        entry["key"],
-        shown(entry["scheduled_time"]),
-        entry["outcome"],
-        str(entry["attempts"]),
-        "" if started is None else shown(started),
-        "" if ended is None else shown(ended),
-        entry["node"] or "",
-        "; ".join(_details(entry, shown)),
-    )
-
-
-def _details(entry: dict[str, Any], shown: Shown) -> Iterator[str]:
-    if entry["detail"] is not None:
-        yield entry["detail"]
+def _listed(entry: dict[str, Any]) -> dict[str, Any]:
+    details = [] if entry["detail"] is None else [entry["detail"]]
     if entry["last"] is not None:
-        yield f"{entry['count'] or 'many'} up to {shown(entry['last'])}"
+        details.append(f"{entry['count'] or 'many'} up to {local_time(entry['last'])}")
     if entry["error"] is not None:
-        yield error_summary(entry["error"])
+        details.append(error_summary(entry["error"]))
+    return entry | {"detail": "; ".join(details)}

@@ -8,8 +8,6 @@ import click
 from attrs import evolve
 
 from psched.cli.formatting import (
-    Shown,
-    compact,
     json_line,
     json_lines,
     with_local_times,
@@ -25,10 +23,7 @@ from psched.model import TaskRow
 from psched.queue.queue import PRIORITIES, STATUSES
 from psched.supervisor.run import run_master
 
-_COLUMNS = ("key", "type", "user", "status", "created_at", "timeout", "data")
-_WIDTHS = (30, 15, 18, 18, 28, 28)
-_UNCUT = (4, 5)
-"""The columns a terminal shows in full: both times."""
+_COLUMNS = {"key": 30, "type": 15, "user": 18, "status": 18, "created_at": 28, "timeout": 28, "data": 0}
 
 
 @click.group()
@@ -72,8 +67,13 @@ def list_(chosen: Chosen, status: str | None, type: str | None, user: str | None
         if chosen.json:
             write(json_lines(map(_object, rows)))
         else:
-            write_table(_COLUMNS, rows, _cells, _WIDTHS, _UNCUT)
+            write_table(_COLUMNS, map(_listed, rows), ("created_at", "timeout"))
         note_unrunnable_rows(tasks.store, left)
+
+
+def _listed(row: TaskRow) -> dict[str, Any]:
+    is_pending = row.cancel_requested and row.due is not None
+    return _object(row) | {"status": "cancel_requested" if is_pending else row.status}
 
 
 def _object(row: TaskRow) -> dict[str, Any]:
@@ -81,12 +81,6 @@ def _object(row: TaskRow) -> dict[str, Any]:
     fields = row._asdict()
     fields["timeout"] = fields.pop("due")
     return with_local_times(fields, "created_at", "run_at", "timeout", "finished_at")
-
-
-def _cells(row: TaskRow, shown: Shown) -> tuple[str, ...]:
-    status = "cancel_requested" if row.cancel_requested and row.due is not None else row.status
-    times = ("" if time is None else shown(time) for time in (row.created_at, row.due))
-    return (row.key, row.type, row.user or "", status, *times, compact(row.data))
 
 
 @queue.command()

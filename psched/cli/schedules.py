@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, fields
+from itertools import starmap
 from typing import Any
 
 import click
 
 from psched.cli.formatting import (
-    Shown,
-    compact,
-    exact_time,
     json_line,
     json_lines,
-    number,
     printable,
     span,
     with_local_times,
@@ -86,12 +83,9 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-_PERFECTSCHED_COLUMNS = ("key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "data")
-_PERFECTSCHED_WIDTHS = (30, 15, 18, 7, 11, 28, 28)
-_COLUMNS = (*_PERFECTSCHED_COLUMNS[:-1], "state", "data")
-_WIDTHS = (*_PERFECTSCHED_WIDTHS, 30)
-_UNCUT = (3, 5, 6)
-"""The columns a terminal shows in full: delay and both times."""
+_COLUMNS = {"key": 30, "type": 15, "cron": 18, "delay": 7, "timezone": 11, "next_time": 28, "next_run_time": 28}
+_PERFECTSCHED_COLUMNS = _COLUMNS | {"data": 0}
+_PSCHED_COLUMNS = _COLUMNS | {"state": 30, "data": 0}
 
 
 @click.command()
@@ -138,26 +132,18 @@ def list_(chosen: Chosen, layout: str) -> None:
     with opened(chosen) as schedules:
         left = left_to_ruby(chosen, "schedules")
         rows = schedules.list() if left is None else left.counted(schedules.list())
+        now = schedules.store.now()
+        found = ((row, schedules.state(row, now)) for row in rows)
         if chosen.json:
-            now = schedules.store.now()
-            write(json_lines(_object(row, schedules.state(row, now)) for row in rows))
-        elif layout == "perfectsched":
-            write_table(_PERFECTSCHED_COLUMNS, rows, _perfectsched_cells, _PERFECTSCHED_WIDTHS, _UNCUT)
+            write(json_lines(starmap(_object, found)))
         else:
-            now = schedules.store.now()
-            write_table(
-                _COLUMNS,
-                rows,
-                lambda row, shown: _cells(row, schedules.state(row, now), shown),
-                _WIDTHS,
-                _UNCUT,
-            )
+            columns = _PERFECTSCHED_COLUMNS if layout == "perfectsched" else _PSCHED_COLUMNS
+            write_table(columns, starmap(_listed, found), ("delay", "next_time", "next_run_time"))
         note_unrunnable_rows(schedules.store, left)
 
 
-def _cells(row: ScheduleRow, state: ScheduleState, shown: Shown) -> tuple[str, ...]:
-    *cells, data = _perfectsched_cells(row, shown)
-    return (*cells, _state_text(row, state), data)
+def _listed(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
+    return _shown(row, state) | {"state": _state_text(row, state)}
 
 
 def _state_text(row: ScheduleRow, state: ScheduleState) -> str:
@@ -178,20 +164,6 @@ def _attempt_text(row: ScheduleRow, state: ScheduleState) -> list[str]:
     if row.status == RUNNING:
         return [f"attempt {row.attempts} lost its lease"]
     return [f"next: attempt {row.attempts + 1}"] if row.attempts else []
-
-
-def _perfectsched_cells(row: ScheduleRow, shown: Shown) -> tuple[str, ...]:
-    rule = row.rule
-    return (
-        row.key,
-        row.type,
-        rule.cron,
-        number(rule.delay),
-        rule.timezone,
-        shown(row.next_time),
-        "paused" if row.paused else shown(row.next_run_time),
-        compact(row.data),
-    )
 
 
 @click.command()
@@ -255,10 +227,9 @@ def show(chosen: Chosen, key: str) -> None:
     if chosen.json:
         write([json_line(_object(row, state))])
     else:
-        regular = None if row.regular_time is None else exact_time(row.regular_time)
         lateness = span(state.lateness) if state.lateness >= 1 else None
         attempts = f"{row.attempts} so far" if row.attempts else "0"
-        write_fields(_object(row, state) | {"regular_time": regular, "lateness": lateness, "attempts": attempts})
+        write_fields(_shown(row, state) | {"lateness": lateness, "attempts": attempts})
 
 
 def _object(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
@@ -269,6 +240,12 @@ def _object(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
     fields |= {name: getattr(row, name) for name in ("attempts", "last_error", "node", "problem")}
     fields |= asdict(row.policy) | {"paused": row.paused, "regular_time": row.regular_time}
     return with_local_times(fields, "next_time", "next_run_time")
+
+
+def _shown(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
+    """Return the fields as people read them: the next run of a paused schedule has no time."""
+    fields = with_local_times(_object(row, state), "regular_time")
+    return fields | {"next_run_time": "paused"} if row.paused else fields
 
 
 def _write_json(schedules: ScheduleCollection, row: ScheduleRow) -> None:
