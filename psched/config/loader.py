@@ -14,7 +14,7 @@ from cattrs import ClassValidationError
 
 from psched.config.settings import Section, Settings
 from psched.config.structuring import faults, structure
-from psched.config.urls import EXPECTED_URL, masked_url, pooler_fault, type_fault
+from psched.config.urls import EXPECTED_URL, masked_url, url_faults
 from psched.config.validators import MAX_SECONDS
 from psched.config.yaml_file import UnsetVariableError, expand, read_environment
 from psched.errors import ConfigError
@@ -194,8 +194,7 @@ def _cross_faults(settings: Settings, given: Mapping[str, Any]) -> Iterator[str]
         yield f"child_heartbeat_interval {interval:g} must be less than child_heartbeat_limit {limit:g}"
     for name, section in settings.named_sections:
         yield from _lease_faults(settings, section, name, given)
-        found = type_fault(section.type, section.url), pooler_fault(section.pooler, section.url)
-        yield from (f"{name}: {fault}" for fault in found if fault is not None)
+        yield from (f"{name}: {fault}" for fault in url_faults(section.type, section.url, section.pooler))
         if section.type == "rdb_compat" and section.on_failure:
             yield f"on_failure: type rdb_compat ({name}) retries without end, so no task ever fails; use type: rdb"
         if section.type != "rdb_compat":

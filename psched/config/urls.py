@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -41,22 +42,15 @@ def check_url(url: str) -> None:
         raise ValueError("expected the path of a file as it is, as in sqlite:///psched.db, not a file: URI")
 
 
-def type_fault(type_: str, url: str) -> str | None:
-    """Return why psched's store `type_` cannot use `url`; None if it can, or for a store of another package."""
+def url_faults(type_: str, url: str, pooler: str | None) -> Iterator[str]:
+    """Yield why psched's store `type_` cannot use `url`, and why `pooler` cannot; a store of another package may."""
     scheme = url.partition("://")[0]
     if type_ == "redis" and scheme not in _REDIS:
-        return f"type redis needs a URL like redis://host:6379/0, not {scheme}://; or use type rdb"
+        yield f"type redis needs a URL like redis://host:6379/0, not {scheme}://; or use type rdb"
     if type_ in ("rdb", "rdb_compat") and scheme in _REDIS:
-        return f"type {type_} needs a SQL database, not {scheme}://; use type redis"
-    return None
-
-
-def pooler_fault(pooler: str | None, url: str) -> str | None:
-    """Return why `pooler` cannot be used with `url`; None if it can."""
-    scheme = url.partition("://")[0]
-    if pooler is None or scheme.partition("+")[0] in _POSTGRESQL:
-        return None
-    return f"pooler: {pooler} is for PostgreSQL, not {scheme}://; leave the key out"
+        yield f"type {type_} needs a SQL database, not {scheme}://; use type redis"
+    if pooler is not None and scheme.partition("+")[0] not in _POSTGRESQL:
+        yield f"pooler: {pooler} is for PostgreSQL, not {scheme}://; leave the key out"
 
 
 def is_in_memory(url: str) -> bool:

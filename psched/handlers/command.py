@@ -98,9 +98,7 @@ class CommandOptions:
             return 'with "shell": true give "command", not "argv"'
         if not self.shell and (self.argv is None or self.command is not None):
             return 'give "argv", a list of strings, or "shell": true with "command"'
-        if self.argv is not None and not self.argv[0]:
-            return 'the first of "argv" names the program; it is empty'
-        return None
+        return None if self.argv is None or self.argv[0] else 'the first of "argv" names the program; it is empty'
 
     @property
     def program(self) -> list[str]:
@@ -170,10 +168,11 @@ def command_options(data: dict[str, Any]) -> CommandOptions:
     """Read `data`. Raises CommandError: one line with every fault in it."""
     try:
         options = read(CommandOptions, data)
+        problem = options.problem
     except ValueError as error:
-        raise CommandError(f"the data of this task cannot be run: {error}") from None
-    if options.problem is not None:
-        raise CommandError(f"the data of this task cannot be run: {options.problem}")
+        problem = str(error)
+    if problem is not None:
+        raise CommandError(f"the data of this task cannot be run: {problem}")
     return options
 
 
