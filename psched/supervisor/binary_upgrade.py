@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from selectors import EVENT_READ, BaseSelector
 
@@ -138,35 +138,25 @@ class NewMaster:
         os.close(self.pipe)
 
 
+@dataclass(slots=True)
 class BinaryUpgrade:
-    """Whether this process is the master: it starts a new one, or takes over from an old one, and owns the pid file.
+    """Whether this process is the master: it starts a new one, or takes over from an old one, and owns the pid file."""
 
-    `limit`: seconds that a new master has to become ready.
-    """
-
-    def __init__(
-        self,
-        selector: BaseSelector,
-        command: ExecCommand,
-        pid_file: PidFile | None,
-        handoff: UpgradeHandoff | None,
-        notifier: Notifier,
-        limit: float,
-    ) -> None:
-        self._selector = selector
-        self._command = command
-        self._pid_file = pid_file
-        self._handoff = handoff
-        self._notifier = notifier
-        self._limit = limit
-        self._new_master: NewMaster | None = None
-        self._takeover: NewMaster | None = None
-        """The new master that has taken over."""
-        self._old_pid = 0
-        self._status = ""
-        self.request = RequestStatus()
-        self.immediate = False
-        """Whether running tasks are stopped and given back when the new master takes over."""
+    selector: BaseSelector
+    command: ExecCommand
+    pid_file: PidFile | None
+    handoff: UpgradeHandoff | None
+    notifier: Notifier
+    limit: float
+    """Seconds that a new master has to become ready."""
+    request: RequestStatus = field(default_factory=RequestStatus)
+    immediate: bool = False
+    """Whether running tasks are stopped and given back when the new master takes over."""
+    _new_master: NewMaster | None = None
+    _takeover: NewMaster | None = None
+    """The new master that has taken over."""
+    _old_pid: int = 0
+    _status: str = ""
 
     @property
     def active(self) -> bool:
@@ -194,16 +184,16 @@ class BinaryUpgrade:
 
     def begin(self) -> None:
         """Write the pid file, unless there is an old master that it still names."""
-        if self._handoff is None:
+        if self.handoff is None:
             self._write_pid_file()
 
     def came_up(self) -> None:
         """Take over from the old master, if there is one; the children are up."""
-        if self._handoff is not None:
+        if self.handoff is not None:
             self._write_pid_file()
-            self._handoff.ready()
-            self._old_pid = self._handoff.old_pid
-            self._handoff = None
+            self.handoff.ready()
+            self._old_pid = self.handoff.old_pid
+            self.handoff = None
 
     def start(self, immediate: bool, now: float) -> None:
         """Start a new master. While one is starting, a second call can only make the upgrade immediate."""
@@ -211,15 +201,15 @@ class BinaryUpgrade:
             self.immediate = self.immediate or immediate
             return
         self.immediate = immediate
-        lock = None if self._pid_file is None else self._pid_file.descriptor
-        environ = {**os.environ, **self._notifier.environment()}
+        lock = None if self.pid_file is None else self.pid_file.descriptor
+        environ = {**os.environ, **self.notifier.environment()}
         try:
-            self._new_master = NewMaster(self._command, lock, environ, self._limit, now)
+            self._new_master = NewMaster(self.command, lock, environ, self.limit, now)
         except OSError as error:
-            folder = self._command.folder
+            folder = self.command.folder
             self._refuse(f"cannot execute {sys.executable} in {folder}: {error.strerror}")
         else:
-            self._selector.register(self._new_master.pipe, EVENT_READ)
+            self.selector.register(self._new_master.pipe, EVENT_READ)
             log.info("a new master is starting (pid %d)", self._new_master.pid)
 
     def tick(self, now: float) -> bool:
@@ -253,7 +243,7 @@ class BinaryUpgrade:
         """Write `status` beside the pid, if it is new. While a new master is starting, the file is not written."""
         if status != self._status:
             self._status = status
-            if self._new_master is None and self._handoff is None:
+            if self._new_master is None and self.handoff is None:
                 try:
                     self._write_pid_file()
                 except OSError as error:
@@ -261,41 +251,41 @@ class BinaryUpgrade:
 
     def end(self) -> None:
         """Empty the pid file, unless it names another master. Its lock stands until this process is gone."""
-        if self._handoff is not None:
-            self._handoff.close()
-        elif self._pid_file is not None:
-            self._pid_file.clear()
-        self._pid_file = None
+        if self.handoff is not None:
+            self.handoff.close()
+        elif self.pid_file is not None:
+            self.pid_file.clear()
+        self.pid_file = None
 
     def close_in_child(self) -> None:
         """Close, in a child, the descriptors that only a master holds."""
-        if self._pid_file is not None:
-            self._pid_file.close()
-        if self._handoff is not None:
-            self._handoff.close()
+        if self.pid_file is not None:
+            self.pid_file.close()
+        if self.handoff is not None:
+            self.handoff.close()
         if self._new_master is not None:
             self._new_master.close()
 
     def _hand_over(self, new: NewMaster) -> None:
         log.info("the new master is up (pid %d); this one stops", new.pid)
-        self._notifier.mainpid(new.pid)
-        self._notifier.address = None  # from now on the new master reports
+        self.notifier.mainpid(new.pid)
+        self.notifier.address = None  # from now on the new master reports
         self.request.end(None)
         self._forget(new)
         self._takeover = new
-        if self._pid_file is not None:
-            self._pid_file.close()
-            self._pid_file = None
+        if self.pid_file is not None:
+            self.pid_file.close()
+            self.pid_file = None
 
     def _refuse(self, reason: str) -> None:
         self.request.end(reason)
         log.error("upgrade refused: %s; this master goes on", reason)
 
     def _forget(self, new: NewMaster) -> None:
-        self._selector.unregister(new.pipe)
+        self.selector.unregister(new.pipe)
         new.close()
         self._new_master = None
 
     def _write_pid_file(self) -> None:
-        if self._pid_file is not None:
-            self._pid_file.write(os.getpid(), self._status)
+        if self.pid_file is not None:
+            self.pid_file.write(os.getpid(), self._status)

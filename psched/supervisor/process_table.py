@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import logging
 import math
+import mmap
 import os
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from selectors import EVENT_READ, BaseSelector
 
@@ -29,137 +31,6 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 _CRASHED = 70
-
-
-class ProcessTable:
-    """Every process that this master has forked, and the orphans of those that died."""
-
-    def __init__(
-        self,
-        selector: BaseSelector,
-        signals: SignalQueue,
-        log_file: Log,
-        close_in_child: Callable[[], None],
-        other_children: Callable[[], set[int]],
-        clock: Clock = monotonic,
-    ) -> None:
-        """`close_in_child` is called in each child, to close what it must not inherit.
-
-        `other_children`: the pids of this process's children that were not forked here, and are no orphans either.
-        """
-        self._selector = selector
-        self._signals = signals
-        self._log_file = log_file
-        self._close_in_child = close_in_child
-        self._other_children = other_children
-        self._clock = clock
-        self._master = os.getpid()
-        self._oom_kills = OomKills()
-        self._children: set[ChildProcess] = set()
-        self._orphans = OrphanReaper()
-
-    @property
-    def deadline(self) -> float:
-        return self._orphans.deadline
-
-    def fork(self, name: str, settings: Settings, make: Callable[[ChildPipe], ChildRole]) -> ChildProcess:
-        """Fork a child that does the work of `make(pipe)`. Raises OSError when the system has no process left.
-
-        Signals are blocked meanwhile: one that reached the child before it has handlers of its own would be written
-        to the master's queue.
-        """
-        pipe, child_ends = open_pipes()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, MASTER_SIGNALS | {signal.SIGCHLD})
-        try:
-            pid = os.fork()
-            if pid == 0:
-                self._run_child(name, settings, make, pipe, ChildPipe(*child_ends))
-        except OSError:
-            pipe.close()
-            raise
-        finally:
-            for descriptor in child_ends[:2]:
-                os.close(descriptor)
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        now = self._clock()
-        child = ChildProcess(name, pid, pipe, forked_at=now, heard=now)
-        self._children.add(child)
-        emit("fork", name=name, pid=pid)
-        self._selector.register(pipe.messages, EVENT_READ, child)
-        return child
-
-    def reap(self, now: float) -> None:
-        """Receive the children's messages and reap the dead; what a child that crashed had started is killed."""
-        has_crashed = False
-        for child in list(self._children):
-            if child.receive(now):
-                self._orphans.expect(now)
-            gone = child.reap(now)
-            if gone and child.was_sigkilled and not child.killed_here:
-                child.out_of_memory = self._oom_kills.take()
-            if (gone or child.pipe.ended) and child.pipe.messages in self._selector.get_map():
-                self._selector.unregister(child.pipe.messages)
-            if gone:
-                child.pipe.close()
-                self._children.remove(child)
-                emit("child_exit", name=child.name, pid=child.pid, code=child.code, reason=child.end)
-                has_crashed = has_crashed or (child.ready and not child.left)
-        self._oom_kills.look(now)
-        ours = {child.pid for child in self._children} | self._other_children()
-        if has_crashed:
-            self._orphans.kill_new(ours)
-        self._orphans.look(ours, now)
-
-    def _run_child(
-        self,
-        name: str,
-        settings: Settings,
-        make: Callable[[ChildPipe], ChildRole],
-        master_pipe: MasterPipe,
-        child_pipe: ChildPipe,
-    ) -> None:
-        """Be the child; never return into the master's code."""
-        code = _CRASHED
-        try:
-            master_pipe.close_pipes()
-            self._forget_master()
-            _leave_master_group(self._master)
-            code = child_main(name, settings, child_pipe, self._log_file, make)
-        except BaseException:
-            log.critical("a child ends by an error of psched's own", exc_info=True)
-        finally:
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(Exception):  # a handler may have closed it
-                    stream.flush()
-            os._exit(code)
-
-    def _forget_master(self) -> None:
-        """Close the master's ends of every sibling's pipes: else a sibling's death, or the master's, goes unseen."""
-        atexit._clear()
-        self._signals.abandon()
-        self._selector.close()
-        for sibling in self._children:
-            sibling.pipe.close()
-        self._close_in_child()
-
-
-def _leave_master_group(master: int) -> None:
-    """Lead a process group of our own, read nothing from the terminal, and get SIGQUIT when the master dies.
-
-    The kernel's death signal (Linux) is a second guard beside the end of the orders pipe. It comes when the *thread*
-    that forked us ends; the master has only one. It is blocked until the child has its signal queue.
-    """
-    os.setpgid(0, 0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    if nothing != 0:
-        os.close(nothing)
-    signal_at_death_of_parent(signal.SIGQUIT)
-    if os.getppid() != master:  # it died before the death signal was set
-        os.kill(os.getpid(), signal.SIGQUIT)
-
-
-_INTERVAL = 1.0
 
 
 class OrphanReaper:
@@ -215,3 +86,124 @@ def _children() -> set[int]:
         return {int(word) for word in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
     except OSError:
         return set()
+
+
+@dataclass
+class ProcessTable:
+    """Every process that this master has forked, and the orphans of those that died."""
+
+    selector: BaseSelector
+    signals: SignalQueue
+    log_file: Log
+    close_in_child: Callable[[], None]
+    """Called in each child, to close what it must not inherit."""
+    other_children: Callable[[], set[int]]
+    """Returns the pids of this process's children that were not forked here, and are no orphans either."""
+    clock: Clock = monotonic
+    _master: int = field(default_factory=os.getpid)
+    _oom_kills: OomKills = field(default_factory=OomKills)
+    _children: set[ChildProcess] = field(default_factory=set)
+    _orphans: OrphanReaper = field(default_factory=OrphanReaper)
+
+    @property
+    def deadline(self) -> float:
+        return self._orphans.deadline
+
+    def fork(self, name: str, settings: Settings, make: Callable[[ChildPipe], ChildRole]) -> ChildProcess:
+        """Fork a child that does the work of `make(pipe)`. Raises OSError when the system has no process left.
+
+        Signals are blocked meanwhile: one that reached the child before it has handlers of its own would be written
+        to the master's queue.
+        """
+        pipe, child_ends = open_pipes()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, MASTER_SIGNALS | {signal.SIGCHLD})
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._run_child(name, settings, make, pipe, child_ends)
+        except OSError:
+            pipe.close()
+            raise
+        finally:
+            for descriptor in child_ends[:2]:
+                os.close(descriptor)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        now = self.clock()
+        child = ChildProcess(name, pid, pipe, forked_at=now, heard=now)
+        self._children.add(child)
+        emit("fork", name=name, pid=pid)
+        self.selector.register(pipe.messages, EVENT_READ, child)
+        return child
+
+    def reap(self, now: float) -> None:
+        """Receive the children's messages and reap the dead; what a child that crashed had started is killed."""
+        has_crashed = False
+        for child in list(self._children):
+            if child.receive(now):
+                self._orphans.expect(now)
+            gone = child.reap(now)
+            if gone and child.was_sigkilled and not child.killed_here:
+                child.out_of_memory = self._oom_kills.take()
+            if (gone or child.pipe.ended) and child.pipe.messages in self.selector.get_map():
+                self.selector.unregister(child.pipe.messages)
+            if gone:
+                child.pipe.close()
+                self._children.remove(child)
+                emit("child_exit", name=child.name, pid=child.pid, code=child.code, reason=child.end)
+                has_crashed = has_crashed or (child.ready and not child.left)
+        self._oom_kills.look(now)
+        ours = {child.pid for child in self._children} | self.other_children()
+        if has_crashed:
+            self._orphans.kill_new(ours)
+        self._orphans.look(ours, now)
+
+    def _run_child(
+        self,
+        name: str,
+        settings: Settings,
+        make: Callable[[ChildPipe], ChildRole],
+        master_pipe: MasterPipe,
+        child_ends: tuple[int, int, mmap.mmap],
+    ) -> None:
+        """Be the child; never return into the master's code."""
+        code = _CRASHED
+        try:
+            master_pipe.close_pipes()
+            self._forget_master()
+            _leave_master_group(self._master)
+            code = child_main(name, settings, ChildPipe(*child_ends), self.log_file, make)
+        except BaseException:
+            log.critical("a child ends by an error of psched's own", exc_info=True)
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(Exception):  # a handler may have closed it
+                    stream.flush()
+            os._exit(code)
+
+    def _forget_master(self) -> None:
+        """Close the master's ends of every sibling's pipes: else a sibling's death, or the master's, goes unseen."""
+        atexit._clear()
+        self.signals.abandon()
+        self.selector.close()
+        for sibling in self._children:
+            sibling.pipe.close()
+        self.close_in_child()
+
+
+def _leave_master_group(master: int) -> None:
+    """Lead a process group of our own, read nothing from the terminal, and get SIGQUIT when the master dies.
+
+    The kernel's death signal (Linux) is a second guard beside the end of the orders pipe. It comes when the *thread*
+    that forked us ends; the master has only one. It is blocked until the child has its signal queue.
+    """
+    os.setpgid(0, 0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    if nothing != 0:
+        os.close(nothing)
+    signal_at_death_of_parent(signal.SIGQUIT)
+    if os.getppid() != master:  # it died before the death signal was set
+        os.kill(os.getpid(), signal.SIGQUIT)
+
+
+_INTERVAL = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from psched.application import ApplicationSpec, load
@@ -86,20 +86,19 @@ class _DryRun:
     timed_out: bool = False
 
 
+@dataclass(slots=True)
 class Reload:
-    """Carries out reloads, one at a time. `limit`: seconds that loading the application may take."""
+    """Carries out reloads, one at a time."""
 
-    def __init__(
-        self, load_config: Callable[[], LoadedConfig], process_table: ProcessTable, log_file: Log, limit: float
-    ) -> None:
-        self._load_config = load_config
-        self._process_table = process_table
-        self._log_file = log_file
-        self._limit = limit
-        self._dry_run: _DryRun | None = None
-        self.request = RequestStatus()
-        self.immediate = False
-        """Whether running tasks are stopped and given back when it succeeds."""
+    load_config: Callable[[], LoadedConfig]
+    process_table: ProcessTable
+    log_file: Log
+    limit: float
+    """Seconds that loading the application may take."""
+    request: RequestStatus = field(default_factory=RequestStatus)
+    immediate: bool = False
+    """Whether running tasks are stopped and given back when it succeeds."""
+    _dry_run: _DryRun | None = None
 
     @property
     def active(self) -> bool:
@@ -118,10 +117,10 @@ class Reload:
         self.immediate = immediate or (self.active and self.immediate)
         self._kill_dry_run()
         try:
-            config = self._load_config()
+            config = self.load_config()
             make = partial(_load_application, config.application)
-            child = self._process_table.fork("dry run", config.settings, make)
-            self._dry_run = _DryRun(config, child, Escalation(config.limits, now), now + self._limit)
+            child = self.process_table.fork("dry run", config.settings, make)
+            self._dry_run = _DryRun(config, child, Escalation(config.limits, now), now + self.limit)
         except (ConfigError, OSError) as error:
             self._refuse(str(error))
         except (Exception, SystemExit) as error:  # noqa: BLE001 – a callable of the user; logged with its traceback
@@ -141,8 +140,8 @@ class Reload:
         self._dry_run = None
         try:
             self._check(dry)
-            if dry.config.settings.log != self._log_file.path:
-                self._log_file.move(dry.config.settings.log)
+            if dry.config.settings.log != self.log_file.path:
+                self.log_file.move(dry.config.settings.log)
         except ConfigError as error:
             self._refuse(str(error))
             return None
@@ -172,5 +171,5 @@ class Reload:
         if dry.child.ready:
             return
         if dry.timed_out:
-            raise ConfigError(f"the application was not loaded within {self._limit:g} s")
+            raise ConfigError(f"the application was not loaded within {self.limit:g} s")
         raise ConfigError(dry.child.start_error or f"the process that loaded it {dry.child.end}")

@@ -9,6 +9,7 @@ import logging
 import math
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from psched.child.standby import worker_or_standby
@@ -36,39 +37,31 @@ _ATTEMPTS_OF_KILLED = 5
 """How many children in a row may die without a start error before a start ends: by themselves, or killed by SIGKILL."""
 
 
+@dataclass(slots=True)
 class Slot:
     """A slot has at most one child at any time, and each child has a running table of its own."""
 
-    def __init__(
-        self,
-        number: int,
-        config: LoadedConfig,
-        election: PollElection | None,
-        process_table: ProcessTable,
-        lease_recovery: LeaseRecovery,
-        is_fatal: Callable[[str], bool],
-    ) -> None:
-        """`is_fatal` is called with the reason when a child cannot start: whether that ends the master."""
-        self.number = number
-        self.config = config
-        self._election = election
-        self.was_ready = False
-        """Whether any child of it has ever begun to work."""
-        self._process_table = process_table
-        self._lease_recovery = lease_recovery
-        self._is_fatal = is_fatal
-        self._retired = False
-        self._child: ChildProcess | None = None
-        self._escalation: Escalation | None = None
-        self._spec: ChildSpec | None = None
-        self._fork_at = -math.inf
-        self._early_deaths = 0
-        self._failures = 0
-        self._could_not_start = False
-        self._failed_when_ready = False
-        """Whether its last child could not start although it had reported that it was ready: the next may fail, too."""
-        self._reason: str | None = None
-        self._last_end = ""
+    number: int
+    config: LoadedConfig
+    election: PollElection | None
+    process_table: ProcessTable
+    lease_recovery: LeaseRecovery
+    is_fatal: Callable[[str], bool]
+    """Called with the reason when a child cannot start: whether that ends the master."""
+    was_ready: bool = False
+    """Whether any child of it has ever begun to work."""
+    _retired: bool = False
+    _child: ChildProcess | None = None
+    _escalation: Escalation | None = None
+    _spec: ChildSpec | None = None
+    _fork_at: float = -math.inf
+    _early_deaths: int = 0
+    _failures: int = 0
+    _could_not_start: bool = False
+    _failed_when_ready: bool = False
+    """Whether its last child could not start although it had reported that it was ready: the next may fail, too."""
+    _reason: str | None = None
+    _last_end: str = ""
 
     @property
     def gone(self) -> bool:
@@ -107,16 +100,16 @@ class Slot:
             self.config.settings,
             self.config.application,
             holder_name(f"w{self.number}"),
-            self._lease_recovery.claim(),
+            self.lease_recovery.claim(),
             RunningTable(self.config.cells),
-            self._election,
+            self.election,
         )
         try:
-            child = self._process_table.fork(
+            child = self.process_table.fork(
                 f"worker {self.number}", self.config.settings, partial(worker_or_standby, spec)
             )
         except OSError as error:
-            self._lease_recovery.add(spec.dead)
+            self.lease_recovery.add(spec.dead)
             self._cannot_start(f"cannot fork: {error.strerror}", now)
         else:
             self._child, self._spec = child, spec
@@ -145,7 +138,7 @@ class Slot:
 
         A task that still runs goes on occupying the slot, so no more run at a time than are configured.
         """
-        self.config, self._election = config, election
+        self.config, self.election = config, election
         self._retired = False
         self._fork_at = -math.inf
         self._failures = 0
@@ -188,9 +181,9 @@ class Slot:
         running = spec.running_table.names()
         spec.running_table.close()
         self._child = self._escalation = self._spec = None
-        if spec.election is not None and spec.election is self._election:
+        if spec.election is not None and spec.election is self.election:
             spec.election.remove(self.number)
-        self._lease_recovery.child_ended(child, spec, running)
+        self.lease_recovery.child_ended(child, spec, running)
         self._last_end = "" if child.orderly else child.end
         if child.orderly:
             log.log(logging.INFO if stopping else logging.DEBUG, "%s has left", child)
@@ -231,7 +224,7 @@ class Slot:
         self._fork_at = now + pause
         is_new, self._reason = reason != self._reason, reason
         self._could_not_start = self._failures >= attempts
-        if self._could_not_start and self._is_fatal(reason):
+        if self._could_not_start and self.is_fatal(reason):
             log.error("worker %d cannot start: %s; giving up", self.number, reason)
         elif is_new:
             log.error("worker %d cannot start: %s; %s", self.number, reason, self._next_fork(now))

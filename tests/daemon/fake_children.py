@@ -58,8 +58,8 @@ class FakeProcessTable(ProcessTable):
 
     def close(self) -> None:
         """Close all pipes."""
-        self._selector.close()
-        self._signals.uninstall()
+        self.selector.close()
+        self.signals.uninstall()
         for child in self.forked:
             child.pipe.close_pipes()
             child.child_pipe.close()
