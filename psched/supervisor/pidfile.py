@@ -21,6 +21,7 @@ import signal
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -53,12 +54,12 @@ class _EndedError(Exception):
     """The lock is free: its holder has ended meanwhile."""
 
 
+@dataclass(frozen=True, slots=True)
 class PidFile:
     """The lock of one running daemon. Made by `acquire`, or by `adopt` in the program that replaces it."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self.path = path
-        self.descriptor = descriptor
+    path: Path
+    descriptor: int
 
     @classmethod
     def acquire(cls, path: Path) -> PidFile:
@@ -70,26 +71,24 @@ class PidFile:
             with ExitStack() as undo:
                 pid_file = cls(path, _open(path, os.O_RDWR | os.O_CREAT))
                 undo.callback(pid_file.close)
-                with suppress(_EndedError):
-                    pid_file._take()
-                    if _is_at(path, pid_file.descriptor):  # else it was removed between our open and our lock
-                        undo.pop_all()
-                        return pid_file
+                try:
+                    if not _lock(pid_file.descriptor, fcntl.LOCK_EX, _PATIENCE):
+                        raise AlreadyRunningError(path, _await_pid(path, pid_file.descriptor))
+                    os.fchmod(pid_file.descriptor, _MODE)
+                    pid_file.give_to(os.geteuid(), os.getegid())
+                except _EndedError:
+                    continue
+                except OSError as error:
+                    raise _explained(path, error) from error
+                if _is_at(path, pid_file.descriptor):  # else it was removed between our open and our lock
+                    undo.pop_all()
+                    return pid_file
 
     @classmethod
     def adopt(cls, path: Path, descriptor: int) -> PidFile:
         """Take over a lock that was inherited as `descriptor` and close it on exec from now on."""
         os.set_inheritable(descriptor, False)
         return cls(path, descriptor)
-
-    def _take(self) -> None:
-        try:
-            if not _lock(self.descriptor, fcntl.LOCK_EX, _PATIENCE):
-                raise AlreadyRunningError(self.path, _await_pid(self.path, self.descriptor))
-            os.fchmod(self.descriptor, _MODE)
-            self.give_to(os.geteuid(), os.getegid())
-        except OSError as error:
-            raise _explained(self.path, error) from error
 
     def give_to(self, uid: int, gid: int) -> None:
         """Make the user that the process is going to run as the owner of the file. Does nothing unless run by root."""

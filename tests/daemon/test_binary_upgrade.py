@@ -103,7 +103,7 @@ def test_a_new_master_whose_old_one_was_killed_meanwhile_takes_over(detached: Da
     end(detached, new)
 
 
-def test_a_killed_new_master_is_not_mourned(detached: Daemon) -> None:
+def test_a_new_master_that_is_killed_leaves_the_old_one(detached: Daemon) -> None:
     detached.edit_app("VERSION = 1", "time.sleep(60)")
     detached.signal(signal.SIGWINCH)
     new = detached.wait_for(
