@@ -23,7 +23,6 @@ from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.schedules.schedule import LEASED, RUNNING, WAITING, ScheduleState, failed_attempts
 from psched.store import Finding, LeaseStore, holder_name
-from psched.store.alerts import OverdueAlerts
 from psched.store.node_registry import Node
 from psched.store.type_filter import mismatch
 from psched.supervisor.reload import configured_application
@@ -158,11 +157,9 @@ def _late(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
 
     Their data is read, since it may be the reason, but not kept, since it may be large.
     """
-    alarms: OverdueAlerts | None = schedules.store.alarms
     times = {row.key: row.next_time for row in schedules.overdue(_MAX_OVERDUE)}
-    times |= {
-        overdue.key: overdue.scheduled_time for overdue in ([] if alarms is None else alarms.overdue(_MAX_OVERDUE))
-    }
+    if schedules.store.alarms is not None:
+        times |= {overdue.key: overdue.scheduled_time for overdue in schedules.store.alarms.overdue(_MAX_OVERDUE)}
     for key in sorted(times, key=times.__getitem__)[:_MAX_OVERDUE]:
         row = schedules.store.get(key)
         if row is not None and times[key] in (row.next_time, row.regular_time):  # it is still the same occurrence
@@ -172,9 +169,8 @@ def _late(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
 def _overdue(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | None) -> str:
     """Return the state of an overdue occurrence and the remedy. `nodes`: the live workers; None: unknown."""
     error = "" if row.last_error is None else f"; the last error: {error_summary(row.last_error)}"
-    what = (
-        f"{row.key!r} (type {row.type!r}): its occurrence of {local_time(row.next_time)} is {span(state.lateness)} late"
-    )
+    lateness = span(state.lateness)
+    what = f"{row.key!r} (type {row.type!r}): its occurrence of {local_time(row.next_time)} is {lateness} late"
     node = "" if row.node is None else f" on {row.node}"
     if row.problem is not None:
         return f"{what} and cannot be run: {row.problem}"

@@ -14,7 +14,7 @@ from attrs import Factory, evolve, field, frozen
 from psched.backoff import Backoff
 from psched.config import validators as checks
 from psched.config.structuring import Check
-from psched.config.urls import absolute_path, masked_url
+from psched.config.urls import masked_url
 from psched.cron import DIALECTS
 from psched.payload import MAX_DATA_SIZE
 
@@ -123,8 +123,8 @@ class Settings(_Loading):
         `names` and `types` replace those of the configuration unless empty; `include` and `require` add to them.
         Relative paths start at the working directory. Each of `types` may be several globs separated by commas.
         """
-        folders = tuple(str(absolute_path(folder, Path.cwd())) for folder in include)
-        modules = tuple(str(absolute_path(name, Path.cwd())) if checks.is_file(name) else name for name in require)
+        folders = checks.folders(tuple(include), Path.cwd())
+        modules = checks.required(tuple(require), Path.cwd())
         apps = tuple(names)
         served = tuple(glob.strip() for each in types for glob in each.split(",") if glob.strip())
 

@@ -78,7 +78,7 @@ class OccurrenceRouter(Router):
         return self._names
 
 
-class FunctionHandler(Base):
+class JobHandler(Base):
     """Calls the function that is bound to the task's name."""
 
     def __init__(self, task: Task, function: Function, loops: EventLoops) -> None:
@@ -140,7 +140,7 @@ class FunctionRouter(Router):
 
     def route(self, type: str) -> HandlerFactory | None:
         function = self._bindings.get(type)
-        return None if function is None else lambda task: FunctionHandler(task, function, self._loops)
+        return None if function is None else lambda task: JobHandler(task, function, self._loops)
 
     def routed_types(self) -> Collection[str]:
         return tuple(self._bindings)
