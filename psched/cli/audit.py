@@ -89,7 +89,7 @@ def _object(verdict: Verdict) -> dict[str, Any]:
 
 def _violation_object(found: Violation) -> dict[str, Any]:
     fields = asdict(found)
-    return with_local_times(fields | fields.pop("why"), "time")
+    return with_local_times(fields | fields.pop("why"), ("time",))
 
 
 def _lines(verdict: Verdict) -> Iterator[str]:

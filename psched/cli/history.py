@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
 import click
 
-from psched.cli.formatting import json_lines, with_local_times, write, write_table
+from psched.cli.formatting import fields_of, json_lines, with_local_times, write, write_table
 from psched.cli.options import Chosen, Moment, common_options
 from psched.cli.session import opened
 from psched.clock import local_time
@@ -73,9 +72,9 @@ def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, u
         )
         entries = chain(map(_settled, settled), map(_unsettled, failing))
         if chosen.json:
-            write(json_lines(entries))
+            write(json_lines(with_local_times(entry, _TIMES) for entry in entries))
         else:
-            write_table(_COLUMNS, map(_listed, entries), (*_TIMES, "outcome", "attempts"))
+            write_table(_COLUMNS, map(_listed, entries), _TIMES, ("outcome", "attempts"))
 
 
 def _is_within(time: float, first: float | None, last: float | None) -> bool:
@@ -84,9 +83,9 @@ def _is_within(time: float, first: float | None, last: float | None) -> bool:
 
 def _settled(row: LedgerRow) -> dict[str, Any]:
     """Return the `--json` object of a ledger entry. Later versions keep its names and meanings."""
-    fields = asdict(row)
+    fields = fields_of(row)
     del fields["version"]
-    return with_local_times(fields, *_TIMES)
+    return fields
 
 
 def _unsettled(row: ScheduleRow) -> dict[str, Any]:
@@ -95,7 +94,7 @@ def _unsettled(row: ScheduleRow) -> dict[str, Any]:
     fields |= {name: getattr(row, name) for name in ("key", "attempts", "node", "previous")}
     fields |= {"scheduled_time": row.next_time, "error": row.last_error, "extra": row.is_extra, "count": 1}
     fields["outcome"] = RUNNING if row.status == RUNNING else FAILING
-    return with_local_times(fields, *_TIMES)
+    return fields
 
 
 def _listed(entry: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from psched.queue.queue import PRIORITIES, STATUSES
 from psched.supervisor.run import run_master
 
 _COLUMNS = {"key": 30, "type": 15, "user": 18, "status": 18, "created_at": 28, "timeout": 28, "data": 0}
+_TIMES = ("created_at", "run_at", "timeout", "finished_at")
 
 
 @click.group()
@@ -67,20 +68,24 @@ def list_(chosen: Chosen, status: str | None, type: str | None, user: str | None
         if chosen.json:
             write(json_lines(map(_object, rows)))
         else:
-            write_table(_COLUMNS, map(_listed, rows), ("created_at", "timeout"))
+            write_table(_COLUMNS, map(_listed, rows), _TIMES)
         note_unrunnable_rows(tasks.store, left)
+
+
+def _fields(row: TaskRow) -> dict[str, Any]:
+    """Return the fields of `--json`. Later versions keep their names and meanings."""
+    fields = row._asdict()
+    fields["timeout"] = fields.pop("due")
+    return fields
+
+
+def _object(row: TaskRow) -> dict[str, Any]:
+    return with_local_times(_fields(row), _TIMES)
 
 
 def _listed(row: TaskRow) -> dict[str, Any]:
     is_pending = row.cancel_requested and row.due is not None
-    return _object(row) | {"status": "cancel_requested" if is_pending else row.status}
-
-
-def _object(row: TaskRow) -> dict[str, Any]:
-    """Return the `--json` object of a task. Later versions keep its names and meanings."""
-    fields = row._asdict()
-    fields["timeout"] = fields.pop("due")
-    return with_local_times(fields, "created_at", "run_at", "timeout", "finished_at")
+    return _fields(row) | {"status": "cancel_requested" if is_pending else row.status}
 
 
 @queue.command()
@@ -135,7 +140,7 @@ def show(chosen: Chosen, key: str) -> None:
         write([json_line(_object(row))])
     else:
         limit = "" if row.max_attempts is None else f" of {row.max_attempts}"
-        write_fields(_object(row) | {"attempts": f"{row.attempts}{limit}"})
+        write_fields(_fields(row) | {"attempts": f"{row.attempts}{limit}"}, _TIMES)
 
 
 @queue.command()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import fields
 from itertools import starmap
 from typing import Any
 
 import click
 
 from psched.cli.formatting import (
+    fields_of,
     json_line,
     json_lines,
     printable,
@@ -84,6 +85,7 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _COLUMNS = {"key": 30, "type": 15, "cron": 18, "delay": 7, "timezone": 11, "next_time": 28, "next_run_time": 28}
+_TIMES = ("next_time", "next_run_time", "regular_time")
 _PERFECTSCHED_COLUMNS = _COLUMNS | {"data": 0}
 _PSCHED_COLUMNS = _COLUMNS | {"state": 30, "data": 0}
 
@@ -138,7 +140,7 @@ def list_(chosen: Chosen, layout: str) -> None:
             write(json_lines(starmap(_object, found)))
         else:
             columns = _PERFECTSCHED_COLUMNS if layout == "perfectsched" else _PSCHED_COLUMNS
-            write_table(columns, starmap(_listed, found), ("delay", "next_time", "next_run_time"))
+            write_table(columns, starmap(_listed, found), _TIMES, ("delay",))
         note_unrunnable_rows(schedules.store, left)
 
 
@@ -229,22 +231,25 @@ def show(chosen: Chosen, key: str) -> None:
     else:
         lateness = span(state.lateness) if state.lateness >= 1 else None
         attempts = f"{row.attempts} so far" if row.attempts else "0"
-        write_fields(_shown(row, state) | {"lateness": lateness, "attempts": attempts})
+        write_fields(_shown(row, state) | {"lateness": lateness, "attempts": attempts}, _TIMES)
 
 
-def _object(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
-    """Return the `--json` object of a schedule. Later versions keep its names and meanings."""
-    fields = {"key": row.key, "type": row.type, **asdict(row.rule)}
+def _fields(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
+    """Return the fields of `--json`. Later versions keep their names and meanings."""
+    fields = {"key": row.key, "type": row.type, **fields_of(row.rule)}
     fields |= {name: getattr(row, name) for name in ("next_time", "next_run_time", "data", "status")}
     fields |= {"state": state.word, "lateness": round(state.lateness, 3), "overdue": state.is_overdue}
     fields |= {name: getattr(row, name) for name in ("attempts", "last_error", "node", "problem")}
-    fields |= asdict(row.policy) | {"paused": row.paused, "regular_time": row.regular_time}
-    return with_local_times(fields, "next_time", "next_run_time")
+    return fields | fields_of(row.policy) | {"paused": row.paused, "regular_time": row.regular_time}
+
+
+def _object(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
+    return with_local_times(_fields(row, state), ("next_time", "next_run_time"))
 
 
 def _shown(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
     """Return the fields as people read them: the next run of a paused schedule has no time."""
-    fields = with_local_times(_object(row, state), "regular_time")
+    fields = _fields(row, state)
     return fields | {"next_run_time": "paused"} if row.paused else fields
 
 

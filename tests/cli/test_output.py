@@ -78,7 +78,7 @@ def test_control_characters_are_written_out_so_that_a_key_cannot_move_the_cursor
 
 
 def test_an_error_is_shown_by_its_lines_and_a_key_by_one(capsys: pytest.CaptureFixture[str]) -> None:
-    write_fields({"key": "a\nlast_error x", "last_error": "it broke\n\n  \x1b[2Jhere\n", "node": None})
+    write_fields({"key": "a\nlast_error x", "last_error": "it broke\n\n  \x1b[2Jhere\n", "node": None}, ())
     assert capsys.readouterr().out == (
         "key            a\\nlast_error x\nlast_error     it broke\n\n                 \\x1b[2Jhere\n"
     )
