@@ -6,7 +6,6 @@ may be a secret and is not shown.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -26,16 +25,36 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _APPLICATION = re.compile(r"(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*:)?[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
-def seconds(minimum: float, above: bool = False, never: bool = False) -> Callable[[Any], float | None]:
+def seconds(minimum: float, above: bool = False, never: bool = False) -> Callable[[Any], Any]:
     """Return a validator for seconds ≥ `minimum` (`above`: greater); with `never`, the word never is None."""
-    expected = f"expected a number of seconds {'>' if above else '≥'} {minimum:g}" + (" or never" if never else "")
+    expected = f"expected a number of seconds {'>' if above else '≥'} {minimum:g}{' or never' if never else ''}"
+    return _number(float, expected, minimum, MAX_SECONDS, {"never": None, "none": None} if never else {}, above)
 
-    def check(value: Any) -> float | None:
-        if never and value in (None, "never", "none"):
-            return None
-        number: float = _number(value, float, expected)
-        if not math.isfinite(number) or number < minimum or (above and number == minimum) or number > MAX_SECONDS:
-            raise ValueError(expected + (f" and ≤ {MAX_SECONDS:.0f}" if number > MAX_SECONDS else ""))
+
+def count(minimum: int, word: str | None = None, meaning: Any = None) -> Callable[[Any], Any]:
+    """Return a validator for a whole number ≥ `minimum`, or `word`, which stands for `meaning`."""
+    expected = f"expected a whole number ≥ {minimum}" + (f" or {word}" if word else "")
+    return _number(int, expected, minimum, _MAX_COUNT, {} if word is None else {word: meaning})
+
+
+def _number(
+    kind: type, expected: str, minimum: float, maximum: float, words: Mapping[str, Any], above: bool = False
+) -> Callable[[Any], Any]:
+    """Return a validator for a number or one of the `words`. Text is accepted: a value may come from a variable."""
+    kinds = (int, str) if kind is int else (int, float, str)
+
+    def check(value: Any) -> Any:
+        for word, meaning in words.items():
+            if value in (word, meaning):
+                return meaning
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise ValueError(expected)
+        try:
+            number = kind(value)
+        except (ValueError, OverflowError):
+            raise ValueError(expected) from None
+        if not minimum <= number <= maximum or (above and number == minimum):
+            raise ValueError(expected + (f" and ≤ {maximum:.0f}" if number > maximum else ""))
         return number
 
     return check
@@ -46,27 +65,11 @@ def wait(value: Any) -> float | Backoff:
     if isinstance(value, Backoff):
         return value
     if not isinstance(value, Mapping):
-        number = seconds(0)(value)
-        return 0.0 if number is None else number
+        return float(seconds(0)(value))
     try:
         return Backoff.of(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{error}; expected seconds, or a mapping like {{first: 1, factor: 2, limit: 300}}") from error
-
-
-def count(minimum: int, word: str | None = None, meaning: Any = None) -> Callable[[Any], Any]:
-    """Return a validator for a whole number ≥ `minimum`, or `word`, which stands for `meaning`."""
-    expected = f"expected a whole number ≥ {minimum}" + (f" or {word}" if word else "")
-
-    def check(value: Any) -> Any:
-        if word is not None and value in (word, meaning):
-            return meaning
-        number = _number(value, int, expected)
-        if not minimum <= number <= _MAX_COUNT:
-            raise ValueError(expected + (f" and ≤ {_MAX_COUNT}" if number > _MAX_COUNT else ""))
-        return number
-
-    return check
 
 
 def flag(value: Any) -> bool:
@@ -196,17 +199,6 @@ def tls(value: Any, base: Path) -> dict[str, str]:
     if "key" in value and "cert" not in value:
         raise ValueError("expected a cert with the key")
     return {name: item if name == "verify" else str(path(item, base)) for name, item in value.items()}
-
-
-def _number(value: Any, kind: Callable[[Any], Any], expected: str) -> Any:
-    """Return `value` as a number. Accepts text, which may come from a variable; refuses True and False."""
-    kinds = (int, str) if kind is int else (int, float, str)
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        raise ValueError(expected)
-    try:
-        return kind(value)
-    except (ValueError, OverflowError):
-        raise ValueError(expected) from None
 
 
 def _listed(value: Any, expected: str) -> tuple[str, ...]:
