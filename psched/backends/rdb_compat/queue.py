@@ -217,7 +217,7 @@ class CompatTaskStore(CompatLeaseStore):
         keys = []
         for row in self._first_candidates(connection, values["limit"]):
             resource, most = row["resource"], row["max_running"]
-            is_limited = resource is not None and isinstance(most, int)  # SQLite keeps whatever somebody writes
+            is_limited = resource is not None and isinstance(most, int)  # SQLite stores values of any type
             if is_limited and row["running"] + running[resource] >= most:
                 continue
             running[resource] += 1
@@ -260,7 +260,7 @@ class CompatTaskStore(CompatLeaseStore):
         self._purge = delete(self._table).where(of_keys, *over)
 
     def _due_in_turn(self, now: ColumnElement[int], is_due: Sequence[ColumnElement[bool]]) -> Select[Any]:
-        """Return the due rows whose resource may have one more running, those first of whom the fewest are."""
+        """Return the due rows whose resource has room; a resource with more room per running row comes first."""
         c = self._table.c
         t = self._table.alias("others")
         held = (
@@ -332,16 +332,14 @@ class TableLock:
                 self._values["wait"],
             )
         self._missed = not obtained
-        if not obtained:
-            yield False
-            return
         try:
-            yield True
+            yield obtained
         except DBAPIError as error:
-            if self._database.fault(error) is not Fault.LOST:
+            if obtained and self._database.fault(error) is not Fault.LOST:
                 self._release(connection)
             raise
-        self._release(connection)
+        if obtained:
+            self._release(connection)
 
     def _release(self, connection: Connection) -> None:
         """Release the lock; a session that is lost has released it, and what was committed before stays so."""

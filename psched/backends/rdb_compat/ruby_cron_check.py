@@ -1,8 +1,8 @@
-"""What PerfectSched 0.8.12 cannot read or never comes to an end with. Pure; used where rows are written.
+"""Finds rules that PerfectSched 0.8.12 cannot read, or computes for ever.
 
-A Ruby worker that meets such a row raises, and its process ends, or it computes for ever: so no such row is written
-into a table that Ruby workers may share. PerfectSched's readings, as observed: it replaces names and each 7 of the
-weekday by numbers first, 7 and `sun` by 0, also within steps; `L` is a day of the month, in capitals and by itself.
+Such a row ends or blocks a Ruby worker, so psched writes none into a table that Ruby workers may share. As observed,
+PerfectSched first replaces names and each 7 of the weekday by numbers, 7 and `sun` by 0, also within steps; `L` is a
+day of the month, in capitals and by itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HALF_HOUR_ZONES = frozenset({"Australia/Lord_Howe", "Australia/LHI"})
 
 
 class _UnreadableError(Exception):
-    """What PerfectSched does not understand, and what to write instead."""
+    """The part that PerfectSched does not understand, and its replacement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ _FIELDS = (
 
 
 def ruby_problem(cron: str, timezone: str) -> str | None:
-    """Say why a Ruby worker cannot live with this rule, None when it can. A rule that psched accepts is expected."""
+    """Return why a Ruby worker cannot run this rule, None when it can. psched must accept the rule."""
     try:
         fields = _split(cron)
         _, hours, days, months, weekdays = (field.values(text) for field, text in zip(_FIELDS, fields, strict=True))

@@ -88,9 +88,9 @@ def queue_table(metadata: MetaData, name: str) -> Table:
 def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> TaskRow:
     """Return a stored task; what cannot be used of it is its `problem`. `row` has `now` too, in unix seconds.
 
-    The table does not tell a lease from the wait for a retry or for its first time: what is due later is `running`, as
-    in PerfectQueue. When a task was to run first is not kept; it is taken for when it was submitted. Of one that is
-    finished neither is known: its timeout is the end of its retention then, moved back.
+    The table does not distinguish a lease from the wait for a retry or for the first run: a task that is due later is
+    `running`, as in PerfectQueue. It does not keep `run_at`, which becomes the time of submission. A finished task has
+    neither: its timeout is the end of its retention, moved back.
     """
     fields = RowReader(row)
     key = fields.text("id")
@@ -116,7 +116,7 @@ def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> Tas
 def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
     """Return a stored schedule; what cannot be used of it is its `problem`.
 
-    The table does not tell a lease from the wait for a retry; both show in that the row is not due at its own time.
+    The table does not distinguish a lease from the wait for a retry: in both the row is not due at its own time.
     """
     fields = RowReader(row)
     key = fields.text("id")

@@ -30,9 +30,7 @@ _TRIAL = 0.05
 class WakeList:
     """`Wakeup` of one waiting thread. It is proven when the server has answered a wait on its connection."""
 
-    def __init__(
-        self, server: RedisServer, table: Table, accepts: Accepts | None = None, clock: Clock = monotonic
-    ) -> None:
+    def __init__(self, server: RedisServer, table: Table, accepts: Accepts | None, clock: Clock = monotonic) -> None:
         """Connects to nothing yet. `accepts`: the types that this worker takes; None: all."""
         self.proven = False
         self._server = server
@@ -42,7 +40,7 @@ class WakeList:
         self._popped: tuple[bytes, bytes] = (self._list.encode(), b"1")
         self._new = f"{self._list}:new".encode()
         self._last_new = 0
-        self._owed = 0
+        self._unread = 0
         self._accepts = accepts
         self._clock = clock
         self._connection: Connection | None = None
@@ -56,7 +54,7 @@ class WakeList:
         if self._waits and not self._is_overdue() and keys == self._keys:
             return  # `rang` continues the wait when the server ends this one
         if self._connection is not None and not self._waits:
-            self._read_owed(self._connection)
+            self._read_answers(self._connection)
         if self._connection is not None and (self._waits or not self._is_open(self._connection)):
             self.close()
         if self._connection is None:
@@ -83,9 +81,9 @@ class WakeList:
             if not connection.can_read(0):
                 return False
             if not self._waits:
-                self._read_owed(connection)
+                self._read_answers(connection)
                 return False
-            pushed = self._answer(connection) and self._is_news(connection)
+            pushed = self._answer(connection) and self._wakes_us(connection)
             if not pushed and self._clock() < self._until:
                 self._wait(connection)
         except DriverError:
@@ -108,13 +106,13 @@ class WakeList:
     def close(self) -> None:
         """Close the connection, which ends the wait. Idempotent."""
         self._waits = self.proven = False
-        self._owed = 0
+        self._unread = 0
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()
 
     def _is_open(self, connection: Connection) -> bool:
-        """Return whether a connection is open and has no answer."""
+        """Return whether a connection is open and has sent no answer."""
         try:
             return not connection.can_read(0)
         except DriverError:
@@ -140,7 +138,7 @@ class WakeList:
             self._popped = (pushed[0], pushed[1])
         return pushed is not None
 
-    def _is_news(self, connection: Connection) -> bool:
+    def _wakes_us(self, connection: Connection) -> bool:
         """Return whether the popped element wakes this worker. An element of a new type is pushed back the first time.
 
         The numbers of these elements grow. An element ends with the first worker that has had it, or a later one.
@@ -152,15 +150,15 @@ class WakeList:
             return False
         self._last_new = int(number)
         connection.send_command("RPUSH", name, number, check_health=False)
-        self._owed += 1
+        self._unread += 1
         return True
 
-    def _read_owed(self, connection: Connection) -> None:
-        """Read the answers to elements that were pushed back; close a connection that is lost."""
+    def _read_answers(self, connection: Connection) -> None:
+        """Read the answers to the elements that were pushed back; close a connection that is lost."""
         try:
-            while self._owed:
+            while self._unread:
                 connection.read_response()
-                self._owed -= 1
+                self._unread -= 1
         except DriverError:
             self.close()
 

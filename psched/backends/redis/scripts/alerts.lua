@@ -3,7 +3,7 @@
 -- ARGV: the most rows, and 1 for those without a sent or claimed alert (else 0).
 local limit, found = tonumber(ARGV[1]), {}
 
-local function look(name, at_most)
+local function add_overdue(name, at_most)
   local first = 0
   while #found < at_most do
     local keys = call('ZRANGEBYSCORE', T .. name, '-inf', integer(now), 'WITHSCORES', 'LIMIT', first, limit)
@@ -21,9 +21,9 @@ local function look(name, at_most)
   end
 end
 
-look('alert', limit)
+add_overdue('alert', limit)
 if ARGV[2] ~= '1' then
-  look('alerted', limit * 2)
+  add_overdue('alerted', limit * 2)
   table.sort(found, function(one, other)
     return one[3] < other[3] or (one[3] == other[3] and is_less(one[1], other[1]))
   end)

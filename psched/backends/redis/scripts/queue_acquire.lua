@@ -8,9 +8,9 @@
 -- an unreadable row {key, {}}, or {key, {}, 'run'} when it was running.
 local WINDOW = 64  -- users compared at once, those who have waited longest
 local ROUNDS = 4  -- windows of users that are looked at when the users of one have no room
-local CUT_OFF = 64  -- users who come first because they were cut off, at the most
-local LASTS = 60000  -- milliseconds for which a cut-off user comes first
-local AHEAD = 200  -- rows moved at once from `later:` to their lines
+local MAX_CUT_OFF = 64  -- users who come first because they were cut off, at the most
+local CUT_OFF_EXPIRY = 60000  -- milliseconds for which a cut-off user comes first
+local MAX_MOVED = 200  -- rows moved at once from `later:` to their lines
 
 local CLAIM_FIELDS = {'type', 'data', 'attempts', 'last_error', 'cancel_requested', 'run_at', 'created', 'user',
   'max_running', 'priority', 'max_attempts', 'fence', 'due', 'claim', 'nonce', 'taken_ahead'}
@@ -28,7 +28,7 @@ local unreadable = {}  -- keys that are no hash, and runs without a hash
 -- Returns the keys of a sorted set up to now. Keys without a valid row are removed from the set; but a lost run stays
 -- in `leases:` until `remove_lost_runs` has given its user the room back.
 local function due_keys(set, status)
-  local found = call('ZRANGEBYSCORE', set, '-inf', integer(now), 'LIMIT', 0, math.max(AHEAD, limit))
+  local found = call('ZRANGEBYSCORE', set, '-inf', integer(now), 'LIMIT', 0, math.max(MAX_MOVED, limit))
   local keys = {}
   for _, key in ipairs(found) do
     local found_status = redis.pcall('HGET', row_of(key), 'status')
@@ -138,7 +138,7 @@ local was_first = {}  -- users of the set `cut_off` whom this acquire puts first
 
 -- Returns the users who were cut off by an earlier acquire and got no row since, in that order.
 local function cut_off_before()
-  local found = redis.pcall('ZRANGE', T .. 'cut_off', 0, CUT_OFF - 1)
+  local found = redis.pcall('ZRANGE', T .. 'cut_off', 0, MAX_CUT_OFF - 1)
   if found.err then  -- the key has another type
     call('DEL', T .. 'cut_off')
     return {}
@@ -248,11 +248,11 @@ local function save_cut_off()
     end
   end
   if #cut > 0 then
-    call('ZREMRANGEBYSCORE', T .. 'cut_off', '-inf', integer((now - LASTS) * 1000))
+    call('ZREMRANGEBYSCORE', T .. 'cut_off', '-inf', integer((now - CUT_OFF_EXPIRY) * 1000))
     for place, name in ipairs(cut) do
       call('ZADD', T .. 'cut_off', 'NX', integer(now * 1000 + place), name)
     end
-    call('PEXPIRE', T .. 'cut_off', LASTS)
+    call('PEXPIRE', T .. 'cut_off', CUT_OFF_EXPIRY)
   end
 end
 
@@ -322,9 +322,9 @@ return earliest and integer(math.max(0, earliest - now)) or false
 --- script queue/due_by_type: common, queue, leases
 -- Returns each type with rows that are not retired, followed by the milliseconds until its earliest row is due. An
 -- expired run of any type may have kept other rows of its user waiting, so then all types are due now.
-local ENDED = 1000  -- expired runs whose users are looked at
+local MAX_EXPIRED = 1000  -- expired runs whose users are looked at
 
-local ended = call('ZRANGEBYSCORE', T .. 'leases:', '-inf', integer(now), 'LIMIT', 0, ENDED)
+local ended = call('ZRANGEBYSCORE', T .. 'leases:', '-inf', integer(now), 'LIMIT', 0, MAX_EXPIRED)
 local found = due_by_type({'later:', 'leases:'}, 'turn:', #ended > 0)
 
 -- Rows that are blocked by an expired run are in none of the sets above.

@@ -2,7 +2,7 @@
 -- Leases the rows that have been due longest. ARGV: the most rows, the lease in milliseconds, 1 when the runs begin
 -- later (else 0), holder, number of this acquire, spans of acquires to undo (a list), types (a list; -1 for any).
 -- Returns pairs of key and CLAIM_FIELDS; the fields are empty when the key is no hash.
-local AHEAD = 200  -- rows read at once after some that could not be leased
+local MAX_READ = 200  -- rows read at once after some that could not be leased
 local ROUNDS = 6  -- rounds of reading
 
 local limit, ahead, holder, number = tonumber(ARGV[1]), ARGV[3] == '1', ARGV[4], ARGV[5]
@@ -57,7 +57,7 @@ for _ = 1, ROUNDS do
   if #rows == limit or #due == 0 then
     break
   end
-  most = AHEAD
+  most = MAX_READ
 end
 for _, row in ipairs(unreadable) do
   rows[#rows + 1] = row
