@@ -12,7 +12,7 @@ from typing import Any, cast
 from psched.backends.common.rows import TASK_FAILED, read_task
 from psched.backends.redis.alerts import NO_FAILURE, failure_words
 from psched.backends.redis.client import Argument, RedisServer
-from psched.backends.redis.rows import claimed_task, lease_of, stored
+from psched.backends.redis.rows import claimed_task, stored
 from psched.backends.redis.schema import Table
 from psched.backends.redis.store import RedisLeaseStore, SubmitOnAdvance, new_number, parts, storable
 from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError, ScheduleError
@@ -100,8 +100,7 @@ class RedisTaskStore(RedisLeaseStore):
 
     def preempt(self, key: str, alive_time: float) -> Claim:
         found = self._act("preempt", key, [math.ceil(alive_time * 1000), self._holder, new_number()])
-        row = stored(key, found[1])
-        return Claim(read_task(row, self.max_data_size), lease_of(row))
+        return self._claimed(key.encode(), found[1])
 
     def retry_failed(self, key: str) -> None:
         self._act("retry_failed", key, [])

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from psched.backends.common import rows
 from psched.backends.common.rows import CLAIMED_OF_SCHEDULE, CLAIMED_OF_TASK, entry_columns, read_schedule
-from psched.model import Claim, Lease, ScheduleRow
+from psched.model import Claim, ScheduleRow
 from psched.payload import MAX_DATA_SIZE
 from psched.store.ledger import Entry
 
@@ -88,11 +88,11 @@ _OF_TASK = (
     *(b"type", b"data", b"attempts", b"last_error", b"cancel_requested", b"run_at", b"created", b"user"),
     *(b"max_running", b"priority", b"max_attempts", b"fence", b"due", b"claim", b"nonce", b"taken_ahead"),
 )
-"""CLAIM_FIELDS of queue_acquire.lua."""
+"""The fields that claim_fields() of queue.lua returns."""
 
 
 def claimed_task(holder: str, max_data_size: int, key: bytes, values: Sequence[Any]) -> Claim:
-    """Return the claim on a task that `holder` has just leased, from its key and the values of CLAIM_FIELDS."""
+    """Return the claim on a task that `holder` has just leased, from its key and the values of `_OF_TASK`."""
     type_, data, attempts, error, cancelled, run_at, created, user, limit, priority, most, *lease = values
     row: Sequence[Any]
     try:  # a valid row is read without looking up each field, since this is done for every task
@@ -107,20 +107,10 @@ def claimed_task(holder: str, max_data_size: int, key: bytes, values: Sequence[A
         known = stored(
             key, [word for pair in zip(_OF_TASK, values, strict=True) if pair[1] is not None for word in pair]
         )
-        known["nonce"] = _whole(known["nonce"])
+        if not isinstance(known["nonce"], int):
+            known["nonce"] = 0
         row = [known[name] for name in CLAIMED_OF_TASK]
     return rows.claimed_task(holder, max_data_size, row)
-
-
-def lease_of(row: Mapping[str, Any]) -> Lease:
-    """Return the lease of a row that was just leased."""
-    numbers = (_whole(row["claim"]), _whole(row["nonce"]))
-    return Lease(row["key"], row["fence"], row["due"] / 1000, bool(row["cancel_requested"]), *numbers)
-
-
-def _whole(value: object) -> int:
-    """Return `value`, 0 when it is no number."""
-    return value if isinstance(value, int) else 0
 
 
 def entry_words(row: ScheduleRow, entry: Entry, reckoning: str) -> list[str | int]:

@@ -153,6 +153,12 @@ local function lease_row(key, ends, ahead, holder, number)
   call_repairing('SADD', T .. 'held:' .. holder, key)
 end
 
+-- Returns what a claim says of a row that was just leased.
+local function claim_fields(key)
+  return call('HMGET', row_of(key), 'type', 'data', 'attempts', 'last_error', 'cancel_requested', 'run_at', 'created',
+    'user', 'max_running', 'priority', 'max_attempts', 'fence', 'due', 'claim', 'nonce', 'taken_ahead')
+end
+
 -- Ends the lease of a row, which is then in no line, and gives its user a turn again.
 local function release_lease(key)
   local row = row_of(key)
@@ -330,13 +336,13 @@ return {'done'}
 
 --- script queue/preempt: common, queue, leases
 -- Leases a row to the caller, whether it is due or leased or not. ARGV: key, creation number, the lease in
--- milliseconds, holder, number of this call. Returns {'done', row}; else {status}, which is nothing when there is no
--- such row.
+-- milliseconds, holder, number of this call. Returns {'done', claim_fields}; else {status}, which is nothing when there
+-- is no such row.
 local key = ARGV[1]
 local row = row_of(key)
 local status = status_of(key, ARGV[2])
 if status == 'running' and call('HGET', row, 'claim') == ARGV[5] then  -- by an earlier attempt
-  return {'done', call('HGETALL', row)}
+  return {'done', claim_fields(key)}
 end
 if status ~= 'waiting' and status ~= 'running' then
   return {status}
@@ -348,7 +354,7 @@ take_out(key)
 call('HSET', row, 'due', integer(now))
 note_type_of((facts_of(key)))
 lease_row(key, now + tonumber(ARGV[3]), false, ARGV[4], ARGV[5])
-return {'done', call('HGETALL', row)}
+return {'done', claim_fields(key)}
 
 --- script queue/retry_failed: common, queue, leases
 -- Makes a failed or cancelled row due now and resets its attempts. ARGV: key, creation number, and the fence of the

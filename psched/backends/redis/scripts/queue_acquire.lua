@@ -4,16 +4,13 @@
 -- of the runs takes at most half of a user's room, so that other workers can run the rest. A user who gets no row
 -- because the batch is full by bytes comes first at the next acquire.
 -- ARGV: the most rows, the lease in milliseconds, 1 when the runs begin later (else 0), holder, number of this
--- acquire, spans of acquires to undo (a list), types (a list; -1 for any). Returns pairs of key and CLAIM_FIELDS; of
+-- acquire, spans of acquires to undo (a list), types (a list; -1 for any). Returns pairs of key and claim_fields; of
 -- an unreadable row {key, {}}, or {key, {}, 'run'} when it was running.
 local WINDOW = 64  -- users compared at once, those who have waited longest
 local ROUNDS = 4  -- windows of users that are looked at when the users of one have no room
 local MAX_CUT_OFF = 64  -- users who come first because they were cut off, at the most
 local CUT_OFF_EXPIRY = 60000  -- milliseconds for which a cut-off user comes first
 local MAX_MOVED = 200  -- rows moved at once from `later:` to their lines
-
-local CLAIM_FIELDS = {'type', 'data', 'attempts', 'last_error', 'cancel_requested', 'run_at', 'created', 'user',
-  'max_running', 'priority', 'max_attempts', 'fence', 'due', 'claim', 'nonce', 'taken_ahead'}
 
 local limit, ahead, holder, number = tonumber(ARGV[1]), ARGV[3] == '1', ARGV[4], ARGV[5]
 local ends = now + tonumber(ARGV[2])
@@ -227,7 +224,7 @@ local function lease_rows(users)
       end
     else
       lease_row(user.key, ends, ahead, holder, number)
-      rows[#rows + 1] = {user.key, call('HMGET', row_of(user.key), unpack(CLAIM_FIELDS))}
+      rows[#rows + 1] = {user.key, claim_fields(user.key)}
       take_from_line(user, user.type)
       bytes = bytes + user.size
       user.running = user.running + 1
