@@ -31,7 +31,6 @@ from sqlalchemy import (
     bindparam,
     cast,
     delete,
-    or_,
     select,
     update,
 )
@@ -40,7 +39,7 @@ from psched import fork_safety
 from psched.backends.common.row_reader import RowReader
 from psched.backends.sql.base import now_ms
 from psched.backends.sql.database import Database
-from psched.backends.sql.paging import ByKeys, RowsByKeys, stored_bytes
+from psched.backends.sql.paging import ByKeys, OrderedKeys, RowsByKeys, stored_bytes
 from psched.backends.sql.schema import Schema
 from psched.backends.sql.store import SqlStore
 from psched.clock import Clock, boottime
@@ -365,23 +364,16 @@ class CompatLeaseStore(SqlStore):
 
     def _due_keys(self, connection: Connection, count: int) -> list[Any]:
         """Return the keys of the first rows that are due and not known to be foreign."""
-        return [key for key, _, _ in islice(self._places(connection, *self._due_places), count)]
+        return [place["key"] for place in islice(self._places(connection, self._due_places), count)]
 
     def _next_due_of_ours(self, connection: Connection, _: bool) -> float | None:
-        for _, timeout, now in self._places(connection, *self._all_places):
-            return max(0.0, timeout - int(now) / 1000)
-        return None
+        place = next(self._places(connection, self._all_places), None)
+        return None if place is None else max(0.0, place["due"] - int(place["now"]) / 1000)
 
-    def _places(
-        self, connection: Connection, first: Select[Any], following: Select[Any]
-    ) -> Iterator[tuple[Any, int, int]]:
-        """Yield key, due time and the clock of rows that are not known to be foreign; see `_pages_of_places`."""
-        statement, after = first, dict[str, Any]()
-        while page := connection.execute(statement, after).all():
-            yield from ((key, timeout, now) for key, timeout, now in page if not self._foreign.has(key, timeout))
-            if len(page) < _PAGE:
-                return
-            statement, after = following, {"after_key": page[-1][0], "after_timeout": page[-1][1]}
+    def _places(self, connection: Connection, keys: OrderedKeys) -> Iterator[RowMapping]:
+        """Yield `key`, `due` and `now` of rows that are not known to be foreign."""
+        for page in keys.pages(lambda statement, after: connection.execute(statement, after).mappings().all()):
+            yield from (place for place in page if not self._foreign.has(place["key"], place["due"]))
 
     def _look_behind(self, wanted: int, accepts: Accepts | None) -> bool:
         """Find out which due rows are foreign, up to the first `wanted` that are not; return whether there are any.
@@ -459,8 +451,10 @@ class CompatLeaseStore(SqlStore):
         still_due = claimed.where(*self._live(c.timeout + 0), c.timeout + 0 <= now)
         self._lock_due = ByKeys(still_due.with_for_update(skip_locked=True), c.id)
         self._rows = RowsByKeys(self._whole, c.id)
-        self._due_places = self._pages_of_places(*live, c.timeout <= now)
-        self._all_places = self._pages_of_places(*live)
+        place = select(c.id.label("key"), cast(c.timeout, BigInteger).label("due"), now_ms().label("now"))
+        places = place.where(*live).order_by(c.timeout, c.id)
+        self._all_places = OrderedKeys(places, c.id, c.timeout, _PAGE)
+        self._due_places = OrderedKeys(places.where(c.timeout <= now), c.id, c.timeout, _PAGE)
         first = select(c.timeout).where(*live).order_by(c.timeout).limit(1).scalar_subquery()
         self._wait = select(cast(first, BigInteger) * 1000 - now_ms())
         of_lease = [c[name] for name in ("id", "timeout", "created_at") if name in c]
@@ -471,16 +465,6 @@ class CompatLeaseStore(SqlStore):
         self._retry = self._settling(timeout=later)
         self._retry_keys = update(self._table).where(of_keys).values(timeout=later)
         self._delete = delete(self._table).where(this)
-
-    def _pages_of_places(self, *conditions: ColumnElement[bool]) -> tuple[Select[Any], Select[Any]]:
-        """Return the SELECTs of the first places, with the clock, and of those behind :after_timeout, :after_key."""
-        c = self._table.c
-        places = select(c.id, cast(c.timeout, BigInteger), now_ms()).where(*conditions)
-        first = places.order_by(c.timeout, c.id).limit(_PAGE)
-        # The range stands by itself, since MariaDB uses an index for it, but not for (timeout, id) > (…, …).
-        after_timeout = bindparam("after_timeout", type_=BigInteger)
-        after_key: ColumnElement[Any] = bindparam("after_key")
-        return first, first.where(c.timeout >= after_timeout, or_(c.timeout > after_timeout, c.id > after_key))
 
 
 def seconds(milliseconds: ColumnElement[int]) -> ColumnElement[int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -93,21 +94,28 @@ def _read(database: Database, statement: ByKeys, keys: Sequence[Any]) -> Sequenc
     return database.run(lambda connection, _: statement.read(connection, keys))
 
 
-class _Keys:
+class OrderedKeys:
     """A SELECT of keys ordered by them, or by due times first, a page at a time."""
 
-    def __init__(self, first: Select[Any], key: Column[Any], due: Column[Any] | None = None) -> None:
+    def __init__(
+        self, first: Select[Any], key: Column[Any], due: Column[Any] | None = None, page_size: int = _PAGE
+    ) -> None:
         """`first`: the SELECT of the first page, which names the key `key` and the due time, if there is one, `due`."""
-        self._first = first.limit(_PAGE)
+        self._page_size = page_size
+        self._first = first.limit(page_size)
         self._key = key
         self._due = due
         self._next = self._first.where(*_behind(key, due, {}))
 
-    def pages(self, database: Database) -> Iterator[list[Any]]:
-        """Yield the keys of each page."""
+    def pages(
+        self, read: Callable[[Select[Any], Mapping[str, Any]], Sequence[RowMapping]]
+    ) -> Iterator[Sequence[RowMapping]]:
+        """Yield the rows of each page, which `read` reads."""
         statement, after = self._first, dict[str, Any]()
-        while page := _page(database, statement, after):
-            yield [row["key"] for row in page]
+        while page := read(statement, after):
+            yield page
+            if len(page) < self._page_size:
+                return
             last = page[-1]
             after = {f"after_{name}": value for name, value in last.items() if value is not None}
             # Only SQLite stores values that are no text in UTF-8, and none in a column that must have one.
@@ -146,12 +154,12 @@ class Pages:
 
     @cached_on_class
     def _write_statements(self, table: Table, due: Column[Any], key: Column[Any]) -> None:
-        self._keys = _Keys(select(due.label("due"), key.label("key")).order_by(due, key), key, due)
+        self._keys = OrderedKeys(select(due.label("due"), key.label("key")).order_by(due, key), key, due)
         self._rows = RowsByKeys(select(*table.c), key)
 
     def __iter__(self) -> Iterator[RowMapping]:
-        for keys in self._keys.pages(self._database):
-            yield from self.of(keys)
+        for page in self._keys.pages(partial(_page, self._database)):
+            yield from self.of([row["key"] for row in page])
 
     def of(self, keys: Sequence[Any]) -> Iterator[RowMapping]:
         """Yield the rows of these keys that are there, in this order, at most 16 MB of stored data at once."""
@@ -163,8 +171,9 @@ def pages_by_key(
 ) -> Iterator[RowMapping]:
     """Yield those of `rows` that meet `conditions`, ordered by key; keys are read a page at a time."""
     whole = RowsByKeys(rows.where(*conditions), key)
-    for keys in _Keys(select(key.label("key")).where(*conditions).order_by(key), key).pages(database):
-        yield from whole.read(database, keys)
+    keys = OrderedKeys(select(key.label("key")).where(*conditions).order_by(key), key)
+    for page in keys.pages(partial(_page, database)):
+        yield from whole.read(database, [row["key"] for row in page])
 
 
 def _page(database: Database, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
