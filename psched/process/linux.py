@@ -4,41 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import signal
+import struct
 import sys
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _CLOCK_MONOTONIC = 1
+_SIGEV_SIGNAL = 0
+_SIGEVENT_SIZE = 64
 
-
-class _Event(ctypes.Structure):
-    """struct sigevent: deliver `number` to the process (SIGEV_SIGNAL)."""
-
-    _fields_ = (
-        ("value", ctypes.c_void_p),
-        ("number", ctypes.c_int),
-        ("notify", ctypes.c_int),
-        ("padding", ctypes.c_char * 64),
-    )
-
-
-class _Setting(ctypes.Structure):
-    """struct itimerspec."""
-
-    _fields_ = (
-        ("interval_seconds", ctypes.c_long),
-        ("interval_nanoseconds", ctypes.c_long),
-        ("seconds", ctypes.c_long),
-        ("nanoseconds", ctypes.c_long),
-    )
-
-
-def _load() -> Any:
-    return ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
-
-_LIBC = _load()  # at import, in the master: looking for libraries would delay each child
+_LIBC: Any = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+"""Loaded at import, in the master: looking for libraries would delay each child."""
 
 
 def signal_at_death_of_parent(number: int) -> None:
@@ -61,13 +38,12 @@ class KillTimer:
     """
 
     def __init__(self, seconds: float) -> None:
-        self._setting = _Setting(0, 0, int(seconds), int(seconds % 1 * 1e9))
+        self._setting = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))  # struct itimerspec
         self._timer = ctypes.c_void_p()
-        event = _Event(None, signal.SIGKILL, 0, b"")
+        # struct sigevent: value, signal, way of delivery
+        event = ctypes.create_string_buffer(struct.pack("Pii", 0, signal.SIGKILL, _SIGEV_SIGNAL), _SIGEVENT_SIZE)
         create = getattr(_LIBC, "timer_create", None)  # glibc before 2.34 has it in a library of its own
-        self._works = (
-            create is not None and create(_CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)) == 0
-        )
+        self._works = create is not None and create(_CLOCK_MONOTONIC, event, ctypes.byref(self._timer)) == 0
 
     def restart(self) -> None:
         """Start the timer, or start it afresh."""
