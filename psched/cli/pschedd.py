@@ -431,20 +431,15 @@ def pschedd(action: str, **options: Any) -> int:
 
     APP is what to run, module:NAME, instead of the configuration's app.
     """  # noqa: D301 – click's mark of a paragraph that is not to be wrapped
-    return _exit_code(action, Invocation.resolved(**options))
-
-
-main = partial(run_command, pschedd)
-
-
-def _exit_code(action: str, invocation: Invocation) -> int:
     try:
-        return _ACTIONS[action](invocation)
+        return _ACTIONS[action](Invocation.resolved(**options))
     except NotRunningError:
         click.echo("pschedd is not running", err=True)
         return NOT_RUNNING
     except ConfigError as error:
-        code, message = NOT_CONFIGURED, str(error) + _hint(action)
+        needs_pid_file_only = action in ("stop", "status", "reopen-logs")
+        hint = f"\nuntil that is fixed: pschedd {action} --pid-file PATH" if needs_pid_file_only else ""
+        code, message = NOT_CONFIGURED, f"{error}{hint}"
     except PermissionError as error:
         code, message = NOT_PERMITTED, f"{error.strerror}: the daemon belongs to another user; try as root"
     except PidFileError as error:
@@ -454,10 +449,7 @@ def _exit_code(action: str, invocation: Invocation) -> int:
     return UNKNOWN if action == "status" else code
 
 
-def _hint(action: str) -> str:
-    """Return a hint for the actions that need nothing of the configuration but the pid file."""
-    helps = action in ("stop", "status", "reopen-logs")
-    return f"\nuntil that is fixed: pschedd {action} --pid-file PATH" if helps else ""
+main = partial(run_command, pschedd)
 
 
 if __name__ == "__main__":
