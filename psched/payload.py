@@ -97,7 +97,6 @@ def check_stored(size: int, compressed: bool = False) -> None:
 
 
 def byte_length(text: str) -> int:
-    """Return how many bytes `text` has as UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
 
 
@@ -193,7 +192,6 @@ def compress(text: str) -> bytes:
 
 
 def compress_to_text(text: str) -> str:
-    """Return `text` compressed, for a column that holds text."""
     return base64.b64encode(compress(text)).decode()
 
 

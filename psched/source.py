@@ -60,7 +60,6 @@ class Source:
         return [task for kept in self._acquired[:] if (task := kept()) is not None and task.in_flight]
 
     def poll(self, types: Collection[str] | None = None) -> Task | None:
-        """Acquire the row that has been due longest, or None when nothing is due."""
         tasks = self.poll_multi(1, types)
         return tasks[0] if tasks else None
 
@@ -103,7 +102,6 @@ class Source:
         return self._adopt([claim], asked + self.times.alive_time, True)[0]
 
     def give_back(self, holder: str, suspects: Collection[str], error: str = WORKER_DIED) -> int:
-        """Give back the rows that a dead holder leased; see `LeaseStore.give_back`."""
         return self.store.give_back(holder, suspects, self.times.backoff.limit, error)
 
     def maintain(self, idle: bool = False) -> bool:
@@ -267,7 +265,6 @@ class RunnableFilter:
         self._reported: OrderedDict[str, str] = OrderedDict()
 
     def split_runnable(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Return the claims that can be run, and defer the others."""
         runnable, unrunnable = [], []
         for claim in claims:
             reason = self._why_not(claim)
@@ -280,7 +277,6 @@ class RunnableFilter:
         return runnable
 
     def _why_not(self, claim: Claim) -> str | None:
-        """Return why a claimed row is not to be run, None when it is."""
         row = claim.row
         problem = row.problem if row.problem is not None else self._completion.problem(row)
         if problem is not None:

@@ -17,7 +17,7 @@ from psched.clock import monotonic
 from psched.errors import ConfigError
 from psched.execution.sections import FIRST_SLOT
 from psched.execution.stop_event import StopEvent
-from psched.execution.worker import ChildWorker, join_election
+from psched.execution.worker import ChildWorker
 from psched.process.channel import BOOT_FAILED, DONE, EMPTY, START_ERROR, ChildPipe
 from psched.process.child_spec import ChildRole, ChildSpec
 from psched.process.poll_election import ElectionMember
@@ -97,5 +97,5 @@ def worker_or_standby(spec: ChildSpec, pipe: ChildPipe) -> ChildRole:
     if spec.election is None or spec.slot == FIRST_SLOT or spec.dead:
         return make()
     named = spec.settings.named_sections
-    members = [join_election(spec.election, spec.slot, name, section) for name, section in named]
+    members = [ElectionMember(spec.election, spec.slot, name, section.poll_interval) for name, section in named]
     return StandbyChild(members, min(_PATIENCE, *(section.poll_interval for _, section in named)), make, pipe)

@@ -82,6 +82,7 @@ def count(cron: str, after: int, until: int, timezone: str, dialect: str = "vixi
     return sum(_count_in(stretch, expression, first) for stretch in _stretches(zone, first, last))
 
 
+@lru_cache(_CACHED)
 def validate(cron: str, timezone: str, dialect: str = "vixie") -> None:
     """Check that the expression never runs out of matches.
 

@@ -26,58 +26,6 @@ STOPPING = _GRACE + 1
 """Seconds within which a hook ends at a stop."""
 
 
-class AlertHook:
-    """One configured hook; false when it is empty."""
-
-    def __init__(self, name: str, target: tuple[str, ...], closing: threading.Event) -> None:
-        """`name`: the key in the configuration; `target`: a command with its arguments, or one URL.
-
-        A hook that is running when `closing` is set is ended.
-        """
-        self._name = name
-        self._target = target
-        self._closing = closing
-
-    def __bool__(self) -> bool:
-        return bool(self._target)
-
-    def run(self, key: str, time: int, facts: Mapping[str, object]) -> bool:
-        """Run the hook for the occurrence `time` of `key`; False when it failed or was ended early."""
-        try:
-            failure = self._request(facts) if self._is_url() else self._execute(facts)
-        except (OSError, ValueError) as error:
-            failure = one_line(error)
-        if failure is not None:
-            log.error("key=%s %s failed: %s; the hook will be run again", key, self._name, failure)
-        else:
-            log.info("key=%s %s was run for its occurrence %d", key, self._name, time)
-        return failure is None
-
-    def _execute(self, facts: Mapping[str, object]) -> str | None:
-        """Run the command with the facts in its environment, without a shell."""
-        variables = {f"PSCHED_{name.upper()}": _in_environment(value) for name, value in facts.items()}
-        with Program(self._target, None, {**os.environ, **variables}, self._closing) as program:
-            ending = program.wait(_HOOK_SECONDS, _GRACE, _GRACE)
-        if ending.status == 0 and ending.cut_short is None:
-            return None
-        return f"{ending.cut_short or f'exit status {ending.status}'} {ending.tail}".strip()
-
-    def _request(self, facts: Mapping[str, object]) -> str | None:
-        """POST the facts as JSON."""
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(self._target[0], json.dumps(facts).encode(), headers)  # noqa: S310 – http(s)
-        with urllib.request.urlopen(request, timeout=_HOOK_SECONDS):  # noqa: S310 – checked by the configuration
-            return None  # an HTTP error raises
-
-    def _is_url(self) -> bool:
-        return len(self._target) == 1 and self._target[0].startswith(("http://", "https://"))
-
-
-def _in_environment(value: object) -> str:
-    """Return a fact as the value of an environment variable."""
-    return "" if value is None else str(value).replace("\0", "\N{REPLACEMENT CHARACTER}")
-
-
 _AT_ONCE = 100
 """Overdue occurrences of one check, those longest overdue first."""
 _CLAIM = 60.0
@@ -88,11 +36,15 @@ class AlertThread(threading.Thread):
     """Calls `check` every `interval` seconds until closed. Errors are logged and do not end it."""
 
     def __init__(self, name: str, hook: str, target: tuple[str, ...], interval: float) -> None:
-        """`name` begins the log line of an error. `hook` and `target` as for `AlertHook`."""
+        """`name` begins the log line of an error. `hook`: the key of the hook in the configuration.
+
+        `target`: a command with its arguments, or one URL; empty: there is no hook.
+        """
         super().__init__(name=name, daemon=True)
+        self._hook = hook
+        self._target = target
         self._interval = interval
         self._closing = threading.Event()
-        self._hook = AlertHook(hook, target, self._closing)
 
     def check(self) -> bool:
         """Report what is new; True to be called again at once."""
@@ -116,6 +68,38 @@ class AlertThread(threading.Thread):
         if self.is_alive():
             self.join(STOPPING)
 
+    def run_hook(self, key: str, time: int, facts: Mapping[str, object]) -> bool:
+        """Run the hook for the occurrence `time` of `key`; False when it failed or was ended early."""
+        is_url = len(self._target) == 1 and self._target[0].startswith(("http://", "https://"))
+        try:
+            failure = self._request(facts) if is_url else self._execute(facts)
+        except (OSError, ValueError) as error:
+            failure = one_line(error)
+        if failure is not None:
+            log.error("key=%s %s failed: %s; the hook will be run again", key, self._hook, failure)
+        else:
+            log.info("key=%s %s was run for its occurrence %d", key, self._hook, time)
+        return failure is None
+
+    def _execute(self, facts: Mapping[str, object]) -> str | None:
+        """Run the command with the facts in its environment, without a shell; return why it failed."""
+        texts = {name: "" if value is None else str(value) for name, value in facts.items()}
+        variables = {
+            f"PSCHED_{name.upper()}": text.replace("\0", "\N{REPLACEMENT CHARACTER}") for name, text in texts.items()
+        }
+        with Program(self._target, None, {**os.environ, **variables}, self._closing) as program:
+            ending = program.wait(_HOOK_SECONDS, _GRACE, _GRACE)
+        if ending.status == 0 and ending.cut_short is None:
+            return None
+        return f"{ending.cut_short or f'exit status {ending.status}'} {ending.tail}".strip()
+
+    def _request(self, facts: Mapping[str, object]) -> str | None:
+        """POST the facts as JSON. Raises OSError, of which an HTTP error is one."""
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self._target[0], json.dumps(facts).encode(), headers)  # noqa: S310 – http(s)
+        with urllib.request.urlopen(request, timeout=_HOOK_SECONDS):  # noqa: S310 – checked by the configuration
+            return None
+
 
 class OverdueAlerter(AlertThread):
     """Alerts of overdue schedules. Without a hook they are only logged."""
@@ -132,12 +116,11 @@ class OverdueAlerter(AlertThread):
             if (overdue.key, overdue.scheduled_time) not in self._logged:
                 log.error("key=%s type=%s overdue: %s", overdue.key, overdue.type, overdue)
         self._logged = {(overdue.key, overdue.scheduled_time) for overdue in late}
-        for overdue in self._alarms.unsent(_AT_ONCE) if late and self._hook else ():
+        for overdue in self._alarms.unsent(_AT_ONCE) if late and self._target else ():
             if self._closing.is_set():
                 break
-            if self._alarms.claim(overdue, _CLAIM) and self._hook.run(
-                overdue.key, overdue.scheduled_time, overdue_facts(overdue)
-            ):
+            facts = overdue_facts(overdue)
+            if self._alarms.claim(overdue, _CLAIM) and self.run_hook(overdue.key, overdue.scheduled_time, facts):
                 self._alarms.told(overdue)
         return False
 
@@ -155,7 +138,7 @@ class FailureReporter(AlertThread):
         failure = self._failures.claim(_CLAIM)
         if failure is None:
             return False
-        if self._hook.run(failure.key, failure.scheduled_time, failure_facts(failure, self._section)):
+        if self.run_hook(failure.key, failure.scheduled_time, failure_facts(failure, self._section)):
             self._failures.told(failure)
         return True
 
@@ -187,6 +170,9 @@ def overdue_facts(overdue: Overdue) -> dict[str, object]:
 
 def failure_facts(failure: UnreportedFailure, section: str) -> dict[str, object]:
     """Return the facts for a hook: later versions keep their names and meanings."""
+    time = datetime.fromtimestamp(failure.scheduled_time, UTC).isoformat(" ")
+    times = "1 attempt" if failure.attempts == 1 else f"{failure.attempts} attempts"
+    error = "" if failure.error is None else f": {error_summary(failure.error)}"
     return {
         "key": failure.key,
         "type": failure.type,
@@ -197,12 +183,5 @@ def failure_facts(failure: UnreportedFailure, section: str) -> dict[str, object]
         "error": failure.error,
         "node": failure.node,
         "failed_at": failure.failed_at,
-        "message": _message(failure),
+        "message": f"{failure.key!r}: its run of {time} failed for good after {times}{error}",
     }
-
-
-def _message(failure: UnreportedFailure) -> str:
-    time = datetime.fromtimestamp(failure.scheduled_time, UTC).isoformat(" ")
-    times = "1 attempt" if failure.attempts == 1 else f"{failure.attempts} attempts"
-    error = "" if failure.error is None else f": {error_summary(failure.error)}"
-    return f"{failure.key!r}: its run of {time} failed for good after {times}{error}"

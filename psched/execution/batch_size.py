@@ -41,7 +41,6 @@ class BatchSizer:
         return len(types)
 
     def observe_run(self, type: str, seconds: float) -> None:
-        """Learn the duration of one run."""
         known = self._durations.pop(type, None)
         self._durations[type] = _averaged(known, seconds)
         if known is None and len(self._durations) > _MOST_TYPES:
@@ -119,7 +118,6 @@ def _averaged(known: float | None, seconds: float) -> float:
 
 
 def batch_sizer_for(setting: int | str) -> BatchSizer:
-    """Return a batch sizer for the setting `task_prefetch`."""
     return BatchSizer(setting) if isinstance(setting, int) else AdaptiveBatchSizer()
 
 
@@ -136,7 +134,6 @@ class BatchBudget:
         self._typical = 0.0
 
     def learn(self, seconds: float) -> None:
-        """Learn the duration of one transaction, its waiting included."""
         self._typical += _WEIGHT * (seconds - self._typical)
 
     def seconds(self, least: float) -> float:

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from psched.execution.periodic_thread import PeriodicThread
-from psched.execution.sections import FIRST_SLOT, OpenSection
+from psched.execution.sections import OpenSection
 from psched.process.logs import one_line
 from psched.store.type_filter import TypeFilter
 
@@ -21,28 +21,25 @@ _INTERVAL = 10.0
 """Seconds between two statements, whatever the number of sections."""
 
 
-class NodeHeartbeat:
-    """Records each section while its thread runs, and removes the node at its end."""
+class NodeHeartbeat(PeriodicThread):
+    """Records each section while it runs, and removes the node at its end."""
 
-    def __init__(self, opened_sections: Sequence[OpenSection], types: Mapping[str, TypeFilter], name: str) -> None:
-        """`types`: the types acquired in each section. `name`: of this node."""
+    def __init__(self, opened_sections: Sequence[OpenSection], types: Mapping[str, TypeFilter]) -> None:
+        """`types`: the types acquired in each section. In a child of the master that gives the node its name."""
+        self._node = f"{socket.gethostname()[:120]}/{os.getppid()}"
         self._recorded = [
-            (open_section, types[open_section.name].encode())
-            for open_section in opened_sections
-            if open_section.source.store.nodes is not None
+            (nodes, opened.name, types[opened.name].encode())
+            for opened in opened_sections
+            if (nodes := opened.source.store.nodes) is not None
         ]
-        self._name = name
         self._failing = False
-        self.thread = PeriodicThread(
-            "node heartbeat", self.tick, _INTERVAL * max(1, len(self._recorded)), self._withdraw
-        )
+        super().__init__("node heartbeat", self.record, _INTERVAL * max(1, len(self._recorded)), self.withdraw)
 
-    def tick(self) -> bool:
+    def record(self) -> bool:
         """Record every section; True while there is one."""
         try:
-            for open_section, types in self._recorded:
-                assert open_section.source.store.nodes is not None
-                open_section.source.store.nodes.announce(self._name, open_section.name, types)
+            for nodes, section, types in self._recorded:
+                nodes.announce(self._node, section, types)
             self._failing = False
         except Exception as error:  # noqa: BLE001 – only `doctor` and `list` depend on it
             if not self._failing:
@@ -50,22 +47,9 @@ class NodeHeartbeat:
             self._failing = True
         return bool(self._recorded)
 
-    def _withdraw(self) -> None:
+    def withdraw(self) -> None:
         try:
-            for open_section, _ in self._recorded:
-                assert open_section.source.store.nodes is not None
-                open_section.source.store.nodes.withdraw(self._name)
+            for nodes, _, _ in self._recorded:
+                nodes.withdraw(self._node)
         except Exception as error:  # noqa: BLE001 – it counts as gone a minute later
             log.info("removing this node from psched_nodes failed: %s; its entry expires", one_line(error))
-
-
-def open_node_heartbeats(
-    opened_sections: Sequence[OpenSection], types: Mapping[str, TypeFilter], slot: int
-) -> list[NodeHeartbeat]:
-    """Return the heartbeat of this node, in the first slot's child alone."""
-    return [NodeHeartbeat(opened_sections, types, node_name())] if slot == FIRST_SLOT else []
-
-
-def node_name() -> str:
-    """Return the name of this host and its master. Call it in a child of that master."""
-    return f"{socket.gethostname()[:120]}/{os.getppid()}"

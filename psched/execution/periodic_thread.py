@@ -27,19 +27,16 @@ class PeriodicThread(threading.Thread):
         self._last = last
         self.interval = interval
         """Seconds between two ticks; a tick may change it."""
-        self._wake = threading.Event()
+        self._woken = threading.Event()
+        self.wake = self._woken.set
+        """Ends the sleep of an idle thread; a thread that is not idle ticks at once."""
         self.is_idle = False
         """Whether it ticks no more until `wake`; also during a tick, which may find nothing to do."""
         self._closed = False
 
-    def wake(self) -> None:
-        """End the sleep of an idle thread; one that is not idle ticks at once."""
-        self._wake.set()
-
     def close(self) -> None:
-        """End the thread after the tick it is in."""
         self._closed = True
-        self._wake.set()
+        self._woken.set()
 
     def run(self) -> None:
         """Tick until closed. A tick that raises is logged, and the next one follows."""
@@ -47,11 +44,11 @@ class PeriodicThread(threading.Thread):
             self.is_idle = True
             begun = monotonic()
             if not self._try_tick():
-                self._wake.wait()
+                self._woken.wait()
                 begun = monotonic()
             self.is_idle = False
-            self._wake.clear()
-            self._wake.wait(max(0.0, begun + self.interval - monotonic()))
+            self._woken.clear()
+            self._woken.wait(max(0.0, begun + self.interval - monotonic()))
         if self._last is not None:
             self._last()
 

@@ -133,6 +133,8 @@ class SectionPoller:
 
     def rest(self) -> None:
         """Prepare a pause: poll again first if the listener is idle, since a poll starts it."""
+        if self._timer.pause() > 0:
+            self.member.extend()
         if self._failures or (self._is_standby and self.member.taken):
             return
         if self._listener.can_listen or not self.member.taken:
@@ -142,8 +144,9 @@ class SectionPoller:
         """Ignore wake-ups while tasks run in this thread, so that siblings get them."""
         if self._listener.stop():
             self._timer.ignore_wakeups()
-        self.member.leave(self._surplus)
-        self._surplus = 0
+        if self.member.has_siblings:
+            self.member.leave(self._surplus)
+            self._surplus = 0
 
     def close(self) -> None:
         """Stop listening for good. The source stays open."""
@@ -157,7 +160,6 @@ class SectionPoller:
         not missed: the query finds it, and it is acquired then.
         """
         if self._timer.pause() > 0:
-            self.member.extend()
             return ()
         if not self._timer.expects_work and self._leaves_polling():
             return ()
@@ -191,10 +193,11 @@ class SectionPoller:
         if tasks:
             self.prefetch.observe_poll(seconds)
             self._timer.worked()
-            self.member.found_rows()
             self._is_standby = False
             self._may_be_due = True
-            self._surplus = len(tasks) if self.batch_was_full else 0
+            if self.member.has_siblings:
+                self.member.found_rows()
+                self._surplus = len(tasks) if self.batch_was_full else 0
         return tasks
 
     def _leaves_polling(self) -> bool:
@@ -332,7 +335,6 @@ class PollTimer:
         return max(self._interval, CALLED)
 
     def pause(self) -> float:
-        """Return the seconds until the next poll; 0 when it is due."""
         return max(0.0, self._next - self.clock())
 
     def worked(self) -> None:
@@ -374,7 +376,6 @@ class PollTimer:
         return self.working or self._expects_row
 
     def defer(self, seconds: float) -> None:
-        """Leave the polling to a sibling for so long."""
         self._in_vain += self._expects_row
         self.working = self._expects_row = False
         self.checks_first = True
@@ -383,7 +384,6 @@ class PollTimer:
         self._next = self._polled_at + seconds
 
     def back_off(self, intervals: float) -> None:
-        """Poll a database that did not answer again after so many intervals."""
         self.back_off_for(self._jittered(self._interval * intervals))
 
     def back_off_for(self, seconds: float) -> None:
@@ -403,7 +403,6 @@ class PollTimer:
         self._next = min(self._next, self._polled_at + self._jittered(self._interval))
 
     def check_within(self, seconds: float) -> None:
-        """Poll after so many seconds at the latest."""
         self._next = min(self._next, self.clock() + seconds)
 
     def check_now(self) -> None:

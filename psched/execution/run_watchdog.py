@@ -71,7 +71,6 @@ class RunWatchdog:
         return bool(active) or self._stop_at is not None or self._winding_up
 
     def _reason(self, run: ActiveRun, now: float) -> Exception | None:
-        """Return why this run must stop now, or None."""
         task, poller = run.task, run.poller
         if self._stop_at is not None:
             return ImmediateProcessStopError("the process stops now")

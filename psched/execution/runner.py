@@ -87,7 +87,6 @@ class Runner:
         return self._runs.at(self._cell)
 
     def queue(self, tasks: Sequence[Task]) -> None:
-        """Append acquired tasks to those that wait."""
         self._waiting.extend(tasks)
         self._acquired()
 

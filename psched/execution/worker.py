@@ -10,24 +10,23 @@ from collections.abc import Callable
 from psched.application import Application
 from psched.backends import is_driver_error
 from psched.clock import monotonic
-from psched.config import Section
 from psched.errors import ConfigError
 from psched.execution.alerts import open_alert_threads
 from psched.execution.batch_size import batch_sizer_for
 from psched.execution.forced_exit import ForcedExit
 from psched.execution.lease_renewal import LeaseRenewer
-from psched.execution.node_heartbeat import open_node_heartbeats
+from psched.execution.node_heartbeat import NodeHeartbeat
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.runner import ActiveRuns, Runner, give_back
-from psched.execution.sections import FIRST_SLOT, OpenSection, open_sections
+from psched.execution.sections import FIRST_SLOT, open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process import channel as pipes
 from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
 from psched.process.logs import log_runs, one_line
-from psched.process.poll_election import ElectionMember, PollElection
+from psched.process.poll_election import ElectionMember
 from psched.source import ClaimableTypes
-from psched.store.type_filter import TypeFilter, mismatch
+from psched.store.type_filter import mismatch
 
 log = logging.getLogger(__name__)
 
@@ -50,19 +49,18 @@ class ChildWorker(ChildRole):
         self._stops_now = False
         self._runs = ActiveRuns(boot.running_table)
         self._sections = open_sections(settings, boot.holder)
-        served = {open_section.name: served_types(open_section, application) for open_section in self._sections}
+        served = {
+            opened.name: application.of(opened.name).types().serving(opened.section.types) for opened in self._sections
+        }
         self._mismatch = mismatch(served.values())
         self._runs_nothing = all(types.is_nothing for types in served.values())
-        self._types = {
-            open_section.name: ClaimableTypes(open_section.source, served[open_section.name])
-            for open_section in self._sections
-        }
-        sources = [open_section.source for open_section in self._sections]
+        self._types = {opened.name: ClaimableTypes(opened.source, served[opened.name]) for opened in self._sections}
+        sources = [opened.source for opened in self._sections]
         self._forced_exit = ForcedExit(sources, self._runs, say)
         self._watchdog = RunWatchdog(self._runs, settings.child_kill_interval, self._forced_exit.leave)
         self._pollers: list[SectionPoller] = []
         self._runners = [self._runner(cell, application) for cell in range(self._runs.cells)]
-        interval = min(open_section.section.task_heartbeat_interval for open_section in self._sections)
+        interval = min(opened.section.task_heartbeat_interval for opened in self._sections)
         self._alert_threads = open_alert_threads(self._sections, boot.slot)
         self._prefetched = LeaseRenewer(sources, self._runners, interval, prefetched=True)
         self._periodic = [
@@ -70,14 +68,13 @@ class ChildWorker(ChildRole):
             LeaseRenewer(sources, self._runners, interval).thread,
             self._prefetched.thread,
         ]
-        self._node_heartbeats = [each.thread for each in open_node_heartbeats(self._sections, served, boot.slot)]
+        self._node_heartbeats = [NodeHeartbeat(self._sections, served)] if boot.slot == FIRST_SLOT else []
         self._left = settings.max_request_per_child
         self._logged: str | None = None
         self._has_worked = False
         self._ran_at = -math.inf
 
     def run(self) -> None:
-        """Work until stopped."""
         for thread in (*self._periodic, *self._alert_threads, *self._node_heartbeats):
             thread.start()
         try:
@@ -97,7 +94,6 @@ class ChildWorker(ChildRole):
             self._close()
 
     def stop(self, immediate: bool, grace: float | None = None) -> None:
-        """Acquire no more tasks; `immediate`: end the runs within `grace` seconds. Returns at once."""
         self._stopping.set()
         self._prefetched.stop()
         self._watchdog.wind_up()
@@ -111,19 +107,16 @@ class ChildWorker(ChildRole):
             poller.expect()
 
     def running(self) -> str | None:
-        """Return the keys of the runs in progress, for the process title; None when idle. Any thread."""
         names = [run.name.partition(":")[2] for run in self._runs.active()]
         return ", ".join(names) or None
 
     def trouble(self) -> str | None:
-        """Return why it cannot run tasks at present, or None. Any thread."""
         troubles = dict.fromkeys(poller.trouble for poller in self._pollers if poller.trouble is not None)
         if self._mismatch is not None and self._runs_nothing:
             troubles[self._mismatch] = None
         return "; ".join(troubles) or None
 
     def was_idle(self) -> bool:
-        """Return whether no task was run since the last call. One thread."""
         worked, self._has_worked = self._has_worked, False
         return not worked and self.running() is None
 
@@ -133,10 +126,7 @@ class ChildWorker(ChildRole):
         Otherwise a handler that breaks its process and returns would be run again at once, without end.
         """
         unsettled = [
-            f"{open_section.name}:{task.key}"
-            for open_section in self._sections
-            for task in open_section.source.held
-            if task.concluded
+            f"{opened.name}:{task.key}" for opened in self._sections for task in opened.source.held if task.concluded
         ]
         runs = {cell: self._runs.at(cell) for cell in range(self._runs.cells)}
         names = {cell: run.name for cell, run in runs.items() if run is not None}
@@ -144,10 +134,25 @@ class ChildWorker(ChildRole):
         self._boot.running_table.freeze(names | dict(zip(idle, reversed(unsettled), strict=False)))
 
     def _runner(self, cell: int, application: Application) -> Runner:
-        pollers = [
-            open_poller(open_section, application, self._types[open_section.name], self._boot)
-            for open_section in self._sections
-        ]
+        """Return the runner of one handler thread, with a poller for each section."""
+        settings, election = self._boot.settings, self._boot.election
+        pollers = []
+        for opened in self._sections:
+            section, member = opened.section, None
+            if election is not None:
+                member = ElectionMember(election, self._boot.slot, opened.name, section.poll_interval)
+            poller = SectionPoller(
+                opened.name,
+                opened.source,
+                application.of(opened.name),
+                batch_sizer_for(section.task_prefetch),
+                PollTimer(section.poll_interval),
+                section.task_timeout,
+                min(settings.child_kill_interval + 1.0, section.alive_time / 4),
+                member,
+                self._types[opened.name],
+            )
+            pollers.append(poller)
         self._pollers += pollers
         return Runner(cell, pollers, self._runs, self._stopping, self._acquired, self._done)
 
@@ -182,23 +187,23 @@ class ChildWorker(ChildRole):
         """
         if self._boot.slot == FIRST_SLOT and self._mismatch is not None:
             log.warning("%s", self._mismatch)
-        for open_section in self._sections:
-            store = open_section.source.store
+        for opened in self._sections:
+            store = opened.source.store
             try:
                 store.check_tables()
-                self._types[open_section.name].prepare()
+                self._types[opened.name].prepare()
             except Exception as error:
                 if store.is_unavailable(error):
-                    log.warning("section=%s the database does not answer yet: %s", open_section.name, one_line(error))
+                    log.warning("section=%s the database does not answer yet: %s", opened.name, one_line(error))
                 elif store.is_refused(error):
-                    log.debug("section=%s the database refuses this user: %s", open_section.name, one_line(error))
+                    log.debug("section=%s the database refuses this user: %s", opened.name, one_line(error))
                 elif is_driver_error(error):
-                    words = f"{open_section.name}: the database refuses: {one_line(error)}"
+                    words = f"{opened.name}: the database refuses: {one_line(error)}"
                     raise ConfigError(f"{words} (is `url:` right? `psched doctor` looks closer)") from error
                 else:
                     raise
                 for poller in self._pollers:
-                    if poller.name == open_section.name:
+                    if poller.name == opened.name:
                         poller.report_trouble(error)
         for poller in self._pollers:
             poller.join_election()
@@ -216,8 +221,8 @@ class ChildWorker(ChildRole):
 
     def _released(self, dead: DeadChild) -> bool:
         try:
-            for open_section in self._sections:
-                open_section.give_back(dead)
+            for opened in self._sections:
+                opened.give_back(dead)
         except Exception as error:  # noqa: BLE001 – until the database does it
             message = f"the leases of {dead.holder} are not given back yet: {one_line(error)}"
             if message != self._logged:
@@ -231,43 +236,14 @@ class ChildWorker(ChildRole):
             node_heartbeat.close()
         for alert_thread in self._alert_threads:
             alert_thread.close()
-        for open_section in self._sections:
-            for task in open_section.source.held:
+        for opened in self._sections:
+            for task in opened.source.held:
                 give_back(task)
         if not self._stops_now:  # an immediate stop waits for nothing; the node's entry then expires by itself
             for node_heartbeat in self._node_heartbeats:
                 node_heartbeat.join(_WITHDRAWAL)
-        for open_section in self._sections:
-            open_section.source.store.close()
+        for opened in self._sections:
+            opened.source.store.close()
         self._stopping.close()
         for thread in self._periodic:
             thread.close()
-
-
-def served_types(open_section: OpenSection, application: Application) -> TypeFilter:
-    """Return the types that the application of a section routes, restricted by its `types`."""
-    return application.of(open_section.name).types().serving(open_section.section.types)
-
-
-def open_poller(
-    open_section: OpenSection, application: Application, types: ClaimableTypes, boot: ChildSpec
-) -> SectionPoller:
-    """Return the poller of one handler thread for a section."""
-    section, settings = open_section.section, boot.settings
-    margin = min(settings.child_kill_interval + 1.0, section.alive_time / 4)
-    return SectionPoller(
-        open_section.name,
-        open_section.source,
-        application.of(open_section.name),
-        batch_sizer_for(section.task_prefetch),
-        PollTimer(section.poll_interval),
-        section.task_timeout,
-        margin,
-        None if boot.election is None else join_election(boot.election, boot.slot, open_section.name, section),
-        types,
-    )
-
-
-def join_election(election: PollElection, slot: int, name: str, section: Section) -> ElectionMember:
-    """Return the membership of the child in `slot` for a section."""
-    return ElectionMember(election, slot, name, section.poll_interval)

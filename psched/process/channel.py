@@ -60,7 +60,6 @@ class OwnedDescriptor:
             return False
 
     def close(self) -> None:
-        """Close it, if it is still ours."""
         if self.is_ours():
             os.close(self.descriptor)
 
@@ -194,7 +193,6 @@ class RunningTable:
         self._memory[start : start + _HEADER.size + len(text)] = _HEADER.pack(len(text), zlib.crc32(text)) + text
 
     def idle(self, cell: int) -> None:
-        """Record that handler thread `cell` runs nothing."""
         if self._frozen:
             return
         start = cell * _CELL_SIZE

@@ -46,6 +46,8 @@ class WakeReason:
 class SoleMember:
     """The membership of a poller without siblings, which always polls itself; base class of `ElectionMember`."""
 
+    has_siblings = False
+
     @property
     def taken(self) -> bool:
         """Whether it leads, or is on standby and can be woken."""
@@ -93,6 +95,8 @@ class SoleMember:
 class ElectionMember(SoleMember):
     """The membership of one child for one section."""
 
+    has_siblings = True
+
     def __init__(
         self, election: PollElection, slot: int, section: str, interval: float, clock: Clock = monotonic
     ) -> None:
@@ -110,16 +114,13 @@ class ElectionMember(SoleMember):
 
     @property
     def taken(self) -> bool:
-        """Whether it leads, or is on standby and can be woken."""
         return self._election.read(self._member) != 0
 
     @property
     def descriptor(self) -> int | None:
-        """The descriptor that is readable after a wake-up; None when a handler has closed it."""
         return self._election.descriptor(self._member)
 
     def pause(self) -> float:
-        """Return the seconds until `extend` is due; infinite unless it leads."""
         return max(0.0, self._extend_at - self._clock())
 
     def extend(self) -> None:
@@ -155,7 +156,6 @@ class ElectionMember(SoleMember):
         self._election.write(self._member, now + self._interval * _TERM)
 
     def found_rows(self) -> None:
-        """Forget the wake-ups that were read: rows were found."""
         self._read = 0
 
     def wake_sibling(self) -> None:
@@ -178,7 +178,6 @@ class ElectionMember(SoleMember):
             self._wake(_LEAD, 1)
 
     def wake_reason(self) -> WakeReason | None:
-        """Return why siblings woke this child since the last call, or None. Never waits."""
         woken_for = self._election.read_reasons(self._member)
         self._read += woken_for
         return WakeReason(work=woken_for >= _WORK) if woken_for else None

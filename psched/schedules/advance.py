@@ -106,7 +106,6 @@ class Advance(Completion):
             self.finish(claim, until, entry)
 
     def fail(self, claim: Claim, error: str | None, until: float) -> Row | None:
-        """Record in the ledger that the occurrence has failed for good, and store the next one."""
         row = cast("ScheduleRow", claim.row)
         if error is not None:
             claim = claim._replace(row=replace(row, last_error=error))
@@ -161,7 +160,6 @@ class Advance(Completion):
         return more
 
     def _refusal(self, claim: Claim, until: float) -> ScheduleError | None:
-        """Finish a claimed run, or return why not."""
         try:
             self.finish(claim, until)
         except ScheduleError as error:
