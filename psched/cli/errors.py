@@ -57,7 +57,6 @@ def run_command(command: click.Command, arguments: Sequence[str] | None = None) 
 
 @contextmanager
 def database_errors(section: Section, store: LeaseStore) -> Iterator[None]:
-    """Turn the driver's errors into DatabaseError."""
     try:
         yield
     except Exception as error:

@@ -47,7 +47,6 @@ class Escalation:
 
     @property
     def stopping(self) -> bool:
-        """Whether the child is to stop."""
         return self._wanted is not None
 
     def hear(self, now: float) -> None:
@@ -73,7 +72,6 @@ class Escalation:
         return not self._is_suspect and not self.stopping
 
     def tick(self, now: float) -> Order | None:
-        """Return the order that is due now, or None."""
         self._is_suspect = now >= self._heard + self._limits.silence / 2
         order = self._due(now)
         if order is None or (self._given is not None and order <= self._given and now < self._next_kill):
@@ -85,7 +83,6 @@ class Escalation:
 
     @property
     def deadline(self) -> float:
-        """When `tick` may next return an order."""
         if self._given is Order.KILL:
             return self._next_kill
         silence = self._limits.silence

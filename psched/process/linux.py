@@ -46,6 +46,5 @@ class KillTimer:
         self._works = create is not None and create(_CLOCK_MONOTONIC, event, ctypes.byref(self._timer)) == 0
 
     def restart(self) -> None:
-        """Start the timer, or start it afresh."""
         if self._works:
             _LIBC.timer_settime(self._timer, 0, ctypes.byref(self._setting), None)

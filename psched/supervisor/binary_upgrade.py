@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from psched.supervisor.systemd import Notifier
 
 log = logging.getLogger(__name__)
 
-_VARIABLE = "PSCHED_TAKEOVER"
+HANDOFF_VARIABLE = "PSCHED_TAKEOVER"
 _READY = b"ready"
 
 
@@ -36,11 +36,6 @@ class ExecCommand:
     arguments: tuple[str, ...]
     folder: Path
 
-    @classmethod
-    def same_again(cls) -> ExecCommand:
-        """Return the command that started this process. Call before the working directory changes."""
-        return cls(tuple(sys.orig_argv[1:]), Path.cwd())
-
 
 @dataclass(frozen=True, slots=True)
 class UpgradeHandoff:
@@ -48,33 +43,16 @@ class UpgradeHandoff:
 
     pipe: int
     lock: int | None
-    old_pid: int = 0
+    old_pid: int
 
     @classmethod
-    def look_up(cls, environ: Mapping[str, str]) -> UpgradeHandoff | None:
+    def from_environment(cls, environ: Mapping[str, str]) -> UpgradeHandoff | None:
         """Return the handoff in the environment, or None in a master that replaces no other."""
-        pipe, lock, old = [*environ.get(_VARIABLE, "").split(":"), "", ""][:3]
-        if not pipe.isdecimal():
+        if HANDOFF_VARIABLE not in environ:
             return None
-        return cls(int(pipe), int(lock) if lock else None, int(old) if old else 0)
-
-    @classmethod
-    def claim(cls, environ: MutableMapping[str, str]) -> UpgradeHandoff | None:
-        """As `look_up`, and remove it, so that no child takes itself for a new master."""
-        handoff = cls.look_up(environ)
-        environ.pop(_VARIABLE, None)
-        if handoff is not None:
-            os.set_inheritable(handoff.pipe, False)
-        return handoff
-
-    def ready(self) -> None:
-        """Report to the old master that this one takes over. The old one may be gone already."""
-        with suppress(BrokenPipeError):
-            os.write(self.pipe, _READY)
-        self.close()
-
-    def close(self) -> None:
-        os.close(self.pipe)
+        pipe, lock, old_pid = environ[HANDOFF_VARIABLE].split(":")
+        os.set_inheritable(int(pipe), False)
+        return cls(int(pipe), int(lock) if lock else None, int(old_pid))
 
 
 def hold_pid_file(path: Path, environ: Mapping[str, str]) -> PidFile:
@@ -82,7 +60,7 @@ def hold_pid_file(path: Path, environ: Mapping[str, str]) -> PidFile:
 
     Raises AlreadyRunningError and PidFileError.
     """
-    handoff = UpgradeHandoff.look_up(environ)
+    handoff = UpgradeHandoff.from_environment(environ)
     if handoff is None or handoff.lock is None:
         return PidFile.acquire(path)
     return PidFile.adopt(path, handoff.lock)
@@ -104,7 +82,7 @@ class NewMaster:
             self._process = subprocess.Popen(
                 [sys.executable, *command.arguments],
                 cwd=command.folder,
-                env={**environ, _VARIABLE: f"{writer}:{'' if lock is None else lock}:{os.getpid()}"},
+                env={**environ, HANDOFF_VARIABLE: f"{writer}:{'' if lock is None else lock}:{os.getpid()}"},
                 pass_fds=[writer] if lock is None else [writer, lock],
             )
         except OSError:
@@ -133,9 +111,6 @@ class NewMaster:
         if self._process.poll() is None:
             kill_tree(self.pid)
             self._process.wait()
-
-    def close(self) -> None:
-        os.close(self.pipe)
 
 
 @dataclass(slots=True)
@@ -191,7 +166,9 @@ class BinaryUpgrade:
         """Take over from the old master, if there is one; the children are up."""
         if self.handoff is not None:
             self._write_pid_file()
-            self.handoff.ready()
+            with suppress(BrokenPipeError):  # the old master may be gone already
+                os.write(self.handoff.pipe, _READY)
+            os.close(self.handoff.pipe)
             self._old_pid = self.handoff.old_pid
             self.handoff = None
 
@@ -252,7 +229,7 @@ class BinaryUpgrade:
     def end(self) -> None:
         """Empty the pid file, unless it names another master. Its lock stands until this process is gone."""
         if self.handoff is not None:
-            self.handoff.close()
+            os.close(self.handoff.pipe)
         elif self.pid_file is not None:
             self.pid_file.clear()
         self.pid_file = None
@@ -262,9 +239,9 @@ class BinaryUpgrade:
         if self.pid_file is not None:
             self.pid_file.close()
         if self.handoff is not None:
-            self.handoff.close()
+            os.close(self.handoff.pipe)
         if self._new_master is not None:
-            self._new_master.close()
+            os.close(self._new_master.pipe)
 
     def _hand_over(self, new: NewMaster) -> None:
         log.info("the new master is up (pid %d); this one stops", new.pid)
@@ -283,7 +260,7 @@ class BinaryUpgrade:
 
     def _forget(self, new: NewMaster) -> None:
         self.selector.unregister(new.pipe)
-        new.close()
+        os.close(new.pipe)
         self._new_master = None
 
     def _write_pid_file(self) -> None:

@@ -34,7 +34,6 @@ class RequestStatus:
 
     @property
     def open(self) -> bool:
-        """Whether the last request has no outcome yet."""
         return self.ended < self.begun
 
     def begin(self) -> None:
@@ -72,8 +71,6 @@ class PendingWorker:
 
 @dataclass(slots=True)
 class MasterStatus:
-    """All that the master reports."""
-
     reload: RequestStatus = field(default_factory=RequestStatus)
     upgrade: RequestStatus = field(default_factory=RequestStatus)
     troubles: tuple[str, ...] = ()

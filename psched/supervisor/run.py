@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from selectors import DefaultSelector
 
 from setproctitle import setproctitle
@@ -22,7 +23,7 @@ from psched.process.channel import DONE
 from psched.process.linux import adopt_orphans
 from psched.process.logs import Log, begin_logging
 from psched.process.signals import MASTER_SIGNALS, SignalQueue
-from psched.supervisor.binary_upgrade import BinaryUpgrade, ExecCommand, UpgradeHandoff
+from psched.supervisor.binary_upgrade import HANDOFF_VARIABLE, BinaryUpgrade, ExecCommand, UpgradeHandoff
 from psched.supervisor.pidfile import PidFile
 from psched.supervisor.process_table import ProcessTable
 from psched.supervisor.reload import LoadedConfig, Reload
@@ -60,9 +61,10 @@ def run_master(
     $PSCHED_STOP_TIMEOUT: seconds after which the sender of TERM is going to kill the process. Some seconds before,
     running tasks are stopped, and given back.
     """
-    command = ExecCommand.same_again() if command is None else command
+    command = ExecCommand(tuple(sys.orig_argv[1:]), Path.cwd()) if command is None else command
     notifier = Notifier.from_environment(os.environ)
-    handoff = UpgradeHandoff.claim(os.environ)
+    handoff = UpgradeHandoff.from_environment(os.environ)
+    os.environ.pop(HANDOFF_VARIABLE, None)  # so that no child takes itself for a new master
     stop_timeout = _stop_timeout(os.environ)
     load_config = partial(LoadedConfig.load, load_settings, application)
     config = load_config()
