@@ -100,7 +100,7 @@ class HeartbeatThread(threading.Thread):
             self._pipe.send(BEAT)
 
     def _report(self) -> bool:
-        """Update the process title and the master's view; tell whether nothing was run since the last beat."""
+        """Update the process title and the master's view; return whether nothing was run since the last beat."""
         role = self._role
         if role is None:
             self._set_title("booting")
@@ -121,7 +121,7 @@ class HeartbeatThread(threading.Thread):
             self._title = state
 
     def _wait(self, next_beat: float) -> bool:
-        """Wait for the next beat, an order or a signal; tell whether an order or a signal came.
+        """Wait for the next beat, an order or a signal; return whether an order or a signal came.
 
         Only descriptors that are still ours are polled, and no orders once the master is gone.
         """

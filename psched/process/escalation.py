@@ -38,7 +38,7 @@ class Escalation:
 
     def __init__(self, limits: Limits, now: float) -> None:
         self._limits = limits
-        self._heard = now
+        self._last_seen = now
         self._leave_at = math.inf
         self._given: Order | None = None
         self._wanted: Order | None = None
@@ -49,9 +49,9 @@ class Escalation:
     def stopping(self) -> bool:
         return self._wanted is not None
 
-    def hear(self, now: float) -> None:
+    def child_seen(self, now: float) -> None:
         """Record a sign of life at `now`; also called after the whole host stood still: silence means nothing then."""
-        self._heard = max(self._heard, now)
+        self._last_seen = max(self._last_seen, now)
 
     def stop(self, immediate: bool, now: float) -> None:
         """Have the child stopped. A second call can only hasten it."""
@@ -64,7 +64,7 @@ class Escalation:
 
     def silent(self, now: float) -> bool:
         """Return whether the child has been silent for so long that it counts as frozen."""
-        return now >= self._heard + self._limits.silence
+        return now >= self._last_seen + self._limits.silence
 
     @property
     def idle(self) -> bool:
@@ -72,7 +72,7 @@ class Escalation:
         return not self._is_suspect and not self.stopping
 
     def tick(self, now: float) -> Order | None:
-        self._is_suspect = now >= self._heard + self._limits.silence / 2
+        self._is_suspect = now >= self._last_seen + self._limits.silence / 2
         order = self._due(now)
         if order is None or (self._given is not None and order <= self._given and now < self._next_kill):
             return None
@@ -86,7 +86,7 @@ class Escalation:
         if self._given is Order.KILL:
             return self._next_kill
         silence = self._limits.silence
-        steps = [self._heard + (silence if self._is_suspect else silence / 2), self._kill_at]
+        steps = [self._last_seen + (silence if self._is_suspect else silence / 2), self._kill_at]
         if self._wanted is not None and self._given is None:
             return -math.inf
         if self._given is not Order.IMMEDIATE:

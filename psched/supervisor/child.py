@@ -25,13 +25,13 @@ _OOM_AGE = 5.0
 
 @dataclass(eq=False, slots=True)
 class ChildProcess:
-    """A child as its master knows it. `forked_at` and `heard` (its last message or heartbeat) are monotonic seconds."""
+    """A child as its master knows it. `forked_at` and `last_seen` (message or heartbeat) are monotonic seconds."""
 
     name: str
     pid: int
     pipe: MasterPipe
     forked_at: float
-    heard: float
+    last_seen: float
     ready: bool = False
     gave_back: bool = False
     """It has given back the leases of the dead children it was forked with."""
@@ -53,11 +53,11 @@ class ChildProcess:
         return f"{self.name} (pid {self.pid})"
 
     def receive(self, now: float) -> bool:
-        """Take in its messages and its last heartbeat; tell whether there was a message."""
-        self.heard = max(self.heard, min(self.pipe.last_beat(), now))
+        """Take in its messages and its last heartbeat. Returns whether there was a message."""
+        self.last_seen = max(self.last_seen, min(self.pipe.last_beat(), now))
         messages = self.pipe.receive()
         for message in messages:
-            self.heard = now
+            self.last_seen = now
             word, _, rest = message.partition(" ")
             if word in _FLAGS:
                 setattr(self, _FLAGS[word], True)
@@ -92,7 +92,7 @@ class ChildProcess:
         return self.code is not None
 
     def reap(self, now: float) -> bool:
-        """Reap it if it is dead; tell whether it is gone. After an accident the rest of its process group is killed.
+        """Reap it if it is dead. Returns whether it is gone. After an accident the rest of its process group is killed.
 
         The group is killed before the pid is free again, so no other process can have got the number.
         """
@@ -141,7 +141,7 @@ def _is_dead(pid: int) -> bool:
 
 
 class OomKills:
-    """Tells whether the kernel killed a child for lack of memory, by the counter of this process's control group.
+    """Finds out whether the kernel killed a child for lack of memory, by the counter of this process's control group.
 
     Linux, control groups of version 1 and 2; elsewhere nothing is counted. Times are monotonic seconds.
     """

@@ -129,7 +129,7 @@ class ProcessTable:
                 os.close(descriptor)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         now = self.clock()
-        child = ChildProcess(name, pid, pipe, forked_at=now, heard=now)
+        child = ChildProcess(name, pid, pipe, forked_at=now, last_seen=now)
         self._children.add(child)
         emit("fork", name=name, pid=pid)
         self.selector.register(pipe.messages, EVENT_READ, child)

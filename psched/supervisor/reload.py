@@ -131,7 +131,7 @@ class Reload:
         dry = self._dry_run
         if dry is None:
             return None
-        dry.escalation.hear(dry.child.heard)
+        dry.escalation.child_seen(dry.child.last_seen)
         if not dry.child.gone:
             if dry.escalation.tick(now) is Order.KILL or now >= dry.end_at:
                 dry.timed_out, dry.end_at = True, math.inf
@@ -150,7 +150,7 @@ class Reload:
 
     def reset_deadlines(self, now: float) -> None:
         if self._dry_run is not None:
-            self._dry_run.escalation.hear(now)
+            self._dry_run.escalation.child_seen(now)
 
     def abort(self, why: str) -> None:
         if self._dry_run is not None:

@@ -131,7 +131,7 @@ class Slot:
     def reset_deadlines(self, now: float) -> None:
         """Count no silence before `now`, when the master itself could not receive."""
         if self._escalation is not None:
-            self._escalation.hear(now)
+            self._escalation.child_seen(now)
 
     def replace(self, config: LoadedConfig, election: PollElection | None, immediate: bool, now: float) -> None:
         """End the child, after its task unless `immediate`, and fork the next one by another configuration.
@@ -157,7 +157,7 @@ class Slot:
 
     def _supervise(self, child: ChildProcess, now: float) -> None:
         assert self._escalation is not None
-        self._escalation.hear(child.heard)
+        self._escalation.child_seen(child.last_seen)
         if child.gone:
             self._child_ended(child, now)
             return

@@ -46,7 +46,7 @@ class FakeProcessTable(ProcessTable):
     def fork(self, name: str, settings: Settings, make: Callable[[ChildPipe], ChildRole]) -> ChildProcess:
         """Record a child."""
         pipe, child_ends = open_pipes()
-        child = FakeChild(name, _NO_PID, pipe, forked_at=self.now, heard=self.now)
+        child = FakeChild(name, _NO_PID, pipe, forked_at=self.now, last_seen=self.now)
         child.child_pipe = ChildPipe(*child_ends)
         self.forked.append(child)
         return child

@@ -16,7 +16,7 @@ def orders(handle: Escalation, until: float, *, beating: bool = True) -> list[tu
     now = 0.0
     while now <= until:
         if beating:
-            handle.hear(now)
+            handle.child_seen(now)
         order = handle.tick(now)
         if order is not None:
             found.append((now, order))
@@ -65,7 +65,7 @@ def test_a_child_that_beats_is_checked_rarely_and_a_silent_one_often() -> None:
     handle.tick(5)
     assert handle.deadline == 10
     assert not handle.idle
-    handle.hear(7)
+    handle.child_seen(7)
     handle.tick(7)
     assert handle.deadline == 12
     assert handle.idle
