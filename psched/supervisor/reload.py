@@ -48,10 +48,6 @@ class LoadedConfig:
         return self.settings.processors if self.settings.processor_type == "thread" else 1
 
     @property
-    def sections(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.settings.named_sections)
-
-    @property
     def limits(self) -> Limits:
         settings = self.settings
         return Limits(settings.child_heartbeat_limit, settings.child_kill_interval, settings.child_graceful_kill_limit)

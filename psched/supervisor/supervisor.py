@@ -289,7 +289,8 @@ class Supervisor:
         """Open the poll election of this configuration's children; those of the one before keep theirs."""
         if self._election is not None:
             self._election.close()
-        self._election = open_election(self.config.slots, self.config.sections)
+        sections = [name for name, _ in self.config.settings.named_sections]
+        self._election = open_election(self.config.slots, sections)
 
     def _give_up_start(self, reason: str) -> bool:
         """End a start in which no child was ever ready; later on a slot just tries again."""
