@@ -28,6 +28,7 @@ from psched.backends.common.rows import (
 )
 from psched.backends.common.tables import checked_name
 from psched.backends.sql.base import ExactText, LongText
+from psched.backends.sql.ledger import limit_columns
 
 
 class UserColumns(NamedTuple):
@@ -135,9 +136,7 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
         Column("regular_time", BigInteger),
         Column("regular_due", BigInteger),
         Column("catch_up", String(8), nullable=False, server_default="all"),
-        Column("max_lateness_ms", BigInteger),
-        Column("alert_after_ms", BigInteger),
-        Column("max_attempts", Integer),
+        *limit_columns(),
         Column("alert_at", BigInteger),
         Column("alerted", BigInteger),
         Column("ringing_until", BigInteger),

@@ -94,6 +94,15 @@ def ledger_table(metadata: MetaData, schedules: str) -> Table:
     return table
 
 
+def limit_columns() -> tuple[Column[Any], ...]:
+    """Return the columns of a policy besides `catch_up`, for the table of schedules and for that of their changes."""
+    return (
+        Column("max_lateness_ms", BigInteger),
+        Column("alert_after_ms", BigInteger),
+        Column("max_attempts", Integer),
+    )
+
+
 def changes_table(metadata: MetaData, schedules: str) -> Table:
     """Return the table of the changes of definitions, one row for each version of a schedule.
 
@@ -113,9 +122,7 @@ def changes_table(metadata: MetaData, schedules: str) -> Table:
         Column("timezone", ExactText(255), nullable=False),
         Column("delay_ms", BigInteger, nullable=False),
         Column("catch_up", String(8), nullable=False),
-        Column("max_lateness_ms", BigInteger),
-        Column("alert_after_ms", BigInteger),
-        Column("max_attempts", Integer),
+        *limit_columns(),
         Column("pending", BigInteger),
         Column("first_time", BigInteger, nullable=False),
         Column("due", BigInteger, nullable=False),
