@@ -13,7 +13,7 @@ from faultlab.mariadb import MariaDB
 from faultlab.postgresql import PostgreSQL
 from faultlab.redis import Redis
 from faultlab.servers import Server
-from tests.scheduler.site import Farm, Site
+from tests.scheduler.site import Launcher, Site
 
 KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL, "redis": Redis}
 STORES = ["sqlite", *KINDS]
@@ -23,50 +23,50 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def urls(lab: Lab) -> dict[str, str]:
-    """The databases that were made for these tests, by kind."""
+    """The URLs of the databases of these tests, by kind of server."""
     return {}
 
 
 @pytest.fixture(scope="session")
-def farm(lab: Lab) -> Iterator[Farm]:
-    """Where processes with schedulers come from."""
-    with Farm() as farm:
-        yield farm
+def launcher(lab: Lab) -> Iterator[Launcher]:
+    """Starts processes with schedulers."""
+    with Launcher() as launcher:
+        yield launcher
 
 
 @pytest.fixture
-def open_section(farm: Farm, tmp_path: Path) -> Iterator[Site]:
-    """A place on SQLite that no scheduler has used."""
-    with Site(f"sqlite:///{tmp_path}/psched.db", "test:", tmp_path, farm) as open_section:
-        yield open_section
+def site(launcher: Launcher, tmp_path: Path) -> Iterator[Site]:
+    """Unused tables on SQLite."""
+    with Site(f"sqlite:///{tmp_path}/psched.db", "test:", tmp_path, launcher) as site:
+        yield site
 
 
 @pytest.fixture(params=STORES)
 def each_site(
-    request: pytest.FixtureRequest, lab: Lab, urls: dict[str, str], farm: Farm, tmp_path: Path
+    request: pytest.FixtureRequest, lab: Lab, urls: dict[str, str], launcher: Launcher, tmp_path: Path
 ) -> Iterator[Site]:
-    """A place on each store that no scheduler has used."""
-    yield from _site(request.param, lab, urls, farm, tmp_path)
+    """Unused tables on each store."""
+    yield from _site(request.param, lab, urls, launcher, tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-def file_and_server(
-    request: pytest.FixtureRequest, lab: Lab, urls: dict[str, str], farm: Farm, tmp_path: Path
+def sqlite_and_redis(
+    request: pytest.FixtureRequest, lab: Lab, urls: dict[str, str], launcher: Launcher, tmp_path: Path
 ) -> Iterator[Site]:
-    """The same on two stores only, for what takes its time."""
-    yield from _site(request.param, lab, urls, farm, tmp_path)
+    """Unused tables on SQLite and on Redis, for tests that take long."""
+    yield from _site(request.param, lab, urls, launcher, tmp_path)
 
 
 @pytest.fixture
-def redis_site(lab: Lab, urls: dict[str, str], farm: Farm, tmp_path: Path) -> Iterator[Site]:
-    """The same on Redis."""
-    yield from _site("redis", lab, urls, farm, tmp_path)
+def redis_site(lab: Lab, urls: dict[str, str], launcher: Launcher, tmp_path: Path) -> Iterator[Site]:
+    """Unused tables on Redis."""
+    yield from _site("redis", lab, urls, launcher, tmp_path)
 
 
-def _site(kind: str, lab: Lab, urls: dict[str, str], farm: Farm, tmp_path: Path) -> Iterator[Site]:
+def _site(kind: str, lab: Lab, urls: dict[str, str], launcher: Launcher, tmp_path: Path) -> Iterator[Site]:
     if kind not in urls and kind in KINDS:
         server = lab.shared(KINDS[kind])
         urls[kind] = server.url(server.create_database())
     url = f"sqlite:///{tmp_path}/psched.db" if kind == "sqlite" else urls[kind]
-    with Site(url, f"test_{next(_numbers)}:", tmp_path, farm) as open_section:
-        yield open_section
+    with Site(url, f"test_{next(_numbers)}:", tmp_path, launcher) as site:
+        yield site

@@ -1,8 +1,8 @@
-"""Processes with a scheduler each, as an application would have one, forked off one that has loaded everything.
+"""A program that forks processes with one scheduler each off a process that has imported everything.
 
 Each line of its input is JSON: the file for records, the URL, the options of `create_scheduler`, and registrations
-(keyword arguments of `register`). It answers with the pid of a process that works until SIGTERM. At the end of its
-input it kills them all.
+(keyword arguments of `register`). For each line it starts a process that works until SIGTERM, and prints the pid. At
+the end of its input it kills all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import redis  # noqa: F401 – what the first to need it would take its time to load
+import redis  # noqa: F401 – imported once here, and not in each process
 
 import psched
 from psched.clock import boottime
@@ -61,8 +61,8 @@ def work(file: str, url: str, options: dict[str, Any], registrations: list[dict[
     append("down")
 
 
-def be_an_instance(arguments: list[Any]) -> None:
-    """Work and end, saying on standard error what went wrong."""
+def run_instance(arguments: list[Any]) -> None:
+    """Run an instance to its end; errors go to a file beside the records."""
     errors = Path(arguments[0]).with_name(f"{os.getpid()}.err").open("w")
     os.dup2(errors.fileno(), 2)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(name)s %(message)s")
@@ -76,13 +76,13 @@ def be_an_instance(arguments: list[Any]) -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies: the children are not waited for
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     children = []
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
-            be_an_instance(json.loads(line))
+            run_instance(json.loads(line))
         children.append(pid)
         print(pid, flush=True)
     for pid in children:

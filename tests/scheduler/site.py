@@ -1,4 +1,4 @@
-"""One place in a database, the schedulers of a test on it, and processes that have schedulers there."""
+"""The tables of one test, its schedulers on them, and processes with schedulers on them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ _INSTANCE = Path(__file__).with_name("instance.py")
 
 
 class Site:
-    """Leaves nothing running. `records`: the file that the handlers of its processes write."""
+    """The tables, schedulers and processes of one test; at its end all are stopped.
 
-    def __init__(self, url: str, prefix: str, folder: Path, farm: Farm) -> None:
-        self._farm = farm
+    `records`: the file to which the handlers of the processes write.
+    """
+
+    def __init__(self, url: str, prefix: str, folder: Path, launcher: Launcher) -> None:
+        self._launcher = launcher
         self.url = url
         self.prefix = prefix
         self.folder = folder
@@ -41,7 +44,7 @@ class Site:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        print(self.explain())
+        print(self.output())
         self._stack.__exit__(*error)
 
     def scheduler(self, **options: Any) -> Scheduler:
@@ -52,7 +55,7 @@ class Site:
         return scheduler
 
     def opened(self) -> OpenStores:
-        """Return the stores, their tables made."""
+        """Return the stores, with their tables."""
         if self._opened is None:
             self._opened = self.open_stores()
             self._stack.callback(self._opened.close)
@@ -81,10 +84,12 @@ class Site:
 
         self.wait_for(is_over)
 
-    def process(self, *registrations: dict[str, Any], farm: Farm | None = None, **options: Any) -> Instance:
+    def process(self, *registrations: dict[str, Any], launcher: Launcher | None = None, **options: Any) -> Instance:
         """Start a process with a scheduler that binds the handlers of `instance.py` and registers these."""
         options = {"prefix": self.prefix, "poll_interval": 0.1, **options}
-        instance = Instance(self, (farm or self._farm).bear([str(self.records), self.url, options, registrations]))
+        instance = Instance(
+            self, (launcher or self._launcher).start([str(self.records), self.url, options, registrations])
+        )
         self._stack.callback(instance.kill)
         return instance
 
@@ -93,19 +98,19 @@ class Site:
         return [line for line in read_lines(self.records) if line["event"] == event]
 
     def wait_for(self, condition: Callable[[], T | None], within: float = PATIENCE) -> T:
-        """Wait for a condition; what the processes said explains why it never came true."""
-        return wait_for(condition, self.explain, within)
+        """Wait for a condition; a timeout shows the output of the processes."""
+        return wait_for(condition, self.output, within)
 
-    def explain(self) -> str:
-        """Return what the processes have said and recorded."""
-        said = [f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.err"))]
-        return "\n".join([*said, *(str(line) for line in (read_lines(self.records)[-60:]))])
+    def output(self) -> str:
+        """Return the output and the records of the processes."""
+        output = [f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.err"))]
+        return "\n".join([*output, *(str(line) for line in (read_lines(self.records)[-60:]))])
 
 
-class Farm:
-    """Where instances come from: a process that has loaded everything. A context object.
+class Launcher:
+    """Forks instances off a process that has imported everything. A context manager.
 
-    `environ`: further variables of theirs.
+    `environ`: further environment variables of the instances.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
@@ -127,8 +132,8 @@ class Farm:
         self._process.wait()
         self._process.stdout.close()
 
-    def bear(self, arguments: Sequence[Any]) -> int:
-        """Let there be one more instance, and return its pid."""
+    def start(self, arguments: Sequence[Any]) -> int:
+        """Start an instance, and return its pid."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(arguments) + "\n")
         self._process.stdin.flush()
@@ -138,9 +143,9 @@ class Farm:
 class Instance:
     """A process with a scheduler."""
 
-    def __init__(self, open_section: Site, pid: int) -> None:
+    def __init__(self, site: Site, pid: int) -> None:
         self.pid = pid
-        self._site = open_section
+        self._site = site
         self._process = psutil.Process(pid)
 
     def wait_until_up(self) -> Self:
@@ -149,13 +154,13 @@ class Instance:
         return self
 
     def kill(self) -> None:
-        """SIGKILL it; returns when it is gone."""
+        """Send SIGKILL, and wait for the end of the process."""
         with suppress(psutil.NoSuchProcess):
             self._process.kill()
         self._site.wait_for(lambda: not is_alive(self._process))
 
     def stop(self) -> None:
-        """Let it stop its scheduler and end."""
+        """Send SIGTERM, and wait for the end of the process, which stops its scheduler first."""
         self._process.terminate()
         self._site.wait_for(lambda: not is_alive(self._process))
-        assert any(line["pid"] == self.pid for line in self._site.lines("down")), self._site.explain()
+        assert any(line["pid"] == self.pid for line in self._site.lines("down")), self._site.output()

@@ -29,7 +29,7 @@ _FIRED = re.compile(r"report at (\d+) in (\d+)")
 
 
 class Program:
-    """A program that runs in a folder of its own, and what it has printed."""
+    """A program that runs in a folder of its own, and its output."""
 
     def __init__(self, command: Sequence[str], folder: Path, **environ: str) -> None:
         self._file = folder / f"{len(list(folder.glob('*.out')))}.out"
@@ -43,20 +43,20 @@ class Program:
             )
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self._file.read_text()
 
     def wait_for(self, condition: Callable[[str], object]) -> None:
-        """Wait until what it has said fulfils a condition."""
-        wait_for(lambda: condition(self.said), lambda: self.said, within=40)
+        """Wait until its output fulfils a condition."""
+        wait_for(lambda: condition(self.output), lambda: self.output, within=40)
 
     def interrupt(self) -> None:
-        """Press Ctrl-C, and see it end well."""
+        """Send SIGINT, and check the exit code."""
         self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(20) == 0, self.said
+        assert self.process.wait(20) == 0, self.output
 
     def end(self) -> None:
-        """Leave nothing of it."""
+        """Kill its processes."""
         if self.process.poll() is None:
             tree = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
             for process in tree:
@@ -69,7 +69,7 @@ Start = Callable[..., Program]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """A function that starts a program, which ends with the test at the latest."""
+    """A function that starts a program; the end of the test kills it."""
     with ExitStack() as stack:
 
         def starting(*command: str, **environ: str) -> Program:
@@ -80,9 +80,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield starting
 
 
-def fired(said: str) -> tuple[Counter[str], set[str]]:
+def fired(output: str) -> tuple[Counter[str], set[str]]:
     """Return how often each occurrence was reported, and in which processes."""
-    found = _FIRED.findall(said)
+    found = _FIRED.findall(output)
     return Counter(time for time, _ in found), {pid for _, pid in found}
 
 
@@ -94,37 +94,37 @@ def post(url: str) -> dict[str, str]:
 
 def test_the_plain_script(start: Start) -> None:
     script = start(str(EXAMPLES / "plain.py"))
-    script.wait_for(lambda said: said.count("hello, every second") > 1)
-    script.wait_for(lambda said: said.count("fetching https://example.com") == 2)
+    script.wait_for(lambda output: output.count("hello, every second") > 1)
+    script.wait_for(lambda output: output.count("fetching https://example.com") == 2)
     script.interrupt()
-    assert "stopping when the running handlers are done" in script.said
-    assert script.said.count("fetching") == 2
+    assert "stopping when the running handlers are done" in script.output
+    assert script.output.count("fetching") == 2
 
 
 def test_two_processes_that_share_a_redis_and_one_that_is_killed(start: Start, redis: Server) -> None:
     with redis.database() as url:
         one, two = (start(str(EXAMPLES / "shared.py"), name, url) for name in ("one", "two"))
-        one.wait_for(lambda said: "fired in one" in said + two.said and "fired in two" in said + two.said)
+        one.wait_for(lambda output: "fired in one" in output + two.output and "fired in two" in output + two.output)
         one.process.kill()
-        last = max(re.findall(r"(\d+) fired", one.said + two.said))
-        two.wait_for(lambda said: any(time > last for time in re.findall(r"(\d+) fired", said)))
+        last = max(re.findall(r"(\d+) fired", one.output + two.output))
+        two.wait_for(lambda output: any(time > last for time in re.findall(r"(\d+) fired", output)))
         two.interrupt()
         one.process.wait()
-    times = [int(time) for time in re.findall(r"(\d+) fired", one.said + two.said)]
-    assert sorted(times) == list(range(min(times), max(times) + 1)), one.said + two.said
+    times = [int(time) for time in re.findall(r"(\d+) fired", one.output + two.output)]
+    assert sorted(times) == list(range(min(times), max(times) + 1)), one.output + two.output
 
 
 def test_fastapi_under_uvicorn_with_two_workers(start: Start) -> None:
     port = free_port()
     server = start("-m", "uvicorn", "fastapi_app:app", "--workers", "2", "--host", HOST, "--port", str(port))
-    server.wait_for(lambda said: said.count("Application startup complete") == 2)
+    server.wait_for(lambda output: output.count("Application startup complete") == 2)
     assert post(f"http://{HOST}:{port}/mails/ada")["key"]
-    server.wait_for(lambda said: "mail to ada" in said and len(fired(said)[0]) > 4)
+    server.wait_for(lambda output: "mail to ada" in output and len(fired(output)[0]) > 4)
     server.process.send_signal(signal.SIGTERM)
     server.process.wait(20)
-    assert set(fired(server.said)[0].values()) == {1}
-    assert server.said.count("mail to ada") == 1
-    assert server.said.count("Application shutdown complete") == 2
+    assert set(fired(server.output)[0].values()) == {1}
+    assert server.output.count("mail to ada") == 1
+    assert server.output.count("Application shutdown complete") == 2
 
 
 def test_flask_under_gunicorn_preloaded_with_two_workers(start: Start) -> None:
@@ -133,10 +133,10 @@ def test_flask_under_gunicorn_preloaded_with_two_workers(start: Start) -> None:
         "-m", "gunicorn", "--preload", "--workers", "2", "--bind", f"{HOST}:{port}",
         "--config", str(EXAMPLES / "flask_gunicorn.py"), "flask_app:app",
     )  # fmt: skip
-    server.wait_for(lambda said: len(fired(said)[0]) > 2)
+    server.wait_for(lambda output: len(fired(output)[0]) > 2)
     assert post(f"http://{HOST}:{port}/mails/grace")["key"]
-    server.wait_for(lambda said: "mail to grace" in said and len(fired(said)[0]) > 4)
+    server.wait_for(lambda output: "mail to grace" in output and len(fired(output)[0]) > 4)
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(20) == 0, server.said
-    assert set(fired(server.said)[0].values()) == {1}
-    assert "Traceback" not in server.said
+    assert server.process.wait(20) == 0, server.output
+    assert set(fired(server.output)[0].values()) == {1}
+    assert "Traceback" not in server.output

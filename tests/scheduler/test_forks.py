@@ -1,4 +1,4 @@
-"""A scheduler that was made before a fork, and one that was started before it."""
+"""Schedulers that were created or started before a fork."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.scheduler.site import Site
 
 
 def in_a_fork(work: Callable[[], object]) -> int:
-    """Do something in a forked process that ends then, as multiprocessing does; returns its exit code."""
+    """Call `work` in a forked process that ends by `os._exit`, as multiprocessing does; return its exit code."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -27,8 +27,8 @@ def in_a_fork(work: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_one_that_pushed_before_the_fork_works_in_both_processes(each_site: Site) -> None:
-    """Half of the tasks are run by the child, which finds no connection of its parent's."""
+def test_a_scheduler_that_pushed_before_a_fork_works_in_both_processes(each_site: Site) -> None:
+    """The child runs two of the three tasks, without a connection of its parent."""
     scheduler = each_site.scheduler()
     done = each_site.folder / "done"
 
@@ -51,8 +51,8 @@ def test_one_that_pushed_before_the_fork_works_in_both_processes(each_site: Site
     assert [words[0] for words in lines if words[1] == str(os.getpid())] == ["later"]
 
 
-def test_one_that_was_started_before_the_fork_says_so_in_the_child(open_section: Site) -> None:
-    scheduler = open_section.scheduler()
+def test_a_scheduler_started_before_a_fork_is_refused_in_the_child(site: Site) -> None:
+    scheduler = site.scheduler()
     scheduler.bind("task", lambda data: None)
 
     def child() -> None:
@@ -62,4 +62,4 @@ def test_one_that_was_started_before_the_fork_says_so_in_the_child(open_section:
 
     with scheduler:
         assert in_a_fork(child) == 0
-        open_section.wait_until_over(scheduler.push("task"))
+        site.wait_until_over(scheduler.push("task"))

@@ -1,4 +1,4 @@
-"""What can be bound, and what becomes of a run whose row is gone."""
+"""Which functions can be bound, and how a run ends whose row is gone."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ async def async_generator(data: Any) -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize("function", [generator, async_generator])
-def test_a_generator_which_would_never_run_cannot_be_bound(open_section: Site, function: Any) -> None:
+def test_a_generator_which_would_never_run_cannot_be_bound(site: Site, function: Any) -> None:
     with pytest.raises(ValueError, match="generator, which would never run"):
-        open_section.scheduler().bind("task", function)
+        site.scheduler().bind("task", function)
 
 
-def test_a_decorator_without_a_name_says_what_to_write(open_section: Site) -> None:
+def test_a_decorator_without_a_name_says_what_to_write(site: Site) -> None:
     with pytest.raises(ValueError, match="bind\\('name'\\)"):
-        open_section.scheduler().bind(lambda data: None)  # type: ignore[call-overload]
+        site.scheduler().bind(lambda data: None)  # type: ignore[call-overload]
 
 
-def test_what_is_no_text_is_refused_with_what_was_expected(open_section: Site) -> None:
+def test_an_argument_that_is_no_text_is_refused_with_what_is_expected(site: Site) -> None:
     with pytest.raises(ConfigError, match="cron must be text .* got 5"):
-        open_section.scheduler().register("task", 5)  # type: ignore[arg-type]
+        site.scheduler().register("task", 5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="tls: expected a mapping, got 'yes'"):
-        create_scheduler(open_section.url, tls="yes")  # type: ignore[arg-type]
+        create_scheduler(site.url, tls="yes")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_run_whose_row_was_cleared_says_so_and_harms_nothing(
-    open_section: Site, caplog: pytest.LogCaptureFixture, fails: bool
+def test_a_run_whose_row_was_cleared_is_logged_and_the_next_task_runs(
+    site: Site, caplog: pytest.LogCaptureFixture, fails: bool
 ) -> None:
     caplog.set_level("INFO", "psched")
     ends: queue.Queue[str] = queue.Queue()
-    scheduler = open_section.scheduler(concurrency=1)
+    scheduler = site.scheduler(concurrency=1)
 
     @scheduler.bind("clear")
     def clear(data: Any) -> None:
@@ -56,8 +56,10 @@ def test_a_run_whose_row_was_cleared_says_so_and_harms_nothing(
     with scheduler:
         scheduler.push("clear")
         scheduler.push("next", "went on", delay=0.5)
-        open_section.wait_for(lambda: "was removed while it ran" in caplog.text)
+        site.wait_for(lambda: "was removed while it ran" in caplog.text)
         scheduler.push("next", "still here")
         assert ends.get(timeout=10) in ("went on", "still here")
     assert "it comes back" not in caplog.text
-    assert caplog.text.count("Traceback") == (1 if fails else 0), "an error of ours is no news, the handler's is"
+    assert caplog.text.count("Traceback") == (1 if fails else 0), (
+        "only an error of the handler is logged with its traceback"
+    )

@@ -1,4 +1,4 @@
-"""What a scheduler does to its host: nothing but threads; and what becomes of it when its host or its store goes."""
+"""A scheduler adds only threads to its host process, and ends with it; a store may go and come back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from psched import ConfigError, create_scheduler
 from tests.programs import ROOT
 from tests.scheduler.site import Site
 
-_FORGETFUL = """\
+_WITHOUT_STOP = """\
 import sys, time
 import psched
 scheduler = psched.create_scheduler(sys.argv[1], poll_interval=0.1)
@@ -37,9 +37,9 @@ time.sleep(60)
 """
 
 
-def test_a_script_that_forgets_to_stop_ends_at_ctrl_c_after_the_running_handler(open_section: Site) -> None:
+def test_a_script_that_forgets_to_stop_ends_at_ctrl_c_after_the_running_handler(site: Site) -> None:
     script = subprocess.Popen(
-        [sys.executable, "-c", _FORGETFUL, open_section.url],
+        [sys.executable, "-c", _WITHOUT_STOP, site.url],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -48,46 +48,46 @@ def test_a_script_that_forgets_to_stop_ends_at_ctrl_c_after_the_running_handler(
     assert script.stdout is not None
     assert script.stdout.readline() == "begun\n"
     script.send_signal(signal.SIGINT)
-    said, complained = script.communicate()
-    assert said == "done\n"
-    assert complained.rstrip().endswith("KeyboardInterrupt")
+    output, errors = script.communicate()
+    assert output == "done\n"
+    assert errors.rstrip().endswith("KeyboardInterrupt")
 
 
-def test_it_leaves_signals_and_processes_alone(open_section: Site) -> None:
+def test_a_scheduler_sets_no_signal_handlers_and_starts_no_processes(site: Site) -> None:
     numbers = sorted(signal.valid_signals())
     before = [signal.getsignal(number) for number in numbers]
-    scheduler = open_section.scheduler()
+    scheduler = site.scheduler()
     scheduler.bind("task", lambda data: None)
     threads = set(threading.enumerate())
     with scheduler:
-        open_section.wait_until_over(scheduler.push("task"))
+        site.wait_until_over(scheduler.push("task"))
         assert all(thread.daemon for thread in set(threading.enumerate()) - threads)
         assert [signal.getsignal(number) for number in numbers] == before
         assert not subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "psched handler"], check=False).stdout
 
 
 @pytest.mark.parametrize("kind", [MariaDB, PostgreSQL, Redis], ids=lambda kind: kind.name)
-def test_a_wrong_password_is_told_at_start_and_not_repeated(lab: Lab, open_section: Site, kind: type[Server]) -> None:
+def test_start_refuses_a_wrong_password_without_showing_it(lab: Lab, site: Site, kind: type[Server]) -> None:
     server = lab.shared(kind)
     with server.database() as url:
-        scheduler = open_section.scheduler(url=url.replace("secret", "wrong-one"))
+        scheduler = site.scheduler(url=url.replace("secret", "wrong-one"))
         with pytest.raises(ConfigError) as refusal:
             scheduler.start()
     assert "wrong-one" not in str(refusal.value)
 
 
-def go_on(open_section: Site, occurrences: list[int], count: int = 1) -> None:
+def wait_for_more(site: Site, occurrences: list[int], count: int = 1) -> None:
     """Wait until more than `count` occurrences have fired from now on."""
     before = len(occurrences)
-    open_section.wait_for(lambda: len(occurrences) > before + count)
+    site.wait_for(lambda: len(occurrences) > before + count)
 
 
-def test_a_redis_that_is_away_forgets_its_scripts_or_its_clients_is_waited_for(lab: Lab, open_section: Site) -> None:
-    """Nothing that came while the instance lived is skipped, however long the store was away."""
+def test_a_scheduler_goes_on_after_redis_stops_or_loses_scripts_or_clients(lab: Lab, site: Site) -> None:
+    """Occurrences that come while the store is away are not skipped."""
     with lab.private(Redis) as server:
         url = server.url(server.create_database())
         server.stop()
-        scheduler = open_section.scheduler(url=url)
+        scheduler = site.scheduler(url=url)
         occurrences: list[int] = []
 
         @scheduler.bind("tick")
@@ -98,19 +98,19 @@ def test_a_redis_that_is_away_forgets_its_scripts_or_its_clients_is_waited_for(l
         scheduler.register("tick", cron="* * * * * *", retry=True, retry_timeout=1)
         with scheduler:
             server.start()
-            go_on(open_section, occurrences)
+            wait_for_more(site, occurrences)
             server.command("SCRIPT", "FLUSH")
             server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-            go_on(open_section, occurrences)
+            wait_for_more(site, occurrences)
             server.kill()
             assert not threading.Event().wait(3)
             server.start()
-            go_on(open_section, occurrences, 4)
+            wait_for_more(site, occurrences, 4)
         fired = sorted(set(occurrences))  # several threads catch up, and what lost its answer is begun again
         assert fired == list(range(fired[0], fired[-1] + 1))
 
 
-def test_a_pooler_is_refused_unless_sessions_are_the_schedulers_own(postgresql: Server) -> None:
+def test_a_pooler_is_refused_unless_it_pools_sessions(postgresql: Server) -> None:
     with postgresql.database() as url, PgBouncer(postgresql, "session", sessions=10) as pooler:
         behind = pooler.url(url.rpartition("/")[2])
         refused = create_scheduler(behind)

@@ -14,7 +14,7 @@ from psched.store import StoreSettings, Wakeup
 
 @pytest.fixture
 def local() -> LocalWakeup:
-    """The wake-up of a store without one of its own."""
+    """The local wake-up for a store that has no wake-up."""
     store = open_stores("rdb", StoreSettings("sqlite://", "test", queue="queue")).queue
     assert store is not None
     return LocalWakeup(store)
@@ -57,5 +57,5 @@ def test_the_wake_up_of_a_busy_thread_is_passed_on(local: LocalWakeup, wakeups: 
     assert readable(wakeups) == []
 
 
-def test_it_does_not_claim_to_be_woken_by_other_processes(wakeups: list[Wakeup]) -> None:
+def test_a_local_wakeup_does_not_count_as_proven(wakeups: list[Wakeup]) -> None:
     assert not any(wakeup.proven for wakeup in wakeups)

@@ -1,4 +1,4 @@
-"""Pushing while others start and stop the same scheduler."""
+"""Pushing, also while other threads start and stop the scheduler."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from tests.scheduler.site import Site
 
 
-def test_what_is_pushed_while_another_thread_starts_and_stops_is_accepted_and_run(file_and_server: Site) -> None:
-    scheduler = file_and_server.scheduler()
+def test_tasks_pushed_while_another_thread_starts_and_stops_all_run(sqlite_and_redis: Site) -> None:
+    scheduler = sqlite_and_redis.scheduler()
     run: set[str] = set()
     pushed: list[str] = []
     errors: list[Exception] = []
@@ -42,7 +42,7 @@ def test_what_is_pushed_while_another_thread_starts_and_stops_is_accepted_and_ru
         pusher.join()
     assert not errors
     with scheduler:
-        file_and_server.wait_for(lambda: run >= set(pushed))
+        sqlite_and_redis.wait_for(lambda: run >= set(pushed))
 
 
 def test_stores_in_use_are_closed_by_the_last_end_of_use(redis_site: Site) -> None:
@@ -52,8 +52,8 @@ def test_stores_in_use_are_closed_by_the_last_end_of_use(redis_site: Site) -> No
     stores.begin_use()
     stores.close()
     stores.end_use()
-    assert stores.queue.now() > 0, "they still work"
-    assert not stores.is_closed, "there is one user left"
+    assert stores.queue.now() > 0, "the stores are still open"
+    assert not stores.is_closed, "one user is left"
     stores.end_use()
     assert stores.is_closed
 
@@ -67,31 +67,29 @@ def test_stores_in_use_are_closed_by_the_last_end_of_use(redis_site: Site) -> No
         ({"data": "im data"}, "push('task', data=…)"),
     ],
 )
-def test_options_in_a_mapping_as_schedule_mq_takes_them_are_not_stored_as_data(
-    open_section: Site, options: dict[str, Any], call: str
-) -> None:
-    scheduler = open_section.scheduler()
+def test_a_mapping_of_schedule_mq_options_is_refused_as_data(site: Site, options: dict[str, Any], call: str) -> None:
+    scheduler = site.scheduler()
     with pytest.raises(ValueError, match=re.escape(call)):
         scheduler.push("task", options)
-    assert open_section.tasks() == []
+    assert site.tasks() == []
     scheduler.push("task", data=options)
-    assert [task.data for task in open_section.tasks()] == [{"data": options}]
+    assert [task.data for task in site.tasks()] == [{"data": options}]
 
 
 @pytest.mark.parametrize("data", [{}, {"retry": True, "uid": 1}, ["retry"], "im data", None])
-def test_other_data_may_be_given_by_position(open_section: Site, data: Any) -> None:
-    open_section.scheduler().push("task", data)
-    assert [task.data for task in open_section.tasks()] == [{"data": data}]
+def test_other_data_may_be_given_by_position(site: Site, data: Any) -> None:
+    site.scheduler().push("task", data)
+    assert [task.data for task in site.tasks()] == [{"data": data}]
 
 
-def test_more_than_data_is_not_taken_by_position(open_section: Site) -> None:
-    scheduler: Any = open_section.scheduler()
+def test_options_are_refused_by_position(site: Site) -> None:
+    scheduler: Any = site.scheduler()
     for call in (lambda: scheduler.push("task", 1, 5), lambda: scheduler.push("task", 1, data=2)):
         with pytest.raises(TypeError, match="given by keyword"):
             call()
 
 
-def test_options_of_a_registration_in_a_mapping_are_refused_with_the_call_to_write(open_section: Site) -> None:
-    scheduler: Any = open_section.scheduler()
+def test_a_mapping_of_schedule_mq_options_is_refused_by_register(site: Site) -> None:
+    scheduler: Any = site.scheduler()
     with pytest.raises(ValueError, match=re.escape("register('task', cron='@daily', retry=True, retry_timeout=10)")):
         scheduler.register("task", {"cronExpr": "@daily", "retry": True, "retryTimeout": 10000})

@@ -1,4 +1,4 @@
-"""What the code registers, and what the store holds."""
+"""The registrations of the code and those in the store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ YEARLY = "0 0 1 1 *"
 
 
 def started_once(scheduler: Scheduler, **registration: Any) -> None:
-    """Let a scheduler store a registration, and stop."""
+    """Start a scheduler with a registration, and stop it."""
     scheduler.bind("task", lambda data: None)
     scheduler.register("task", **registration)
     scheduler.start()
@@ -28,55 +28,53 @@ def stored(opened: OpenStores, name: str = "task") -> ScheduleRow:
     return row
 
 
-def test_a_registration_that_changes_in_the_code_changes_the_stored_one(file_and_server: Site) -> None:
-    opened = file_and_server.opened()
-    started_once(file_and_server.scheduler(), cron=YEARLY, data=1)
+def test_a_registration_that_changes_in_the_code_changes_the_stored_one(sqlite_and_redis: Site) -> None:
+    opened = sqlite_and_redis.opened()
+    started_once(sqlite_and_redis.scheduler(), cron=YEARLY, data=1)
     assert (stored(opened).rule.cron, stored(opened).data) == (YEARLY, {"data": 1})
     other = {"cron": "30 2 * * *", "data": 2, "retry": True, "retry_timeout": 7, "timezone": "Asia/Tokyo"}
-    started_once(file_and_server.scheduler(), **other)
+    started_once(sqlite_and_redis.scheduler(), **other)
     changed = stored(opened)
     assert (changed.rule.cron, changed.rule.timezone) == ("30 2 * * *", "Asia/Tokyo")
     assert changed.data == {"data": 2, "retry": True, "retry_timeout": 7}
 
 
-def test_one_that_is_gone_from_the_code_stays_and_is_named_until_it_is_unregistered(
-    open_section: Site, caplog: pytest.LogCaptureFixture
+def test_a_registration_removed_from_the_code_stays_and_is_logged_until_unregistered(
+    site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    started_once(open_section.scheduler(), cron=YEARLY)
-    later = open_section.scheduler()
+    started_once(site.scheduler(), cron=YEARLY)
+    later = site.scheduler()
     later.start()
     later.stop()
     assert "the registration 'task' (0 0 1 1 *) is in the store" in caplog.text
     assert "unregister('task')" in caplog.text
     assert later.unregister("task")
-    assert open_section.opened().schedules.store.get("task") is None
+    assert site.opened().schedules.store.get("task") is None
     assert not later.unregister("task")
 
 
-def test_one_that_is_unregistered_is_not_stored_again_at_the_next_start(open_section: Site) -> None:
-    scheduler = open_section.scheduler()
+def test_an_unregistered_name_is_not_stored_at_the_next_start(site: Site) -> None:
+    scheduler = site.scheduler()
     started_once(scheduler, cron=YEARLY)
     scheduler.unregister("task")
     scheduler.start()
-    assert open_section.opened().schedules.store.get("task") is None
+    assert site.opened().schedules.store.get("task") is None
 
 
-def test_registering_at_once_in_several_instances_is_no_error(
-    open_section: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = open_section.opened()
+def test_registering_at_once_in_several_instances_is_no_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = site.opened()
     add = opened.schedules.add
-    monkeypatch.setattr("psched.schedules.collection.ScheduleCollection.add", overtaken(add))
-    started_once(open_section.scheduler(), cron=YEARLY)
+    monkeypatch.setattr("psched.schedules.collection.ScheduleCollection.add", adding_second(add))
+    started_once(site.scheduler(), cron=YEARLY)
     assert stored(opened).rule.cron == YEARLY
 
 
-def overtaken(add: Any) -> Any:
-    """Return an `add` before which another instance adds the same."""
+def adding_second(add: Any) -> Any:
+    """Return an `add` that finds the schedule added by another instance."""
 
     def adding(self: object, *arguments: Any, **more: Any) -> None:
         add(*arguments, **more)
-        raise AlreadyExistsError("as told")
+        raise AlreadyExistsError("added by another instance")
 
     return adding
 
@@ -90,8 +88,8 @@ def test_prefixes_make_tables_of_their_own() -> None:
     assert all(stem.isidentifier() and stem.isascii() and len(stem) <= 36 for stem in stems)
 
 
-def test_a_name_is_registered_and_bound_once(open_section: Site) -> None:
-    scheduler = open_section.scheduler()
+def test_a_name_is_registered_and_bound_once(site: Site) -> None:
+    scheduler = site.scheduler()
     scheduler.bind("task", print)
     scheduler.register("task", cron=YEARLY)
     with pytest.raises(ScheduleError, match=r"'task' is bound already, to <built-in function print>"):
@@ -105,8 +103,8 @@ def test_a_name_is_registered_and_bound_once(open_section: Site) -> None:
         scheduler.register("task", cron="@daily")
     scheduler.start()
     scheduler.stop()
-    assert stored(open_section.opened()).rule.cron == YEARLY
+    assert stored(site.opened()).rule.cron == YEARLY
     assert scheduler.unregister("task")
     scheduler.register("task", cron="@daily")
     with scheduler:
-        assert stored(open_section.opened()).rule.cron == "@daily"
+        assert stored(site.opened()).rule.cron == "@daily"

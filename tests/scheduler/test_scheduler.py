@@ -20,13 +20,11 @@ EVERY_SECOND = "* * * * * *"
 
 @pytest.fixture
 def calls() -> queue.Queue[Any]:
-    """What handlers were called with."""
+    """The arguments of the handlers."""
     return queue.Queue()
 
 
-def test_what_is_pushed_before_the_start_reaches_the_handler_as_it_was(
-    each_site: Site, calls: queue.Queue[Any]
-) -> None:
+def test_data_pushed_before_the_start_reaches_the_handler_unchanged(each_site: Site, calls: queue.Queue[Any]) -> None:
     scheduler = each_site.scheduler()
     scheduler.bind("record", calls.put)
     keys = [scheduler.push("record", data=value) for value in VALUES]
@@ -53,7 +51,7 @@ def test_a_registration_fires_with_its_data_at_each_occurrence(each_site: Site, 
     assert scheduler.current is None
 
 
-def test_with_retry_what_fails_is_run_again_after_retry_timeout_until_it_succeeds(each_site: Site) -> None:
+def test_with_retry_a_failed_task_runs_again_after_retry_timeout_until_it_succeeds(each_site: Site) -> None:
     scheduler = each_site.scheduler()
     runs: dict[str, list[float]] = defaultdict(list)
 
@@ -86,8 +84,8 @@ def test_with_retry_what_fails_is_run_again_after_retry_timeout_until_it_succeed
     assert [task.status for task in each_site.tasks()] == ["finished"] * len(keys)
 
 
-def test_without_retry_what_fails_is_not_run_again(open_section: Site, calls: queue.Queue[Any]) -> None:
-    scheduler = open_section.scheduler()
+def test_without_retry_a_failed_task_is_not_run_again(site: Site, calls: queue.Queue[Any]) -> None:
+    scheduler = site.scheduler()
 
     @scheduler.bind("fail")
     def fail(way: str) -> bool:
@@ -98,46 +96,44 @@ def test_without_retry_what_fails_is_not_run_again(open_section: Site, calls: qu
 
     with scheduler:
         for key in [scheduler.push("fail", data=way) for way in ("raise", "return False")]:
-            open_section.wait_until_over(key)
-    assert [task.status for task in open_section.tasks()] == ["failed", "failed"]
+            site.wait_until_over(key)
+    assert [task.status for task in site.tasks()] == ["failed", "failed"]
     assert calls.qsize() == 2
 
 
 @pytest.mark.parametrize("result", [None, True, 0, "", []])
-def test_returning_anything_but_false_is_success(open_section: Site, result: object) -> None:
-    scheduler = open_section.scheduler()
+def test_returning_anything_but_false_is_success(site: Site, result: object) -> None:
+    scheduler = site.scheduler()
     scheduler.bind("any", lambda data: result)
     with scheduler:
-        open_section.wait_until_over(scheduler.push("any", retry=True))
-    assert [task.status for task in open_section.tasks()] == ["finished"]
+        site.wait_until_over(scheduler.push("any", retry=True))
+    assert [task.status for task in site.tasks()] == ["finished"]
 
 
-def test_a_delayed_task_is_not_run_before_its_time(file_and_server: Site, calls: queue.Queue[Any]) -> None:
-    scheduler = file_and_server.scheduler()
-    scheduler.bind("late", lambda data: calls.put(file_and_server.now()))
+def test_a_delayed_task_is_not_run_before_its_time(sqlite_and_redis: Site, calls: queue.Queue[Any]) -> None:
+    scheduler = sqlite_and_redis.scheduler()
+    scheduler.bind("late", lambda data: calls.put(sqlite_and_redis.now()))
     with scheduler:
-        pushed = file_and_server.now()
+        pushed = sqlite_and_redis.now()
         scheduler.push("late", delay=0.7)
         assert calls.get(timeout=10) - pushed >= 0.7
 
 
-def test_an_instance_takes_only_what_it_has_bound(open_section: Site, calls: queue.Queue[Any]) -> None:
-    one, other = open_section.scheduler(), open_section.scheduler()
+def test_an_instance_acquires_only_tasks_of_names_that_it_has_bound(site: Site, calls: queue.Queue[Any]) -> None:
+    one, other = site.scheduler(), site.scheduler()
     one.bind("mine", lambda data: calls.put("one"))
     other.bind("yours", lambda data: calls.put("other"))
     with one:
         one.push("yours")
         one.push("mine")
         assert calls.get(timeout=10) == "one"
-        assert {task.status for task in open_section.tasks() if task.type == "yours"} == {"waiting"}
+        assert {task.status for task in site.tasks() if task.type == "yours"} == {"waiting"}
         with other:
             assert calls.get(timeout=10) == "other"
 
 
-def test_a_task_that_is_made_here_wakes_a_resting_handler_of_this_process(
-    open_section: Site, calls: queue.Queue[Any]
-) -> None:
-    scheduler = open_section.scheduler(poll_interval=60)
+def test_a_task_wakes_an_idle_handler_of_the_process_that_submits_it(site: Site, calls: queue.Queue[Any]) -> None:
+    scheduler = site.scheduler(poll_interval=60)
     scheduler.bind("task", calls.put)
     scheduler.register("task", cron=EVERY_SECOND, data="made of an occurrence")
     with scheduler:
@@ -146,11 +142,11 @@ def test_a_task_that_is_made_here_wakes_a_resting_handler_of_this_process(
     scheduler.unregister("task")
     with scheduler:
         for _ in range(3):
-            open_section.wait_until_over(scheduler.push("task", data="pushed"))
+            site.wait_until_over(scheduler.push("task", data="pushed"))
 
 
-def test_prefixes_do_not_see_one_another(open_section: Site, calls: queue.Queue[Any]) -> None:
-    one, other = open_section.scheduler(prefix="one:"), open_section.scheduler(prefix="other:")
+def test_schedulers_with_different_prefixes_share_nothing(site: Site, calls: queue.Queue[Any]) -> None:
+    one, other = site.scheduler(prefix="one:"), site.scheduler(prefix="other:")
     one.bind("task", lambda data: calls.put("one"))
     other.bind("task", lambda data: calls.put("other"))
     with one, other:
@@ -162,21 +158,19 @@ def test_prefixes_do_not_see_one_another(open_section: Site, calls: queue.Queue[
         assert calls.get(timeout=10) == "one"
 
 
-def test_handlers_run_as_many_at_a_time_as_concurrency_says(open_section: Site) -> None:
+def test_concurrency_is_the_number_of_handlers_that_run_at_a_time(site: Site) -> None:
     together = threading.Barrier(3)
-    scheduler = open_section.scheduler(concurrency=3)
+    scheduler = site.scheduler(concurrency=3)
     scheduler.bind("together", lambda data: together.wait(10))
     with scheduler:
         for _ in range(3):
-            site_key = scheduler.push("together")
-        open_section.wait_until_over(site_key)
+            key = scheduler.push("together")
+        site.wait_until_over(key)
     assert not together.broken
 
 
-def test_nothing_is_bound_registered_or_started_while_it_runs_and_everything_after_a_stop(
-    open_section: Site, calls: queue.Queue[Any]
-) -> None:
-    scheduler = open_section.scheduler()
+def test_bind_register_and_start_are_refused_until_a_stop(site: Site, calls: queue.Queue[Any]) -> None:
+    scheduler = site.scheduler()
     scheduler.bind("task", calls.put)
     with scheduler:
         for forbidden in (
@@ -193,15 +187,15 @@ def test_nothing_is_bound_registered_or_started_while_it_runs_and_everything_aft
         assert calls.get(timeout=10) == "other"
 
 
-def test_what_is_registered_must_be_bound(open_section: Site) -> None:
-    scheduler = open_section.scheduler()
-    scheduler.register("nobody's", cron=EVERY_SECOND)
-    with pytest.raises(ScheduleError, match='not bound to a handler: "nobody\'s"; bind each before the start'):
+def test_a_registered_name_must_be_bound(site: Site) -> None:
+    scheduler = site.scheduler()
+    scheduler.register("unbound", cron=EVERY_SECOND)
+    with pytest.raises(ScheduleError, match="not bound to a handler: 'unbound'; bind each before the start"):
         scheduler.start()
 
 
-def test_stop_waits_for_running_handlers_and_takes_nothing_new(open_section: Site, calls: queue.Queue[Any]) -> None:
-    scheduler = open_section.scheduler(concurrency=1)
+def test_stop_waits_for_running_handlers_and_acquires_no_more_tasks(site: Site, calls: queue.Queue[Any]) -> None:
+    scheduler = site.scheduler(concurrency=1)
     go = threading.Event()
 
     @scheduler.bind("long")
@@ -216,17 +210,15 @@ def test_stop_waits_for_running_handlers_and_takes_nothing_new(open_section: Sit
     scheduler.push("long")
     assert not scheduler.stop(timeout=0.2)
     go.set()
-    open_section.wait_until_over(key)
-    assert sorted(task.status for task in open_section.tasks()) == ["finished", "waiting", "waiting"]
+    site.wait_until_over(key)
+    assert sorted(task.status for task in site.tasks()) == ["finished", "waiting", "waiting"]
     scheduler.start()
     assert scheduler.stop()
-    assert scheduler.stop(), "stopping what is stopped does nothing"
+    assert scheduler.stop(), "stopping a stopped scheduler does nothing"
 
 
-def test_a_handler_cannot_stop_the_scheduler_that_would_wait_for_it(
-    open_section: Site, calls: queue.Queue[Any]
-) -> None:
-    scheduler = open_section.scheduler()
+def test_a_handler_cannot_stop_the_scheduler_that_would_wait_for_it(site: Site, calls: queue.Queue[Any]) -> None:
+    scheduler = site.scheduler()
 
     @scheduler.bind("stop")
     def stop(data: Any) -> None:
@@ -239,28 +231,28 @@ def test_a_handler_cannot_stop_the_scheduler_that_would_wait_for_it(
         assert calls.get(timeout=10) == "went on"
 
 
-def test_clear_removes_registrations_and_tasks(file_and_server: Site) -> None:
-    scheduler = file_and_server.scheduler()
+def test_clear_removes_registrations_and_tasks(sqlite_and_redis: Site) -> None:
+    scheduler = sqlite_and_redis.scheduler()
     scheduler.bind("task", lambda data: None)
     scheduler.register("task", cron="@yearly")
     scheduler.start()
-    scheduler.push("nobody's")
+    scheduler.push("unbound")
     scheduler.stop()
     scheduler.clear()
-    assert not list(file_and_server.opened().schedules.list())
-    assert not file_and_server.tasks()
+    assert not list(sqlite_and_redis.opened().schedules.list())
+    assert not sqlite_and_redis.tasks()
 
 
-def test_tasks_that_are_over_do_not_pile_up(open_section: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_and_failed_tasks_are_deleted(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psched.backends.sql.store.sent_within", lambda timeouts: 0)
-    scheduler = open_section.scheduler(retention_time=0.2)
+    scheduler = site.scheduler(retention_time=0.2)
     scheduler.bind("good", lambda data: None)
     scheduler.bind("bad", lambda data: False)
     with scheduler:
         for _ in range(3):
             scheduler.push("good")
             scheduler.push("bad")
-        open_section.wait_for(lambda: not open_section.tasks())
+        site.wait_for(lambda: not site.tasks())
 
 
 @pytest.mark.parametrize(
@@ -278,13 +270,13 @@ def test_tasks_that_are_over_do_not_pile_up(open_section: Site, monkeypatch: pyt
     ],
     ids=str,
 )
-def test_what_cannot_be_stored_is_refused_by_push(open_section: Site, wrong: dict[str, Any]) -> None:
+def test_push_refuses_values_that_cannot_be_stored(site: Site, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="data|delay|retry|key|name"):
-        open_section.scheduler().push(**{"name": "task", **wrong})
+        site.scheduler().push(**{"name": "task", **wrong})
 
 
-def test_what_makes_no_sense_is_refused_when_it_is_said(open_section: Site) -> None:
-    scheduler = open_section.scheduler()
+def test_unusable_arguments_are_refused_at_the_call(site: Site) -> None:
+    scheduler = site.scheduler()
     with pytest.raises(ConfigError, match="61"):
         scheduler.register("task", cron="61 * * * *")
     with pytest.raises(ConfigError, match="Nowhere"):
@@ -295,9 +287,9 @@ def test_what_makes_no_sense_is_refused_when_it_is_said(open_section: Site) -> N
         scheduler.bind("task", "no function")  # type: ignore[type-var]
     for wrong in ({"concurrency": 0}, {"poll_interval": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            create_scheduler(open_section.url, **wrong)  # type: ignore[arg-type]
+            create_scheduler(site.url, **wrong)  # type: ignore[arg-type]
     for url in ("nothing", "gopher://localhost/1"):
         with pytest.raises(ConfigError):
             create_scheduler(url)
     with pytest.raises(ConfigError, match="prefix"):
-        create_scheduler(open_section.url, prefix="")
+        create_scheduler(site.url, prefix="")

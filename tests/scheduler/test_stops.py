@@ -1,4 +1,4 @@
-"""A stop keeps its time, whatever the store does; and a store that is emptied under a scheduler is filled again."""
+"""A stop keeps to its timeout when the store is away; registrations are stored again in an emptied store."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ def own_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith(names)]
 
 
-def test_a_store_that_does_not_answer_holds_no_stop_up(lab: Lab, open_section: Site) -> None:
+def test_a_store_that_does_not_answer_does_not_delay_a_stop(lab: Lab, site: Site) -> None:
     with lab.private(Redis) as server:
         assert isinstance(server, Redis)
-        scheduler = open_section.scheduler(url=server.url(server.create_database()), poll_interval=30)
+        scheduler = site.scheduler(url=server.url(server.create_database()), poll_interval=30)
         done = threading.Event()
         scheduler.bind("task", lambda data: done.set())
         scheduler.start()
         scheduler.push("task")
         assert done.wait(20)
-        assert not threading.Event().wait(0.5), "its threads rest by then"
+        assert not threading.Event().wait(0.5), "its threads are idle by then"
         with frozen(server):
             begun = monotonic()
             scheduler.stop(timeout=0.5)
-            assert monotonic() - begun < 5, "telling the store that this instance leaves takes four times as long"
-        open_section.wait_for(lambda: not own_threads())
+            assert monotonic() - begun < 5, "deleting the heartbeat row would take four times as long"
+        site.wait_for(lambda: not own_threads())
 
 
-def test_a_second_stop_waits_for_what_the_first_has_left_running(open_section: Site) -> None:
-    scheduler = open_section.scheduler()
+def test_a_second_stop_waits_for_handlers_that_the_first_left_running(site: Site) -> None:
+    scheduler = site.scheduler()
     begun, release, done = threading.Event(), threading.Event(), threading.Event()
 
     @scheduler.bind("slow")
@@ -64,26 +64,26 @@ def test_a_second_stop_waits_for_what_the_first_has_left_running(open_section: S
     threading.Timer(0.1, release.set).start()
     assert scheduler.stop()
     assert done.is_set()
-    open_section.wait_for(lambda: not own_threads())
+    site.wait_for(lambda: not own_threads())
 
 
-def test_a_store_that_is_emptied_meanwhile_gets_the_registrations_back(file_and_server: Site) -> None:
-    open_section = file_and_server
-    scheduler = open_section.scheduler()
+def test_registrations_are_stored_again_in_a_store_that_was_emptied(sqlite_and_redis: Site) -> None:
+    site = sqlite_and_redis
+    scheduler = site.scheduler()
     fired: list[object] = []
     scheduler.bind("tick", fired.append)
     scheduler.register("tick", cron="* * * * * *", data="again")
     with scheduler:
-        open_section.wait_for(lambda: fired)
-        empty(open_section.url)
+        site.wait_for(lambda: fired)
+        empty(site.url)
         before = len(fired)
-        open_section.wait_for(lambda: len(fired) > before + 2)
+        site.wait_for(lambda: len(fired) > before + 2)
         scheduler.push("tick", data="pushed")
-        open_section.wait_for(lambda: "pushed" in fired)
+        site.wait_for(lambda: "pushed" in fired)
 
 
 def empty(url: str) -> None:
-    """Remove all there is."""
+    """Delete all tables or keys."""
     if url.startswith("redis"):
         with Client.from_url(url) as client:
             client.flushdb()
