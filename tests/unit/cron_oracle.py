@@ -1,7 +1,4 @@
-"""An oracle for cron expressions around a clock change: it looks at every second. In the test process.
-
-It has a reading of expressions of its own.
-"""
+"""An oracle for cron expressions around a clock change: it checks every second, with a parser of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from psched.cron.zones import load_zone
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 – of wall clocks, which have no zone
 LONGEST_GAP = 3 * 3600
-"""Seconds. What falls into a gap of as many, or of more, is not run."""
+"""Seconds. Times in a gap of this length, or longer, do not run."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class Window:
 
 @lru_cache
 def window(zone: str, change: int) -> Window:
-    """Look at every second of an hour and a half, and of what is shown twice, before and after the change."""
+    """Return the window from an hour and a half, and the repeated stretch, before the change to as long after it."""
     info = load_zone(zone)
 
     def wall(instant: int) -> int:
@@ -122,7 +119,7 @@ class Reading:
 
 
 def cut(reading: Reading, seen: Window, place: int) -> bool:
-    """Whether it lies in an hour whose beginning was skipped, which Ruby sees only when it looks at the hour before."""
+    """Whether a time lies in an hour whose beginning is skipped: Ruby finds that hour only from the hour before."""
     hour = seen.clock[place] // 3600
     begins = seen.hours[hour]
     if reading.vixie or begins == 0 or hour * 3600 in seen.first:
@@ -132,7 +129,7 @@ def cut(reading: Reading, seen: Window, place: int) -> bool:
 
 
 def expected(cron: str, zone: str, change: int, dialect: str) -> list[int]:
-    """Every run in the window, by looking at every second."""
+    """Return every run in the window, by checking every second."""
     reading, seen = Reading(cron, dialect == "vixie"), window(zone, change)
     runs = reading.matching(seen.days)
     if not reading.once:

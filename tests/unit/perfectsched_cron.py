@@ -34,11 +34,11 @@ class Moment:
         return EPOCH + timedelta(seconds=self.wall)
 
     def later(self, seconds: int) -> Moment:
-        """Go on by real time."""
+        """Return the moment so many seconds later."""
         return at(self.zone, self.instant + seconds)
 
     def set_to(self, date: datetime) -> Moment:
-        """Go to another wall time."""
+        """Return the moment of another wall time."""
         return on_wall(self.zone, self.offset, (date - EPOCH) // timedelta(seconds=1))
 
     @cached_property
@@ -84,7 +84,7 @@ def at(zone: str, instant: int) -> Moment:
 
 
 class EndlessError(Exception):
-    """It never comes to an end."""
+    """The original algorithm never ends."""
 
 
 def original_next(cron: str, after: int, zone: str) -> int:

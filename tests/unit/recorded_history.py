@@ -17,7 +17,7 @@ NOW_DIALECT = "vixie 2026f"
 
 @dataclass
 class Past:
-    """One schedule, `now` being the time it has come to. Each method is something that happened to it."""
+    """One schedule up to `now`. Each method is an event in its past."""
 
     now: float = BEGIN
     rule: Rule = field(default_factory=lambda: Rule("*/5 * * * *", "Europe/Berlin", 2))
@@ -35,14 +35,14 @@ class Past:
         self._change(ADD, None)
 
     def run(self, seconds: float = 1, late: float = 0.5, detail: str | None = None) -> None:
-        """Run the next occurrence, as soon as it comes, or now when it is overdue."""
+        """Run the next occurrence at its time, or now when that is past."""
         row = self.there
         started = max(self.now, row.next_time + row.rule.delay + late)
         self.now = started + seconds
         self.settle("finished", detail, started=started)
 
     def skip(self, count: int) -> None:
-        """Skip so many occurrences that have come."""
+        """Skip the next `count` occurrences."""
         row = self.there
         last = row.next_time
         for _ in range(count - 1):
@@ -51,7 +51,7 @@ class Past:
         self.settle("skipped", "late", last, count)
 
     def catch_up(self) -> None:
-        """Skip all that is due."""
+        """Skip all due occurrences."""
         row = self.there
         due = cron.count(row.rule.cron, row.next_time, int(self.now - row.rule.delay), row.rule.timezone)
         if row.next_time + row.rule.delay <= self.now:
@@ -71,7 +71,7 @@ class Past:
         self._change(MODIFY, row.next_time)
 
     def run_now(self) -> None:
-        """Have an extra run, unless one is due."""
+        """Ask for an extra run and run it, unless an occurrence is due."""
         row = self.there
         extra = int(self.now)
         if row.next_time > extra:
@@ -81,7 +81,7 @@ class Past:
             self.row = row
 
     def change(self, action: str, pending: int | None = None) -> None:
-        """Enter that the row is now as it is; `pending`: what was next before, if that was another occurrence."""
+        """Record a change with the present row; `pending`: the occurrence that was next before, if another one."""
         self._change(action, self.there.next_time if pending is None else pending)
 
     def delete(self) -> None:
@@ -104,7 +104,7 @@ class Past:
 
     @property
     def there(self) -> ScheduleRow:
-        """The row, which is there."""
+        """The row; it must exist."""
         assert self.row is not None
         return self.row
 
@@ -137,7 +137,7 @@ class Past:
         started: float | None = None,
         error: str | None = None,
     ) -> None:
-        """Enter how the next occurrence, or several up to `last`, were settled now."""
+        """Record that the next occurrence, or all up to `last`, are settled now."""
         row = self.there
         self.fence += 1
         self.rows.append(

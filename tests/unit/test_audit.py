@@ -1,4 +1,4 @@
-"""The audit accuses no correct past, and finds each kind of thing that may be wrong with one."""
+"""The audit reports no violation of a correct past, and finds each kind of violation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RULES = [
     Rule("*/20 * * * * *", "Asia/Tokyo", 1.5),
     Rule("0 0 1 * *", "UTC", 0),
 ]
-DEEDS = st.one_of(
+ACTIONS = st.one_of(
     st.tuples(st.just("run"), st.floats(0.1, 5000)),
     st.tuples(st.just("run"), st.just(0.5)),
     st.tuples(st.just("skip"), st.integers(1, 40)),
@@ -31,11 +31,11 @@ DEEDS = st.one_of(
 )
 
 
-def past_of(deeds: list[tuple[str, object]], rule: Rule = RULES[0]) -> Past:
+def past_of(actions: list[tuple[str, object]], rule: Rule = RULES[0]) -> Past:
     past = Past(rule=rule)
     past.add()
-    for deed, value in deeds:
-        match deed, value:
+    for action, value in actions:
+        match action, value:
             case "run", float(seconds):
                 past.run(seconds)
             case "skip", int(count):
@@ -59,50 +59,52 @@ def kinds(verdict: Verdict) -> list[tuple[str, int]]:
     return [(found.kind, found.time) for found in verdict.violations]
 
 
-@given(st.lists(DEEDS, max_size=25), st.sampled_from(RULES))
-def test_a_correct_past_is_not_accused(deeds: list[tuple[str, object]], rule: Rule) -> None:
-    past = past_of(deeds, rule)
+@given(st.lists(ACTIONS, max_size=25), st.sampled_from(RULES))
+def test_a_correct_past_has_no_violation(actions: list[tuple[str, object]], rule: Rule) -> None:
+    past = past_of(actions, rule)
     verdict = past.judged()
     assert kinds(verdict) == []
     assert verdict.ran == sum(row.outcome == "finished" for row in past.rows)
     assert verdict.skipped == sum(row.count or 0 for row in past.rows if row.outcome == "skipped")
 
 
-@given(st.lists(DEEDS, min_size=1, max_size=25), st.data())
-def test_no_part_of_a_correct_past_is_accused(deeds: list[tuple[str, object]], data: st.DataObject) -> None:
-    past = past_of(deeds)
+@given(st.lists(ACTIONS, min_size=1, max_size=25), st.data())
+def test_no_part_of_a_correct_past_has_a_violation(actions: list[tuple[str, object]], data: st.DataObject) -> None:
+    past = past_of(actions)
     end = max(BEGIN, int(past.now)) + 1
     since = data.draw(st.integers(BEGIN, end))
     until = data.draw(st.integers(since, end))
     assert kinds(past.judged(since, until)) == []
 
 
-def test_a_schedule_may_have_been_moved_back_before_what_is_asked_for() -> None:
+def test_a_schedule_may_be_moved_back_before_the_audited_span() -> None:
     past = past_of([("run", 0.25), ("move", -302), ("skip", 3)])
     assert kinds(past.judged(BEGIN + 201, BEGIN + 500)) == []
 
 
-@given(st.lists(DEEDS, min_size=2, max_size=25), st.data())
-def test_an_entry_that_is_gone_is_missed(deeds: list[tuple[str, object]], data: st.DataObject) -> None:
-    past = past_of(deeds)
+@given(st.lists(ACTIONS, min_size=2, max_size=25), st.data())
+def test_an_occurrence_whose_entry_is_gone_is_missing(actions: list[tuple[str, object]], data: st.DataObject) -> None:
+    past = past_of(actions)
     regular = [place for place, row in enumerate(past.rows) if place and row.detail != "run-now"]
     assume(regular)
     gone = past.rows.pop(data.draw(st.sampled_from(regular)))
     assert ("missing", gone.scheduled_time) in kinds(past.judged())
 
 
-@given(st.lists(DEEDS, min_size=2, max_size=25), st.data())
-def test_an_occurrence_that_was_settled_twice_is_doubled(deeds: list[tuple[str, object]], data: st.DataObject) -> None:
-    past = past_of(deeds)
+@given(st.lists(ACTIONS, min_size=2, max_size=25), st.data())
+def test_an_occurrence_that_was_settled_twice_is_doubled(
+    actions: list[tuple[str, object]], data: st.DataObject
+) -> None:
+    past = past_of(actions)
     assume(past.rows)
     twice = data.draw(st.sampled_from(past.rows))
     past.rows.append(replace(twice, fence=twice.fence + 1000))
     assert ("doubled", twice.scheduled_time) in kinds(past.judged())
 
 
-@given(st.lists(DEEDS, min_size=2, max_size=25), st.data())
-def test_a_run_of_what_nobody_asked_for_is_extra(deeds: list[tuple[str, object]], data: st.DataObject) -> None:
-    past = past_of(deeds)
+@given(st.lists(ACTIONS, min_size=2, max_size=25), st.data())
+def test_a_run_that_no_definition_asks_for_is_extra(actions: list[tuple[str, object]], data: st.DataObject) -> None:
+    past = past_of(actions)
     regular = [place for place, row in enumerate(past.rows) if row.detail != "run-now"]
     assume(regular)
     place = data.draw(st.sampled_from(regular))
@@ -114,9 +116,9 @@ def test_a_run_of_what_nobody_asked_for_is_extra(deeds: list[tuple[str, object]]
     assert [kind for kind, _ in found if kind == "missing"]
 
 
-@given(st.lists(DEEDS, min_size=2, max_size=25), st.data())
-def test_a_run_amid_another_one_overlaps(deeds: list[tuple[str, object]], data: st.DataObject) -> None:
-    past = past_of(deeds)
+@given(st.lists(ACTIONS, min_size=2, max_size=25), st.data())
+def test_a_run_during_another_one_is_overlapping(actions: list[tuple[str, object]], data: st.DataObject) -> None:
+    past = past_of(actions)
     runs = [place for place, row in enumerate(past.rows) if row.started is not None]
     assume(len(runs) > 1)
     number = data.draw(st.integers(1, len(runs) - 1))
@@ -126,7 +128,7 @@ def test_a_run_amid_another_one_overlaps(deeds: list[tuple[str, object]], data: 
     assert times & {time for kind, time in kinds(past.judged()) if kind == "overlapping"}
 
 
-def test_a_run_that_began_late_is_found_by_the_given_bound() -> None:
+def test_a_run_that_began_later_than_the_given_bound_is_late() -> None:
     past = Past()
     past.add()
     past.run(late=10)
@@ -137,7 +139,7 @@ def test_a_run_that_began_late_is_found_by_the_given_bound() -> None:
     assert kinds(past.judged()) == []
 
 
-def test_what_is_overdue_and_not_finished_is_missing() -> None:
+def test_an_overdue_occurrence_is_missing_unless_paused() -> None:
     past = Past()
     past.add()
     past.run()
@@ -153,7 +155,7 @@ def test_what_is_overdue_and_not_finished_is_missing() -> None:
     assert kinds(past.judged()) == [("missing", past.row.next_time)]
 
 
-def test_occurrences_past_the_stored_one_are_not_taken_for_done() -> None:
+def test_occurrences_that_the_row_jumped_over_are_missing() -> None:
     past = Past()
     past.add()
     past.run()
@@ -166,7 +168,7 @@ def test_occurrences_past_the_stored_one_are_not_taken_for_done() -> None:
     ]
 
 
-def test_a_row_that_was_removed_past_psched_is_still_expected_to_run() -> None:
+def test_a_row_deleted_by_another_program_is_still_expected_to_run() -> None:
     past = Past()
     past.add()
     past.run()
@@ -177,7 +179,7 @@ def test_a_row_that_was_removed_past_psched_is_still_expected_to_run() -> None:
     assert kinds(past.judged(until=last + 300)) == [("missing", last + 300)]
 
 
-def test_what_retention_has_deleted_is_unknown_and_not_missing() -> None:
+def test_occurrences_whose_entries_were_trimmed_are_unknown() -> None:
     past = Past()
     past.add()
     for _ in range(5):
@@ -188,7 +190,7 @@ def test_what_retention_has_deleted_is_unknown_and_not_missing() -> None:
     assert kinds(past.judged(since=past.rows[0].scheduled_time)) == []
 
 
-def test_a_gap_of_a_year_of_seconds_is_told_at_once() -> None:
+def test_a_gap_of_a_year_of_seconds_is_one_violation() -> None:
     past = Past(rule=Rule("* * * * * *", "UTC"))
     past.add()
     past.run()
@@ -201,7 +203,7 @@ def test_a_gap_of_a_year_of_seconds_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("then", ["vixie 2025b", "perfectsched 2026f"])
-def test_it_is_said_when_times_were_computed_otherwise(then: str) -> None:
+def test_a_change_of_dialect_or_tz_database_is_noted(then: str) -> None:
     past = Past()
     past.add()
     for _ in range(4):
@@ -212,7 +214,7 @@ def test_it_is_said_when_times_were_computed_otherwise(then: str) -> None:
     assert time == past.rows[2].scheduled_time
 
 
-def test_what_is_due_and_was_never_run_is_missing_wherever_the_question_begins() -> None:
+def test_due_occurrences_that_never_ran_are_missing_wherever_the_span_begins() -> None:
     past = Past(rule=Rule("0 * * * *", "UTC"))
     past.add()
     past.now = BEGIN + 48 * 3600
@@ -245,7 +247,7 @@ def test_every_second_occurrence_missing_for_long_is_listed_in_part_and_counted_
     assert (len(verdict.violations), verdict.unlisted) == (1000, 1000)
 
 
-def test_what_a_worker_holds_is_running_until_its_lease_ends() -> None:
+def test_an_occurrence_is_running_until_its_lease_ends() -> None:
     past = waiting_past()
     assert past.row is not None
     past.row = replace(past.row, status="running", attempts=3, next_run_time=past.now + 5)
@@ -261,7 +263,7 @@ def test_what_a_worker_holds_is_running_until_its_lease_ends() -> None:
 
 
 @pytest.mark.parametrize("catch_up", ["latest", "none"])
-def test_what_the_policy_will_pass_over_waits_for_the_run_in_progress(catch_up: str) -> None:
+def test_occurrences_that_the_policy_will_skip_are_pending_during_a_run(catch_up: str) -> None:
     past = waiting_past()
     assert past.row is not None
     past.row = replace(past.row, status="running", attempts=1, next_run_time=past.now + 5, policy=Policy(catch_up))
@@ -304,7 +306,7 @@ BEHIND = {
 
 
 @pytest.mark.parametrize(("what", "row"), BEHIND.items())
-def test_what_waits_behind_a_run_says_so_wherever_the_question_begins(what: str, row: dict[str, object]) -> None:
+def test_an_occurrence_behind_a_run_names_that_run_wherever_the_span_begins(what: str, row: dict[str, object]) -> None:
     past = waiting_past()
     first = past.there.next_time
     if "it broke" in what:
@@ -320,7 +322,7 @@ def test_what_waits_behind_a_run_says_so_wherever_the_question_begins(what: str,
         assert (verdict.pending, verdict.missing) == (0, 2)
 
 
-def test_what_waits_behind_a_run_that_is_paused_has_no_next_attempt() -> None:
+def test_an_occurrence_behind_a_paused_run_has_no_next_attempt() -> None:
     past = waiting_past()
     past.row = replace(
         past.there, attempts=1, last_error="it broke", next_run_time=NEVER, paused_from=past.now - 5, paused_until=None
@@ -331,7 +333,7 @@ def test_what_waits_behind_a_run_that_is_paused_has_no_next_attempt() -> None:
     ]
 
 
-def test_what_waits_behind_an_extra_run_says_so() -> None:
+def test_an_occurrence_behind_an_extra_run_names_that_run() -> None:
     past = waiting_past()
     row = past.there
     past.row = replace(
@@ -346,21 +348,21 @@ def test_what_waits_behind_an_extra_run_says_so() -> None:
 
 
 @pytest.mark.parametrize("catch_up", ["latest", "none"])
-def test_what_the_policy_will_pass_over_is_pending_wherever_the_question_begins(catch_up: str) -> None:
+def test_occurrences_that_the_policy_will_skip_are_pending_wherever_the_span_begins(catch_up: str) -> None:
     past = waiting_past()
     past.row = replace(past.there, status="running", attempts=1, next_run_time=past.now + 5, policy=Policy(catch_up))
     verdict = past.judged(since=past.there.next_time + 1)
     assert (verdict.running, verdict.pending, verdict.violations) == (0, 2, [])
 
 
-def test_a_table_that_does_not_tell_a_run_from_a_retry_proves_nothing() -> None:
+def test_a_leased_row_that_may_wait_for_a_retry_is_unknown() -> None:
     past = waiting_past()
     assert past.row is not None
     past.row = replace(past.row, status="leased", next_run_time=past.now + 5)
     assert [(found.kind, found.count) for found in past.judged().violations] == [("unknown", 1), ("missing", 2)]
 
 
-def test_a_first_run_that_was_put_off_is_not_missing_before_that() -> None:
+def test_a_deferred_first_run_is_not_missing_before_its_time() -> None:
     past = Past()
     past.add()
     assert past.row is not None
@@ -374,7 +376,7 @@ def test_a_first_run_that_was_put_off_is_not_missing_before_that() -> None:
 
 
 def waiting_past() -> Past:
-    """Three occurrences, 5 minutes apart, that have come and were not begun."""
+    """Return a past of three occurrences, 5 minutes apart, that have come and were not begun."""
     past = Past()
     past.add()
     past.run()
@@ -397,7 +399,7 @@ def waiting_past() -> Past:
         (Policy("none", 5), None, "for no reason that a policy or a pause gives: None"),
     ],
 )
-def test_what_was_skipped_without_right_is_accused(policy: Policy, reason: str | None, what: str) -> None:
+def test_a_skip_that_the_policy_does_not_permit_is_a_violation(policy: Policy, reason: str | None, what: str) -> None:
     past = Past(policy=policy)
     past.add()
     assert past.row is not None
@@ -421,7 +423,7 @@ def test_what_was_skipped_without_right_is_accused(policy: Policy, reason: str |
         (Policy("all", 0), "late", 1),
     ],
 )
-def test_the_policy_in_force_permits_what_it_says(policy: Policy, reason: str, after: int) -> None:
+def test_a_skip_that_the_policy_permits_is_no_violation(policy: Policy, reason: str, after: int) -> None:
     past = Past(policy=policy)
     past.add()
     assert past.row is not None
@@ -432,7 +434,7 @@ def test_the_policy_in_force_permits_what_it_says(policy: Policy, reason: str, a
     assert (past.judged().violations, past.judged().skipped) == ([], 1)
 
 
-def test_only_what_came_in_a_pause_is_skipped_as_paused() -> None:
+def test_only_occurrences_within_a_pause_may_be_skipped_as_paused() -> None:
     past = Past()
     past.add()
     past.run()
@@ -449,7 +451,7 @@ def test_only_what_came_in_a_pause_is_skipped_as_paused() -> None:
 
 
 def past_of_two_pauses() -> tuple[Past, int]:
-    """Of three occurrences the first and the last came in a pause; return the first, too. Nothing is settled."""
+    """Return a past of three occurrences, the first and last of them in a pause, without entries; and the first."""
     past = Past()
     past.add()
     past.run()
@@ -465,7 +467,7 @@ def past_of_two_pauses() -> tuple[Past, int]:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_what_came_between_two_pauses_is_not_skipped_by_right(together: bool) -> None:
+def test_an_occurrence_between_two_pauses_may_not_be_skipped_as_paused(together: bool) -> None:
     past, first = past_of_two_pauses()
     if together:
         past.settle("skipped", "paused", first + 600, 3)
@@ -477,7 +479,7 @@ def test_what_came_between_two_pauses_is_not_skipped_by_right(together: bool) ->
     assert (found.time, found.count) == ((first, 3) if together else (first + 300, 1))
 
 
-def test_what_is_pending_and_came_between_two_pauses_is_missing() -> None:
+def test_an_occurrence_between_two_pauses_without_entry_is_missing() -> None:
     past, first = past_of_two_pauses()
     earlier = ((first - 200.0, first + 10.0),)
     past.row = replace(past.there, earlier_pauses=earlier, paused_from=first + 400, paused_until=first + 700)
@@ -488,7 +490,7 @@ def test_what_is_pending_and_came_between_two_pauses_is_missing() -> None:
     assert past.judged(until=first + 899).skipped == 2
 
 
-def test_a_pause_begins_when_its_change_says_but_never_in_the_pause_before() -> None:
+def test_a_pause_begins_at_its_recorded_time_but_not_within_the_pause_before() -> None:
     past, first = past_of_two_pauses()
     past.settle("skipped", "paused")
     past.run()
@@ -505,7 +507,7 @@ def test_a_pause_begins_when_its_change_says_but_never_in_the_pause_before() -> 
     assert kinds_when(first + 650, first + 601) == []
 
 
-def test_what_a_move_has_passed_was_skipped_by_it_and_what_a_deletion_left_is_missing() -> None:
+def test_due_occurrences_are_skipped_by_a_move_and_missing_after_a_deletion() -> None:
     past = waiting_past()
     past.move(int(past.now) + 1)
     verdict = past.judged()
@@ -517,7 +519,7 @@ def test_what_a_move_has_passed_was_skipped_by_it_and_what_a_deletion_left_is_mi
     assert found.what == "it was due, and not finished, when the schedule was deleted"
 
 
-def test_an_occurrence_that_was_given_up_is_told() -> None:
+def test_an_occurrence_that_was_given_up_is_failed() -> None:
     past = Past()
     past.add()
     past.run()
@@ -537,7 +539,7 @@ def test_a_run_before_its_time_is_early() -> None:
     assert kinds(past.judged()) == [("early", past.rows[0].scheduled_time)]
 
 
-def test_a_run_that_was_begun_by_the_definition_before_is_not_early() -> None:
+def test_a_run_acquired_under_the_definition_before_is_not_early() -> None:
     past = Past()
     past.add()
     past.modify(Rule("*/5 * * * *", "Europe/Berlin", 2))
@@ -551,7 +553,7 @@ def test_a_run_that_was_begun_by_the_definition_before_is_not_early() -> None:
     assert past.judged().violations == []
 
 
-def test_what_is_on_record_of_changes_begins_somewhere() -> None:
+def test_the_time_before_the_first_recorded_change_is_unknown() -> None:
     past = Past()
     past.add()
     for _ in range(5):
@@ -566,7 +568,7 @@ def test_what_is_on_record_of_changes_begins_somewhere() -> None:
     ]
 
 
-def test_a_rule_that_cannot_be_used_proves_nothing() -> None:
+def test_occurrences_of_an_unusable_rule_are_unknown() -> None:
     past = Past()
     past.add()
     past.skip(3)
@@ -579,7 +581,7 @@ def test_a_rule_that_cannot_be_used_proves_nothing() -> None:
     assert "its rule cannot be used: timezone 'Europe/Atlantis'" in found[0].what
 
 
-def test_entries_that_do_not_say_how_times_were_computed_are_read_as_today() -> None:
+def test_entries_without_a_reckoning_are_read_with_the_present_dialect() -> None:
     past = Past()
     past.add()
     past.run()

@@ -1,4 +1,4 @@
-"""What becomes of schedules when clocks are put forward or back: exact instants, zone by zone, in both dialects.
+"""When schedules run as clocks are put forward or back: exact instants, zone by zone, in both dialects.
 
 Times are written with their offset, which makes each an exact instant. `runs` are all of them in the window.
 """
@@ -169,7 +169,7 @@ NEVER = [("30 2 * 3 0#2", "perfectsched"), ("*/30 2 * 3 0#2", "vixie"), ("*/30 2
 
 
 @pytest.mark.parametrize(("cron", "dialect"), NEVER)
-def test_what_only_ever_falls_into_the_gap_is_refused(cron: str, dialect: str) -> None:
+def test_a_time_that_always_falls_into_a_gap_is_refused(cron: str, dialect: str) -> None:
     with pytest.raises(ConfigError, match="never runs in America/New_York: its only times are those skipped"):
         validate(cron, "America/New_York", dialect)
     validate(cron, "Europe/Berlin", dialect)
@@ -224,7 +224,7 @@ NOTES = [
 
 
 @pytest.mark.parametrize(("cron", "dialect", "at", "zone", "notes"), NOTES)
-def test_the_preview_marks_what_a_clock_change_does(
+def test_the_preview_notes_the_effect_of_a_clock_change(
     cron: str, dialect: str, at: str, zone: str, notes: list[str]
 ) -> None:
     found = occurrences(cron, unix(at), zone, len(notes), dialect)

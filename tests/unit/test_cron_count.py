@@ -1,4 +1,4 @@
-"""Counting matches by arithmetic gives what listing them gives, also around clock changes, at next to no cost."""
+"""Matches are counted by arithmetic: the number is that of listing them, also around clock changes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CHANGES = {
     st.integers(0, 250),
     st.integers(-1, 90_000),
 )
-def test_counting_gives_what_listing_gives(
+def test_the_count_is_the_number_of_listed_matches(
     expression: str, zone: str, dialect: str, before: int, number: int, more: int
 ) -> None:
     after = CHANGES[zone] + before
@@ -50,7 +50,7 @@ def test_counting_gives_what_listing_gives(
     assert cron.count(expression, after, until, zone, dialect) == sum(after < time <= until for time in times)
 
 
-def test_each_end_of_a_span_counts_as_it_is_listed() -> None:
+def test_both_ends_of_a_span_are_counted_as_they_are_listed() -> None:
     time = cron.next_time("30 2 * * *", CHANGES["Europe/Berlin"] - 3600, "Europe/Berlin")
     assert time == CHANGES["Europe/Berlin"], "it runs at the end of the gap"
     spans = [(time - 1, time), (time, time), (time, time + 86400), (time - 1, time - 1), (time, time - 5)]

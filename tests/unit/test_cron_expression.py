@@ -1,4 +1,4 @@
-"""What cron expressions mean, and how wrong ones are refused."""
+"""The times that cron expressions match, and the errors of wrong expressions."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ PERFECTSCHED = [
 
 
 @pytest.mark.parametrize(("cron", "expected"), PERFECTSCHED)
-def test_the_dialect_perfectsched_computes_what_ruby_does(cron: str, expected: list[str]) -> None:
+def test_the_dialect_perfectsched_computes_the_times_that_ruby_does(cron: str, expected: list[str]) -> None:
     assert times(cron, "2026-01-01", len(expected), "perfectsched") == expected
 
 

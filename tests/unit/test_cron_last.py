@@ -1,4 +1,4 @@
-"""The last match of a span is the one that counting up to its end arrives at."""
+"""The last match of a span is the last of its listed matches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every cron expression: order, completeness, statelessness, bounds; and agreement with two others."""
+"""Properties of every cron expression: order, completeness, bounds; and agreement with an oracle and cronsim."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.unit.cron_oracle import LONGEST_GAP, expected, window
 pytestmark = pytest.mark.slow
 
 EXAMPLES = 3 * settings().max_examples
-"""So many of each; scripts/explore draws others each time, and a hundred times as many."""
+"""Examples of each property; scripts/explore draws a hundred times as many."""
 
 PERIOD = (-5_000_000_000, 8_000_000_000)
 """From 1811 to 2223."""
 
 
 def field(low: int, high: int) -> st.SearchStrategy[str]:
-    """Draw a list of the forms that every field takes."""
+    """Draw a field: one term, or a list of terms, of the forms that every field accepts."""
     value = st.integers(low, high)
     span = st.tuples(value, value).map(sorted).map(lambda pair: f"{pair[0]}-{pair[1]}")
     step = st.sampled_from([1, 2, 3, 5, 7, 15, 30, 100])
@@ -67,9 +67,7 @@ def accepted(cron: str, zone: str, dialect: str) -> bool:
 
 @given(CRON, ZONE, DIALECT, INSTANT)
 @settings(max_examples=EXAMPLES)
-def test_times_increase_and_none_is_left_out_from_wherever_one_starts(
-    cron: str, zone: str, dialect: str, start: int
-) -> None:
+def test_times_increase_and_none_is_left_out_whatever_the_start(cron: str, zone: str, dialect: str, start: int) -> None:
     assume(accepted(cron, zone, dialect))
     times = [first_time(cron, start, zone, dialect)]
     for _ in range(5):
@@ -85,7 +83,7 @@ def test_times_increase_and_none_is_left_out_from_wherever_one_starts(
 
 @given(CRON, ZONE, DIALECT, st.integers(-(10**12), 252_000_000_000))
 @settings(max_examples=2 * EXAMPLES // 3)
-def test_what_was_accepted_has_a_next_time_within_the_years_1_to_9955(
+def test_an_accepted_expression_has_a_next_time_within_the_years_1_to_9955(
     cron: str, zone: str, dialect: str, after: int
 ) -> None:
     assume(accepted(cron, zone, dialect))
@@ -94,7 +92,7 @@ def test_what_was_accepted_has_a_next_time_within_the_years_1_to_9955(
 
 @given(st.text(alphabet="0123456789*/-,#Ll HRW?@adeimnorsuy\n", max_size=40) | st.text(max_size=30), ZONE, DIALECT)
 @settings(max_examples=5 * EXAMPLES // 3)
-def test_whatever_is_not_accepted_is_a_config_error(text: str, zone: str, dialect: str) -> None:
+def test_any_text_that_is_not_accepted_is_a_config_error(text: str, zone: str, dialect: str) -> None:
     try:
         validate(text, zone, dialect)
     except ConfigError as error:
@@ -105,7 +103,7 @@ def test_whatever_is_not_accepted_is_a_config_error(text: str, zone: str, dialec
 
 @given(st.text(max_size=30))
 @settings(max_examples=2 * EXAMPLES // 3)
-def test_no_text_but_a_zone_name_is_a_zone(text: str) -> None:
+def test_only_names_of_zones_are_accepted_as_zones(text: str) -> None:
     with pytest.raises(ConfigError):
         check_timezone("x" + text)
 
@@ -165,7 +163,7 @@ DAY_LONG = 86_400
 
 
 def simulate(cron: str, zone: str, after: int) -> Iterator[int]:
-    """What cronsim finds; it returns an instant twice when several times fall into one gap."""
+    """Yield the matches of cronsim; several times that fall into one gap are one instant several times."""
     moment = after
     for found in CronSim(cron, datetime.fromtimestamp(after, load_zone(zone))):
         if int(found.timestamp()) > moment:

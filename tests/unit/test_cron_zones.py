@@ -1,4 +1,4 @@
-"""Which time zones there are, and what the resolution of wall times relies on."""
+"""The accepted time zones, and the facts about clock changes that cron relies on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "reason"), REFUSED)
-def test_what_is_no_zone_is_refused_in_one_line_with_a_suggestion(name: str, reason: str) -> None:
+def test_a_wrong_zone_is_refused_in_one_line_with_a_suggestion(name: str, reason: str) -> None:
     for call in (lambda: check_timezone(name), lambda: validate("* * * * *", name), lambda: load_zone(name)):
         with pytest.raises(ConfigError) as caught:
             call()

@@ -1,4 +1,4 @@
-"""Pausing and resuming, run-now and work in any order: what runs is what came in no pause, or was asked for."""
+"""Pauses, resumes, run-nows and runs in any order: which occurrences run, and which are skipped."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def row_of(rule: Rule = EVERY_SECOND, next_time: int = START) -> ScheduleRow:
 
 
 @dataclass
-class Life:
-    """A schedule by its row, as a worker and clients deal with it, beside what is expected of it.
+class Simulation:
+    """The row of a schedule, changed as a worker and clients do, beside the expected result.
 
     `asked`: the regular occurrences that run-now asked for; `pauses`: each with its begin and end.
     """
@@ -42,7 +42,7 @@ class Life:
     pauses: list[tuple[float, float]] = field(default_factory=list)
     paused_from: float | None = None
     may_run: bool = False
-    """Whether run-now was asked for in the pause that lasts."""
+    """Whether run-now was called during the present pause."""
 
     def pause(self) -> None:
         if self.paused_from is None:
@@ -70,7 +70,7 @@ class Life:
             self.asked.add(before.next_time)
 
     def begin(self) -> None:
-        """Let a worker take what is due, as far as it comes to a run."""
+        """Acquire the due row like a worker: park it, skip occurrences, or begin a run."""
         while self.row.status != "running" and self.row.next_run_time <= self.now:
             row = self.row
             if row.paused and (row.extra_waits or not row.is_asked_for):
@@ -107,7 +107,7 @@ class Life:
         self.row = replace(self.row, status="waiting", settled=True, attempts=0, next_time=time, next_run_time=due)
 
     def end(self) -> None:
-        """Resume, and run all there is."""
+        """Resume, and run all due occurrences."""
         self.resume()
         while self.row.status == "running" or self.row.next_run_time <= self.now:
             self.begin()
@@ -122,21 +122,23 @@ STEPS = st.tuples(st.sampled_from(ACTIONS), st.integers(0, 2))
 @example([("run_now", 0), ("begin", 0), ("pause", 0), ("fail", 0), ("begin", 0)])
 @settings(max_examples=300)
 @given(st.lists(STEPS, min_size=8, max_size=40))
-def test_what_came_in_no_pause_or_was_asked_for_runs_once_and_the_rest_is_skipped(steps: list[tuple[str, int]]) -> None:
-    life = Life()
+def test_occurrences_outside_pauses_and_those_of_run_now_run_once_and_others_are_skipped(
+    steps: list[tuple[str, int]],
+) -> None:
+    simulation = Simulation()
     for action, seconds in steps:
-        life.now += seconds
-        getattr(life, action)()
-    life.end()
-    came = range(START, int(life.now) + 1)
-    expected = [t for t in came if t in life.asked or not any(b <= t < e for b, e in life.pauses)]
-    assert life.ran == expected
-    assert life.skipped == [time for time in came if time not in expected]
-    assert life.extra_runs == life.asked_extra
+        simulation.now += seconds
+        getattr(simulation, action)()
+    simulation.end()
+    came = range(START, int(simulation.now) + 1)
+    expected = [t for t in came if t in simulation.asked or not any(b <= t < e for b, e in simulation.pauses)]
+    assert simulation.ran == expected
+    assert simulation.skipped == [time for time in came if time not in expected]
+    assert simulation.extra_runs == simulation.asked_extra
 
 
-def test_what_was_asked_for_before_a_pause_is_due_when_that_ends() -> None:
-    """The occurrence has come, and would wait for its delay."""
+def test_a_run_now_before_a_pause_is_due_when_the_pause_ends() -> None:
+    """The occurrence has come, and waits for its delay."""
     row = run_now(row_of(Rule("* * * * *", "UTC", 600), 60), 70)
     row = paused(row, 80, DIALECT)
     assert row.next_run_time == NEVER
@@ -184,12 +186,12 @@ def test_a_row_keeps_a_hundred_pauses_and_refuses_another() -> None:
         paused(row, FAR, DIALECT)
 
 
-def test_a_rule_that_cannot_be_used_keeps_its_schedule_from_no_pause() -> None:
+def test_a_schedule_with_an_unusable_rule_can_be_paused() -> None:
     row = after(replace(row_of(), rule=Rule("no cron", "UTC"), status="running", settled=False), (200, 300))
     assert paused(row, 400, DIALECT).earlier_pauses == ((200, 300),)
 
 
-def test_the_time_of_an_extra_run_is_after_that_of_the_one_before_in_the_same_second() -> None:
+def test_extra_runs_of_the_same_second_have_increasing_times() -> None:
     times = []
     row = row_of(Rule("0 * * * *", "UTC"), 3600)
     for now, due in [(100.25, 100.25), (100.5, 101), (100.75, 102)]:

@@ -1,4 +1,4 @@
-"""What becomes of occurrences that do not run in time: policies, pauses, extra runs. On SQLite in memory."""
+"""Occurrences that do not run in time: policies, pauses, extra runs. On SQLite in memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ago(minutes: int) -> int:
 
 
 def work(schedules: ScheduleCollection) -> list[int]:
-    """Run all that is due, and return the occurrences."""
+    """Run all due occurrences, and return them."""
     times = []
     while (task := schedules.poll()) is not None:
         times.append(task.scheduled_time)
@@ -54,14 +54,14 @@ def verdict(schedules: ScheduleCollection) -> Verdict:
     return found
 
 
-def test_all_that_was_missed_runs_unless_told_otherwise(schedules: ScheduleCollection) -> None:
+def test_all_missed_occurrences_run_by_default(schedules: ScheduleCollection) -> None:
     start = ago(5)
     schedules.add("a", "t", cron="* * * * *", next_time=start)
     assert work(schedules)[:5] == [start + n * MINUTE for n in range(5)]
     assert verdict(schedules).violations == []
 
 
-def test_only_the_latest_of_those_that_are_due_runs(schedules: ScheduleCollection) -> None:
+def test_only_the_latest_due_occurrence_runs(schedules: ScheduleCollection) -> None:
     start = ago(5)
     schedules.add("a", "t", cron="* * * * *", next_time=start, catch_up="latest")
     [ran] = work(schedules)
@@ -72,7 +72,7 @@ def test_only_the_latest_of_those_that_are_due_runs(schedules: ScheduleCollectio
     assert verdict(schedules).skipped == skipped
 
 
-def test_none_that_is_more_than_a_minute_late_runs() -> None:
+def test_no_occurrence_more_than_a_minute_late_runs() -> None:
     rule = Rule("0 * * * *", "UTC", 5)
     row = ScheduleRow("a", "t", {}, "running", 1, rule=rule, next_time=0, next_run_time=0, policy=Policy("none"))
     assert passed_over(row, 65, "vixie") is None
@@ -81,7 +81,7 @@ def test_none_that_is_more_than_a_minute_late_runs() -> None:
     assert (late.detail, late.last, late.count) == ("late", None, 1)
 
 
-def test_what_could_begin_only_too_late_is_skipped(schedules: ScheduleCollection) -> None:
+def test_an_occurrence_that_would_begin_too_late_is_skipped(schedules: ScheduleCollection) -> None:
     start = ago(10)
     schedules.add("a", "t", cron="* * * * *", next_time=start, max_lateness=150)
     ran = work(schedules)
@@ -91,13 +91,13 @@ def test_what_could_begin_only_too_late_is_skipped(schedules: ScheduleCollection
     assert verdict(schedules).violations == []
 
 
-def test_what_was_begun_in_time_is_tried_again_however_late() -> None:
+def test_an_occurrence_begun_in_time_is_retried_however_late() -> None:
     rule, policy = Rule("0 * * * *", "UTC"), Policy("all", 1)
     row = ScheduleRow("a", "t", {}, "running", 2, rule=rule, next_time=0, next_run_time=0, policy=policy)
     assert passed_over(row, 1e6, "vixie") is None
 
 
-def test_a_year_of_seconds_is_passed_over_at_once(schedules: ScheduleCollection) -> None:
+def test_a_year_of_seconds_is_skipped_at_once(schedules: ScheduleCollection) -> None:
     start = int(time.time()) - 365 * 86400
     schedules.add("a", "t", cron="* * * * * *", next_time=start, catch_up="latest")
     task = schedules.poll()
@@ -125,7 +125,7 @@ def test_a_year_of_seconds_is_passed_over_at_once(schedules: ScheduleCollection)
         (Policy("all", 30), 100, ("late", 60, 2)),
     ],
 )
-def test_what_is_passed_over_when(policy: Policy, now: float, expected: Any) -> None:
+def test_which_occurrences_are_skipped(policy: Policy, now: float, expected: Any) -> None:
     rule = Rule("* * * * *", "UTC", 2)
     row = ScheduleRow("a", "t", {}, "running", 1, rule=rule, next_time=0, next_run_time=0, policy=policy)
     found = passed_over(row, now, "vixie")
@@ -135,13 +135,13 @@ def test_what_is_passed_over_when(policy: Policy, now: float, expected: Any) -> 
 @pytest.mark.parametrize(
     "terms", [{"catch_up": "some"}, {"max_lateness": -1}, {"alert_after": "soon"}, {"max_lateness": float("nan")}]
 )
-def test_a_policy_that_cannot_be_is_refused(schedules: ScheduleCollection, terms: dict[str, Any]) -> None:
+def test_an_unusable_policy_is_refused(schedules: ScheduleCollection, terms: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(terms))):
         schedules.add("a", "t", cron="* * * * *", **terms)
     assert not schedules["a"].exists()
 
 
-def test_a_policy_is_changed_by_what_is_named(schedules: ScheduleCollection) -> None:
+def test_modify_changes_only_the_terms_that_are_given(schedules: ScheduleCollection) -> None:
     schedules.add("a", "t", cron="* * * * *", catch_up="latest", max_lateness=5, alert_after=7)
     schedules["a"].modify(max_lateness=None)
     assert schedules["a"].metadata().policy == Policy("latest", None, 7)
@@ -149,7 +149,7 @@ def test_a_policy_is_changed_by_what_is_named(schedules: ScheduleCollection) -> 
     assert schedules["a"].metadata().policy == Policy("latest", None, 7)
 
 
-def test_what_comes_in_a_pause_is_skipped_and_what_came_before_is_caught_up(schedules: ScheduleCollection) -> None:
+def test_occurrences_of_a_pause_are_skipped_and_those_before_are_caught_up(schedules: ScheduleCollection) -> None:
     start = ago(5)
     schedules.add("a", "t", cron="* * * * * *", next_time=start)
     task = schedules.poll()
@@ -167,7 +167,7 @@ def test_what_comes_in_a_pause_is_skipped_and_what_came_before_is_caught_up(sche
     assert verdict(schedules).violations == []
 
 
-def test_a_pause_is_skipped_as_one_and_on_record(schedules: ScheduleCollection) -> None:
+def test_the_occurrences_of_a_pause_are_one_ledger_entry(schedules: ScheduleCollection) -> None:
     first = int(time.time()) + 2
     schedules.add("a", "t", cron="* * * * * *", next_time=first)
     schedules["a"].pause()
@@ -184,7 +184,7 @@ def test_a_pause_is_skipped_as_one_and_on_record(schedules: ScheduleCollection) 
     assert verdict(schedules).violations == []
 
 
-def test_a_run_in_progress_ends_and_then_the_pause_holds(schedules: ScheduleCollection) -> None:
+def test_a_pause_takes_effect_after_the_run_in_progress(schedules: ScheduleCollection) -> None:
     schedules.add("a", "t", cron="* * * * *", next_time=ago(3))
     task = schedules.poll()
     assert task is not None
@@ -210,7 +210,7 @@ def test_a_change_leaves_a_pause_as_it_is(schedules: ScheduleCollection) -> None
 
 
 @pytest.mark.parametrize("pausing", [False, True])
-def test_an_extra_run_moves_no_other(schedules: ScheduleCollection, pausing: bool) -> None:
+def test_an_extra_run_moves_no_regular_occurrence(schedules: ScheduleCollection, pausing: bool) -> None:
     schedules.add("a", "t", cron="0 0 1 1 *")
     regular = schedules["a"].metadata().next_time
     if pausing:
@@ -230,7 +230,7 @@ def test_an_extra_run_moves_no_other(schedules: ScheduleCollection, pausing: boo
     assert verdict(schedules).violations == []
 
 
-def test_an_extra_run_between_regular_ones_is_proved_with_them(schedules: ScheduleCollection) -> None:
+def test_the_audit_accepts_an_extra_run_between_regular_ones(schedules: ScheduleCollection) -> None:
     schedules.add("a", "t", cron="* * * * *", next_time=ago(3))
     work(schedules)
     schedules["a"].modify(cron="0 0 1 1 *")
@@ -241,7 +241,7 @@ def test_an_extra_run_between_regular_ones_is_proved_with_them(schedules: Schedu
     assert [row.scheduled_time for row in schedules.history("a") if row.extra] == [extra]
 
 
-def test_what_has_come_already_runs_now_in_place_of_an_extra_run(schedules: ScheduleCollection) -> None:
+def test_run_now_runs_an_occurrence_that_has_come_instead_of_an_extra_one(schedules: ScheduleCollection) -> None:
     schedules.add("a", "t", cron="* * * * *", next_time=ago(5), next_run_time=time.time() + 500, catch_up="latest")
     assert schedules.poll() is None
     schedules["a"].run_now()
@@ -250,7 +250,7 @@ def test_what_has_come_already_runs_now_in_place_of_an_extra_run(schedules: Sche
     assert task.scheduled_time == ago(5)
 
 
-def test_a_store_without_a_ledger_knows_none_of_it() -> None:
+def test_a_store_without_policies_refuses_policies_pauses_and_run_now() -> None:
     store = open_stores("rdb_compat", StoreSettings("sqlite://", "host/test/1", schedules="s")).schedules
     assert store is not None
     store.create_tables()

@@ -1,4 +1,4 @@
-"""The queue as a client sees it, on SQLite in memory: what is refused, what runs leave behind."""
+"""The queue as a client uses it, on SQLite in memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_task_is_submitted_run_and_finished(queue: Queue) -> None:
         task.finish()
 
 
-def test_a_key_can_be_submitted_once_also_while_it_is_retained(queue: Queue) -> None:
+def test_a_key_can_be_submitted_once_until_its_retention_ends(queue: Queue) -> None:
     queue.submit("key", "type1")
     with pytest.raises(AlreadyExistsError, match="'key'"):
         queue.submit("key", "type2")
@@ -78,7 +78,7 @@ def test_many_tasks_are_submitted_at_once(queue: Queue) -> None:
         ({"compression": "zip"}, "compression must be 'gzip' or None, got 'zip'"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_before_anything_is_written(
+def test_values_that_cannot_be_stored_are_refused_before_anything_is_written(
     queue: Queue, fields: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(ValueError, match=fault):
@@ -111,7 +111,7 @@ def test_changed_data_is_written_with_the_heartbeat(queue: Queue) -> None:
     assert queue["key"].metadata().data == {"n": 1, "progress": 40}
 
 
-def test_what_is_no_json_is_refused_and_changes_nothing(queue: Queue) -> None:
+def test_update_data_refuses_values_that_are_no_json_and_changes_nothing(queue: Queue) -> None:
     queue.submit("key", "t", {"n": 1})
     task = take(queue)
     with pytest.raises(ValueError, match="JSON"):
@@ -119,7 +119,7 @@ def test_what_is_no_json_is_refused_and_changes_nothing(queue: Queue) -> None:
     assert task.data == {"n": 1}
 
 
-def test_a_schedules_data_is_its_owners(queue: Queue) -> None:
+def test_a_run_cannot_update_the_data_of_its_schedule(queue: Queue) -> None:
     ledger = Ledger()
     ledger.keeps_data = False
     with pytest.raises(NotSupportedError, match="queue tasks can"):
@@ -129,7 +129,7 @@ def test_a_schedules_data_is_its_owners(queue: Queue) -> None:
 # Preempting, purging, opening
 
 
-def test_a_preempted_task_is_the_new_holders(queue: Queue) -> None:
+def test_a_preempted_task_can_be_settled_only_by_its_new_holder(queue: Queue) -> None:
     queue.submit("key", "t", run_at=2e9)
     task = queue["key"].preempt()
     assert (task.key, task.started) == ("key", True)
@@ -138,7 +138,7 @@ def test_a_preempted_task_is_the_new_holders(queue: Queue) -> None:
     assert queue["key"].metadata().status == "finished"
 
 
-def test_polling_removes_what_is_retained_no_longer(queue: Queue) -> None:
+def test_polling_deletes_tasks_whose_retention_has_ended(queue: Queue) -> None:
     for n in range(3):
         queue.submit(f"key{n}", "t")
         queue.store.force_finish(f"key{n}", 0 if n else 100)
@@ -161,8 +161,8 @@ def test_a_configuration_opens_its_queue(tmp_path: Any) -> None:
         psched.open_queue({**config, "schedules": {}})
 
 
-def test_retired_tasks_are_removed_some_hundreds_at_a_time(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that no statement takes long, and no poll waits for all of them."""
+def test_retired_tasks_are_deleted_some_hundreds_at_a_time(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No statement takes long, and no poll waits for all deletions."""
     queue.submit_many(NewTask(f"key{number}", "t") for number in range(1200))
     for number in range(1200):
         queue.store.force_finish(f"key{number}", 0)

@@ -1,4 +1,4 @@
-"""How the attempts of a queue task end, on SQLite in memory: failed for good, put off, cancelled."""
+"""How the attempts of a queue task end, on SQLite in memory: failed for good, deferred, cancelled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_task_fails_for_good_when_its_attempts_are_used_up(queue: Queue) -> No
     assert take(queue).attempts == 1
 
 
-def test_the_task_says_more_than_its_type_and_that_more_than_the_configuration(queue: Queue) -> None:
+def test_max_attempts_of_a_task_come_before_those_of_its_type_and_of_the_configuration(queue: Queue) -> None:
     strict = Queue(queue.store, TIMES, 100, max_attempts=2)
     for key, own, of_type, allowed in (("a", 1, 3, 1), ("b", None, 1, 1), ("c", None, None, 2)):
         queue.submit(key, "t", max_attempts=own)
@@ -51,7 +51,7 @@ def test_released_runs_do_not_count(queue: Queue) -> None:
     assert fail(queue) == "failed"
 
 
-def test_a_task_whose_workers_all_died_fails_unrun(queue: Queue) -> None:
+def test_a_task_whose_workers_all_died_fails_without_another_run(queue: Queue) -> None:
     queue.submit("key", "t", max_attempts=2)
     for _ in range(2):
         take(queue)
@@ -61,7 +61,7 @@ def test_a_task_whose_workers_all_died_fails_unrun(queue: Queue) -> None:
     assert (row.status, row.attempts, row.last_error) == ("failed", 2, LOST_ATTEMPTS)
 
 
-def test_a_run_that_is_put_off_counts_as_no_attempt_and_keeps_the_reason(queue: Queue) -> None:
+def test_a_deferred_run_counts_as_no_attempt_and_keeps_the_reason(queue: Queue) -> None:
     queue.submit("key", "t", max_attempts=1)
     for _ in range(3):
         task = take(queue)
@@ -95,7 +95,7 @@ def test_a_cancelled_run_that_finishes_has_finished(queue: Queue) -> None:
     assert queue["key"].metadata().status == "finished"
 
 
-def test_what_comes_back_cancelled_is_retired_unrun(queue: Queue) -> None:
+def test_a_released_task_with_a_cancel_request_is_retired_without_a_run(queue: Queue) -> None:
     queue.submit("key", "t")
     task = take(queue)
     queue["key"].cancel_request()
@@ -113,7 +113,7 @@ def test_what_comes_back_cancelled_is_retired_unrun(queue: Queue) -> None:
         (None, None),
     ],
 )
-def test_what_is_left_open_is_settled_by_why_it_was_stopped(
+def test_an_unsettled_run_is_settled_by_the_reason_of_its_stop(
     queue: Queue, reason: Exception | None, outcome: str | None
 ) -> None:
     queue.submit("key", "t", max_attempts=1)

@@ -17,7 +17,7 @@ ERROR = "ValueError: it broke"
 
 
 def row(late: float, **fields: object) -> ScheduleRow:
-    """A row whose occurrence is so late, waiting unless `fields` say otherwise."""
+    """Return a row whose occurrence is `late` seconds late, waiting unless `fields` say otherwise."""
     time = NOW - late - 10
     values = {"next_time": int(time), "next_run_time": time + 10} | fields
     return replace(ROW, **values)  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def row(late: float, **fields: object) -> ScheduleRow:
         (row(-5, regular_time=int(NOW) + 9, next_run_time=NOW - 5), "due", 5, False),
     ],
 )
-def test_a_row_tells_its_state(found: ScheduleRow, word: str, lateness: float, is_overdue: bool) -> None:
+def test_the_state_of_a_row(found: ScheduleRow, word: str, lateness: float, is_overdue: bool) -> None:
     state = state_of(found, NOW, 60)
     assert (state.word, round(state.lateness), state.is_overdue) == (word, lateness, is_overdue)
 
@@ -55,7 +55,7 @@ def test_a_row_tells_its_state(found: ScheduleRow, word: str, lateness: float, i
 @pytest.mark.parametrize(
     ("retry_wait", "expected"), [(5, 60), (30, 60), (300.0, 600), (Backoff(10, 2, 300), 600), (Backoff(1, 2, 4), 60)]
 )
-def test_two_of_the_longest_waits_make_an_occurrence_overdue(retry_wait: float | Backoff, expected: float) -> None:
+def test_an_occurrence_is_overdue_after_two_of_the_longest_waits(retry_wait: float | Backoff, expected: float) -> None:
     assert overdue_after(retry_wait) == expected
 
 
@@ -71,5 +71,5 @@ def test_two_of_the_longest_waits_make_an_occurrence_overdue(retry_wait: float |
         (180_005, "2 d 2 h"),
     ],
 )
-def test_a_span_is_told_in_its_largest_units(seconds: float, text: str) -> None:
+def test_a_span_is_shown_in_its_two_largest_units(seconds: float, text: str) -> None:
     assert span(seconds) == text

@@ -67,7 +67,7 @@ def test_a_finished_run_moves_to_the_next_match_after_its_occurrence_not_after_n
         task.finish()
 
 
-def test_a_zone_is_the_configured_one_unless_given(schedules: ScheduleCollection) -> None:
+def test_the_time_zone_defaults_to_the_configured_one(schedules: ScheduleCollection) -> None:
     schedules.add("a", "t", cron="0 0 * * *", timezone="Asia/Tokyo", next_time=NOON)
     assert schedules["a"].metadata().rule == Rule("0 0 * * *", "Asia/Tokyo", 0)
     assert schedules["a"].metadata().next_time == NOON + 3 * HOUR
@@ -86,7 +86,7 @@ def test_a_zone_is_the_configured_one_unless_given(schedules: ScheduleCollection
         ({"type": ""}, ValueError),
     ],
 )
-def test_what_cannot_be_stored_is_refused_before_anything_is_written(
+def test_values_that_cannot_be_stored_are_refused_before_anything_is_written(
     schedules: ScheduleCollection, change: dict[str, Any], error: type[Exception]
 ) -> None:
     before = schedules.add("a", "t", cron="0 * * * *", next_time=NOON).metadata()
@@ -104,7 +104,7 @@ def test_a_key_is_added_once(schedules: ScheduleCollection) -> None:
         schedules.add("a", "t", cron="0 * * * *")
 
 
-def test_many_are_added_as_one_by_one(schedules: ScheduleCollection) -> None:
+def test_add_many_adds_the_same_rows_as_add(schedules: ScheduleCollection) -> None:
     schedules.add("old", "t", cron="0 * * * *", next_time=NOON)
     terms: list[dict[str, Any]] = [
         {"cron": "5 * * * *", "next_time": NOON},
@@ -125,7 +125,7 @@ def test_many_are_added_as_one_by_one(schedules: ScheduleCollection) -> None:
     ("fields", "error"),
     [({"cron": "61 * * * *"}, ConfigError), ({"data": {"x": {1}}}, ValueError), ({"key": "a"}, ValueError)],
 )
-def test_of_many_none_is_added_when_one_cannot_be(
+def test_add_many_adds_none_when_one_is_refused(
     schedules: ScheduleCollection, fields: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -138,7 +138,7 @@ def test_of_many_none_is_added_when_one_cannot_be(
     assert list(schedules.list()) == []
 
 
-def test_references_to_nothing_say_so(schedules: ScheduleCollection) -> None:
+def test_references_to_missing_schedules_raise_not_found(schedules: ScheduleCollection) -> None:
     assert not schedules["a"].exists()
     for verb in (schedules["a"].metadata, schedules["a"].delete, lambda: schedules["a"].modify(delay=1)):
         with pytest.raises(NotFoundError, match="'a'"):
@@ -163,7 +163,7 @@ def test_a_new_rule_does_not_drop_an_occurrence_that_is_due(schedules: ScheduleC
     assert schedules["a"].metadata().next_time == NOON + HOUR // 2
 
 
-def test_a_rule_modified_during_a_run_is_what_the_run_settles_by(schedules: ScheduleCollection) -> None:
+def test_a_run_settles_by_a_rule_that_was_modified_during_it(schedules: ScheduleCollection) -> None:
     schedules.add("a", "t", cron="0 * * * *", next_time=NOON)
     task = run(schedules)
     schedules["a"].modify(cron="45 * * * *", delay=9, timezone="Asia/Kolkata", data={"new": 1})
@@ -174,7 +174,7 @@ def test_a_rule_modified_during_a_run_is_what_the_run_settles_by(schedules: Sche
     assert (row.next_time, row.next_run_time, row.data) == (NOON + HOUR // 4, NOON + HOUR // 4 + 9, {"new": 1})
 
 
-def test_times_cannot_be_moved_under_a_run(schedules: ScheduleCollection) -> None:
+def test_times_cannot_be_moved_during_a_run(schedules: ScheduleCollection) -> None:
     schedules.add("a", "t", cron="0 * * * *", next_time=NOON)
     task = run(schedules)
     with pytest.raises(ScheduleError, match="in progress"):
@@ -204,7 +204,7 @@ def test_a_deleted_schedule_preempts_its_run(schedules: ScheduleCollection) -> N
         task.finish()
 
 
-def test_a_rule_that_somebody_broke_in_the_table_is_put_off_and_reported_once(
+def test_a_row_with_a_broken_rule_is_deferred_and_logged_once(
     schedules: ScheduleCollection, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen = schedules.add("broken", "t", cron="0 * * * *", next_time=NOON).metadata()
@@ -236,7 +236,7 @@ ROW = ScheduleRow("a", "t", {}, "waiting", rule=Rule("0 * * * *", "UTC", 60), ne
         ),
     ],
 )
-def test_where_a_new_rule_moves_a_schedule(
+def test_the_next_occurrence_by_a_new_rule(
     now: float, old: Rule, next_time: int, next_run_time: float, expected: tuple[int, float]
 ) -> None:
     row = moved(replace(ROW, next_time=next_time, next_run_time=next_run_time), old, now, "vixie")

@@ -35,7 +35,7 @@ def schedules() -> Iterator[ScheduleCollection]:
 
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=IDS)
 @pytest.mark.parametrize("name", ["delay", "next_time", "next_run_time", "max_lateness", "alert_after"])
-def test_no_schedule_is_added_or_changed_with_it(schedules: ScheduleCollection, name: str, value: Any) -> None:
+def test_schedules_refuse_unusable_times_and_durations(schedules: ScheduleCollection, name: str, value: Any) -> None:
     before = schedules["key"].metadata()
     with pytest.raises(ValueError, match=name):
         schedules.add("new", "t", cron="0 * * * *", **{name: value})
@@ -46,7 +46,7 @@ def test_no_schedule_is_added_or_changed_with_it(schedules: ScheduleCollection, 
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=IDS)
-def test_no_run_waits_for_it(queue: Queue, value: Any) -> None:
+def test_the_queue_refuses_unusable_times_and_durations(queue: Queue, value: Any) -> None:
     with pytest.raises(ValueError, match="run_at"):
         queue.submit("late", "t", run_at=value)
     queue.submit("key", "t")
@@ -59,21 +59,21 @@ def test_no_run_waits_for_it(queue: Queue, value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=IDS)
-def test_no_handler_is_registered_with_it(app: App, value: Any) -> None:
+def test_handlers_refuse_an_unusable_retry_wait(app: App, value: Any) -> None:
     register: Callable[..., Any] = app.task
     with pytest.raises(ConfigError, match="retry_wait"):
         register("t", retry_wait=value)(lambda task: None)
 
 
 @pytest.mark.parametrize("value", [*NO_NUMBERS, 0, -1, 1.5, 2**31], ids=shown)
-def test_no_handler_gives_up_after_so_many_attempts(app: App, value: Any) -> None:
+def test_handlers_refuse_an_unusable_number_of_attempts(app: App, value: Any) -> None:
     register: Callable[..., Any] = app.task
     with pytest.raises(ConfigError, match="max_attempts of 't' must be a whole number from 1 to 2147483647"):
         register("t", max_attempts=value)(lambda task: None)
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=IDS)
-def test_no_audit_asks_for_it(schedules: ScheduleCollection, value: Any) -> None:
+def test_audits_refuse_unusable_times_and_durations(schedules: ScheduleCollection, value: Any) -> None:
     audit: Callable[..., Any] = schedules.audit
     with pytest.raises(ValueError, match="late must be a number of seconds from 0 to 1000000000"):
         audit(0, 100, late=value)
@@ -84,7 +84,7 @@ def test_no_audit_asks_for_it(schedules: ScheduleCollection, value: Any) -> None
 
 
 @pytest.mark.parametrize("value", [math.inf, 1e17, 10**19, "5", None, 1.5, 10**5000], ids=shown)
-def test_no_poll_asks_for_it(queue: Queue, value: Any) -> None:
+def test_polls_refuse_an_unusable_number_of_tasks(queue: Queue, value: Any) -> None:
     with pytest.raises(ValueError, match="max_acquire"):
         queue.poll_multi(value)
 
@@ -130,7 +130,7 @@ def test_a_stored_delay_that_runs_years_ahead_is_a_problem_of_its_row(schedules:
 
 
 @pytest.mark.parametrize("value", [-1, -0.5, *NO_NUMBERS], ids=shown)
-def test_no_time_is_before_1970_or_no_number(schedules: ScheduleCollection, queue: Queue, value: Any) -> None:
+def test_a_time_must_be_a_number_from_1970_on(schedules: ScheduleCollection, queue: Queue, value: Any) -> None:
     expected = r"must be unix seconds, a number from 0 to 253402300799 \(the years 1970 to 9999\), got "
     asked: list[Callable[[], Any]] = [
         lambda: schedules.add("new", "t", cron="0 * * * *", next_time=value),
@@ -145,7 +145,7 @@ def test_no_time_is_before_1970_or_no_number(schedules: ScheduleCollection, queu
             ask()
 
 
-def test_a_datetime_is_refused_with_what_to_write(schedules: ScheduleCollection) -> None:
+def test_a_datetime_is_refused_with_the_expression_to_write_instead(schedules: ScheduleCollection) -> None:
     for when in (datetime(2026, 12, 1), datetime(2026, 12, 1, tzinfo=UTC)):  # noqa: DTZ001 – that is the point
         add: Callable[..., Any] = schedules.add
         with pytest.raises(ValueError, match=r"of a datetime with a zone write int\(when.timestamp\(\)\)"):
@@ -153,7 +153,7 @@ def test_a_datetime_is_refused_with_what_to_write(schedules: ScheduleCollection)
 
 
 @pytest.mark.parametrize("ask", ["history", "audit", "list"])
-def test_no_key_type_or_user_is_looked_for_that_cannot_be_stored(
+def test_keys_types_and_users_that_cannot_be_stored_are_refused_in_queries(
     schedules: ScheduleCollection, queue: Queue, ask: str
 ) -> None:
     questions: dict[str, list[Callable[[], Any]]] = {
@@ -167,7 +167,7 @@ def test_no_key_type_or_user_is_looked_for_that_cannot_be_stored(
 
 
 @pytest.mark.parametrize("data", ["abc", [1, 2], 5])
-def test_no_data_is_stored_that_is_no_object(schedules: ScheduleCollection, queue: Queue, data: Any) -> None:
+def test_data_must_be_an_object(schedules: ScheduleCollection, queue: Queue, data: Any) -> None:
     queue.submit("there", "t")
     task = queue.poll()
     assert task is not None
@@ -183,7 +183,7 @@ def test_no_data_is_stored_that_is_no_object(schedules: ScheduleCollection, queu
 
 
 @pytest.mark.parametrize("value", [5, [], b"@daily"], ids=repr)
-def test_no_expression_or_zone_is_used_that_is_no_text(schedules: ScheduleCollection, value: Any) -> None:
+def test_expressions_and_zones_must_be_text(schedules: ScheduleCollection, value: Any) -> None:
     asked: list[tuple[str, Callable[[], Any]]] = [
         ("cron", lambda: schedules.add("new", "t", cron=value)),
         ("timezone", lambda: schedules.add("new", "t", cron="@daily", timezone=value)),
@@ -195,7 +195,7 @@ def test_no_expression_or_zone_is_used_that_is_no_text(schedules: ScheduleCollec
             ask()
 
 
-def test_what_is_no_collection_or_no_member_of_it_is_named(schedules: ScheduleCollection, queue: Queue) -> None:
+def test_a_wrong_collection_or_member_is_named(schedules: ScheduleCollection, queue: Queue) -> None:
     anything: Any = schedules, queue
     schedules_, queue_ = anything
     asked: dict[str, Callable[[], Any]] = {
