@@ -93,8 +93,8 @@ class Queue:
     def list(self, status: str | None = None, type: str | None = None, user: str | None = None) -> Iterator[TaskRow]:
         """Yield the tasks, ordered by key; only those with this status, type and user, where given.
 
-        `status` is waiting, running, finished, failed or cancelled. Raises ValueError for another, and for a type or a
-        user that none can have.
+        `status` is waiting, running, finished, failed or cancelled. Raises ValueError for another status, and for an
+        unusable type or user.
         """
         if status is not None and status not in STATUSES:
             raise ValueError(f"status must be one of {', '.join(STATUSES)}, got {shown(status)}")
@@ -108,7 +108,7 @@ class Queue:
         """Acquire the next task, or None when none is due or all due ones are held back by `max_running`.
 
         The lease lasts `alive_time`; a caller that needs longer calls `task.heartbeat()`. `types`: only tasks of these
-        types are taken (NotSupportedError on `rdb_compat`).
+        types are acquired (NotSupportedError on `rdb_compat`).
         """
         check_types(types)
         return self.source.poll(types)
@@ -149,7 +149,7 @@ class QueuedTask:
     def cancel_request(self) -> None:
         """Cancel a waiting task at once; a running handler is asked to stop within a heartbeat.
 
-        A handler that finishes all the same has finished it. Raises NotFoundError, AlreadyFinishedError.
+        If the handler finishes nevertheless, the task is finished. Raises NotFoundError, AlreadyFinishedError.
         """
         self._store.cancel_request(self.key, self._retention)
 

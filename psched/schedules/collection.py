@@ -107,7 +107,7 @@ class ScheduleCollection:
         """Create many schedules at once, and return the keys that were there before: these are left as they are.
 
         All are written in one transaction (on Redis 500 at a time: a call that failed midway may be repeated as it
-        is), and each expression is worked out once. Raises ConfigError, ValueError and NotSupportedError like `add`:
+        is), and each expression is parsed once. Raises ConfigError, ValueError and NotSupportedError like `add`:
         nothing was written then.
         """
         rows = self._rows(schedules)
@@ -120,7 +120,7 @@ class ScheduleCollection:
 
     @property
     def ledger(self) -> Ledger:
-        """What is on record. Raises NotSupportedError where the store keeps no ledger."""
+        """The ledger of this table. Raises NotSupportedError where the store keeps none."""
         ledger = self.store.ledger
         if ledger is None:
             raise NotSupportedError(
@@ -135,7 +135,7 @@ class ScheduleCollection:
 
         `failed`: only those where an attempt failed or was lost, or that were skipped for coming too late. `since` and
         `until` (unix seconds) are about the occurrences of one schedule, and about the ends for all. Raises
-        NotSupportedError where the store keeps no ledger, ValueError for a time or a key that can be none.
+        NotSupportedError where the store keeps no ledger, ValueError for an unusable time or key.
         """
         if key is not None:
             check_key(key)
@@ -244,8 +244,8 @@ class ScheduleCollection:
     def poll(self, types: Collection[str] | None = None) -> Task | None:
         """Acquire the run that has been due longest, or None when nothing is due.
 
-        It is ours for `alive_time` seconds; renew it with `heartbeat` when it takes longer. `types` limits what is
-        taken (NotSupportedError on `rdb_compat`).
+        The lease lasts `alive_time`; a caller that needs longer calls `task.heartbeat()`. `types`: only schedules of
+        these types are acquired (NotSupportedError on `rdb_compat`).
         """
         check_types(types)
         return self.source.poll(types)
@@ -267,7 +267,7 @@ class ScheduleCollection:
 def open_schedules(section: Section, holder: str, prefetch_time: float | None = None) -> ScheduleCollection:
     """Return the collection that `section` configures; nothing is connected yet.
 
-    `prefetch_time`: seconds a lease lasts on what a daemon took ahead (default: `alive_time`).
+    `prefetch_time`: length of the lease on runs acquired ahead, in seconds (default: `alive_time`).
     """
     reckoning = f"{section.cron_dialect} {cron.tz_database()}"
     settings = StoreSettings(

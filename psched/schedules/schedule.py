@@ -63,7 +63,7 @@ class Schedule:
 
         A new rule moves the next occurrence to its first match from now on, except that an occurrence that has come
         already is kept. While a run is leased or waits for a retry only the rule is written, and the run settles by it.
-        Of an extra run nothing changes: the times are those of the regular occurrence that comes after it.
+        An extra run is not changed: the times are those of the regular occurrence that comes after it.
 
         Raises:
             NotFoundError: there is no such schedule.
@@ -123,9 +123,9 @@ class Schedule:
     def run_now(self) -> None:
         """Make the schedule due now, paused or not.
 
-        An occurrence that has come runs now. Otherwise it is an extra one, whose `scheduled_time` is now; the regular
-        ones stay where they are, and one that comes while the extra one runs is run after it. Raises NotFoundError,
-        NotSupportedError, and ScheduleError while a run is in progress.
+        If the next occurrence has come, it runs now. Otherwise an extra run begins, whose `scheduled_time` is now; the
+        regular occurrences stay as they are, and one that comes during the extra run runs after it. Raises
+        NotFoundError, NotSupportedError, and ScheduleError while a run is in progress.
         """
         self._refuse_without_policies("extra runs")
         self._compare_and_set(RUN_NOW, lambda seen: (run_now(seen, self._store.now()), None))

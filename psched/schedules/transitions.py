@@ -11,7 +11,7 @@ from psched.model import Policy, Rule, ScheduleRow
 from psched.store.ledger import PAUSED, SKIPPED, Entry
 
 MOST_PAUSES = 100
-"""Pauses before the last one that a row keeps: so often a schedule can be paused while no worker takes it."""
+"""The most pauses before the last one that a row keeps."""
 MOST_SECONDS_AHEAD = 2
 """Seconds by which the time of an extra run may come after the moment that it was asked for."""
 NEVER = 253_370_764_800.0
@@ -21,16 +21,16 @@ SUPERSEDED = "superseded"
 TOO_LATE = "late"
 """The reason of occurrences skipped because they would begin too late."""
 _SOON_ENOUGH = 60.0
-"""How late an occurrence may begin that is not to be caught up, in seconds, unless `max_lateness` says otherwise."""
+"""Seconds by which an occurrence may begin late with `catch_up: none`, unless `max_lateness` is given."""
 _COUNTED = 1000
-"""So many occurrences skipped together are counted; a longer row of them is not."""
+"""The most occurrences skipped together that are counted; the number of more is not recorded."""
 
 
 def paused(row: ScheduleRow, now: float, dialect: str) -> ScheduleRow:
-    """Return `row` paused from `now` on (unix seconds). While it runs, the pause is seen when that has ended.
+    """Return `row` paused from `now` on. A run in progress goes on; the pause takes effect after it.
 
-    A run that `run_now` asked for waits for the end of the pause. Of the pauses before this one those are kept that
-    still have occurrences to skip. Raises ScheduleError when these are more than a row keeps.
+    A run that `run_now` asked for waits for the end of the pause. Earlier pauses are kept while they have occurrences
+    to skip. Raises ScheduleError when these are more than a row keeps.
     """
     if row.paused:
         return row
@@ -94,8 +94,8 @@ def resumed(row: ScheduleRow, now: float, dialect: str) -> tuple[ScheduleRow, En
 def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
     """Return `row` due at `now`: for its occurrence when that has come, else for an extra one, whose time is now.
 
-    Its time is a second later than that of the last extra run when both would have the same; it is not due before.
-    Of an extra run the regular occurrence is kept, and comes after it. Raises ScheduleError while a run is in progress.
+    Two extra runs never have the same time: that of the second is a second later, and the run is not due before. After
+    an extra run comes the regular occurrence. Raises ScheduleError while a run is in progress.
     """
     if row.status == "running":
         raise ScheduleError(f"{row.key!r}: a run is in progress; wait for its end")
@@ -116,7 +116,7 @@ def _has_come(row: ScheduleRow, now: float) -> bool:
 
 
 def passed_over(row: ScheduleRow, now: float, dialect: str) -> Entry | None:
-    """Return the entry of the occurrences to skip at `now` (unix seconds), None when the next one is to be run.
+    """Return the entry of the occurrences to skip at `now`, None when the next one is to be run.
 
     The entry begins with `row.next_time` and stands for all occurrences up to its `last` one. A run that
     `run_now` asked for is never skipped, nor is a retry of a run that began in time.
@@ -156,10 +156,10 @@ def _until(row: ScheduleRow, end: float, reason: str, dialect: str) -> Entry:
 
 
 def moved(row: ScheduleRow, old: Rule, now: float, dialect: str) -> ScheduleRow:
-    """Return `row`, which has a new rule, with the next occurrence that rule gives at `now` (unix seconds).
+    """Return `row`, which has a new rule, with its next occurrence by that rule at `now`.
 
-    An occurrence that is due stays as it is; one that has come but waits for its delay is kept and waits by the new
-    delay; one still to come gives way to the first match of the new rule.
+    A due occurrence stays as it is. One that has come but waits for its delay is kept, with the new delay. One that has
+    not come is replaced by the first match of the new rule.
     """
     if row.next_run_time <= now:
         return row

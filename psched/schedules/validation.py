@@ -124,7 +124,7 @@ def check_texts(cron: object, timezone: object) -> None:
 
 
 def check_types(types: object) -> None:
-    """Raise ValueError unless `types`, which limits what is taken, is None or a collection of types."""
+    """Raise ValueError unless `types` is None or a collection of types."""
     if types is None:
         return
     if isinstance(types, str) or not isinstance(types, Collection):
