@@ -209,24 +209,21 @@ class ClaimableTypes:
             if self._look_at is None:
                 self._look_at = self._clock() + _FRESH
         if is_due:
-            self._look()
+            self.next_due(is_busy=True)
         return self._present, None
-
-    def next_due(self) -> float | None:
-        """Return in how many seconds something is due, None when nothing is; see `LeaseStore.next_due`."""
-        if not self._selects_by_type:
-            return self._store.next_due(accepts=self._accepts)
-        wait = self._look()
-        with self._lock:
-            self._look_at = None
-        return wait
 
     def open_wakeup(self) -> Wakeup | None:
         """Return a new wake-up listener of one thread, for the accepted types."""
         return self._source.open_wakeup(self._accepts)
 
-    def _look(self) -> float | None:
-        """Look up the accepted types that have rows, unless all are known; return in how many seconds one is due."""
+    def next_due(self, is_busy: bool = False) -> float | None:
+        """Return in how many seconds something is due, None when nothing is; see `LeaseStore.next_due`.
+
+        This looks up the accepted types that have rows, unless all are known. `is_busy`: the worker is not idle, and
+        will look them up again after some seconds.
+        """
+        if not self._selects_by_type:
+            return self._store.next_due(accepts=self._accepts)
         begun = self._clock()
         if self._asks_by_name:
             present, wait = self._present, self._store.next_due(self._present)
@@ -239,7 +236,7 @@ class ClaimableTypes:
         now = self._clock()
         with self._lock:
             self._present = present
-            self._look_at = now + max(_FRESH, (now - begun) / _SHARE)
+            self._look_at = now + max(_FRESH, (now - begun) / _SHARE) if is_busy else None
         return wait
 
 

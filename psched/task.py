@@ -11,7 +11,6 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -493,34 +492,38 @@ def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError
     It holds the locks of all, so that no renewal comes between. After an exception of the driver the outcome is
     unknown; the runs may be finished again.
     """
-    with ExitStack() as locks:
+    locked: list[Task] = []
+    left: list[Task] = []
+    refused: dict[Task, ScheduleError] = {}
+    try:
         for task in tasks:
             task.lock.acquire()
-            locks.callback(task.lock.release)
-        left = [task for task in tasks if not task.settled]
+            locked.append(task)
+        left = [task for task in tasks if task.outcome is None]
         for task in left:
             try:
                 task._save(until)  # changes made after `conclude`, by a thread of the handler for instance
             except RUN_IS_OVER as error:
                 log.info("key=%s data not written: %s", task.key, error)
-        refused: dict[Task, ScheduleError] = {}
-        try:
-            if len(left) == 1:
-                try:
-                    left[0]._completion.finish(left[0].claim, until)
-                except ScheduleError as error:
-                    refused = {left[0]: error}
-            elif left:
-                errors = left[0]._completion.finish_many([task.claim for task in left], until)
-                refused = {task: error for task, error in zip(left, errors, strict=True) if error is not None}
-        except BaseException:
-            for task in left:
-                task._unanswered()
-            raise
+        if len(left) == 1:
+            try:
+                left[0]._completion.finish(left[0].claim, until)
+            except ScheduleError as error:
+                refused = {left[0]: error}
+        elif left:
+            errors = left[0]._completion.finish_many([task.claim for task in left], until)
+            refused = {task: error for task, error in zip(left, errors, strict=True) if error is not None}
         for task in left:
             task.in_flight = False
             if task not in refused:
                 task.outcome = "finished"
+    except BaseException:
+        for task in left:
+            task._unanswered()
+        raise
+    finally:
+        for task in locked:
+            task.lock.release()
     return refused
 
 

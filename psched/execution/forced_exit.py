@@ -37,11 +37,11 @@ _PATIENCE = 1.0
 class ForcedExit:
     """A parked thread may hold any lock, so nothing after parking waits without a limit."""
 
-    def __init__(self, sources: Sequence[Source], runs: ActiveRuns, say: Callable[[str], None]) -> None:
-        """Call in the main thread, which will be parked. `say` sends the master a message."""
+    def __init__(self, sources: Sequence[Source], runs: ActiveRuns, send: Callable[[str], None]) -> None:
+        """Call in the main thread, which will be parked. `send` sends the master a message."""
         self._sources = sources
         self._runs = runs
-        self._say = say
+        self._send = send
         self._master = os.getppid()
         self._main = threading.main_thread()
         self._leaving = threading.Event()
@@ -69,7 +69,7 @@ class ForcedExit:
             time.sleep(60)
 
     def _release(self) -> None:
-        """Release what can be released; tell the master if no lease is left, which then starts no lease recovery."""
+        """Release what can be released; report when no lease is left, so that the master starts no lease recovery."""
         for cell in range(self._runs.cells):
             self._conclude(cell)
         running = [run.task for run in self._runs.active()]
@@ -81,7 +81,7 @@ class ForcedExit:
         ]
         parked_in_run = self._parked and bool(running)  # elsewhere it may be acquiring rows that are not held yet
         if parked_in_run and all(given) and all(task.settled for task in running):
-            self._say(pipes.EMPTY)
+            self._send(pipes.EMPTY)
 
     @property
     def _parked(self) -> bool:

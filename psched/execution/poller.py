@@ -168,10 +168,14 @@ class SectionPoller:
             if self._timer.working:
                 self._maintain(is_idle=False)
             tasks = () if self._timer.checks_first else self._acquire()
-            if not tasks and not self._leaves_polling() and self._is_due_now():
-                tasks = self._acquire()
-                if not tasks:
-                    self._rest_until_due()
+            if not tasks and not self._leaves_polling():
+                self.member.lead()
+                # A due row does not wait for the connection of the listener: the query is sent before and after.
+                is_due = self._listener.is_to_connect and self._types.next_due() == 0
+                if is_due or self._rest_until_due() == 0:
+                    tasks = self._acquire()
+                    if not tasks:
+                        self._rest_until_due()
         except Exception as error:  # noqa: BLE001 – no fault of a database ends the polling
             self._failed(error)
             return ()
@@ -214,16 +218,6 @@ class SectionPoller:
         if not self._failures:
             self.trouble = None
         return True
-
-    def _is_due_now(self) -> bool:
-        """Query whether a row is due, and pause until one is.
-
-        A due row does not wait for the connection of the listener: the query is sent before and after connecting.
-        """
-        self.member.lead()
-        if self._listener.is_to_connect and self._types.next_due() == 0:
-            return True
-        return self._rest_until_due() == 0
 
     def _rest_until_due(self) -> float | None:
         """Query the next due time, pause until then, and return the seconds; None without a waiting row."""

@@ -45,19 +45,16 @@ class OpenSection:
 
 def open_sections(settings: Settings, holder: str) -> list[OpenSection]:
     """Open a source for each section that is configured; nothing is connected yet."""
-    opened_sections = []
-    queue = None
-    if settings.queue is not None:
-        queue = open_queue(settings.queue, holder, short_lease(settings, settings.queue))
-        opened_sections.append(OpenSection("queue", settings.queue, queue.source))
+    opened, collection = [], None
     if settings.schedules is not None:
         collection = open_schedules(settings.schedules, holder, short_lease(settings, settings.schedules))
-        if queue is not None:
+        opened.append(OpenSection("schedules", settings.schedules, collection.source, collection.store.alarms))
+    if settings.queue is not None:
+        queue = open_queue(settings.queue, holder, short_lease(settings, settings.queue))
+        opened.append(OpenSection("queue", settings.queue, queue.source))
+        if collection is not None:
             collection.feed(queue.store)
-        opened_sections.insert(
-            0, OpenSection("schedules", settings.schedules, collection.source, collection.store.alarms)
-        )
-    return opened_sections
+    return opened
 
 
 def short_lease(settings: Settings, section: Section) -> float:

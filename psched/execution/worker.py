@@ -39,16 +39,16 @@ _RAN_INTERVAL = 0.9
 class ChildWorker(ChildRole):
     """Runs handlers in the main thread, or with `processor_type: thread` in as many threads as there are processors."""
 
-    def __init__(self, boot: ChildSpec, application: Application, say: Callable[[str], None]) -> None:
-        """`say` sends the master a message of `psched.process.channel`."""
+    def __init__(self, spec: ChildSpec, application: Application, send: Callable[[str], None]) -> None:
+        """`send` sends the master a message of `psched.process.channel`."""
         log_runs()
-        settings = boot.settings
-        self._boot = boot
-        self._say = say
+        settings = spec.settings
+        self._spec = spec
+        self._send = send
         self._stopping = StopEvent()
         self._stops_now = False
-        self._runs = ActiveRuns(boot.running_table)
-        self._sections = open_sections(settings, boot.holder)
+        self._runs = ActiveRuns(spec.running_table)
+        self._sections = open_sections(settings, spec.holder)
         served = {
             opened.name: application.of(opened.name).types().serving(opened.section.types) for opened in self._sections
         }
@@ -56,19 +56,19 @@ class ChildWorker(ChildRole):
         self._runs_nothing = all(types.is_nothing for types in served.values())
         self._types = {opened.name: ClaimableTypes(opened.source, served[opened.name]) for opened in self._sections}
         sources = [opened.source for opened in self._sections]
-        self._forced_exit = ForcedExit(sources, self._runs, say)
+        self._forced_exit = ForcedExit(sources, self._runs, send)
         self._watchdog = RunWatchdog(self._runs, settings.child_kill_interval, self._forced_exit.leave)
         self._pollers: list[SectionPoller] = []
         self._runners = [self._runner(cell, application) for cell in range(self._runs.cells)]
         interval = min(opened.section.task_heartbeat_interval for opened in self._sections)
-        self._alert_threads = open_alert_threads(self._sections, boot.slot)
+        self._alert_threads = open_alert_threads(self._sections, spec.slot)
         self._prefetched = LeaseRenewer(sources, self._runners, interval, prefetched=True)
         self._periodic = [
             self._watchdog.thread,
             LeaseRenewer(sources, self._runners, interval).thread,
             self._prefetched.thread,
         ]
-        self._node_heartbeats = [NodeHeartbeat(self._sections, served)] if boot.slot == FIRST_SLOT else []
+        self._node_heartbeats = [NodeHeartbeat(self._sections, served)] if spec.slot == FIRST_SLOT else []
         self._left = settings.max_request_per_child
         self._logged: str | None = None
         self._has_worked = False
@@ -131,16 +131,16 @@ class ChildWorker(ChildRole):
         runs = {cell: self._runs.at(cell) for cell in range(self._runs.cells)}
         names = {cell: run.name for cell, run in runs.items() if run is not None}
         idle = [cell for cell, run in runs.items() if run is None]
-        self._boot.running_table.freeze(names | dict(zip(idle, reversed(unsettled), strict=False)))
+        self._spec.running_table.freeze(names | dict(zip(idle, reversed(unsettled), strict=False)))
 
     def _runner(self, cell: int, application: Application) -> Runner:
         """Return the runner of one handler thread, with a poller for each section."""
-        settings, election = self._boot.settings, self._boot.election
+        settings, election = self._spec.settings, self._spec.election
         pollers = []
         for opened in self._sections:
             section, member = opened.section, None
             if election is not None:
-                member = ElectionMember(election, self._boot.slot, opened.name, section.poll_interval)
+                member = ElectionMember(election, self._spec.slot, opened.name, section.poll_interval)
             poller = SectionPoller(
                 opened.name,
                 opened.source,
@@ -170,7 +170,7 @@ class ChildWorker(ChildRole):
         now = monotonic()
         if now >= self._ran_at + _RAN_INTERVAL:
             self._ran_at = now
-            self._say(pipes.RAN)
+            self._send(pipes.RAN)
         if self._left is None:
             return
         self._left -= 1
@@ -185,7 +185,7 @@ class ChildWorker(ChildRole):
         Raises:
             ConfigError: a table is missing, belongs to another program, or cannot be used.
         """
-        if self._boot.slot == FIRST_SLOT and self._mismatch is not None:
+        if self._spec.slot == FIRST_SLOT and self._mismatch is not None:
             log.warning("%s", self._mismatch)
         for opened in self._sections:
             store = opened.source.store
@@ -211,12 +211,12 @@ class ChildWorker(ChildRole):
     def _release_dead(self) -> None:
         """Release the leases of dead predecessors before the first poll; retry until the database answers."""
         pause = 0.1
-        for dead in self._boot.dead:
+        for dead in self._spec.dead:
             while not self._stopping.is_set() and not self._released(dead):
                 self._stopping.wait(pause)
                 pause = min(pause * 2, 5.0)
-        if self._boot.dead and not self._stopping.is_set():
-            self._say(pipes.GAVE_BACK)
+        if self._spec.dead and not self._stopping.is_set():
+            self._send(pipes.GAVE_BACK)
             self.expect()
 
     def _released(self, dead: DeadChild) -> bool:

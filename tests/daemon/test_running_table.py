@@ -91,7 +91,7 @@ def test_report_suspects_names_the_running_tasks_and_the_last_unsettled_one() ->
     held = [SimpleNamespace(key="done", concluded=True), task, SimpleNamespace(key="done last", concluded=True)]
     open_section = SimpleNamespace(name="queue", source=SimpleNamespace(held=held))
     child: Any = SimpleNamespace(
-        _sections=[open_section], _runs=runs, _boot=SimpleNamespace(running_table=running_table)
+        _sections=[open_section], _runs=runs, _spec=SimpleNamespace(running_table=running_table)
     )
     ChildWorker.report_suspects(child)
     running_table.idle(0)
