@@ -28,12 +28,18 @@ macOS has no such clock and gets the monotonic one: there only the fence detects
 """
 
 
+def local_datetime(seconds: float) -> datetime | None:
+    """Return unix seconds in this host's time zone; None outside the years 1 to 9999."""
+    try:
+        return datetime.fromtimestamp(seconds).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
 def local_time(seconds: float) -> str:
     """Return unix seconds as a date in this host's time zone: `2026-11-22 21:30:00 +0100`."""
-    try:
-        return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S %z}"
-    except (ValueError, OverflowError, OSError):  # outside the years 1 to 9999
-        return str(seconds)
+    moment = local_datetime(seconds)
+    return str(seconds) if moment is None else f"{moment:%Y-%m-%d %H:%M:%S %z}"
 
 
 def attempts(seconds: float, pause: float) -> Iterator[float]:

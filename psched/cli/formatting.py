@@ -7,13 +7,12 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from datetime import datetime
 from itertools import chain, islice
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
-from psched.clock import local_time
+from psched.clock import local_datetime, local_time
 from psched.payload import encode
 
 _SAMPLE = 200
@@ -102,7 +101,7 @@ def with_local_times(row: dict[str, Any], times: Iterable[str]) -> dict[str, Any
 
 def local_iso(time: float | None) -> str | None:
     """Return unix seconds as ISO 8601 in this host's time zone; None outside the years 1 to 9999."""
-    moment = None if time is None else _moment(time)
+    moment = None if time is None else local_datetime(time)
     return None if moment is None else moment.isoformat(timespec="seconds")
 
 
@@ -113,7 +112,7 @@ def exact_time(time: float) -> str:
 
 def short_time(time: float) -> str:
     """Return the date in this host's time zone, without zone, and without zero seconds."""
-    moment = _moment(time)
+    moment = local_datetime(time)
     if moment is None:
         return str(time)
     return f"{moment:%Y-%m-%d %H:%M:%S}" if moment.second else f"{moment:%Y-%m-%d %H:%M}"
@@ -184,10 +183,3 @@ def _widths(sample: Sequence[Sequence[str]], width: int, rigid: Sequence[int]) -
             break
         widths[max(wide, key=lambda column: (column > 0, widths[column]))] -= 1
     return widths
-
-
-def _moment(time: float) -> datetime | None:
-    try:
-        return datetime.fromtimestamp(time).astimezone()
-    except (ValueError, OverflowError, OSError):
-        return None

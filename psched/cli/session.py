@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from psched.cli.errors import database_errors
 from psched.cli.options import Chosen
-from psched.config import Section, Settings
+from psched.config import Reader, Section, Settings
 from psched.errors import ConfigError
 from psched.payload import long_number
 from psched.queue.queue import Queue, open_queue
@@ -29,33 +29,28 @@ def required_section(settings: Settings, name: str) -> Section:
 
 
 @contextmanager
-def opened(chosen: Chosen, check: bool = True) -> Iterator[ScheduleCollection]:
-    """Open the configured schedules; `check`: their tables must exist.
-
-    Raises ConfigError, and within the context DatabaseError for the driver's errors.
-    """
-    section = required_section(chosen.settings(), "schedules")
-    with _usable(open_schedules(section, _holder()), section, check) as schedules:
-        yield schedules
-
-
-@contextmanager
-def opened_queue(chosen: Chosen, check: bool = True) -> Iterator[Queue]:
-    section = required_section(chosen.settings("queue"), "queue")
-    with _usable(open_queue(section, _holder()), section, check) as queue:
-        yield queue
-
-
-@contextmanager
-def _usable(collection: Opened, section: Section, check: bool) -> Iterator[Opened]:
-    with collection, database_errors(section, collection.store):
+def _opened(
+    chosen: Chosen, name: Reader, open_section: Callable[[Section, str], Opened], check: bool
+) -> Iterator[Opened]:
+    section = required_section(chosen.settings(name), name)
+    holder = holder_name(f"psched-{os.getpid()}")
+    with open_section(section, holder) as collection, database_errors(section, collection.store):
         if check:
             collection.store.check_tables()
         yield collection
 
 
-def _holder() -> str:
-    return holder_name(f"psched-{os.getpid()}")
+def opened(chosen: Chosen, check: bool = True) -> AbstractContextManager[ScheduleCollection]:
+    """Open the configured schedules; `check`: their tables must exist.
+
+    Raises ConfigError, and within the context DatabaseError for the driver's errors.
+    """
+    return _opened(chosen, "schedules", open_schedules, check)
+
+
+def opened_queue(chosen: Chosen, check: bool = True) -> AbstractContextManager[Queue]:
+    """Open the configured queue, like `opened`."""
+    return _opened(chosen, "queue", open_queue, check)
 
 
 def parse_data(text: str) -> dict[str, Any]:
