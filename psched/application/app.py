@@ -50,9 +50,12 @@ class App(Router):
         if callable(type):
             raise ConfigError(f"{_name(type)} is decorated with @app.task; write @app.task('type')")
         pattern = check_pattern(type)
-        wait = _checked_wait(pattern, retry_wait)
-        if max_attempts is not None:
-            _check(check_attempts, f"max_attempts of {pattern!r}", max_attempts)
+        try:
+            wait = _checked_wait(f"retry_wait of {pattern!r}", retry_wait)
+            if max_attempts is not None:
+                check_attempts(f"max_attempts of {pattern!r}", max_attempts)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
 
         def register(function: F) -> F:
             self._check(pattern, function)
@@ -109,13 +112,6 @@ class FunctionHandler(Base):
         self._running: CancellableRun | None = None
         self._killed = False
 
-    def run(self) -> None:
-        """Call `perform` only; a function has no before_perform or after_perform."""
-        try:
-            self.perform()
-        except Exception as error:  # noqa: BLE001 – the decider decides about errors of the function
-            self.decide("unexpected_error_raised", error=error)
-
     def perform(self) -> None:
         """Call the function, await its result if that is awaitable, and conclude the task."""
         result = self._function(self.task)
@@ -137,23 +133,16 @@ class FunctionHandler(Base):
         self._running.run(result, self._loops.runner())
 
 
-def _checked_wait(pattern: Pattern, wait: float | Mapping[str, Any] | Backoff | None) -> float | Backoff | None:
-    if wait is None:
-        return None
-    if isinstance(wait, int | float):
-        _check(check_wait, f"retry_wait of {pattern!r}", wait)
+def _checked_wait(name: str, wait: float | Mapping[str, Any] | Backoff | None) -> float | Backoff | None:
+    if wait is None or isinstance(wait, Backoff):
+        return wait
+    if not isinstance(wait, Mapping):
+        check_wait(name, wait)
         return wait
     try:
         return Backoff.of(wait)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"retry_wait of {pattern!r}: {error}") from error
-
-
-def _check(check: Callable[[str, object], None], name: str, value: object) -> None:
-    try:
-        check(name, value)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+        raise ValueError(f"{name}: {error}") from error
 
 
 def _name(function: object) -> str:
