@@ -3,7 +3,7 @@
 **Every user who may write the table can run any program as the user of this daemon**, with its environment and with the
 passwords that the configuration takes from there. That is why this application is never loaded unless it is named.
 
-It takes tasks of the type `command`, and of any that begins with `command.`; their data is
+It handles tasks of the type `command`, and of each type that begins with `command.`. Their data is
 
     {"argv": ["/usr/bin/backup", "--all"]}                    no shell: one string per argument
     {"shell": true, "command": "backup --all | gzip >out"}     /bin/sh -c
@@ -12,9 +12,9 @@ and, if wanted, `cwd` (an absolute folder), `env` (added to the daemon's own), `
 (default `[0]`). The program reads from /dev/null, has a process group of its own, and in its environment `PSCHED_KEY`,
 `PSCHED_TYPE`, `PSCHED_SCHEDULED_TIME` (unix seconds), `PSCHED_ATTEMPT` and, where the store has fences, `PSCHED_FENCE`.
 
-Exit status, duration and the last lines of its output go to the log. Any other status, and data that cannot be used,
-are an error: the task is tried again after `retry_wait`. When the program ends, or is ended, so is all that is left of
-its process group: first by SIGTERM, then by SIGKILL. What has moved to a session of its own lives on.
+Exit status, duration and the last lines of the output are logged. Any other exit status is an error, as is data that
+cannot be used: the task is retried after `retry_wait`. When the program ends, the processes left in its group get
+SIGTERM, then SIGKILL. A process that has moved to another session gets neither.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from psched.task import Task
 log = logging.getLogger(__name__)
 
 _GRACE = 1.0
-"""Seconds between SIGTERM and SIGKILL when the run is told to stop; below the default `child_kill_interval`."""
+"""Seconds between SIGTERM and SIGKILL when the run is asked to stop; below the default `child_kill_interval`."""
 _TIMEOUT_GRACE = 5.0
 """The same after the program's own timeout."""
 _MAX_ERROR_LENGTH = 300

@@ -2,14 +2,15 @@
 
     app: psched.handlers.enqueue:Enqueue
 
-It takes schedules of the type `enqueue`, and of any that begins with `enqueue.`: what follows is the type of the tasks.
-A schedule's data may hold `type` (instead; not on `rdb_compat`, whose data holds the schedule's own), `data` (of the
-tasks; default `{}`), `user`, `max_running`, `priority`, `max_attempts` and `compression`, as for `Queue.submit`.
+It handles schedules of the type `enqueue`, and of each type that begins with `enqueue.`: the rest is the type of the
+tasks. The data of a schedule may hold `type` (which replaces it; not on `rdb_compat`, where that is the schedule's own
+type), `data` (of the tasks; default `{}`), `user`, `max_running`, `priority`, `max_attempts` and `compression`, as for
+`Queue.submit`.
 
-The task's key is `<schedule>@<scheduled_time>` (that of an extra run, asked for by run-now, ends with `.extra`), so
-each occurrence is submitted once, whatever dies in between; where both tables are in one database, the task is written
-and the schedule moved on in one transaction. The occurrence is over once its task is in the queue: a long task delays
-no further one.
+The key of the task is `<schedule>@<scheduled_time>`, for an extra run by run-now with `.extra` at its end. So each
+occurrence is submitted once, even if a process ends in between. Where both tables are in one database, one transaction
+writes the task and advances the schedule. The occurrence is finished once its task is in the queue, so a long task
+delays no later occurrence.
 """
 
 from __future__ import annotations

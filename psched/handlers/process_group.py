@@ -96,7 +96,7 @@ class Program:
     """A program that runs with its descendants in one process group, its output in a pipe. For one thread.
 
     `stop` may be set by another thread at any time: SIGTERM goes to the group, SIGKILL after `grace` seconds. The group
-    dies also with this process. What moves to a group or session of its own lives on.
+    is also killed when this process ends. A process that moves to a group or session of its own is not.
     """
 
     def __init__(self, argv: Sequence[str], cwd: str | None, env: Mapping[str, str], stop: threading.Event) -> None:
