@@ -47,7 +47,7 @@ def write_table(
             yield tuple(_text(row[name], shown if name in times else number) for name in columns)
 
     if sys.stdout.isatty():
-        rigid = [number for number, name in enumerate(columns) if name in times or name in uncut]
+        rigid = [place for place, name in enumerate(columns) if name in times or name in uncut]
         write(fitted(lines(short_time), shutil.get_terminal_size().columns, rigid))
     else:
         write(fixed([*columns.values()][:-1], lines(local_time)))

@@ -83,16 +83,17 @@ def _is_within(time: float, first: float | None, last: float | None) -> bool:
 
 def _settled(row: LedgerRow) -> dict[str, Any]:
     """Return the `--json` object of a ledger entry. Later versions keep its names and meanings."""
-    fields = fields_of(row)
+    fields = {"key": row.key, "scheduled_time": row.scheduled_time} | fields_of(row)
     del fields["version"]
     return fields
 
 
 def _unsettled(row: ScheduleRow) -> dict[str, Any]:
     """Return the `--json` object of a failing occurrence, with the names of a ledger entry."""
-    fields: dict[str, Any] = dict.fromkeys(("started", "ended", "detail", "last", "fence", "reckoning"))
-    fields |= {name: getattr(row, name) for name in ("key", "attempts", "node", "previous")}
-    fields |= {"scheduled_time": row.next_time, "error": row.last_error, "extra": row.is_extra, "count": 1}
+    fields: dict[str, Any] = {"key": row.key, "scheduled_time": row.next_time}
+    fields |= dict.fromkeys(("started", "ended", "detail", "last", "fence", "reckoning"))
+    fields |= {"attempts": row.attempts, "node": row.node, "previous": row.previous, "error": row.last_error}
+    fields |= {"extra": row.is_extra, "count": 1}
     fields["outcome"] = RUNNING if row.status == RUNNING else FAILING
     return fields
 
