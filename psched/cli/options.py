@@ -162,17 +162,21 @@ class UnixTime(click.ParamType[float]):
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         """Return the value of a text; any other value is a default already."""
-        return self.parse(value, partial(self.fail, param=parameter, ctx=context)) if isinstance(value, str) else value
+        try:
+            return self.parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), parameter, context)
 
-    def parse(self, text: str, fail: Callable[[str], Any]) -> Any:
-        """Return the value of `text`; calls `fail`, which raises, for a bad text."""
+    def parse(self, text: str) -> Any:
+        """Return the value of `text`. Raises ValueError."""
         found = _absolute(text)
         if found is None:
-            fail(f"{shown(text)} is no time; {_EXAMPLES}")
+            raise ValueError(f"{shown(text)} is no time; {_EXAMPLES}")
         if isinstance(found, datetime) and found.tzinfo is None:
             example = found.replace(tzinfo=UTC).isoformat().replace("+00:00", "Z")
-            fail(f"{shown(text)} names no time zone; write it as in {example}, or with an offset such as +01:00")
-        seconds = _within(text, found, _EARLIEST, fail)
+            problem = f"names no time zone; write it as in {example}, or with an offset such as +01:00"
+            raise ValueError(f"{shown(text)} {problem}")
+        seconds = _within(text, found, _EARLIEST)
         return math.ceil(seconds) if self._whole else int(seconds) if seconds.is_integer() else seconds
 
 
@@ -184,34 +188,36 @@ class Moment(UnixTime):
 
     name = "moment"
 
-    def parse(self, text: str, fail: Callable[[str], Any]) -> Callable[[float], float]:
-        """Return the value of `text`; calls `fail`, which raises, for a bad text."""
+    def parse(self, text: str) -> Callable[[float], float]:
+        """Return the value of `text`. Raises ValueError."""
         span = _SPAN.fullmatch(text)
         if span is not None:
             seconds = float(span["number"]) * _UNITS[span["unit"]]
             if seconds > MAX_SECONDS:
-                fail(f"{shown(text)} is more than 31 years ({MAX_SECONDS:.0f} s) ago; give a shorter span, or a date")
+                problem = f"is more than 31 years ({MAX_SECONDS:.0f} s) ago; give a shorter span, or a date"
+                raise ValueError(f"{shown(text)} {problem}")
             return lambda now: now - seconds
         found = _absolute(text)
         if found is None:
-            fail(
-                f"{shown(text)} is no time; give unix seconds, a date like 2026-03-29, or a span like 2d (two days ago)"
-            )
-        moment = _within(text, found, 0, fail)
+            expected = "give unix seconds, a date like 2026-03-29, or a span like 2d (two days ago)"
+            raise ValueError(f"{shown(text)} is no time; {expected}")
+        moment = _within(text, found, 0)
         return lambda _: moment
 
 
 _EXAMPLES = "give unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00"
 
 
-def _within(text: str, found: float | datetime | None, earliest: int, fail: Callable[[str], Any]) -> float:
-    """Return the unix seconds of `found`; calls `fail` if they are before `earliest` or after the year 9999."""
-    seconds = found.timestamp() if isinstance(found, datetime) else float(found or 0)
+def _within(text: str, found: float | datetime, earliest: int) -> float:
+    """Return the unix seconds of `found`. Raises ValueError before `earliest` and after the year 9999."""
+    seconds = found.timestamp() if isinstance(found, datetime) else found
     if seconds >= LAST_TIME:
-        fail(f"{shown(text)} is after the year 9999, unix seconds {LAST_TIME - 1}; are these milliseconds? {_EXAMPLES}")
+        problem = f"is after the year 9999, unix seconds {LAST_TIME - 1}; are these milliseconds?"
+        raise ValueError(f"{shown(text)} {problem} {_EXAMPLES}")
     if seconds < earliest:
         year = datetime.fromtimestamp(earliest, UTC).year
-        fail(f"{shown(text)} is before {year}, unix seconds {earliest} (now it is {time.time():.0f}); {_EXAMPLES}")
+        problem = f"is before {year}, unix seconds {earliest} (now it is {time.time():.0f})"
+        raise ValueError(f"{shown(text)} {problem}; {_EXAMPLES}")
     return seconds
 
 
