@@ -1,12 +1,12 @@
-"""What a process that was forked off makes anew: connections, locks, conditions and flags. In clients that fork.
+"""Makes locks, flags and connections anew in a forked process. In clients that fork.
 
-Only the thread that forks goes on in the new process. A lock that another thread held is held there for good, a flag
-that another thread would have taken back stays, and an answer that another thread waits for is the parent's. So what
-several threads share registers here, and makes anew in the new process what a thread may have been amid. Two
-processes that speak on one connection read each other's answers, and to close it would end the parent's session; so
-connections are left alone, for good, and new ones are made. SQLite's are closed before the fork.
+Only the thread that forks goes on in the new process. A lock that another thread held stays held there, a flag that
+another thread would have reset stays set, and an answer that another thread waits for belongs to the parent. So objects
+that several threads share register here, and make such parts anew in the new process. Two processes that speak on one
+connection read each other's answers, and closing it would end the parent's session. So the new process leaves the
+parent's connections alone and makes its own. SQLite's connections are closed before the fork.
 
-Tasks do not register: they belong to the process that took them, and refuse every other before they take a lock.
+Tasks do not register: they belong to the process that acquired them, and refuse any other before they take a lock.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 
 class Shared(Protocol):
-    """Something that threads share, and that a process which was forked off cannot use as it is."""
+    """An object that threads share, and that a forked process cannot use as it is."""
 
     def begin_anew(self) -> None:
-        """In a process that was forked off: make locks and flags anew, and leave the parent's connections as they are.
+        """In a forked process: make locks and flags anew, and leave the parent's connections as they are.
 
-        Takes no lock, asks no database and raises nothing: any of its parts may be as a thread that is gone left it.
+        Takes no lock, asks no database and raises nothing: a thread of the parent may have left any part half changed.
         """
         ...
 
@@ -36,11 +36,11 @@ class Closing(Protocol):
 
     @property
     def fork_patience(self) -> float:
-        """The seconds that a fork waits for what is amid work on the connections."""
+        """The seconds that a fork waits for work on the connections."""
         ...
 
     def close_before_fork(self) -> None:
-        """Close the connections that are not at work. No thread begins work until the process has forked."""
+        """Close the idle connections. No thread begins work until the process has forked."""
         ...
 
 
@@ -64,7 +64,7 @@ class WorkLock:
         self._working.remove(threading.get_ident())
 
     def take_alone(self, seconds: float) -> None:
-        """Keep other threads from beginning work, and wait up to `seconds` until none is at work."""
+        """Keep other threads from beginning work, and wait up to `seconds` until none of them is at work."""
         self._entry.acquire()
         self._alone = threading.get_ident()
         end = time.monotonic() + seconds
@@ -78,7 +78,7 @@ class WorkLock:
             self._entry.release()
 
     def begin_anew(self) -> None:
-        """In a process that was forked off: know of the calling thread only."""
+        """In a forked process: forget all threads but the calling one."""
         me = threading.get_ident()
         self._entry = threading.Lock()
         self._alone = None
@@ -86,10 +86,10 @@ class WorkLock:
 
 
 class _Registered(Generic[T]):
-    """What is to be told of a fork, while it lives: threads add to it, and the one that forks copies it."""
+    """Objects to call at a fork, held weakly: threads add to them, and the thread that forks copies them."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # its holder may be interrupted by a signal, and fork then
+        self._lock = threading.RLock()  # a signal handler may fork while its own thread holds it
         self._members: WeakSet[T] = WeakSet()
 
     def add(self, member: T) -> None:
@@ -108,7 +108,7 @@ _shared: _Registered[Shared] = _Registered()
 _closing: _Registered[Closing] = _Registered()
 
 work_on_closing = WorkLock()
-"""Entered for all work on connections that are closed before a fork."""
+"""Held by all work on connections that are closed before a fork."""
 
 
 def register_for_fork(shared: Shared) -> None:

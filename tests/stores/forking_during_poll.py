@@ -63,7 +63,7 @@ def wait_until_it_asks(thread: threading.Thread) -> None:
         acquires = any(name == "acquire" and "psched" in Path(file).parts for name, file in places)
         if acquires and any(driver in Path(file).parts for driver in _DRIVERS for _, file in places):
             return
-        if acquires and places[0][0] in ("exec_driver_sql", "__init__"):  # sqlite3 is written in C
+        if acquires and places[0][0] in ("execute_text", "__init__"):  # sqlite3 is written in C
             return
         time.sleep(0.001)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from psched.backends.sql.statement import KeyedStatement, Prepared
+from psched.backends.sql.statement import CompiledText
 from psched.store import ScheduleStore
 from psched.store.ledger import LedgerFilter, Step
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
@@ -26,8 +26,7 @@ def test_a_prepared_store_compiles_nothing_for_the_first_runs(
     def refuse(*_: Any) -> None:
         raise AssertionError("a statement is compiled during a run")
 
-    monkeypatch.setattr(Prepared, "of", refuse)
-    monkeypatch.setattr(KeyedStatement, "_compile", refuse)
+    monkeypatch.setattr(CompiledText, "of", refuse)
     (alone,) = store.acquire(1, 100)
     assert store.advance(alone, FAR_OFF, FAR_OFF, soon()) is None
     steps = [Step(claim, FAR_OFF + n, FAR_OFF) for n, claim in enumerate(store.acquire(9, 100))]

@@ -73,12 +73,11 @@ def test_each_is_told_what_became_of_it_and_the_others_are_retried(
     assert [store.extend([claims[key].lease], 100) for key in ("a", "z")] == [[None], [None]]
 
 
-@pytest.mark.parametrize("way", ["_attempt", "_attempt_directly"])
 def test_what_was_retried_though_the_answer_was_lost_is_no_lost_lease(
-    bench: Bench, store: ScheduleStore, monkeypatch: pytest.MonkeyPatch, way: str
+    bench: Bench, store: ScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On SQL: Redis' calls go another way, which tests/faults/test_redis.py tries."""
-    attempt = getattr(Database, way)
+    attempt = Database._attempt
 
     def lost(database: Database, work: object, uncertain: bool) -> object:
         attempt(database, work, uncertain)
@@ -86,7 +85,7 @@ def test_what_was_retried_though_the_answer_was_lost_is_no_lost_lease(
 
     claims = taken(bench, store, ["a", "b"])
     with monkeypatch.context() as fault:
-        fault.setattr(Database, way, lost)
+        fault.setattr(Database, "_attempt", lost)
         assert store.retry_many([Retry(claim.lease, 50, None) for claim in claims.values()], soon()) == [None, None]
     assert store.acquire(2, 100) == []
 

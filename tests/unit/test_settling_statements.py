@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from psched.backends import open_stores
-from psched.backends.sql.statement import Prepared
+from psched.backends.sql.statement import CompiledText
 from psched.store import StoreSettings
 
 
@@ -16,14 +16,14 @@ def test_a_statement_that_settles_runs_is_sent_no_value_that_is_always_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "runs.db").touch()
-    prepared: list[Prepared] = []
-    of = Prepared.of
+    prepared: list[CompiledText] = []
+    of = CompiledText.of
 
-    def noted(*arguments: Any) -> Prepared:
+    def noted(*arguments: Any) -> CompiledText:
         prepared.append(of(*arguments))
         return prepared[-1]
 
-    monkeypatch.setattr(Prepared, "of", noted)
+    monkeypatch.setattr(CompiledText, "of", noted)
     names = {"schedules": "constant_schedules", "queue": "constant_queue"}  # a text is prepared once for each table
     stores = open_stores("rdb", StoreSettings(f"sqlite:///{tmp_path / 'runs.db'}", "holder", **names))
     for store in (stores.schedules, stores.queue):
@@ -32,4 +32,4 @@ def test_a_statement_that_settles_runs_is_sent_no_value_that_is_always_the_same(
         store.close()
     settling = [statement for statement in prepared if "endings=" in statement.text]
     assert len(settling) == 4  # of a schedule and of a task, of one and of many
-    assert [dict(statement.own) for statement in settling] == [{}] * 4
+    assert [dict(statement.constants) for statement in settling] == [{}] * 4

@@ -20,9 +20,9 @@ from sqlalchemy import (
 )
 
 from psched.backends.common.rows import milliseconds, read_failure, read_overdue, storable
-from psched.backends.sql.base import now_ms
 from psched.backends.sql.database import Database
-from psched.backends.sql.once import cached_on_class
+from psched.backends.sql.dialect import now_ms
+from psched.backends.sql.statement import cached_on_class
 from psched.model import Claim
 from psched.store import Also
 from psched.store.alerts import Overdue, UnreportedFailure

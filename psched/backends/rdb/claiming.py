@@ -18,15 +18,13 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Protocol
 
-from sqlalchemy import Table, bindparam, select
+from sqlalchemy import Connection, Table, bindparam, select
 
 from psched import fork_safety
 from psched.backends.common.rows import RUNNING
 from psched.backends.rdb.lease_statements import LeaseStatements, TypesShape, constant
-from psched.backends.sql.base import Dialect, now_ms, now_once
-from psched.backends.sql.bulk_statement import as_parameter
-from psched.backends.sql.once import cached, cached_on_class
-from psched.backends.sql.statement import CompiledStatement, Executing, KeyedStatement
+from psched.backends.sql.dialect import Dialect, now_ms, now_once
+from psched.backends.sql.statement import Statement, as_parameter, cached, cached_on_class
 from psched.model import Claim
 from psched.payload import MAX_BATCH_SIZE, count_within
 
@@ -45,11 +43,13 @@ class Claiming(Protocol):
     (rows that are leased whatever their size).
     """
 
-    def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
+    def acquire(
+        self, connection: Connection, parameters: Parameters, types: WantedTypes | None
+    ) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows; return the columns `LeaseStatements.claimed` of them, in the order of runs."""
         ...
 
-    def prepare(self, connection: Executing, types: WantedTypes | None) -> None:
+    def prepare(self, connection: Connection, types: WantedTypes | None) -> None:
         """Compile the usual statements of `acquire`, without executing any."""
         ...
 
@@ -125,18 +125,20 @@ class ClaimByReturning:
         self._dialect = dialect
         self._table = table
         self._statements = statements
-        self._by_types: dict[tuple[TypesShape | None, bool], CompiledStatement] = {}
+        self._by_types: dict[tuple[TypesShape | None, bool], Statement] = {}
 
-    def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
+    def acquire(
+        self, connection: Connection, parameters: Parameters, types: WantedTypes | None
+    ) -> Sequence[ClaimedRow]:
         values = parameters if types is None else {**parameters, **types.parameters}
         statement = self._statement(types, parameters["limit"] <= parameters["least"])
         return earliest_first(statement.rows(connection, values))
 
-    def prepare(self, connection: Executing, types: WantedTypes | None) -> None:
+    def prepare(self, connection: Connection, types: WantedTypes | None) -> None:
         for any_size in (True, False):
             self._statement(types, any_size).prepare(connection)
 
-    def _statement(self, types: WantedTypes | None, any_size: bool) -> CompiledStatement:
+    def _statement(self, types: WantedTypes | None, any_size: bool) -> Statement:
         shape = (None if types is None else types.shape, any_size)
         if shape not in self._by_types:
             choose = self._statements.due if any_size else self._statements.due_within
@@ -144,7 +146,7 @@ class ClaimByReturning:
             keys = self._dialect.among(self._table.c.key, select(due.c.key))
             now = now_ms() if any_size else now_once()
             claim = self._statements.claim(keys, now=now).returning(*self._statements.claimed)
-            self._by_types[shape] = CompiledStatement(claim)
+            self._by_types[shape] = Statement(claim)
         return self._by_types[shape]
 
 
@@ -158,9 +160,11 @@ class ClaimByTypes:
         self._claiming = claiming
         self._statements = statements
         self._size = [column.name for column in statements.claimed].index("size")
-        self._due_types: CompiledStatement | None = None
+        self._due_types: Statement | None = None
 
-    def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
+    def acquire(
+        self, connection: Connection, parameters: Parameters, types: WantedTypes | None
+    ) -> Sequence[ClaimedRow]:
         if types is None or not types.apart or len(types.types) <= TYPES_AT_ONCE:
             return self._claiming.acquire(connection, parameters, types)
         rows: list[ClaimedRow] = []
@@ -173,13 +177,13 @@ class ClaimByTypes:
             rows += self._claiming.acquire(connection, left, some)
         return rows
 
-    def prepare(self, connection: Executing, types: WantedTypes | None) -> None:
+    def prepare(self, connection: Connection, types: WantedTypes | None) -> None:
         self._claiming.prepare(connection, types)
 
-    def _types_due(self, connection: Executing, parameters: Parameters, types: Sequence[str]) -> tuple[str, ...]:
+    def _types_due(self, connection: Connection, parameters: Parameters, types: Sequence[str]) -> tuple[str, ...]:
         """Return the types that have a due row, the type that has been due longest first."""
         if self._due_types is None:
-            self._due_types = CompiledStatement(self._statements.due_types())
+            self._due_types = Statement(self._statements.due_types())
         found = self._due_types.rows(connection, {**parameters, "types": types_parameter(types)})
         return tuple([type_ for type_, _ in found])
 
@@ -204,19 +208,21 @@ class ClaimWithoutReturning:
     def _write_statements(self, table: Table, statements: LeaseStatements) -> None:
         c = table.c
         self._statements = statements
-        self._take = KeyedStatement(statements.claim(c.key.in_(bindparam("keys", expanding=True))))
+        self._take = Statement(statements.claim(c.key.in_(bindparam("keys", expanding=True))))
         by_index = (c.holder == bindparam("claimer"), *([c.purge_at.is_(None)] if "purge_at" in c else []))
         ours = (*by_index, c.claim == bindparam("claim_number"), c.status == constant(RUNNING))
-        self._taken = CompiledStatement(select(*statements.claimed).where(*ours))
-        self._by_types: dict[tuple[TypesShape | None, bool], CompiledStatement] = {}
+        self._taken = Statement(select(*statements.claimed).where(*ours))
+        self._by_types: dict[tuple[TypesShape | None, bool], Statement] = {}
 
-    def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
+    def acquire(
+        self, connection: Connection, parameters: Parameters, types: WantedTypes | None
+    ) -> Sequence[ClaimedRow]:
         """Lease up to :limit due rows; none when none is due, or when other workers were faster in each of `TRIES`."""
         for _ in range(self.TRIES):
             keys = self._candidates(connection, parameters, types)
             if not keys:
                 return []
-            taken = self._take.execute(connection, keys, parameters)
+            taken = self._take.execute_on(connection, keys, parameters)
             self._windows = (
                 min(self._windows * 2, self.MAX_WINDOWS) if taken < len(keys) else max(self._windows // 2, 1)
             )
@@ -226,13 +232,14 @@ class ClaimWithoutReturning:
                 return earliest_first([row for row in held if row[0] in candidates])
         return []
 
-    def prepare(self, connection: Executing, types: WantedTypes | None) -> None:
+    def prepare(self, connection: Connection, types: WantedTypes | None) -> None:
         for any_size in (True, False):
             self._select_candidates(types, any_size).prepare(connection)
-        self._take.prepare(connection)
+        for power in range(_MOST.bit_length() + 1):
+            self._take.prepare(connection, 1 << power)
         self._taken.prepare(connection)
 
-    def _candidates(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> list[str]:
+    def _candidates(self, connection: Connection, parameters: Parameters, types: WantedTypes | None) -> list[str]:
         limit, least = parameters["limit"], parameters["least"]
         of_types = {} if types is None else types.parameters
         values = {**parameters, **of_types, "limit": limit * self._windows}
@@ -243,12 +250,12 @@ class ClaimWithoutReturning:
             chosen = chosen[: count_within([size for _, _, size in chosen], parameters["budget"], least)]
         return [row[0] for row in chosen]
 
-    def _select_candidates(self, types: WantedTypes | None, any_size: bool) -> CompiledStatement:
+    def _select_candidates(self, types: WantedTypes | None, any_size: bool) -> Statement:
         shape = (None if types is None else types.shape, any_size)
         if shape not in self._by_types:
             statements = self._statements
             candidates = statements.due(shape[0], locked=False) if any_size else statements.due_sized(shape[0])
-            self._by_types[shape] = CompiledStatement(candidates)
+            self._by_types[shape] = Statement(candidates)
         return self._by_types[shape]
 
 

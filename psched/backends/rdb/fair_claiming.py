@@ -52,11 +52,9 @@ from psched.backends.rdb.lease_statements import (
 )
 from psched.backends.rdb.schema import USER_BAND, has_user, has_user_and_type, has_users, of_users
 from psched.backends.rdb.user_candidates import NO_USER, Candidate, CandidateQuery, least_of, limit_of, turns
-from psched.backends.sql.base import Dialect, now_ms
-from psched.backends.sql.connection import as_sqlalchemy
 from psched.backends.sql.database import Database
-from psched.backends.sql.once import cached, cached_on_class
-from psched.backends.sql.statement import CompiledStatement, Executing
+from psched.backends.sql.dialect import Dialect, now_ms
+from psched.backends.sql.statement import Statement, cached, cached_on_class
 from psched.clock import Clock, monotonic
 
 _FRESH = 1.0
@@ -90,7 +88,9 @@ class FairClaiming:
         self.cut_off: dict[str, Candidate] = {}
         """Users who got no row as the rows of others had all bytes of an acquire; the next acquire begins with them."""
 
-    def acquire(self, connection: Executing, parameters: Parameters, types: WantedTypes | None) -> Sequence[ClaimedRow]:
+    def acquire(
+        self, connection: Connection, parameters: Parameters, types: WantedTypes | None
+    ) -> Sequence[ClaimedRow]:
         fresh = _is_plain(self._bands) or self._clock() < self._read_bands_at
         known = self._bands if fresh else self._read_bands(connection)
         rows = list(self._take(connection, known, parameters, types))
@@ -99,7 +99,7 @@ class FairClaiming:
             rows += self._take(connection, found, left, types)
         return rows
 
-    def prepare(self, connection: Executing, types: WantedTypes | None) -> None:
+    def prepare(self, connection: Connection, types: WantedTypes | None) -> None:
         """Compile the statements of a queue without users and priorities."""
         self._userless.prepare(connection, types)
 
@@ -108,15 +108,15 @@ class FairClaiming:
         c = table.c
         in_band = c.band == bindparam("of_band")
         self._in_band = LeaseStatements(dialect, table, in_band, _none_between(table, "of_band", "known_above"))
-        self._due_types = CompiledStatement(self._in_band.due_types())
+        self._due_types = Statement(self._in_band.due_types())
         self._band = c.band
-        self._below: dict[int, CompiledStatement] = {}
+        self._below: dict[int, Statement] = {}
         self.first_due = (
             select(c.due, size_column(table)).where(in_band, c.due <= now_ms()).order_by(c.due, c.key).limit(1)
         )
 
     def types_of_users(
-        self, connection: Executing, bands: Sequence[int], types: WantedTypes | None
+        self, connection: Connection, bands: Sequence[int], types: WantedTypes | None
     ) -> WantedTypes | None:
         """Return the types whose users this acquire considers: `TYPES_AT_ONCE` of many types that are read apart.
 
@@ -135,7 +135,7 @@ class FairClaiming:
         self._last_type = some[-1] if some else ""
         return WantedTypes(tuple(sorted(some)), apart=True)
 
-    def _read_bands(self, connection: Executing) -> tuple[int, ...]:
+    def _read_bands(self, connection: Connection) -> tuple[int, ...]:
         """Return the bands, the highest first: by one statement unless there are new bands."""
         below = self._next_below(connection, (_ABOVE_ALL, *self._bands[:_BANDS_AT_ONCE]))
         bands = []
@@ -149,17 +149,17 @@ class FairClaiming:
         self._read_bands_at = self._clock() + _FRESH
         return self._bands
 
-    def _next_below(self, connection: Executing, bands: Sequence[int]) -> dict[int, int | None]:
+    def _next_below(self, connection: Connection, bands: Sequence[int]) -> dict[int, int | None]:
         """Return for each of `bands` the highest one below it."""
         count = len(bands)
         if count not in self._below:
-            self._below[count] = CompiledStatement(_highest_below(self._band, count))
+            self._below[count] = Statement(_highest_below(self._band, count))
         values = {f"above_{place}": band for place, band in enumerate(bands)}
         (found,) = self._below[count].rows(connection, values)
         return dict(zip(bands, found, strict=True))
 
     def _take(
-        self, connection: Executing, bands: Sequence[int], parameters: Parameters, types: WantedTypes | None
+        self, connection: Connection, bands: Sequence[int], parameters: Parameters, types: WantedTypes | None
     ) -> Sequence[ClaimedRow]:
         userless_bands = [band for band in bands if not has_users(band)]
         user_bands = [band for band in bands if has_users(band)]
@@ -169,7 +169,7 @@ class FairClaiming:
         return _FairAcquire(self, connection, userless_bands, user_bands, parameters, types).take()
 
     def take_userless(
-        self, connection: Executing, bands: Sequence[int], parameters: Parameters, types: WantedTypes | None
+        self, connection: Connection, bands: Sequence[int], parameters: Parameters, types: WantedTypes | None
     ) -> list[ClaimedRow]:
         rows: list[ClaimedRow] = []
         for band in bands:
@@ -186,7 +186,7 @@ class _FairAcquire:
     def __init__(
         self,
         claiming: FairClaiming,
-        connection: Executing,
+        connection: Connection,
         userless_bands: Sequence[int],
         user_bands: Sequence[int],
         parameters: Parameters,
@@ -194,7 +194,7 @@ class _FairAcquire:
     ) -> None:
         self._claiming = claiming
         self._raw_connection = connection
-        self._connection: Connection = as_sqlalchemy(connection)
+        self._connection: Connection = connection
         self._userless_bands = userless_bands
         self._user_bands = user_bands
         self._parameters = parameters

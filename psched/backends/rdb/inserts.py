@@ -14,11 +14,10 @@ from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, bin
 from psched.backends.common.rows import POLICY_COLUMNS, alert_at, milliseconds, policy_columns, rule_columns
 from psched.backends.rdb.schema import band_of
 from psched.backends.rdb.store import new_number
-from psched.backends.sql.base import Dialect, larger_of
-from psched.backends.sql.bulk_statement import BulkInsert
 from psched.backends.sql.database import Database
+from psched.backends.sql.dialect import Dialect, larger_of
 from psched.backends.sql.ledger import LedgerWriter
-from psched.backends.sql.once import cached_on_class
+from psched.backends.sql.statement import BulkInsert, cached_on_class
 from psched.model import NewTask, Policy, ScheduleRow
 from psched.payload import pack
 from psched.store.ledger import ADD
@@ -67,7 +66,7 @@ class ScheduleInserts:
                 if len(present) < len(keys):  # an attempt without an answer has inserted them
                     return present
             with self._database.transaction(connection):
-                if self._insert.execute(self._database.dialect, connection, rows, values) == len(keys):
+                if self._insert.execute(connection, rows, values) == len(keys):
                     present = []
                 else:
                     present = self._nonces.others(connection, keys, nonce)
@@ -136,8 +135,7 @@ class InsertNonces:
         self, database: Database, insert: BulkInsert, row: Mapping[str, Any], values: Mapping[str, Any]
     ) -> list[str]:
         """Insert a row by one statement. Returns its key if another row with this key exists."""
-        dialect = database.dialect
-        if database.run_direct(lambda direct, _: insert.execute(dialect, direct, [row], values)) == 1:
+        if database.run(lambda connection, _: insert.execute(connection, [row], values)) == 1:
             return []
         return database.run(lambda connection, _: self.others(connection, [row["key"]], values["nonce"]))
 
@@ -174,7 +172,7 @@ class TaskInserts:
         return self._database.run(work)
 
     def _write(self, connection: Connection, rows: list[dict[str, Any]], nonce: int) -> list[str]:
-        if self._insert.execute(self._database.dialect, connection, rows, {"nonce": nonce}) == len(rows):
+        if self._insert.execute(connection, rows, {"nonce": nonce}) == len(rows):
             return []
         return self._nonces.others(connection, [row["key"] for row in rows], nonce)
 

@@ -35,8 +35,8 @@ from sqlalchemy import (
 from psched.backends.common.lease_history import MOST_CHARACTERS, RELEASED, RETRIED
 from psched.backends.common.rows import AHEAD, AHEAD_AGAIN, EXPIRED, RUNNING, WAITING
 from psched.backends.rdb.schema import by_type
-from psched.backends.sql.base import Dialect, ExactText, LongText, larger_of, now_ms, now_once
-from psched.backends.sql.bulk_statement import BulkUpdate, Told, rows_in
+from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of, now_ms, now_once
+from psched.backends.sql.statement import BulkUpdate, GivenColumns, Statement, rows_in
 from psched.payload import MAX_BATCH_SIZE
 
 _LONGEST_BACKOFF = 30
@@ -188,8 +188,8 @@ class LeaseStatements:
         self.read = select(*table.c).where(table.c.key == bindparam("lease_key"))
         seen = ("key", "fence", "claim", "nonce", "status", "holder", "node", "endings")
         self.seen = select(*(table.c[name] for name in seen)).where(table.c.key.in_(bindparam("keys", expanding=True)))
-        self.release = self._releasing()
-        self.retry = self._retrying()
+        self.release = Statement(self._releasing())
+        self.retry = Statement(self._retrying())
         self.retry_many = BulkUpdate(_RETRY_TYPES, self._retrying_many)
         self.extend = self._extending()
         self.extend_begun = self._extending(taken_ahead=0)
@@ -209,7 +209,9 @@ class LeaseStatements:
         """Return the bulk UPDATE that ends leases of :lease_holder with `outcome` and writes `values`."""
         return BulkUpdate(LEASE_TYPES, lambda row: self.settling_rows(row, outcome, **values))
 
-    def settling_rows(self, row: Told, outcome: Outcome, *conditions: ColumnElement[bool], **values: Any) -> Update:
+    def settling_rows(
+        self, row: GivenColumns, outcome: Outcome, *conditions: ColumnElement[bool], **values: Any
+    ) -> Update:
         """Return the UPDATE that ends the lease in each `row`, like `settling`; the holder is :lease_holder."""
         c = self._table.c
         lease = (c.key == row["key"], c.fence == row["fence"], c.claim == row["claim"])
@@ -310,7 +312,7 @@ class LeaseStatements:
         due = self._unless_changed(bindparam("seen_version", type_=BigInteger), after("wait"), now_ms())
         return self.settling(RETRIED, due=due, last_error=kept, attempts=counted, crashes=constant(0))
 
-    def _retrying_many(self, row: Told) -> Update:
+    def _retrying_many(self, row: GivenColumns) -> Update:
         kept = func.coalesce(row["error"], self._table.c.last_error)
         due = self._unless_changed(row["seen_version"], now_once() + row["wait"], now_once())
         counted = self._table.c.attempts - row["uncounted"]

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     FromClause,
     Integer,
     Select,
@@ -30,12 +31,9 @@ from sqlalchemy import (
 from psched.backends.common.row_reader import LAST_SECOND
 from psched.backends.rdb.claiming import types_parameter
 from psched.backends.rdb.schema import USER_BAND, by_type
-from psched.backends.sql.base import Dialect, now_ms
-from psched.backends.sql.bulk_statement import as_parameter, rows_in
-from psched.backends.sql.connection import as_sqlalchemy
 from psched.backends.sql.database import Database
-from psched.backends.sql.once import cached_on_class
-from psched.backends.sql.statement import CompiledStatement, Executing
+from psched.backends.sql.dialect import Dialect, now_ms
+from psched.backends.sql.statement import Statement, as_parameter, cached_on_class, rows_in
 
 _LAST_MS = LAST_SECOND * 1000
 _ABOVE_ALL = 2 * USER_BAND
@@ -65,27 +63,27 @@ class DueTimes:
     @cached_on_class
     def _write_statements(self, dialect: type[Dialect], table: Table) -> None:
         self._table = table
-        self._by_shape: dict[tuple[int, bool], CompiledStatement] = {}
-        self._by_type = CompiledStatement(_grouped(table) if dialect.groups_by_index else _stepping(dialect, table))
+        self._by_shape: dict[tuple[int, bool], Statement] = {}
+        self._by_type = Statement(_grouped(table) if dialect.groups_by_index else _stepping(dialect, table))
 
     def next_due(self, types: Collection[str] | None) -> NextDue:
         """Return when the next row is due, of `types` only, or of any type."""
         if types is not None and not types:
             return NextDue(None)
-        rows = self._database.run_direct(lambda connection, _: self._in_each_band(connection, types))
+        rows = self._database.run(lambda connection, _: self._in_each_band(connection, types))
         first_types = frozenset(row[2] for row in rows) - {None} if types else frozenset()
         return NextDue(_wait([row[-1] for row in rows], rows[0][0]), first_types)
 
     def waits(self) -> Mapping[str, float]:
         """Return the seconds until a row of each type is due, 0.0 when one is due."""
-        rows = self._database.run_direct(lambda connection, _: self._by_type.rows(connection, {}))
+        rows = self._database.run(lambda connection, _: self._by_type.rows(connection, {}))
         waits: dict[str, float] = {}
         for type_, due, now in rows:
             if isinstance(type_, str) and (wait := _wait([due], now)) is not None:  # SQLite columns may hold any value
                 waits[type_] = min(wait, waits.get(type_, wait))
         return waits
 
-    def bands(self, connection: Executing) -> tuple[int, ...]:
+    def bands(self, connection: Connection) -> tuple[int, ...]:
         """Return the bands that have rows, the highest first."""
         self._in_each_band(connection, None)
         return self._bands
@@ -95,7 +93,7 @@ class DueTimes:
         c = self._table.c
         too_late = c.due > _LAST_MS  # SQLite sorts due times that are not numbers after all numbers
 
-        def work(connection: Executing, uncertain: bool) -> list[str]:
+        def work(connection: Connection, uncertain: bool) -> list[str]:
             conditions = [too_late]
             if "band" in c:
                 conditions = [c.band > USER_BAND + USER_BAND // 2, c.band < -USER_BAND // 2]
@@ -104,12 +102,12 @@ class DueTimes:
             keys: list[str] = []
             for condition in conditions:
                 found = select(c.key).where(condition).order_by(c.due, c.key).limit(most - len(keys))
-                keys += as_sqlalchemy(connection).execute(found).scalars()
+                keys += connection.execute(found).scalars()
             return keys
 
-        return self._database.run_direct(work)
+        return self._database.run(work)
 
-    def _in_each_band(self, connection: Executing, types: Collection[str] | None) -> Sequence[Sequence[Any]]:
+    def _in_each_band(self, connection: Connection, types: Collection[str] | None) -> Sequence[Sequence[Any]]:
         """Return the rows of `_statement`; only a new band costs a second statement."""
         while True:
             bands = self._bands
@@ -120,7 +118,7 @@ class DueTimes:
                 values["bands"] = as_parameter([{"wanted_band": band} for band in bands], ["wanted_band"])
             shape = (len(padded), types is not None)
             if shape not in self._by_shape:
-                self._by_shape[shape] = CompiledStatement(self._statement(*shape))
+                self._by_shape[shape] = Statement(self._statement(*shape))
             rows = self._by_shape[shape].rows(connection, values)
             found = {row[1] for row in rows} - {None}
             is_complete = found <= set(bands)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, bindparam, delete, select, update
 
-from psched.backends.sql.base import ExactText, LongText, now_ms
 from psched.backends.sql.database import Database
-from psched.backends.sql.once import cached, cached_on_class
+from psched.backends.sql.dialect import ExactText, LongText, now_ms
+from psched.backends.sql.statement import cached, cached_on_class
 from psched.store.node_registry import ALIVE, Node, read_node
 
 _FORGOTTEN = 86_400_000

@@ -41,11 +41,10 @@ from psched.backends.rdb.inserts import TaskInserts
 from psched.backends.rdb.lease_statements import LeaseStatements, after, begun_attempts, next_fence
 from psched.backends.rdb.schema import USER_BAND, failures_table, queue_table, users_table
 from psched.backends.rdb.store import RdbLeaseStore, lease_of, new_number
-from psched.backends.sql.base import now_ms, now_once
 from psched.backends.sql.database import Database
-from psched.backends.sql.once import cached, table_named
-from psched.backends.sql.paging import pages_by_key
-from psched.backends.sql.statement import CompiledStatement, Executing
+from psched.backends.sql.dialect import now_ms, now_once
+from psched.backends.sql.paging import read_pages
+from psched.backends.sql.statement import Statement, cached, table_named
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import pack
@@ -77,7 +76,7 @@ class RdbTaskStore(RdbLeaseStore):
         self._inserts = TaskInserts(database, self._table, settings.max_data_size)
         self._statements = cached(QueueStatements, self.lease_statements, self._table, users)
 
-    def _compile(self, connection: Executing, types: Collection[str] | None) -> None:
+    def _compile(self, connection: Connection, types: Collection[str] | None) -> None:
         super()._compile(connection, types)
         self._statements.retire.prepare(connection)
         self._statements.retire_many.prepare(connection)
@@ -103,7 +102,7 @@ class RdbTaskStore(RdbLeaseStore):
         c = self._table.c
         values = {c.status: wanted.status, c.type: wanted.type, c.user_name: wanted.user}
         conditions = [column == value for column, value in values.items() if value is not None]
-        return map(self._read, pages_by_key(self._database, select(*c), c.key, *conditions))
+        return map(self._read, read_pages(self._database, select(*c), c.key, conditions=conditions))
 
     def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
         values = {
@@ -241,15 +240,12 @@ class QueueStatements:
         kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
         attempts = bindparam("attempts_made", type_=c.attempts.type)
         outcome = bindparam("outcome", type_=c.status.type)
-        self.retire = CompiledStatement(
+        self.retire = Statement(
             leases.settling(outcome, status=outcome, last_error=kept, attempts=attempts, **self._retired())
         )
         self.retire_many = leases.settling_many(outcome, status=outcome, **self._retired(now_once()))
-        self.update_data = (
-            update(table)
-            .where(*leases.under_lease)
-            .values(data=bindparam("content"), size=bindparam("content_size"), updated=now_ms())
-        )
+        content: dict[str, Any] = {"data": bindparam("content"), "size": bindparam("content_size")}
+        self.update_data = Statement(update(table).where(*leases.under_lease).values(**content, updated=now_ms()))
         self.cancel = self._of_one(WAITING).values(status=TASK_CANCELLED, cancel_requested=1, **self._retired())
         self.flag = self._of_one(RUNNING).values(cancel_requested=1, updated=now_ms())
         self.force_finish = self._of_one(WAITING, RUNNING).values(

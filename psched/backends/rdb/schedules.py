@@ -42,13 +42,11 @@ from psched.backends.rdb.inserts import ScheduleInserts
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
 from psched.backends.rdb.schema import failures_table, schedules_table
 from psched.backends.rdb.store import RdbLeaseStore, new_number
-from psched.backends.sql.base import ExactText, LongText, now_ms
-from psched.backends.sql.bulk_statement import BulkUpdate, Told
 from psched.backends.sql.database import Database
+from psched.backends.sql.dialect import ExactText, LongText, now_ms
 from psched.backends.sql.ledger import LedgerWriter, SqlLedger, changes_table, ledger_table
-from psched.backends.sql.once import cached, cached_on_class, table_named
-from psched.backends.sql.paging import Pages
-from psched.backends.sql.statement import Executing
+from psched.backends.sql.paging import read_pages
+from psched.backends.sql.statement import BulkUpdate, GivenColumns, Statement, cached, cached_on_class, table_named
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import Claim, Lease, ScheduleRow
 from psched.store import Also, StoreSettings
@@ -85,7 +83,6 @@ class RdbScheduleStore(SingleAdd, RdbLeaseStore):
             *(self._table, *others, failures),
         )
         self._inserts = ScheduleInserts(database, self._table, self._records, settings.holder, settings.max_data_size)
-        self._pages = Pages(database, self._table, self._table.c.due, self._table.c.key)
         self._write_statements(self._table, self.lease_statements)
         self._bulk_advance = BulkAdvance(database, self._table, self.lease_statements, self._records, settings.holder)
 
@@ -100,7 +97,8 @@ class RdbScheduleStore(SingleAdd, RdbLeaseStore):
         return read_schedule(row, self.max_data_size)
 
     def list(self) -> Iterator[ScheduleRow]:
-        return map(self._read_row, self._pages)
+        c = self._table.c
+        return map(self._read_row, read_pages(self._database, select(*c), c.key, c.due))
 
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         return self._aged(self._long_due, age, limit)
@@ -125,7 +123,11 @@ class RdbScheduleStore(SingleAdd, RdbLeaseStore):
                 self._records.insert_skipped(connection, seen, entry)
 
         def work(connection: Connection, uncertain: bool) -> bool:
-            if self._database.execute_with(connection, statement, {}, record):
+            with self._database.transaction(connection):
+                done = connection.execute(statement).rowcount == 1
+                if done:
+                    record(connection)
+            if done:
                 return True
             return uncertain and self._records.is_made_by(connection, seen.key, seen.version + 1, number)
 
@@ -187,7 +189,7 @@ class RdbScheduleStore(SingleAdd, RdbLeaseStore):
             answers += [None if done else advanced(self, step, until, uncertain) for step in part]
         return answers
 
-    def _compile(self, connection: Executing, types: Collection[str] | None) -> None:
+    def _compile(self, connection: Connection, types: Collection[str] | None) -> None:
         super()._compile(connection, types)
         self._bulk_advance.prepare(connection)
         self._records.settle_and_insert(self._advance).prepare(connection)
@@ -226,7 +228,7 @@ class RdbScheduleStore(SingleAdd, RdbLeaseStore):
         self._delete = delete(table).where(this)
         then = bindparam("then", type_=BigInteger)
         parked = case((_is_paused(table), bindparam("parked_until", type_=BigInteger)), else_=now_ms())
-        self._park = statements.settling(RELEASED, due=parked, attempts=c.attempts - 1)
+        self._park = Statement(statements.settling(RELEASED, due=parked, attempts=c.attempts - 1))
         self._advance = statements.settling(
             FINISHED,
             *(c[name] == bindparam(f"seen_{name}") for name in DEFINITION),
@@ -295,7 +297,7 @@ class BulkAdvance:
         self._advance = BulkUpdate(_STEP, partial(_bulk_advance, table, statements))
         self._insert_entries = BulkUpdate(_ENTRY, records.insert_settled)
 
-    def prepare(self, connection: Executing) -> None:
+    def prepare(self, connection: Connection) -> None:
         self._advance.prepare(connection)
         self._insert_entries.prepare(connection)
 
@@ -306,12 +308,12 @@ class BulkAdvance:
         """
         rows = [self._row(step) for step in steps]
 
-        def work(connection: Executing, uncertain: bool) -> tuple[bool, bool]:
+        def work(connection: Connection, uncertain: bool) -> tuple[bool, bool]:
             advance = partial(self._advance.execute, connection, rows, {"lease_holder": self._holder})
             insert = partial(self._insert_entries.execute, connection, rows, {})
-            return self._database.execute_all(connection, len(steps), advance, insert), uncertain
+            return self._database.change_rows(connection, len(steps), advance, insert), uncertain
 
-        return self._database.run_direct(work, until)
+        return self._database.run(work, until)
 
     def _row(self, step: Step) -> dict[str, Any]:
         row = cast("ScheduleRow", step.claim.row)
@@ -327,7 +329,7 @@ class BulkAdvance:
         }
 
 
-def _bulk_advance(table: Table, statements: LeaseStatements, row: Told) -> Update:
+def _bulk_advance(table: Table, statements: LeaseStatements, row: GivenColumns) -> Update:
     unchanged = [table.c[name] == row[name] for name in DEFINITION]
     columns = _advanced_columns(table, row["following"], row["following_due"], row["settled"])
     return statements.settling_rows(row, FINISHED, *unchanged, **columns)

@@ -27,7 +27,7 @@ from psched.backends.common.rows import (
     WAITING,
 )
 from psched.backends.common.tables import checked_name
-from psched.backends.sql.base import ExactText, LongText
+from psched.backends.sql.dialect import ExactText, LongText
 from psched.backends.sql.ledger import limit_columns
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Insert, MetaData, RowMapping, Table, Update
+from sqlalchemy import Connection, MetaData, RowMapping, Table
 
 from psched import fork_safety
 from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, finished_before, refusal
@@ -21,13 +21,10 @@ from psched.backends.rdb.claiming import Claiming, WantedTypes, claiming_by
 from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.node_registry import RdbNodes, shared_nodes_table
-from psched.backends.sql.bulk_statement import BulkUpdate
-from psched.backends.sql.connection import as_sqlalchemy
 from psched.backends.sql.database import Database
-from psched.backends.sql.once import cached
 from psched.backends.sql.schema import NAMED, unusable
 from psched.backends.sql.schema_version import HashedSchema, meta_table
-from psched.backends.sql.statement import CompiledStatement, Executing, TwoStatements
+from psched.backends.sql.statement import BulkUpdate, Statement, cached
 from psched.backends.sql.store import SqlStore
 from psched.clock import boottime
 from psched.errors import (
@@ -90,9 +87,9 @@ class RdbLeaseStore(SqlStore):
         self._unanswered: dict[int, float] = {}
 
     def prepare(self, types: Collection[str] | None = None) -> None:
-        self._database.run_direct(lambda connection, _: self._compile(connection, types))
+        self._database.run(lambda connection, _: self._compile(connection, types))
 
-    def _compile(self, connection: Executing, types: Collection[str] | None) -> None:
+    def _compile(self, connection: Connection, types: Collection[str] | None) -> None:
         if types is None or types:
             self._claiming.prepare(connection, None if types is None else WantedTypes(tuple(set(types)), apart=False))
 
@@ -147,15 +144,15 @@ class RdbLeaseStore(SqlStore):
         wanted = None if types is None else WantedTypes(tuple(sorted(set(types))), self._others_may_be_due(types))
         begun = False
 
-        def work(connection: Executing, uncertain: bool) -> Sequence[Sequence[Any]]:
+        def work(connection: Connection, uncertain: bool) -> Sequence[Sequence[Any]]:
             nonlocal begun
             if begun:  # more than one statement takes rows, and some may have been executed
-                as_sqlalchemy(connection).execute(self.lease_statements.undo, self._undo_values([number]))
+                connection.execute(self.lease_statements.undo, self._undo_values([number]))
             begun = True
             return self._claiming.acquire(connection, values, wanted)
 
         try:
-            rows = self._database.run_direct(work)
+            rows = self._database.run(work)
         except BaseException:
             with self._lock:
                 self._unanswered[number] = asked + alive_time
@@ -233,7 +230,7 @@ class RdbLeaseStore(SqlStore):
     def _settle(
         self,
         lease: Lease,
-        statement: Update | Insert | TwoStatements | CompiledStatement,
+        statement: Statement,
         outcome: str | None,
         values: Mapping[str, Any],
         until: float,
@@ -257,13 +254,13 @@ class RdbLeaseStore(SqlStore):
             **values,
         }
 
-        def work(connection: Executing, uncertain: bool) -> tuple[bool, RowMapping | None, bool]:
-            if self._execute(connection, statement, parameters, also):
+        def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None, bool]:
+            if self._database.execute_one(connection, statement, parameters, also):
                 return True, None, uncertain
-            read = as_sqlalchemy(connection).execute(self.lease_statements.read, {"lease_key": lease.key})
+            read = connection.execute(self.lease_statements.read, {"lease_key": lease.key})
             return False, read.mappings().first(), uncertain
 
-        done, row, uncertain = self._database.run_direct(work, until)
+        done, row, uncertain = self._database.run(work, until)
         if done:
             return None
         if row is not None and self._is_ours(lease, row):
@@ -274,25 +271,6 @@ class RdbLeaseStore(SqlStore):
         if refused is not None:
             raise refused
         return None
-
-    def _execute(
-        self,
-        connection: Executing,
-        statement: Update | Insert | TwoStatements | CompiledStatement,
-        values: Mapping[str, Any],
-        also: Also | None,
-    ) -> bool:
-        if isinstance(statement, TwoStatements):
-            return self._database.execute_pair(connection, statement, values, also)
-        if not isinstance(statement, CompiledStatement):
-            return self._database.execute_with(as_sqlalchemy(connection), statement, values, also)
-        if also is None:
-            return statement.execute(connection, values) == 1
-        with self._database.transaction(connection):
-            done = statement.execute(connection, values) == 1
-            if done:
-                also(as_sqlalchemy(connection))
-        return done
 
     def _settle_many(
         self,
@@ -315,7 +293,7 @@ class RdbLeaseStore(SqlStore):
             rows: list[dict[str, Any]] = [{"key": one.key, "fence": one.fence, "claim": one.claim} for one in part]
             if more is not None:
                 rows = [{**row, **further} for row, further in zip(rows, more[start : start + _BATCH], strict=True)]
-            found, uncertain = self._database.run_direct(partial(self._settle_batch, rows, statement, values), until)
+            found, uncertain = self._database.run(partial(self._settle_batch, rows, statement, values), until)
             answers += [
                 None if found is None else self._unless_done(lease, found.get(lease.key), outcome, uncertain)
                 for lease in part
@@ -327,14 +305,14 @@ class RdbLeaseStore(SqlStore):
         rows: Sequence[Mapping[str, Any]],
         statement: BulkUpdate,
         values: Mapping[str, Any],
-        connection: Executing,
+        connection: Connection,
         uncertain: bool,
     ) -> tuple[dict[str, RowMapping] | None, bool]:
         """Settle `rows` together; unless all of them were settled, return them as they are now, and `uncertain`."""
         if statement.execute(connection, rows, values) == len(rows):
             return None, uncertain
         keys = [row["key"] for row in rows]
-        found = as_sqlalchemy(connection).execute(self.lease_statements.seen, {"keys": keys}).mappings()
+        found = connection.execute(self.lease_statements.seen, {"keys": keys}).mappings()
         return {row["key"]: row for row in found}, uncertain
 
     def _unless_done(self, lease: Lease, row: RowMapping | None, outcome: str, uncertain: bool) -> ScheduleError | None:

@@ -29,8 +29,8 @@ from psched.backends.common.rows import RUNNING
 from psched.backends.rdb.claiming import WantedTypes
 from psched.backends.rdb.lease_statements import TypesShape, among_types, type_parameters
 from psched.backends.rdb.schema import has_user, has_user_and_type, of_users
-from psched.backends.sql.base import Dialect, now_ms
-from psched.backends.sql.once import cached_on_class
+from psched.backends.sql.dialect import Dialect, now_ms
+from psched.backends.sql.statement import cached_on_class
 
 _WINDOW = 100
 """Rows read, those that have been due longest, to find users with due rows."""

@@ -19,7 +19,7 @@ from psched.backends.common.rows import (
     rule_columns,
     storable,
 )
-from psched.backends.sql.base import now_ms
+from psched.backends.sql.dialect import now_ms
 from psched.model import Claim, Policy, ScheduleRow
 from psched.store.ledger import ADD, DELETE, MODIFY, UPGRADE, Entry
 

@@ -34,9 +34,9 @@ from sqlalchemy.exc import DBAPIError
 from psched.backends.common.errors import Fault
 from psched.backends.rdb_compat.schema import check_text, data_column, queue_table, read_task, whole_seconds
 from psched.backends.rdb_compat.store import BATCH, CompatLeaseStore, Fence, refusal, seconds
-from psched.backends.sql.base import now_ms
 from psched.backends.sql.database import Database
-from psched.backends.sql.paging import pages_by_key
+from psched.backends.sql.dialect import now_ms
+from psched.backends.sql.paging import read_pages
 from psched.errors import (
     AlreadyFinishedError,
     IdempotentAlreadyFinishedError,
@@ -94,7 +94,7 @@ class CompatTaskStore(CompatLeaseStore):
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
         c = self._table.c
         conditions = [] if wanted.user is None else [c.resource == wanted.user]
-        for row in pages_by_key(self._database, self._whole, c.id, *conditions):
+        for row in read_pages(self._database, self._whole, c.id, conditions=conditions):
             task = self._read_row(row)
             if wanted.status in (None, task.status) and wanted.type in (None, task.type):
                 yield task

@@ -22,10 +22,10 @@ from psched.backends.rdb_compat.schema import (
     whole_seconds,
 )
 from psched.backends.rdb_compat.store import CompatLeaseStore, seconds
-from psched.backends.sql.base import now_ms
 from psched.backends.sql.database import Database
+from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.ledger import SqlLedger, changes_table, ledger_table
-from psched.backends.sql.paging import Pages
+from psched.backends.sql.paging import read_pages
 from psched.backends.sql.schema_version import HashedSchema, meta_table
 from psched.errors import NotSupportedError, ScheduleError
 from psched.model import Claim, Lease, Row, ScheduleRow
@@ -58,7 +58,6 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
         self._problem_of_rule = settings.problem
         rows = schedules_table(MetaData(), table)
         super().__init__(database, rows, "PerfectSched", rows.c.next_time)
-        self._pages = Pages(database, rows, rows.c.timeout, rows.c.id)
 
     def create_tables(self) -> None:
         super().create_tables()
@@ -95,12 +94,15 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
         return None if row is None else self._read_row(row)
 
     def list(self) -> Iterator[ScheduleRow]:
-        return map(self._read_row, self._pages)
+        c = self._table.c
+        return map(self._read_row, read_pages(self._database, self._whole, c.id, c.timeout))
 
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         values = {"age": int(age), "limit": limit}
         keys = self._database.run(lambda connection, _: connection.execute(self._long_due, values).scalars().all())
-        return [replace(self._read_row(row), data={}) for row in self._pages.of(keys)]  # the type stands in the data
+        return [
+            replace(self._read_row(row), data={}) for row in self._rows.read(self._database, keys)
+        ]  # the type stands in the data
 
     def failing(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         return []  # the table does not distinguish a lease from the wait for a retry

@@ -14,7 +14,7 @@ from sqlalchemy.sql.compiler import DDLCompiler
 from psched.backends.common.row_reader import RowReader
 from psched.backends.common.tables import checked_name
 from psched.backends.rdb_compat.ruby_cron_check import ruby_problem
-from psched.backends.sql.base import ExactText
+from psched.backends.sql.dialect import ExactText
 from psched.errors import NotSupportedError
 from psched.model import Rule, ScheduleRow, TaskRow
 from psched.payload import (

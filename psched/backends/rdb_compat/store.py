@@ -16,6 +16,7 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -37,8 +38,8 @@ from sqlalchemy import (
 
 from psched import fork_safety
 from psched.backends.common.row_reader import RowReader
-from psched.backends.sql.base import now_ms
 from psched.backends.sql.database import Database
+from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.paging import ByKeys, OrderedKeys, RowsByKeys, stored_bytes
 from psched.backends.sql.schema import Schema
 from psched.backends.sql.store import SqlStore
@@ -270,7 +271,10 @@ class CompatLeaseStore(SqlStore):
         parameters = {"lease_key": lease.key, "seen_timeout": fence.timeout, "seen_occurrence": fence.occurrence}
 
         def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None, bool]:
-            if self._database.execute_with(connection, statement, {**parameters, **values}, also):
+            further = () if also is None else (partial(also, connection),)
+            if self._database.change_rows(
+                connection, 1, lambda: connection.execute(statement, {**parameters, **values}).rowcount, *further
+            ):
                 return True, None, uncertain
             row = connection.execute(self._read, {"lease_key": lease.key}).mappings().first()
             if row is None or fence.holds(row) or not uncertain:

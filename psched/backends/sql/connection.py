@@ -1,85 +1,48 @@
-"""A pooled connection that executes statements with the driver's own cursor.
+"""Connections that stay open between calls, and the execution of compiled statements by the driver's cursor.
 
-For compiled statements: SQLAlchemy's own work on each costs a client more than the driver's.
+SQLAlchemy's pool and execution cost a client two to three times as much as the driver: 73 instead of 24 microseconds of
+processor time for a statement on SQLite, 485 instead of 145 on PostgreSQL (2026-11-22).
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-from sqlalchemy import Connection, Engine, PoolProxiedConnection
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
-
-from psched.backends.sql.statement import Executing
-
-_CURSOR = "psched cursor"
-"""What a connection's cursor is called among the things that belong to it, and go with it when it is lost."""
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 
-class RawConnection:
-    """Has of SQLAlchemy's Connection what a prepared statement needs, and raises the same errors."""
+class PooledConnection(Connection):
+    """SQLAlchemy's Connection, with one driver cursor for all compiled statements if `keeps_cursor`.
 
-    def __init__(self, engine: Engine, keeps_cursor: bool = False) -> None:
-        """Take a connection of the pool. Raises what the driver does.
+    A kept cursor has the answer to the last statement only.
+    """
 
-        `keeps_cursor`: all statements on this connection have one cursor, and so the answer of the last one only.
-        """
-        self._pool = engine.pool
-        self._connection: PoolProxiedConnection = engine.raw_connection()
-        self._engine = engine
-        self._keeps_cursor = keeps_cursor
-        self._whole: Connection | None = None
-        self.dialect = engine.dialect
-
-    @property
-    def can_be_kept(self) -> bool:
-        """Whether it need not be given back: not to a pool that is gone, nor to what SQLAlchemy has of it."""
-        return self._whole is None and self._engine.pool is self._pool
-
-    @property
-    def as_sqlalchemy(self) -> Connection:
-        """The same connection as SQLAlchemy has it, for statements that it has to compile."""
-        if self._whole is None:
-            self._whole = Connection(self._engine, self._connection)
-        return self._whole
-
-    def exec_driver_sql(self, text: str, parameters: Any = ()) -> Any:
-        """Execute a statement; returns the driver's cursor, to be read before the next one. Raises DBAPIError."""
-        cursor = None
-        try:
-            cursor = self._kept_cursor() if self._keeps_cursor else self._connection.cursor()
-            cursor.execute(text, parameters)
-        except self.dialect.loaded_dbapi.Error as error:
-            lost = self.dialect.is_disconnect(error, self._connection, cursor)
-            raise wrapped(error, self.dialect, text, lost) from error
-        return cursor
-
-    def _kept_cursor(self) -> Any:
-        kept = self._connection.info
-        if _CURSOR not in kept:
-            kept[_CURSOR] = self._connection.cursor()
-        return kept[_CURSOR]
-
-    def invalidate(self) -> None:
-        """Close the driver's connection, which the pool is not to have again; idempotent."""
-        if self._whole is not None:
-            self._whole.invalidate()
-        elif self._connection.is_valid:
-            self._connection.invalidate()
-
-    def close(self) -> None:
-        """Give the connection back to the pool; close it when the pool is gone, as nothing else would."""
-        if self._engine.pool is not self._pool:
-            self.invalidate()
-        (self._connection if self._whole is None else self._whole).close()
+    def __init__(self, engine: Engine, keeps_cursor: bool) -> None:
+        super().__init__(engine)
+        self.kept_cursor: Any = self.connection.cursor() if keeps_cursor else None
 
 
-def as_sqlalchemy(connection: Executing) -> Connection:
-    """Return SQLAlchemy's Connection of what executes prepared statements."""
-    return connection if isinstance(connection, Connection) else cast("RawConnection", connection).as_sqlalchemy
+def execute_text(connection: Connection, text: str, parameters: Any = ()) -> Any:
+    """Execute a compiled statement and return its cursor, with `rowcount`, `fetchone()` and `fetchall()`.
+
+    SQLAlchemy executes it on a caller's connection, and while tracers listen to its events. Raises DBAPIError.
+    """
+    heard = connection.engine.dispatch
+    if not isinstance(connection, PooledConnection) or heard.before_cursor_execute or heard.after_cursor_execute:
+        return connection.exec_driver_sql(text, parameters)
+    cursor = connection.kept_cursor
+    try:
+        if cursor is None:
+            cursor = connection.connection.cursor()
+        cursor.execute(text, parameters)
+    except connection.dialect.loaded_dbapi.Error as error:
+        lost = connection.dialect.is_disconnect(error, connection.connection, cursor)
+        raise wrapped(error, connection.dialect, text, lost) from error
+    return cursor
 
 
 def wrapped(error: Any, dialect: Any, text: str | None = None, lost: bool = False) -> BaseException:
@@ -90,63 +53,55 @@ def wrapped(error: Any, dialect: Any, text: str | None = None, lost: bool = Fals
     return made
 
 
-T = TypeVar("T")
+class ConnectionPool:
+    """At most `size` idle connections, and `size` + `overflow` in all. Safe to use from several threads."""
 
+    def __init__(self, engine: Engine, size: int, overflow: int, timeout: float, keeps_cursors: bool) -> None:
+        """`timeout`: seconds that `take` waits for a free connection."""
+        self._engine = engine
+        self._size = size
+        self._timeout = timeout
+        self._keeps_cursors = keeps_cursors
+        self._idle: deque[PooledConnection] = deque()
+        self._free = threading.Semaphore(size + overflow)
 
-class IdleConnections:
-    """Keeps connections that are the pool's all the same: whoever asks the pool is first given what is kept.
-
-    Safe to use from several threads.
-    """
-
-    def __init__(self, most: int) -> None:
-        """`most`: connections that are kept."""
-        self._most = most
-        self._idle: deque[RawConnection] = deque()
-        self._lock = threading.Lock()
-        self._asking = 0
-
-    def take(self, connect: Callable[[], RawConnection]) -> RawConnection:
-        """Return one that was kept, else what `connect` gets from the pool."""
+    def take(self) -> PooledConnection:
+        """Return an idle connection, or a new one. Raises DBAPIError, and PoolTimeoutError when all stay busy."""
+        if not self._free.acquire(timeout=self._timeout):
+            raise PoolTimeoutError(f"no connection became free within {self._timeout:g} s")
         try:
-            return self._idle.pop()
-        except IndexError:
-            return self.asking(connect)
+            try:
+                return self._idle.pop()
+            except IndexError:
+                return PooledConnection(self._engine, self._keeps_cursors)
+        except BaseException:
+            self._free.release()
+            raise
 
-    def keep(self, direct: RawConnection) -> None:
-        """Keep a connection for the next statement, unless a thread waits for the pool."""
-        if not direct.can_be_kept or len(self._idle) >= self._most:
-            direct.close()
-            return
-        self._idle.append(direct)
-        if self._asking or not self._most:  # looked at last: who begins to ask from now on sees what is kept
-            self.give_back()
-
-    def asking(self, ask: Callable[[], T]) -> T:
-        """Return what `ask` gets from the pool, which has everything that is kept until then."""
-        with self._lock:
-            self._asking += 1
+    def give_back(self, connection: PooledConnection, usable: bool = True) -> None:
+        """Keep a connection for the next call; close it when it is not usable, or when enough are idle."""
         try:
-            self.give_back()
-            return ask()
+            if usable and len(self._idle) < self._size:
+                self._idle.append(connection)
+                if self._size == 0:  # closed in the meantime, perhaps before the connection was idle
+                    self.close_idle()
+                return
+            if not usable:
+                connection.invalidate()
+            connection.close()
         finally:
-            with self._lock:
-                self._asking -= 1
+            self._free.release()
 
-    def close(self) -> None:
-        """Keep nothing from now on; idempotent."""
-        self._most = 0
-        self.give_back()
-
-    def anew(self) -> IdleConnections:
-        """Return one like this that keeps nothing yet."""
-        return IdleConnections(self._most)
-
-    def give_back(self) -> None:
-        """Give all that is kept back to the pool."""
+    def close_idle(self) -> None:
+        """Close all idle connections."""
         while True:
             try:
-                direct = self._idle.pop()
+                connection = self._idle.pop()
             except IndexError:
                 return
-            direct.close()
+            connection.close()
+
+    def close(self) -> None:
+        """Close all idle connections, and the others when they are given back; idempotent."""
+        self._size = 0
+        self.close_idle()

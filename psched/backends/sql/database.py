@@ -1,8 +1,8 @@
-"""One database: its connections, each with its timeouts, and retries with a bound.
+"""One database: its connections, and retries with a bound.
 
-A pool of one connection (of more for a process of many threads) with a small overflow, so that a heartbeat beside a
-long statement opens a second one and nothing else does. Connections are in autocommit: one statement is one transaction
-unless `transaction` says otherwise.
+Idle are one connection at most, or more in a process of many threads. A small overflow lets a heartbeat open a second
+connection beside a long statement. Connections are in autocommit: a statement is a transaction of its own unless
+`transaction` or `change_rows` says otherwise.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Insert, Table, Update, create_engine, event
+from sqlalchemy import Connection, Engine, NullPool, Table, create_engine, event
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.sql.elements import TextClause
@@ -23,9 +23,10 @@ from psched import fork_safety as forks
 from psched.backends.common.connection_options import Timeouts
 from psched.backends.common.errors import Fault
 from psched.backends.common.retries import LoginBackoff, Retries
-from psched.backends.sql.base import Dialect
-from psched.backends.sql.connection import IdleConnections, RawConnection, as_sqlalchemy, wrapped
-from psched.backends.sql.statement import Executing, TwoStatements
+from psched.backends.sql.connection import ConnectionPool, execute_text, wrapped
+from psched.backends.sql.dialect import Dialect
+from psched.backends.sql.listen_notify import ListenWakeup
+from psched.backends.sql.statement import Statement
 from psched.clock import Clock, boottime
 from psched.errors import ConfigError, NotSupportedError
 from psched.store import Accepts, Wakeup
@@ -35,28 +36,28 @@ log = logging.getLogger(__name__)
 _PACKAGES = {"MySQLdb": "'psched[mysqlclient]'"}
 """Module of a driver → the package that has it, where their names differ."""
 
+_OVERFLOW = 4
+
 T = TypeVar("T")
 Work = Callable[[Connection, bool], T]
-"""What is done on one connection; the flag says whether an earlier attempt may have been done without our knowing."""
-DirectWork = Callable[[Executing, bool], T]
-"""The same by prepared statements."""
+"""Work on one connection. The flag says whether an earlier attempt, whose answer was lost, may have been executed."""
 
 
 class Database:
     """Runs work on connections to one database.
 
-    Safe to use from several threads, and after a fork in both processes: the new one makes connections of its own.
+    Safe to use from several threads, and after a fork in both processes: the new process makes its own connections.
     """
 
     def __init__(self, dialect: Dialect, clock: Clock = boottime, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Connect to nothing yet. Raises ConfigError when the URL or the driver cannot be used."""
+        """Connects to nothing yet. Raises ConfigError when the URL or the driver cannot be used."""
         self.dialect = dialect
         self._clock = clock
         self._sleep = sleep
-        self._kept = IdleConnections(dialect.connections)
         self._parents: list[Any] = []
         self._logins = LoginBackoff()
         self._engine = self._new_engine()
+        self._pool = self._new_pool()
         self._work: AbstractContextManager[None] = nullcontext()
         forks.register_for_fork(self)
         if not dialect.crosses_forks:
@@ -69,6 +70,7 @@ class Database:
         try:
             engine = create_engine(
                 dialect.url,
+                poolclass=NullPool,
                 isolation_level="AUTOCOMMIT",
                 pool_reset_on_return=None,
                 skip_autocommit_rollback=True,
@@ -88,8 +90,13 @@ class Database:
         event.listen(engine, "connect", lambda connection, _: dialect.prepare(connection))
         return engine
 
+    def _new_pool(self) -> ConnectionPool:
+        dialect = self.dialect
+        size, overflow = (1, 0) if dialect.ephemeral else (dialect.connections, _OVERFLOW)
+        return ConnectionPool(self._engine, size, overflow, dialect.timeouts.read, dialect.keeps_cursors)
+
     def _log_in(self, driver: Any, given: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Return a new driver connection; `driver`: SQLAlchemy's dialect. Raises what the driver does."""
+        """Return a new driver connection; `driver`: SQLAlchemy's dialect. Raises the driver's errors."""
 
         def connect() -> Any:
             connection = self.dialect.connect(given, options)
@@ -98,29 +105,17 @@ class Database:
         return self._logins.log_in(connect, self.dialect.is_refused)
 
     def run(self, work: Work[T], until: float | None = None) -> T:
-        """Return `work(connection, uncertain)`, done again on a fresh connection when the old one was lost.
+        """Return `work(connection, uncertain)`, repeated on a fresh connection when the connection was lost.
 
-        Conflicts are tried again too; with `until` (boottime seconds) both go on up to then. `work` must bear being
-        done twice, returns its findings, and raises nothing but what the driver does.
+        Conflicts are repeated, too; with `until` (boottime seconds) both are repeated up to then. `work` must allow for
+        being repeated, returns its findings, and raises only the driver's errors.
         """
-        return self._retried(partial(self._attempt, work), until)
-
-    def run_direct(self, work: DirectWork[T], until: float | None = None) -> T:
-        """Return `work(connection, uncertain)` as `run` does, of statements whose texts are known, most of them.
-
-        Listeners of SQLAlchemy's events, such as tracers, are called for each.
-        """
-        heard = self._engine.dispatch
-        if heard.before_cursor_execute or heard.after_cursor_execute:
-            return self.run(work, until)
-        return self._retried(partial(self._attempt_directly, work), until)
-
-    def _retried(self, attempt: Callable[[bool], T], until: float | None) -> T:
         retries = Retries(until, self._clock)
         uncertain = False
         while True:
             try:
-                return attempt(uncertain)
+                with self._work:
+                    return self._attempt(work, uncertain)
             except (DBAPIError, PoolTimeoutError) as error:
                 fault = self.fault(error)
                 pause = retries.pause(fault)
@@ -131,76 +126,93 @@ class Database:
                 uncertain = uncertain or fault is Fault.LOST
             self._sleep(pause)
 
+    def _attempt(self, work: Work[T], uncertain: bool) -> T:
+        pool = self._pool
+        connection = pool.take()
+        try:
+            result = work(connection, uncertain)
+        except BaseException as error:
+            # A driver interrupted amid an answer would give the rest of it to the next statement.
+            pool.give_back(connection, isinstance(error, DBAPIError) and self.fault(error) is not Fault.LOST)
+            if isinstance(error, DBAPIError) and error.connection_invalidated:
+                pool.close_idle()  # they were lost, too
+            if isinstance(error, self._engine.dialect.loaded_dbapi.Error):  # while rows were fetched
+                raise wrapped(error, self._engine.dialect) from error
+            raise
+        pool.give_back(connection)
+        return result
+
     @contextmanager
-    def transaction(self, connection: Executing) -> Iterator[None]:
+    def transaction(self, connection: Connection) -> Iterator[None]:
         """Make the statements within one transaction: READ COMMITTED, on SQLite with the write lock from the start."""
-        connection.exec_driver_sql(self.dialect.begin)
+        execute_text(connection, self.dialect.begin)
         try:
             yield
-            connection.exec_driver_sql("COMMIT")
+            execute_text(connection, "COMMIT")
         except DBAPIError as error:
             self._roll_back(connection, error)
             raise
 
-    def execute_with(
+    def execute_one(
         self,
         connection: Connection,
-        statement: Update | Insert,
+        statement: Statement,
         values: Mapping[str, Any],
-        also: Callable[[Connection], object] | None,
+        also: Callable[[Connection], object] | None = None,
     ) -> bool:
-        """Change one row and tell whether it was there; if so do `also`, in the same transaction."""
-        if also is None:
-            return connection.execute(statement, values).rowcount == 1
-        with self.transaction(connection):
-            done = connection.execute(statement, values).rowcount == 1
-            if done:
-                also(connection)
-        return done
+        """Change one row, then do `statement.then` and `also` in the same transaction; False without the row."""
+        steps: list[Callable[[], object]] = []
+        if statement.then is not None:
+            if also is None and (joined := self._joined(connection, statement, statement.then, values)) is not None:
+                return joined
+            steps.append(partial(statement.then.execute, connection, values))
+        if also is not None:
+            steps.append(partial(also, connection))
+        return self.change_rows(connection, 1, partial(statement.execute, connection, values), *steps)
 
-    def execute_all(
-        self, connection: Executing, count: int, change: Callable[[], int], then: Callable[[], object]
+    def _joined(
+        self, connection: Connection, statement: Statement, then: Statement, values: Mapping[str, Any]
+    ) -> bool | None:
+        """Execute both by one statement and return whether the first one changed a row; None where that is not so."""
+        first, second = statement.prepare(connection), then.prepare(connection)
+        text = self.dialect.joined(connection, first.text, second.text)
+        if text is None or first.places is not None or first.constants.keys() & second.constants.keys():
+            return None
+        parameters = {**first.constants, **second.constants, **values}
+        with closing(execute_text(connection, text, parameters)) as cursor:  # to close it reads the rest of the answer
+            return bool(cursor.fetchone()[0])
+
+    def change_rows(
+        self, connection: Connection, count: int, change: Callable[[], int], *steps: Callable[[], object]
     ) -> bool:
-        """Change `count` rows and do what follows, in one transaction; False, and nothing is done, when it is fewer."""
-        connection.exec_driver_sql(self.dialect.begin)
+        """Change `count` rows, then take the `steps`, in one transaction; False, without any change, for fewer rows.
+
+        `change` returns the number of rows. Without steps it is one statement on one row, and needs no transaction.
+        """
+        if not steps:
+            return change() == count
+        execute_text(connection, self.dialect.begin)
         try:
             done = change() == count
             if done:
-                then()
-            connection.exec_driver_sql("COMMIT" if done else "ROLLBACK")
+                for step in steps:
+                    step()
+            execute_text(connection, "COMMIT" if done else "ROLLBACK")
         except DBAPIError as error:
             self._roll_back(connection, error)
             raise
         return done
 
-    def execute_pair(
-        self,
-        connection: Executing,
-        pair: TwoStatements,
-        values: Mapping[str, Any],
-        also: Callable[[Connection], object] | None,
-    ) -> bool:
-        """Change one row and tell whether it was there; if so do what follows, and `also`, in the same transaction."""
-        joined = None
-        if also is None:
-            joined = self.dialect.joined(connection, pair.first.prepare(connection), pair.second.prepare(connection))
-        if joined is not None:
-            with closing(connection.exec_driver_sql(joined.text, joined.parameters(values))) as cursor:
-                return bool(cursor.fetchone()[0])  # to close it reads the rest of the answer
-        with self.transaction(connection):
-            done = pair.first.execute(connection, values) == 1
-            if done:
-                pair.second.execute(connection, values)
-            if done and also is not None:
-                also(as_sqlalchemy(connection))
-        return done
+    def _roll_back(self, connection: Connection, error: DBAPIError) -> None:
+        if self.fault(error) is not Fault.LOST:
+            execute_text(connection, "ROLLBACK")
 
     def fault(self, error: Exception) -> Fault | None:
-        """Return how `error` passes by itself; None when it will not, or is no error of the database's."""
+        """Return the fault that passes by itself and caused `error`; None for others, and for errors of our own."""
         if isinstance(error, PoolTimeoutError):
             return Fault.LOST
         driver = self._engine.dialect.loaded_dbapi.Error
-        if isinstance(error, driver):  # of a connection that is not the pool's any more
+        if isinstance(error, driver):  # of a dedicated connection
             error = DBAPIError.instance(None, None, error, driver)
         if not isinstance(error, DBAPIError):
             return None
@@ -215,8 +227,8 @@ class Database:
         return self.run(lambda connection, _: connection.execute(statement, values).scalar())
 
     def dedicated(self) -> Any:
-        """Return a connection that no longer belongs to the pool; its `dbapi_connection` is the driver's own."""
-        connection = self._kept.asking(self._engine.raw_connection)
+        """Return a new connection that the caller closes; its `dbapi_connection` is the driver's own."""
+        connection = self._engine.raw_connection()
         connection.detach()
         return connection
 
@@ -226,7 +238,7 @@ class Database:
             return self.dialect.shares_sessions(first.dbapi_connection, second.dbapi_connection)
 
     def install_wakeup(self, table: Table) -> None:
-        """Let rows of `table` that become due call who listens, where the database can do that; idempotent."""
+        """Make the database notify listeners of due rows in `table`, where it can; idempotent."""
 
         def work(connection: Connection, uncertain: bool) -> None:
             with self.transaction(connection):
@@ -241,14 +253,19 @@ class Database:
 
     def open_wakeup(self, table: str, accepts: Accepts | None = None) -> Wakeup | None:
         """Return the notification of due rows of `table`; None where the database sends none."""
-        return self.dialect.open_wakeup(self, table, accepts)
+        if not self.dialect.can_listen:
+            return None
+        return ListenWakeup(table, self.dedicated, self.execute, self.dialect.timeouts.read, accepts)
 
     def is_same(self, other: Database) -> bool:
         """Return whether `other` is the same database, reached in the same way."""
         return not self.dialect.ephemeral and self.dialect.url == other.dialect.url
 
     def of_caller(self, given: Any) -> Connection:
-        """Return the caller's Connection, or his Session's. Raises NotSupportedError for another kind of database."""
+        """Return the caller's Connection, or the Connection of the caller's Session.
+
+        Raises NotSupportedError for another kind of database.
+        """
         connection: Connection = given if isinstance(given, Connection) else given.connection()
         if connection.dialect.name.replace("mariadb", "mysql") != self.dialect.name:
             raise NotSupportedError(
@@ -259,17 +276,14 @@ class Database:
 
     @contextmanager
     def patient(self) -> Iterator[Database]:
-        """Give the same database with an hour for each statement: creating an index may take that long."""
+        """Yield the same database with an hour for each statement: creating an index may take that long."""
         dialect = self.dialect
         if dialect.ephemeral:
             yield self
             return
         timeouts = Timeouts(dialect.timeouts.connect, read=3600)
-        patient = Database(type(dialect)(dialect.url, dialect.tls, timeouts, pooler=dialect.pooler))
-        try:
+        with closing(Database(type(dialect)(dialect.url, dialect.tls, timeouts, pooler=dialect.pooler))) as patient:
             yield patient
-        finally:
-            patient.close()
 
     @property
     def fork_patience(self) -> float:
@@ -277,86 +291,22 @@ class Database:
         return self.dialect.timeouts.lock + 1
 
     def close_before_fork(self) -> None:
-        """Close what is idle; a database in memory goes on, in both processes."""
+        """Close idle connections; a database in memory goes on, in both processes."""
         if not self.dialect.ephemeral:
-            self._kept.give_back()
-            self._engine.dispose()
+            self._pool.close_idle()
 
     def begin_anew(self) -> None:
-        """In a process that was forked off: leave the connections to the parent. A database in memory was copied.
+        """In a forked process: leave the connections to the parent. A database in memory was copied.
 
-        The engine has locks of its own besides its pool's: a thread that connects first holds one meanwhile.
+        The engine has locks of its own: a thread that connects first holds one meanwhile.
         """
         if self.dialect.ephemeral:
             return
         self.dialect.abandon_connections()
-        self._parents.append((self._kept, self._engine))
-        self._kept = self._kept.anew()
+        self._parents.append((self._pool, self._engine))
         self._engine = self._new_engine()
+        self._pool = self._new_pool()
 
     def close(self) -> None:
-        """Close the pooled connections; idempotent."""
-        self._kept.close()
-        self._engine.dispose()
-
-    def _roll_back(self, connection: Executing, error: DBAPIError) -> None:
-        if self.fault(error) is not Fault.LOST:
-            connection.exec_driver_sql("ROLLBACK")
-
-    def _attempt(self, work: Work[T], uncertain: bool) -> T:
-        with self._work:
-            return self._attempt_once(work, uncertain)
-
-    def _attempt_once(self, work: Work[T], uncertain: bool) -> T:
-        pool = self._engine.pool
-        with self._kept.asking(self._engine.connect) as connection:
-            try:
-                return work(connection, uncertain)
-            except BaseException as error:
-                if self._is_spoilt(error):
-                    connection.invalidate()
-                raise
-            finally:
-                if self._engine.pool is not pool:  # who would close what is given back to a pool that is gone?
-                    connection.invalidate()
-
-    def _attempt_directly(self, work: DirectWork[T], uncertain: bool) -> T:
-        with self._work:
-            return self._attempt_directly_once(work, uncertain)
-
-    def _attempt_directly_once(self, work: DirectWork[T], uncertain: bool) -> T:
-        direct = self._kept.take(self._connected)
-        try:
-            done = work(direct, uncertain)
-        except BaseException as error:
-            self._let_go(direct, error)
-            if isinstance(error, self._engine.dialect.loaded_dbapi.Error):  # SQLite finds more rows as it is asked
-                raise wrapped(error, self._engine.dialect) from error
-            raise
-        self._kept.keep(direct)
-        return done
-
-    def _let_go(self, direct: RawConnection, error: BaseException) -> None:
-        """Give a connection back after `error`, closed if it cannot be used any more."""
-        try:
-            if self._is_spoilt(error):
-                direct.invalidate()
-        finally:
-            direct.close()
-        if isinstance(error, DBAPIError) and error.connection_invalidated:
-            self._kept.give_back()
-            self._engine.dispose()  # the others in the pool are as old
-
-    def _is_spoilt(self, error: BaseException) -> bool:
-        """Return whether a connection cannot be used after `error`.
-
-        A driver interrupted amid an answer would give the rest of it to the next question.
-        """
-        return not isinstance(error, DBAPIError) or self.fault(error) is Fault.LOST
-
-    def _connected(self) -> RawConnection:
-        """Return a connection of the pool's. Raises DBAPIError."""
-        try:
-            return RawConnection(self._engine, self.dialect.keeps_cursors)
-        except self._engine.dialect.loaded_dbapi.Error as error:
-            raise wrapped(error, self._engine.dialect) from error
+        """Close the idle connections, and the others when their work ends; idempotent."""
+        self._pool.close()

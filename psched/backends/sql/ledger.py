@@ -44,11 +44,9 @@ from psched.backends.common.rows import (
     read_row,
 )
 from psched.backends.common.tables import checked_name
-from psched.backends.sql.base import Dialect, ExactText, LongText, larger_of, now_ms, now_once
-from psched.backends.sql.bulk_statement import Told, as_parameter, rows_in
 from psched.backends.sql.database import Database
-from psched.backends.sql.once import cached_on_class
-from psched.backends.sql.statement import CompiledStatement, TwoStatements
+from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of, now_ms, now_once
+from psched.backends.sql.statement import GivenColumns, Statement, as_parameter, cached_on_class, rows_in
 from psched.model import Lease, ScheduleRow
 from psched.store.ledger import ADD, DELETE, Change, Entry, LedgerFilter, LedgerRow
 
@@ -337,16 +335,16 @@ class LedgerWriter:
             c.scheduled_time == bindparam("of_time"),
             c.fence == bindparam("of_fence"),
         )
-        self._settling: dict[Update, CompiledStatement | TwoStatements] = {}
+        self._settling: dict[Update, Statement] = {}
         c = changes.c
         this_version = c.key == bindparam("of_key"), c.version == bindparam("of_version")
         self._made_by = select(c.number).where(*this_version)
 
-    def settle_and_insert(self, settle: Update) -> CompiledStatement | TwoStatements:
-        """Return the statement(s) that execute `settle` and insert the entry of `entry_parameters`; made once."""
+    def settle_and_insert(self, settle: Update) -> Statement:
+        """Return the statement that executes `settle` and inserts the entry of `entry_parameters`; made once."""
         if settle not in self._settling:
             self._settling[settle] = (
-                CompiledStatement(self._one_statement(settle)) if self._nested else TwoStatements(settle, self._entry)
+                Statement(self._one_statement(settle)) if self._nested else Statement(settle, then=self._entry)
             )
         return self._settling[settle]
 
@@ -356,7 +354,7 @@ class LedgerWriter:
         values = {"of_key": row.key, "of_time": time, "of_fence": lease.fence}
         return connection.execute(self._of_lease, values).first() is not None
 
-    def insert_settled(self, given: Told) -> Insert:
+    def insert_settled(self, given: GivenColumns) -> Insert:
         """Return the INSERT for schedules that were just settled; `given`: the names of `values`."""
         values = {name: given[name] for name in _GIVEN}
         return self._insert_entry(self._schedules, values, self._schedules.c.key == given["key"], clock=now_once())

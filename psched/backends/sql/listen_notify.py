@@ -1,6 +1,6 @@
 """PostgreSQL wakes idle workers: triggers that NOTIFY, and a connection that LISTENs.
 
-The triggers notify when any client makes a row due within some seconds; the notification arrives when that commits. Its
+The triggers notify when a client makes a row due within some seconds; the notification arrives after the commit. Its
 payload is an equals sign and the row's type. PostgreSQL commits transactions that notify one after another.
 """
 
@@ -11,7 +11,7 @@ import select
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import DDL, Connection, Table, text
 from sqlalchemy.sql.elements import TextClause
@@ -19,7 +19,7 @@ from sqlalchemy.sql.elements import TextClause
 from psched.store import Accepts
 
 HORIZON = 10_000
-"""Milliseconds: who is called looks this often without being called, and so need not be told of what is due later."""
+"""Milliseconds. Listeners poll this often anyway, so rows that are due later need no notification."""
 
 _LONGEST_CHANNEL = 63
 _FATAL = 7
@@ -27,62 +27,50 @@ _FATAL = 7
 
 _NOW = "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS BIGINT)"
 
-_MUTEX = text("SELECT pg_advisory_xact_lock(hashtext('psched bell'))")
-_PRESENT = text("SELECT count(*) FROM pg_trigger WHERE tgrelid = to_regclass(quote_ident(:table)) AND tgname = :name")
-_PROOF = text(
+_LOCK = text("SELECT pg_advisory_xact_lock(hashtext('psched triggers'))")
+_HAS_TRIGGER = text(
+    "SELECT count(*) FROM pg_trigger WHERE tgrelid = to_regclass(quote_ident(:table)) AND tgname = :name"
+)
+_NOTIFY_OURSELVES = text(
     "SELECT pg_notify(:channel, :token) WHERE EXISTS (SELECT FROM pg_trigger"
     " WHERE tgrelid = to_regclass(quote_ident(:table)) AND tgname = :name)"
 )
-_TRIGGER = "psched_ring"
+_TRIGGER = "psched_notify"
 
 _STEPS = (
     (
-        "CREATE OR REPLACE FUNCTION psched_ring() RETURNS trigger LANGUAGE plpgsql AS"
+        "CREATE OR REPLACE FUNCTION psched_notify() RETURNS trigger LANGUAGE plpgsql AS"
         " $$ BEGIN PERFORM pg_notify(TG_ARGV[0], '=' || NEW.type); RETURN NULL; END $$"
     ),
     (
-        "CREATE OR REPLACE FUNCTION psched_ring_new() RETURNS trigger LANGUAGE plpgsql AS"  # noqa: S608 – constants
+        "CREATE OR REPLACE FUNCTION psched_notify_new() RETURNS trigger LANGUAGE plpgsql AS"  # noqa: S608 – constants
         " $$ BEGIN PERFORM pg_notify(TG_ARGV[0], '=' || type) FROM (SELECT DISTINCT type FROM fresh"
         f" WHERE status = 'waiting' AND due <= {_NOW} + {HORIZON}) AS types; RETURN NULL; END $$"
     ),
     (
-        "CREATE TRIGGER psched_ring_new AFTER INSERT ON %(fullname)s REFERENCING NEW TABLE AS fresh"
-        " FOR EACH STATEMENT EXECUTE FUNCTION psched_ring_new('%(channel)s')"
+        "CREATE TRIGGER psched_notify_new AFTER INSERT ON %(fullname)s REFERENCING NEW TABLE AS fresh"
+        " FOR EACH STATEMENT EXECUTE FUNCTION psched_notify_new('%(channel)s')"
     ),
     (
         f"CREATE TRIGGER {_TRIGGER} AFTER UPDATE OF due ON %(fullname)s FOR EACH ROW"
         f" WHEN (NEW.status = 'waiting' AND NEW.due <= {_NOW} + {HORIZON})"
-        " EXECUTE FUNCTION psched_ring('%(channel)s')"
+        " EXECUTE FUNCTION psched_notify('%(channel)s')"
     ),
 )
-"""The triggers that notify for the rows of a table; the names are quoted by SQLAlchemy."""
-
-
-class Connections(Protocol):
-    """What a bell needs of its database."""
-
-    def dedicated(self) -> Any:
-        """Return a new connection of the pool's that belongs to the pool no more."""
-        ...
-
-    def execute(self, statement: TextClause, values: dict[str, Any]) -> Any:
-        """Execute a statement on another connection and return its first value."""
-        ...
+"""The triggers that notify of the rows of a table. SQLAlchemy quotes the names."""
 
 
 def channel_of(table: str) -> str:
-    """Return the channel of notifications for the rows of `table`."""
     return f"psched_{table}"[:_LONGEST_CHANNEL]
 
 
 def has_triggers(connection: Connection, table: str) -> bool:
-    """Return whether the table has the triggers that notify."""
-    return bool(connection.execute(_PRESENT, {"table": table, "name": _TRIGGER}).scalar())
+    return bool(connection.execute(_HAS_TRIGGER, {"table": table, "name": _TRIGGER}).scalar())
 
 
 def create_triggers(connection: Connection, table: Table) -> None:
-    """Create the triggers that notify. Call in a transaction; two processes that do so at once take turns."""
-    connection.execute(_MUTEX)
+    """Create the triggers that are missing. In a transaction: two processes that do so at once take turns."""
+    connection.execute(_LOCK)
     if not has_triggers(connection, table.name):
         for step in _STEPS:
             ddl = DDL(step, context={"channel": channel_of(table.name)})  # type: ignore[no-untyped-call]
@@ -90,61 +78,66 @@ def create_triggers(connection: Connection, table: Table) -> None:
 
 
 class ListenWakeup:
-    """A `Bell` by LISTEN, for psycopg 3. It speaks libpq's asynchronous commands, so that `disarm` need not wait.
+    """A `Wakeup` by LISTEN, for psycopg 3. It uses libpq's asynchronous commands, so that `disarm` does not wait.
 
-    It is proven when it has heard a ring of its own that was sent from another connection: a pooler that gives each
-    transaction another session takes LISTEN and never delivers anything.
+    It is `proven` when a notification of its own arrives, sent on another connection: a pooler that gives each
+    transaction another session accepts LISTEN and never delivers anything.
     """
 
-    def __init__(self, table: str, connections: Connections, patience: float, accepts: Accepts | None = None) -> None:
-        """Connects to nothing yet. `patience`: seconds the server may take for an answer.
+    def __init__(
+        self,
+        table: str,
+        connect: Callable[[], Any],
+        execute: Callable[[TextClause, dict[str, Any]], object],
+        patience: float,
+        accepts: Accepts | None = None,
+    ) -> None:
+        """Connects to nothing yet.
 
-        `accepts`: tells for which types it rings; None: for all.
+        `connect` makes the connection to listen on; `execute` executes a statement on another one. `patience`: seconds
+        the server may take for an answer. `accepts`: whether to wake for a type; None: for all types.
         """
         self._accepts = accepts
         self.proven = False
         self._table = table
         self._channel = channel_of(table)
-        self._connections = connections
+        self._connect = connect
+        self._execute = execute
         self._patience = patience
         self._token = secrets.token_hex(8)
         self._connection: Any = None
-        self._listening = self._asked = self._heard = False
+        self._listening = self._asked = self._notified = False
 
     def arm(self, seconds: float) -> None:
-        """Listen from now on. Raises the driver's errors."""
         if self._connection is None:
-            self._connection = self._connections.dedicated()
+            self._connection = self._connect()
             self.proven = self._asked = False
         if not self._listening:
-            self._heard = False
-            self._try(lambda: self._command("LISTEN"))
+            self._notified = False
+            self._try(self._listen)
             self._listening = True
         if not self._asked:
             names = {"channel": self._channel, "token": self._token, "table": self._table, "name": _TRIGGER}
-            self._connections.execute(_PROOF, names)
+            self._execute(_NOTIFY_OURSELVES, names)
             self._asked = True
 
     def fileno(self) -> int:
-        """Return the descriptor of its connection."""
         return int(self._pgconn.socket)
 
     def rang(self) -> bool:
-        """Return whether it has rung since the last call."""
         self._try(self._collect)
-        heard, self._heard = self._heard, False
-        return heard
+        notified, self._notified = self._notified, False
+        return notified
 
     def disarm(self) -> None:
-        """Listen no more; the server's answer is read when it is armed again."""
+        """Stop listening. `arm` reads the server's answer."""
         if self._connection is None or not self._listening:
             return
         self._listening = False
-        with suppress(Exception):  # a connection that is lost does not ring either; arming it will tell
+        with suppress(Exception):  # a lost connection does not notify either; `arm` will find out
             self._send("UNLISTEN")
 
     def close(self) -> None:
-        """Close its connection; idempotent."""
         connection, self._connection = self._connection, None
         self._listening = self.proven = False
         if connection is not None:
@@ -161,9 +154,9 @@ class ListenWakeup:
             self.close()
             raise
 
-    def _command(self, verb: str) -> None:
+    def _listen(self) -> None:
         self._await_answers()
-        self._send(verb)
+        self._send("LISTEN")
         self._await_answers()
 
     def _send(self, verb: str) -> None:
@@ -172,7 +165,7 @@ class ListenWakeup:
         self._pgconn.flush()
 
     def _await_answers(self) -> None:
-        """Read the answers to all that was sent. Raises the driver's OperationalError."""
+        """Read the answers to all commands. Raises the driver's OperationalError."""
         end = time.monotonic() + self._patience
         self._collect()
         while self._pgconn.is_busy():
@@ -189,13 +182,13 @@ class ListenWakeup:
                 raise self._error(result.error_message.decode(errors="replace"))
 
     def _collect(self) -> None:
-        """Take what has arrived. Never waits."""
+        """Take the notifications that have arrived, without waiting."""
         self._pgconn.consume_input()
-        while (notice := self._pgconn.notifies()) is not None:
-            told = notice.extra.decode(errors="replace")
-            if told.startswith("="):
-                self._heard = self._heard or self._accepts is None or self._accepts(told[1:])
-            elif told == self._token:
+        while (notification := self._pgconn.notifies()) is not None:
+            payload = notification.extra.decode(errors="replace")
+            if payload.startswith("="):
+                self._notified = self._notified or self._accepts is None or self._accepts(payload[1:])
+            elif payload == self._token:
                 self.proven = True
 
     def _error(self, words: str) -> Exception:

@@ -22,10 +22,8 @@ from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 
 from psched.backends.common.connection_options import Tls
 from psched.backends.common.errors import Fault
-from psched.backends.sql import base
-from psched.backends.sql.base import ExactText, LongText, now_ms
-from psched.backends.sql.bulk_statement import Ways, given_rows
-from psched.backends.sql.statement import Executing, Prepared
+from psched.backends.sql.dialect import Dialect, ExactText, LongText, now_ms
+from psched.backends.sql.statement import given_rows
 from psched.errors import ConfigError
 
 _DUPLICATE = 1062
@@ -35,10 +33,8 @@ _COLUMN_EXISTS = 1060
 _INDEX_EXISTS = 1061
 
 _CONFLICTS = {1020, 1205, 1213, 1317, 1969, 3024, 3101}
-"""Changed since read, lock wait timeout, deadlock, interrupted, statement timeouts of MariaDB and of MySQL.
-
-3101: group replication rolls a transaction back at its commit.
-"""
+"""Changed since read, lock wait timeout, deadlock, interrupted, statement timeouts of MariaDB and of MySQL, and the
+rollback at a commit by group replication."""
 
 _LOST = {
     1040, 1203, 1226,  # too many connections, of all, of this user, per hour
@@ -78,9 +74,7 @@ def _long_text(element: LongText, compiler: DDLCompiler, **options: Any) -> str:
 @compiles(given_rows, "mysql")
 def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
     types = compiler.dialect.type_compiler_instance
-    paths = ["$"] if len(element.fields) == 1 else [f"$[{place}]" for place in range(len(element.fields))]
-    named = zip(paths, element.fields, strict=True)
-    fields = (f"{name} {types.process(type_)} PATH '{path}'" for path, (name, type_) in named)
+    fields = (f"{name} {types.process(type_)} PATH '$[{place}]'" for place, (name, type_) in enumerate(element.fields))
     return f"JSON_TABLE({compiler.process(element.clauses, **options)}, '$[*]' COLUMNS ({', '.join(fields)}))"
 
 
@@ -100,7 +94,7 @@ _VERIFY = {"full": "VERIFY_IDENTITY", "ca": "VERIFY_CA", "none": "REQUIRED"}
 """`tls.verify` → mysqlclient's `ssl_mode`."""
 
 
-class Dialect(base.Dialect):
+class MySQLDialect(Dialect):
     """A MariaDB or MySQL server."""
 
     name: ClassVar[str] = "mysql"
@@ -109,6 +103,7 @@ class Dialect(base.Dialect):
     returning: ClassVar[bool] = False
     partial_indexes: ClassVar[bool] = False
     groups_by_index: ClassVar[bool] = True
+    counts_new_rows: ClassVar[bool] = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -132,7 +127,7 @@ class Dialect(base.Dialect):
             "read_timeout": math.ceil(self.timeouts.read),
             "write_timeout": math.ceil(self.timeouts.read),
         }
-        options: dict[str, Any] = {"connect_args": arguments, **self.pool_options()}
+        options: dict[str, Any] = {"connect_args": arguments}
         if self._is_mysqlclient:
             options["paramstyle"] = "pyformat"  # parameters by name, as `joined` needs them
         if self.tls is not None:
@@ -188,8 +183,7 @@ class Dialect(base.Dialect):
             )
 
     def fault(self, error: DBAPIError) -> Fault | None:
-        """Return the fault of `error`. Errors of the driver itself have code 0, or none."""
-        code = _code(error)
+        code = _code(error)  # 0 for the driver's own errors
         if code in _CONFLICTS:
             return Fault.CONFLICT
         if code in _LOST or (code == 0 and isinstance(error, InterfaceError | OperationalError)):
@@ -197,9 +191,10 @@ class Dialect(base.Dialect):
         return None
 
     def is_refused(self, error: BaseException) -> bool:
-        return _code_of(error) in _REFUSED
+        return _code(error) in _REFUSED
 
-    def is_duplicate_key(self, error: DBAPIError) -> bool:
+    @classmethod
+    def is_duplicate_key(cls, error: DBAPIError) -> bool:
         return _code(error) == _DUPLICATE
 
     def is_missing_table(self, error: DBAPIError) -> bool:
@@ -208,39 +203,15 @@ class Dialect(base.Dialect):
     def is_already_there(self, error: DBAPIError) -> bool:
         return _code(error) in (_TABLE_EXISTS, _COLUMN_EXISTS, _INDEX_EXISTS)
 
-    def joined(self, connection: Executing, first: Prepared, second: Prepared) -> Prepared | None:
-        """Return both in one compound statement, which only MariaDB knows outside of stored programs."""
-        if not _is_mariadb(connection) or first.places is not None or first.own.keys() & second.own.keys():
-            return None
-        text = "".join((_BEGIN, first.text, _THEN, second.text, _END))
-        return Prepared(text, None, {**first.own, **second.own})
+    def joined(self, connection: Connection, first: str, second: str) -> str | None:
+        """Return a compound statement, which only MariaDB knows outside of stored programs."""
+        return "".join((_BEGIN, first, _THEN, second, _END)) if _is_mariadb(connection) else None
 
     @classmethod
     def insert_new(cls, table: Table) -> Any:
         """Return an INSERT that skips existing keys. INSERT IGNORE would truncate values that are too long."""
         key = next(iter(table.primary_key))
         return insert(table).on_duplicate_key_update({key.name: key})
-
-    def insert_prepared(self, connection: Executing, ways: Ways, values: Mapping[str, Any]) -> int:
-        """Insert rows whose keys are new and return how many; 0 when some existed: then the server does not count."""
-        try:
-            done: int = connection.exec_driver_sql(ways.strict.text, ways.strict.parameters(values)).rowcount
-            return done
-        except DBAPIError as error:  # an INSERT that fails undoes itself alone
-            if not self.is_duplicate_key(error):
-                raise
-        connection.exec_driver_sql(ways.lenient.text, ways.lenient.parameters(values))
-        return 0
-
-    def insert_one(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
-        """An INSERT that fails undoes only itself."""
-        try:
-            connection.execute(insert(table).values(values))
-        except DBAPIError as error:
-            if not self.is_duplicate_key(error):
-                raise
-            return False
-        return True
 
     def unfit(self, connection: Connection) -> str | None:
         needed = (10, 6) if _is_mariadb(connection) else (8, 0, 17)  # which brought utf8mb4_0900_bin
@@ -268,16 +239,13 @@ _COLLATION = text(
 )
 
 
-def _code(error: DBAPIError) -> int:
-    return _code_of(error.orig)
-
-
-def _code_of(error: BaseException | None) -> int:
-    arguments = getattr(error, "args", ())
+def _code(error: BaseException) -> int:
+    """Return the code of a driver's error, or of SQLAlchemy's around it."""
+    arguments = getattr(error.orig if isinstance(error, DBAPIError) else error, "args", ())
     return arguments[0] if arguments and isinstance(arguments[0], int) else 0
 
 
-def _is_mariadb(connection: Connection | Executing) -> bool:
+def _is_mariadb(connection: Connection) -> bool:
     return bool(getattr(connection.dialect, "is_mariadb", False))
 
 

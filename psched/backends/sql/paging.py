@@ -1,4 +1,4 @@
-"""Reads a whole table in the order of due times, a page at a time."""
+"""Reads a whole table a page at a time, ordered by due times or keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from sqlalchemy import (
     LargeBinary,
     RowMapping,
     Select,
-    Table,
     Text,
     bindparam,
     cast,
@@ -26,13 +25,12 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
-from psched.backends.sql.base import UndecodableText
 from psched.backends.sql.database import Database
-from psched.backends.sql.once import cached_on_class
+from psched.backends.sql.dialect import UndecodableText
 from psched.payload import MAX_BATCH_SIZE, count_within
 
 _PAGE = 500
-"""Keys read at once."""
+"""Keys read by one statement."""
 
 
 class stored_bytes(GenericFunction[int]):  # noqa: N801
@@ -56,7 +54,7 @@ class ByKeys:
         keys: ColumnElement[Any] = bindparam("keys", expanding=True)
         self._key = key.name
         self._statement = rows.where(key.in_(keys))
-        # A text that is no UTF-8 is not found as a BLOB. This reads the whole table, and few tables hold such keys.
+        # A text that is no UTF-8 is not found as a BLOB. The cast reads the whole table; few tables hold such keys.
         self._of_bytes = rows.where(cast(key, LargeBinary).in_(keys))
 
     def read(
@@ -118,13 +116,13 @@ class OrderedKeys:
                 return
             last = page[-1]
             after = {f"after_{name}": value for name, value in last.items() if value is not None}
-            # Only SQLite stores values that are no text in UTF-8, and none in a column that must have one.
-            is_strange = any(value is None or isinstance(value, UndecodableText) for value in last.values())
-            statement = self._first.where(*_behind(self._key, self._due, last)) if is_strange else self._next
+            # Only SQLite stores text that is no UTF-8, and NULL in a column that allows none.
+            is_invalid = any(value is None or isinstance(value, UndecodableText) for value in last.values())
+            statement = self._first.where(*_behind(self._key, self._due, last)) if is_invalid else self._next
 
 
 def _behind(key: Column[Any], due: Column[Any] | None, last: Mapping[Any, Any]) -> Sequence[ColumnElement[bool]]:
-    """Return what the rows behind `last` meet; empty: behind a row whose values are as they should be."""
+    """Return the conditions on the rows behind `last`; with an empty `last`, behind any row with valid values."""
     after_key = _after("key", last.get("key"))
     if due is None:
         return [key > after_key]
@@ -136,48 +134,30 @@ def _behind(key: Column[Any], due: Column[Any] | None, last: Mapping[Any, Any]) 
 
 
 def _after(name: str, value: object) -> ColumnElement[Any]:
-    if isinstance(value, UndecodableText):  # the driver of SQLite would take it for a BLOB, which comes behind any text
+    if isinstance(value, UndecodableText):  # SQLite's driver would send a BLOB, which comes after any text
         return cast(bindparam(f"after_{name}", type_=LargeBinary), Text)
     return bindparam(f"after_{name}")
 
 
-class Pages:
-    """All rows of a table, ordered by due time and key.
-
-    The places of a page are read from the index alone, then its rows by their keys: asked for whole rows in this
-    order, MariaDB would rather sort the table than follow the index.
-    """
-
-    def __init__(self, database: Database, table: Table, due: Column[Any], key: Column[Any]) -> None:
-        self._database = database
-        self._write_statements(table, due, key)
-
-    @cached_on_class
-    def _write_statements(self, table: Table, due: Column[Any], key: Column[Any]) -> None:
-        self._keys = OrderedKeys(select(due.label("due"), key.label("key")).order_by(due, key), key, due)
-        self._rows = RowsByKeys(select(*table.c), key)
-
-    def __iter__(self) -> Iterator[RowMapping]:
-        for page in self._keys.pages(partial(_page, self._database)):
-            yield from self.of([row["key"] for row in page])
-
-    def of(self, keys: Sequence[Any]) -> Iterator[RowMapping]:
-        """Yield the rows of these keys that are there, in this order, at most 16 MB of stored data at once."""
-        return self._rows.read(self._database, keys)
-
-
-def pages_by_key(
-    database: Database, rows: Select[Any], key: Column[Any], *conditions: ColumnElement[bool]
+def read_pages(
+    database: Database,
+    rows: Select[Any],
+    key: Column[Any],
+    due: Column[Any] | None = None,
+    conditions: Sequence[ColumnElement[bool]] = (),
 ) -> Iterator[RowMapping]:
-    """Yield those of `rows` that meet `conditions`, ordered by key; keys are read a page at a time."""
+    """Yield those of `rows` that meet `conditions`, ordered by due time and key, or by key alone.
+
+    A page's due times and keys are read from the index alone, and then its rows by their keys: to read whole rows in
+    this order, MariaDB would sort the table instead of following the index.
+    """
+    columns = {"key": key} if due is None else {"due": due, "key": key}
+    first = select(*(column.label(name) for name, column in columns.items())).where(*conditions)
+    keys = OrderedKeys(first.order_by(*columns.values()), key, due)
     whole = RowsByKeys(rows.where(*conditions), key)
-    keys = OrderedKeys(select(key.label("key")).where(*conditions).order_by(key), key)
     for page in keys.pages(partial(_page, database)):
         yield from whole.read(database, [row["key"] for row in page])
 
 
 def _page(database: Database, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
-    def work(connection: Connection, uncertain: bool) -> Sequence[RowMapping]:
-        return connection.execute(statement, values).mappings().all()
-
-    return database.run(work)
+    return database.run(lambda connection, _: connection.execute(statement, values).mappings().all())

@@ -23,21 +23,19 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.selectable import Select
 
 from psched.backends.common.errors import Fault
-from psched.backends.sql import base
-from psched.backends.sql.base import ExactText, now_ms
-from psched.backends.sql.bulk_statement import given_rows
-from psched.backends.sql.listen_notify import Connections, ListenWakeup, create_triggers, has_triggers
+from psched.backends.sql.dialect import Dialect, ExactText, now_ms
+from psched.backends.sql.listen_notify import create_triggers, has_triggers
+from psched.backends.sql.statement import given_rows
 from psched.errors import ConfigError, PoolerError
-from psched.store import Accepts, Wakeup
 
 Steps = Generator[Any, Any, Any]
-"""How psycopg talks to the server: it yields what it waits for, and is sent what is ready, or nothing now and then."""
+"""psycopg's protocol: it yields the events to wait for, and receives the events that are ready, at times none."""
 
 _CONFLICTS = {"40001", "40P01", "55P03", "57014"}
 _LOST_CLASSES = {"08", "53"}
 _LOST = {"25006", "25P03", "26000", "42P05", "57P01", "57P02", "57P03", "57P05"}
-"""25006: a primary that was demoted refuses to write; 26000, 42P05: a pooler gave us another session, in which a
-statement that we prepared is not there, or one of its name is."""
+"""25006: a primary that was demoted refuses to write; 26000, 42P05: a pooler gave us another session, which lacks a
+statement that we prepared, or has another one of its name."""
 
 _ASKED = 5
 """How often each of two connections is asked for its session: other clients may come in between."""
@@ -45,7 +43,7 @@ _ASKED = 5
 _REFUSED = ("authentication failed for user", "no pg_hba.conf entry", "is not permitted to log in")
 _REFUSED_ROLE = re.compile(r'role ".*" does not exist')
 _TURNED_AWAY = (*_REFUSED, '" does not exist')
-"""What a server says that asked for no password, and so not for its SQLSTATE; another is waited for."""
+"""Refusals by a server that asked for no password, so that `refusal` finds no SQLSTATE. Other refusals are retried."""
 _NO_PRIVILEGE = "42501"
 
 _VERIFY = {"full": "verify-full", "ca": "verify-ca", "none": "require"}
@@ -68,51 +66,42 @@ def _exact_text(element: ExactText, compiler: DDLCompiler, **options: Any) -> st
 
 @compiles(given_rows, "postgresql")
 def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
-    told = compiler.process(element.clauses, **options)
-    if len(element.fields) == 1:
-        elements, values = "json_array_elements_text", ["value"]
-    else:
-        elements, values = "json_array_elements", [f"value ->> {place}" for place in range(len(element.fields))]
-    named = zip(values, element.fields, strict=True)
-    fields = ", ".join(_field(compiler, value, *field) for value, field in named)
-    return "".join(("(SELECT ", fields, " FROM ", elements, "(CAST(", told, " AS JSON)) AS told (value))"))
+    rows = compiler.process(element.clauses, **options)
+    fields = ", ".join(_field(compiler, f"value ->> {place}", *field) for place, field in enumerate(element.fields))
+    return "".join(("(SELECT ", fields, " FROM json_array_elements(CAST(", rows, " AS JSON)) AS given_rows (value))"))
 
 
 def _field(compiler: SQLCompiler, value: str, name: str, type_: Any) -> str:
-    """Return a value of a row. Text stays as it is: a cast to its column's type would cut it to fit."""
+    """Return a value of a row as a column. A cast to the column's type would cut text to fit."""
     if isinstance(type_, String):
         return f"{value} AS {name}"
     return f"CAST({value} AS {compiler.dialect.type_compiler_instance.process(type_)}) AS {name}"
 
 
-class Dialect(base.Dialect):
+class PostgreSQLDialect(Dialect):
     """A PostgreSQL server."""
 
     name: ClassVar[str] = "postgresql"
     driver: ClassVar[str] = "psycopg"
     keeps_cursors: ClassVar[bool] = True
-    """psycopg's find out anew how each type is told and read: a third of its share of a statement."""
+    """A new psycopg cursor looks up how to convert each type: a third of its share of a statement (2026-11)."""
     nested_writes: ClassVar[bool] = True
 
     def engine_options(self) -> dict[str, Any]:
-        """Return how to connect. What libpq knows of timeouts finds a dead network, not a server that stands still."""
+        """Return how to connect. libpq's timeouts detect a dead network, but not a server that hangs."""
         arguments: dict[str, Any] = {
-            "connect_timeout": max(2, round(self.timeouts.connect)),  # libpq: whole seconds, 2 at the least
+            "connect_timeout": max(2, round(self.timeouts.connect)),  # libpq: whole seconds, at least 2
             "tcp_user_timeout": round(self.timeouts.read * 1000),
             "keepalives_idle": 15,
             "keepalives_interval": 5,
             "keepalives_count": 3,
             **self._tls_arguments(),
         }
-        own = {"use_native_hstore": False} if self._is_psycopg else {}  # else it asks the catalogue for that type
-        return {
-            "connect_args": arguments,
-            **self.pool_options(),
-            **own,
-        }
+        own = {"use_native_hstore": False} if self._is_psycopg else {}  # else it reads the catalogue
+        return {"connect_args": arguments, **own}
 
     def connect(self, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Return psycopg's connection. An error has the SQLSTATE of the refusal, where there was one."""
+        """Return psycopg's connection. The error of a refusal gets the SQLSTATE that libpq leaves out."""
         if not self._is_psycopg:
             return None
         import psycopg  # noqa: PLC0415 – another driver may be installed instead
@@ -120,15 +109,17 @@ class Dialect(base.Dialect):
         try:
             return psycopg.connect(*arguments, **options)
         except psycopg.OperationalError as error:
-            if error.sqlstate is None and not self.is_refused(error):  # else its words say it, without another login
+            if error.sqlstate is None and not self.is_refused(
+                error
+            ):  # else the message shows it, without another login
                 error.sqlstate = refusal(error, self.timeouts.connect)
             raise
 
     def prepare(self, connection: Any) -> None:
-        """Set the session up, after seeing that it is ours alone: in one that is shared it would stay set for others.
+        """Set up the session, if no other client shares it through a pooler.
 
-        The planner must take the due rows by their index whatever it believes of a table that was never analysed;
-        so it has no other way to like. A penalised plan would look dear enough for jit, which costs 100 ms.
+        The planner must read due rows by their index, even in a table that was never analysed. So it may use no other
+        plan. Plans with a penalty look expensive enough for jit, which costs 100 ms.
         """
         settings = {
             "statement_timeout": f"{self.timeouts.statement * 1000:.0f}",
@@ -148,7 +139,7 @@ class Dialect(base.Dialect):
             cursor.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
 
     def fault(self, error: DBAPIError) -> Fault | None:
-        """Return how `error` passes. Errors of connecting, such as a refused connection, have no SQLSTATE."""
+        """Return the fault of `error`. Errors of connecting, such as a refused connection, have no SQLSTATE."""
         state = _state(error)
         if state is None:
             passes = isinstance(error, OperationalError) and not _is_turned_away(error)
@@ -158,64 +149,57 @@ class Dialect(base.Dialect):
         return Fault.LOST if state in _LOST or state[:2] in _LOST_CLASSES else None
 
     def is_refused(self, error: BaseException) -> bool:
-        """Return whether the server refuses our user: class 28, or its words where there is no SQLSTATE."""
-        state = _state_of(error)
+        state = _state(error)
         if state is not None:
             return state[:2] == "28" or state == _NO_PRIVILEGE
         text = str(error)
         return "FATAL:" in text and (any(words in text for words in _REFUSED) or bool(_REFUSED_ROLE.search(text)))
 
-    def is_duplicate_key(self, error: DBAPIError) -> bool:
-        """Return whether a row with this key exists."""
+    @classmethod
+    def is_duplicate_key(cls, error: DBAPIError) -> bool:
         return _state(error) == "23505"
 
     def is_missing_table(self, error: DBAPIError) -> bool:
-        """Return whether a table does not exist."""
         return _state(error) == "42P01"
 
     def is_already_there(self, error: DBAPIError) -> bool:
-        """Return whether it exists; two that create it at once meet in the catalogue, also at the type of its rows."""
+        # 23505: two processes created it at once, and one found its row, or its type's row, in the catalogue.
         return _state(error) in ("42P07", "42701", "42710", "23505")
 
     @classmethod
     def among(cls, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
-        """Return a condition that selects `keys` once; a plain IN may be scanned again, and lock far more rows."""
+        # A plain IN may select the keys again for each row, and lock far more rows.
         return column == any_(func.array(keys.scalar_subquery(), type_=ARRAY(column.type)))
 
     @classmethod
     def insert_new(cls, table: Table) -> Any:
-        """Return an INSERT that leaves rows whose key exists as they are."""
         return insert(table).on_conflict_do_nothing()
 
     def unfit(self, connection: Connection) -> str | None:
-        """Say why this server cannot be used, or None."""
         found = connection.dialect.server_version_info or (0,)
         return None if found >= (12,) else f"{self.version(connection)} is too old: PostgreSQL 12 or later is needed"
 
     def install_wakeup(self, connection: Connection, table: Table) -> None:
-        """Let rows that become due notify who listens."""
         create_triggers(connection, table)
 
     def wakeup_problem(self, connection: Connection, table: str) -> str | None:
-        """Say that the triggers are missing, or None."""
         if has_triggers(connection, table):
             return None
         return f"the triggers of {table} that call idle workers are missing: run psched init"
 
-    def open_wakeup(self, connections: Connections, table: str, accepts: Accepts | None = None) -> Wakeup | None:
-        """Return a bell; None with another driver than psycopg 3."""
-        return ListenWakeup(table, connections, self.timeouts.read, accepts) if self._is_psycopg else None
-
     def shares_sessions(self, first: Any, second: Any) -> bool:
-        """Return whether two driver connections are seen to speak to one session of the server."""
         return any(_session_of(first) == _session_of(second) for _ in range(_ASKED))
 
     def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
-        """Say why different keys in `column` may be equal, or None: only some ICU collations do that."""
+        # Only some ICU collations are not deterministic.
         deterministic = connection.execute(_DETERMINISTIC, {"table": table, "column": column}).scalar()
         if deterministic is False:
             return f"column {column} of {table} has a collation under which different keys are equal"
         return None
+
+    @property
+    def can_listen(self) -> bool:
+        return self._is_psycopg
 
     @property
     def _is_psycopg(self) -> bool:
@@ -234,18 +218,18 @@ class Dialect(base.Dialect):
 
 
 def _is_turned_away(error: DBAPIError) -> bool:
-    """Return whether the server refuses this user for good, as far as its words say: libpq passes on nothing else."""
+    """Return whether the server refuses this user for good, by its message: libpq passes on nothing else."""
     return "FATAL:" in str(error.orig) and any(words in str(error.orig) for words in _TURNED_AWAY)
 
 
 def _refuse_pooler(connection: Any) -> None:
-    """Raise PoolerError, the connection closed, unless the server answers that let us in.
+    """Close the connection and raise PoolerError if a pooler answers.
 
-    A pooler lets clients in itself, and makes up the process number that the server would have told; with it a client
-    asks for a statement to be cancelled. Of drivers that do not pass it on nothing is known; both psycopgs do.
+    A pooler logs clients in itself, and makes up the process number for cancel requests, which the server would send.
+    Only psycopg 2 and 3 pass this number on; with other drivers a pooler is not noticed.
     """
-    told = getattr(getattr(connection, "info", None), "backend_pid", None)
-    if told is None or told == _session_of(connection):
+    sent = getattr(getattr(connection, "info", None), "backend_pid", None)
+    if sent is None or sent == _session_of(connection):
         return
     connection.close()
     raise PoolerError(
@@ -256,24 +240,21 @@ def _refuse_pooler(connection: Any) -> None:
 
 
 def _session_of(connection: Any) -> int:
-    """Return the process number of the session that a driver connection speaks to at this moment."""
+    """Return the process number of the session that serves a driver connection at this moment."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return int(cursor.fetchone()[0])
 
 
-def _state(error: DBAPIError) -> str | None:
-    return _state_of(error.orig)
-
-
-def _state_of(error: BaseException | None) -> str | None:
-    """Return the SQLSTATE of a driver's error; psycopg 2 calls it otherwise."""
-    state: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+def _state(error: BaseException) -> str | None:
+    """Return the SQLSTATE of a driver's error, or of SQLAlchemy's around it; psycopg 2 has it as `pgcode`."""
+    driver = error.orig if isinstance(error, DBAPIError) else error
+    state: str | None = getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None)
     return state
 
 
 def _bound_waiting(connection: Any, seconds: float) -> None:
-    """Let no answer take longer than `seconds`: neither libpq nor psycopg bounds the wait for a server that hangs."""
+    """Bound the wait for an answer to `seconds`, which neither libpq nor psycopg does for a server that hangs."""
     wait = connection.wait
 
     def bounded_wait(steps: Steps, *arguments: Any, **options: Any) -> Any:
@@ -299,26 +280,26 @@ _STATE = re.compile(rb'^B\t\d+\tErrorResponse\t.*? C "([0-9A-Z]{5})" ', re.MULTI
 
 
 def refusal(error: Any, seconds: float) -> str | None:
-    """Return the SQLSTATE of what psycopg's `error` in connecting is about; None when that is not to be had.
+    """Return the SQLSTATE of a login that psycopg's `error` reports; None if it cannot be found.
 
-    Asks a server that has asked for a password, and no other: one that is away, starting or full does not. Takes
-    `seconds` at the most, but for the resolving of names, and never raises what the driver does.
+    Logs in once more, to a server that has asked for a password: one that is away, starting or full does not ask.
+    Takes at most `seconds`, plus the time to resolve names, and raises no error of the driver's.
     """
     attempt = error.pgconn
     if attempt is None or not (attempt.used_password or attempt.needs_password):
         return None
     from psycopg import Error  # noqa: PLC0415 – another driver may be installed instead
 
-    with _unseen() as record:
-        with suppress(Error):  # of a libpq that writes nothing down; what was asked first has its own
+    with _private_file() as record:
+        with suppress(Error):  # of a libpq without a trace, for instance
             _try_again(_conninfo(attempt), record.fileno(), time.monotonic() + seconds)
         record.seek(0)
         states = _STATE.findall(record.read())
     return states[-1].decode() if states else None
 
 
-def _unseen() -> Any:
-    """Return a file that only this user can open: it may contain a password."""
+def _private_file() -> Any:
+    """Return a file that only this user can open, if possible in memory: it may contain a password."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("psched"), "r+b")
     return tempfile.TemporaryFile()
@@ -343,7 +324,7 @@ def _try_again(conninfo: bytes, record: int, end: float) -> None:
             if not _is_ready(connection.socket, selectors.EVENT_READ if reading else selectors.EVENT_WRITE, end):
                 return
     finally:
-        connection.untrace()  # which writes out the rest
+        connection.untrace()  # writes the rest
         connection.finish()
 
 

@@ -1,4 +1,4 @@
-"""Creating, checking and diagnosing one table."""
+"""Creates, checks and diagnoses the table of a store."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from psched.errors import ConfigError
 from psched.store import Finding
 
 _TRIES = 20
-"""Several hosts may run `psched init` at once: the second one finds a part done, at each step."""
+"""Attempts of `psched init`: several hosts may run it at once, and each step may find that another host took it."""
 
 
 class Schema:
-    """One table with its indexes; `maker` names in messages what makes such tables."""
+    """One table with its indexes."""
 
     def __init__(self, database: Database, table: Table, key: str, maker: str) -> None:
-        """`key`: the column of the keys."""
+        """`key`: the column of the keys. `maker`: the program that makes such tables, for messages."""
         self._database = database
         self._table = table
         self._key = key
         self._maker = maker
 
     def create(self) -> None:
-        """Create what is missing. Raises ConfigError when the table is of another version of psched, or not ours."""
-        self._database.dialect.create_database()
+        """Create missing tables and indexes. Raises ConfigError when another program or version made the table."""
+        dialect = self._database.dialect
+        dialect.create_database()
         with self._database.patient() as database:
             for left in reversed(range(_TRIES)):
                 try:
-                    problem = database.run(lambda connection, _: self._create(connection))
+                    problem = database.run(lambda connection, _: dialect.unfit(connection) or self._create(connection))
                     break
                 except DBAPIError as error:
-                    if left == 0 or not self._is_overtaken(error):
+                    if left == 0 or not (dialect.is_already_there(error) or dialect.is_duplicate_key(error)):
                         raise
         if problem is not None:
             raise ConfigError(problem)
@@ -49,38 +50,35 @@ class Schema:
             raise ConfigError(problem)
 
     def problem(self) -> str | None:
-        """Say why the table cannot be used, and the remedy; None when it can."""
+        """Return why the table cannot be used, with the remedy; None when it can."""
+        dialect = self._database.dialect
         try:
-            return self._database.run(lambda connection, _: self._problem(connection))
+            return self._database.run(lambda connection, _: dialect.unfit(connection) or self._problem(connection))
         except DBAPIError as error:
-            if not self._database.dialect.is_missing_table(error):
+            if not dialect.is_missing_table(error):
                 raise
-            return self._database.dialect.missing_file(error) or self._is_missing(self._table)
+            return dialect.missing_file(error) or self._is_missing(self._table)
 
     def diagnose(self) -> Iterator[Finding]:
-        """Yield what `psched doctor` shows."""
+        """Yield the findings for `psched doctor`."""
         if self._database.dialect.pooler is not None:
-            yield self._pooler_finding()
+            if self._database.shares_sessions():
+                wish = (
+                    "set the pooler to sessions (PgBouncer: pool_mode = session), or connect to the database directly"
+                )
+                yield Finding("pooler", False, f"two connections are given one session of the database; {wish}")
+            else:
+                yield Finding("pooler", True, "each connection has a session of its own")
         problem = self.problem()
         yield Finding("table", problem is None, f"{self._table.name} is there" if problem is None else problem)
         if problem is None:
             yield from self._database.run(lambda connection, _: list(self._findings(connection)))
 
-    def _pooler_finding(self) -> Finding:
-        """Return whether the configured `pooler` keeps what is said of it."""
-        if self._database.shares_sessions():
-            wish = "set the pooler to sessions (PgBouncer: pool_mode = session), or connect to the database directly"
-            return Finding("pooler", False, f"two connections are given one session of the database; {wish}")
-        return Finding("pooler", True, "each connection has a session of its own")
-
     def _create(self, connection: Connection) -> str | None:
-        unfit = self._database.dialect.unfit(connection)
-        if unfit is not None:
-            return unfit
         self._create_table(connection, self._table)
         problem = self._foreign(connection)
         if problem is None:
-            with self._database.transaction(connection):  # nobody drops one of them meanwhile
+            with self._database.transaction(connection):  # so that no other session drops one of them meanwhile
                 missing = self._missing_indexes(connection)
             for index in missing:
                 connection.execute(CreateIndex(index))
@@ -90,14 +88,7 @@ class Schema:
         if not inspect(connection).has_table(table.name):
             connection.execute(CreateTable(table))
 
-    def _is_overtaken(self, error: DBAPIError) -> bool:
-        dialect = self._database.dialect
-        return dialect.is_already_there(error) or dialect.is_duplicate_key(error)
-
     def _problem(self, connection: Connection) -> str | None:
-        unfit = self._database.dialect.unfit(connection)
-        if unfit is not None:
-            return unfit
         return self._foreign(connection)
 
     def _is_missing(self, table: Table) -> str:
@@ -106,7 +97,7 @@ class Schema:
     def _columns(self, connection: Connection, table: Table) -> Collection[str] | None:
         """Return the names of a table's columns; None when there is no such table.
 
-        They come with an answer of no rows. SQLAlchemy reads the catalogue, by what takes a worker 4 MB to compile.
+        They come with an answer of no rows. SQLAlchemy would read the catalogue, by statements that take a worker 4 MB.
         """
         try:
             return connection.execute(select(literal_column("*")).select_from(table).where(false())).keys()
@@ -116,7 +107,7 @@ class Schema:
             return None
 
     def _foreign(self, connection: Connection) -> str | None:
-        """Say that there is no table of this name, or which columns it lacks, so that it is not psched's."""
+        """Return that the table is missing, or which columns it lacks, so that it is not psched's; None otherwise."""
         present = self._columns(connection, self._table)
         if present is None:
             return self._is_missing(self._table)
@@ -148,7 +139,7 @@ class Schema:
         yield Finding("keys", problem is None, "compare byte by byte" if problem is None else problem)
 
     def _writing(self, connection: Connection) -> Finding:
-        """Write no row: who may not write is told all the same."""
+        """Return whether our user may write, by an UPDATE of no row."""
         key = self._table.c[self._key]
         try:
             connection.execute(update(self._table).where(false()).values({key: key}))
@@ -160,11 +151,11 @@ class Schema:
 
 
 NAMED = 10
-"""How many keys of rows that can never run `psched doctor` names."""
+"""How many keys of rows that are never due `psched doctor` names."""
 
 
 def unusable(keys: Sequence[object]) -> Finding:
-    """Return what `psched doctor` shows of rows that will never be due; of more than `NAMED` it says that there are."""
+    """Return the finding on rows that are never due: at most `NAMED` of their keys, and whether there are more."""
     if not keys:
         return Finding("rows", True, "all can be due")
     named = ", ".join(repr(key) for key in keys[:NAMED]) + (" and more" if len(keys) > NAMED else "")

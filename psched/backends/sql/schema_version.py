@@ -22,8 +22,8 @@ from sqlalchemy import (
     select,
 )
 
-from psched.backends.sql.base import ExactText
 from psched.backends.sql.database import Database
+from psched.backends.sql.dialect import ExactText
 from psched.backends.sql.schema import Schema
 
 
@@ -87,9 +87,6 @@ class HashedSchema(Schema):
         self._recorded = select(meta.c.schema_hash).where(meta.c.table_name == self._table.name)
 
     def _create(self, connection: Connection) -> str | None:
-        unfit = self._database.dialect.unfit(connection)
-        if unfit is not None:
-            return unfit
         present = any(self._columns(connection, table) is not None for table in self._tables)
         problem = self._other_version(connection) if present else self._problem_of_meta(connection)
         if problem is not None:
@@ -108,9 +105,6 @@ class HashedSchema(Schema):
             connection.execute(insert(self._meta), {"table_name": self._table.name, "schema_hash": self._current})
 
     def _problem(self, connection: Connection) -> str | None:
-        unfit = self._database.dialect.unfit(connection)
-        if unfit is not None:
-            return unfit
         if self._columns(connection, self._table) is None:
             return self._is_missing(self._table)
         return self._other_version(connection) or self._foreign(connection) or self._incomplete(connection)

@@ -1,139 +1,365 @@
-"""Statements that are compiled once and then given to the driver as text.
+"""Statements that SQLAlchemy compiles once and the driver executes: on one row, or on many rows given as JSON.
 
-SQLAlchemy's own execution of a statement costs a client more than the driver's.
+SQLAlchemy takes some 30 ms to build the SQL of a store, and stores on tables of the same names share it in a process
+(`cached`). Shared objects only gain entries, so threads need no lock.
+
+In a bulk statement, values that all rows have in common are parameters of their own: to parse each row, member by
+member, costs a database as much as the change itself, MariaDB even more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import lru_cache, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Insert, Select, Update
+from sqlalchemy import (
+    Column,
+    ColumnClause,
+    ColumnElement,
+    Connection,
+    FromClause,
+    Insert,
+    MetaData,
+    Select,
+    String,
+    Table,
+    Update,
+    bindparam,
+    column,
+    insert,
+    literal_column,
+    null,
+    select,
+)
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+from psched.backends.sql.connection import execute_text
+from psched.backends.sql.dialect import Dialect, now_ms, now_once
+
+_CACHED = 256
+"""Results kept of each function; a process has a handful of tables."""
+
+S = TypeVar("S")
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+@lru_cache(_CACHED)
+def table_named(make: Callable[..., Table], name: str, *options: object) -> Table:
+    """Return the table that `make(metadata, name, *options)` makes, the same for every store."""
+    return make(MetaData(), name, *options)
+
+
+def cached(make: Callable[P, T], *parts: P.args, **named: P.kwargs) -> T:
+    """Return `make(*parts)`, the same for the same parts. It must not keep anything of one store."""
+    made: T = _made(make, *parts, **named)
+    return made
+
+
+def _make(make: Callable[..., Any], *parts: Any, **named: Any) -> Any:
+    return make(*parts, **named)
+
+
+_made: Callable[..., Any] = lru_cache(_CACHED)(_make)
+
+
+def cached_on_class(build: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
+    """Call a method that sets attributes once for the same arguments, and share these attributes between objects."""
+
+    def attributes(kind: type[S], *parts: P.args, **named: P.kwargs) -> dict[str, Any]:
+        blank = object.__new__(kind)  # so that nothing of one object is shared
+        build(blank, *parts, **named)
+        return vars(blank)
+
+    shared: Callable[..., dict[str, Any]] = lru_cache(_CACHED)(attributes)
+
+    @wraps(build)
+    def set_attributes(self: S, /, *parts: P.args, **named: P.kwargs) -> None:
+        vars(self).update(shared(type(self), *parts, **named))
+
+    return set_attributes
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A statement as the driver takes it: its text, its parameters' names, and the values that some always have.
+class CompiledText:
+    """A statement as the driver takes it: its text, the names of its parameters, and their constant values.
 
     `places`: the names in their order; None where the driver finds parameters by their names.
     """
 
     text: str
     places: tuple[str, ...] | None
-    own: Mapping[str, Any]
+    constants: Mapping[str, Any]
 
     @classmethod
-    def of(cls, statement: Update | Insert | Select[Any], connection: Executing) -> Prepared:
-        """Return `statement` for connections like this one."""
+    def of(cls, statement: Update | Insert | Select[Any], connection: Connection, keys: int = 0) -> CompiledText:
         compiled: Any = statement.compile(dialect=connection.dialect)
-        places = None if compiled.positiontup is None else tuple(compiled.positiontup)
-        own = {name: bind.effective_value for bind, name in compiled.bind_names.items() if not bind.required}
-        return cls(str(compiled), places, own)
+        constants = {name: bind.effective_value for bind, name in compiled.bind_names.items() if not bind.required}
+        values = {**dict.fromkeys(compiled.bind_names.values()), **constants, **({"keys": [""] * keys} if keys else {})}
+        expanded = compiled.construct_expanded_state(values, escape_names=False)
+        places = None if expanded.positiontup is None else tuple(expanded.positiontup)
+        return cls(expanded.statement, places, constants)
 
     def parameters(self, values: Mapping[str, Any]) -> Any:
         """Return the parameters as the driver takes them."""
-        everything = {**self.own, **values}
+        everything = {**self.constants, **values}
         return everything if self.places is None else tuple([everything[name] for name in self.places])
 
 
-class Executing(Protocol):
-    """What executes prepared statements: SQLAlchemy's Connection, or a `RawConnection`."""
+class Statement:
+    """A statement that is compiled once for each kind of connection. Safe to use from several threads.
 
-    @property
-    def dialect(self) -> Any:
-        """SQLAlchemy's dialect, which knows the driver."""
-        ...
+    `then`: a statement for the same transaction, if this one changes a row; see `Database.execute_one`.
+    """
 
-    def exec_driver_sql(self, statement: str, parameters: Any = ..., /) -> Any:
-        """Execute a statement; it returns its `rowcount`, `fetchone()` and `fetchall()`. Raises DBAPIError."""
-        ...
-
-
-def kind_of(connection: Executing) -> tuple[object, ...]:
-    """Return what a statement's text depends on, besides the statement."""
-    dialect = connection.dialect
-    is_mariadb = getattr(dialect, "is_mariadb", False)
-    quote = dialect.identifier_preparer.initial_quote  # which a session of MySQL's chooses
-    return dialect.name, dialect.driver, dialect.paramstyle, quote, is_mariadb, dialect.server_version_info
-
-
-class CompiledStatement:
-    """A statement that SQLAlchemy compiles once for each kind of connection. Safe to use from several threads."""
-
-    def __init__(self, statement: Update | Insert | Select[Any]) -> None:
+    def __init__(self, statement: Update | Insert | Select[Any], then: Insert | None = None) -> None:
         self._statement = statement
-        self._prepared: dict[tuple[object, ...], Prepared] = {}
+        self.then = None if then is None else Statement(then)
+        self._compiled: dict[tuple[object, ...], CompiledText] = {}
 
-    def prepare(self, connection: Executing) -> Prepared:
-        """Return the statement as the driver takes it, compiled if it was not."""
-        kind = kind_of(connection)
-        if kind not in self._prepared:
-            self._prepared[kind] = Prepared.of(self._statement, connection)
-        return self._prepared[kind]
+    def prepare(self, connection: Connection, keys: int = 0) -> CompiledText:
+        """Return the statement as the connection's driver takes it, compiled if it was not.
 
-    def execute(self, connection: Executing, values: Mapping[str, Any]) -> int:
+        `keys`: how many its expanding parameter `keys` has, if there is one.
+        """
+        dialect: Any = connection.dialect
+        quote = dialect.identifier_preparer.initial_quote  # which a session of MySQL's chooses
+        is_mariadb = getattr(dialect, "is_mariadb", False)
+        kind = (dialect.name, dialect.driver, dialect.paramstyle, quote, is_mariadb, dialect.server_version_info, keys)
+        if kind not in self._compiled:
+            if self.then is not None:
+                self.then.prepare(connection)
+            self._compiled[kind] = CompiledText.of(self._statement, connection, keys)
+        return self._compiled[kind]
+
+    def execute(self, connection: Connection, values: Mapping[str, Any]) -> int:
         """Execute it and return how many rows it changed."""
-        prepared = self.prepare(connection)
-        changed: int = connection.exec_driver_sql(prepared.text, prepared.parameters(values)).rowcount
+        compiled = self.prepare(connection)
+        changed: int = execute_text(connection, compiled.text, compiled.parameters(values)).rowcount
         return changed
 
-    def rows(self, connection: Executing, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+    def execute_on(self, connection: Connection, keys: Sequence[str], values: Mapping[str, Any]) -> int:
+        """Execute it on the `keys`, at least one, and return how many rows it changed.
+
+        It is compiled for each power of two of keys, and the last key is repeated: to write the text for each number of
+        keys costs a client more than the repeated keys cost a server.
+        """
+        count = 1 << (len(keys) - 1).bit_length()
+        compiled = self.prepare(connection, count)
+        padded = {f"keys_{place}": key for place, key in enumerate([*keys, *[keys[-1]] * (count - len(keys))], 1)}
+        changed: int = execute_text(connection, compiled.text, compiled.parameters({**values, **padded})).rowcount
+        return changed
+
+    def rows(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         """Execute it and return its rows, as the driver has them."""
-        prepared = self.prepare(connection)
-        found: Sequence[Sequence[Any]] = connection.exec_driver_sql(
-            prepared.text, prepared.parameters(values)
-        ).fetchall()
+        compiled = self.prepare(connection)
+        found: Sequence[Sequence[Any]] = execute_text(connection, compiled.text, compiled.parameters(values)).fetchall()
         return found
 
 
-class KeyedStatement:
-    """A statement on the keys in its expanding parameter `keys`, compiled once for each kind of connection.
+GivenColumns = Mapping[str, ColumnElement[Any]]
+"""The given values of a row, by their names, as a bulk statement uses them."""
 
-    Its text is written once for each power of two of them; the last key is repeated. To write the text for each number
-    of keys costs a client more than the repeated keys cost a server.
+_PREFIX = "given_"
+"""Begins the name of each given column and parameter, so that none is a word of SQL."""
+
+_ROWS = "given"
+_KEY = "key"
+
+_OFTEN = 8
+"""How often rows must have the same values in common for a statement of their own, where another one will do."""
+
+
+class BulkUpdate:
+    """A statement on given rows, built once for each choice of values that rows often have in common.
+
+    To build and compile one takes as long as to settle a hundred rows. So a choice that comes rarely uses the statement
+    for rows without anything in common, if `prepare` compiled it.
     """
 
-    def __init__(self, statement: Update) -> None:
-        self._statement = statement
-        self._compiled: dict[tuple[object, ...], Any] = {}
-        self._prepared: dict[tuple[object, ...], tuple[Prepared, list[str]]] = {}
+    def __init__(self, types: Mapping[str, Any], build: Callable[[GivenColumns], Update | Insert]) -> None:
+        """`types`: of the values of each row, its `key` among them."""
+        self._types = types
+        self._build = build
+        self._statements: dict[tuple[str, ...], Statement] = {}
+        self._rare: Counter[tuple[str, ...]] = Counter()
 
-    def prepare(self, connection: Executing, count: int = 1) -> tuple[Prepared, list[str]]:
-        """Return the statement with `count` keys, and the names of their parameters."""
-        kind = kind_of(connection)
-        if (*kind, count) not in self._prepared:
-            if kind not in self._compiled:
-                self._compiled[kind] = self._compile(connection)
-            self._prepared[(*kind, count)] = self._expanded(self._compiled[kind], count)
-        return self._prepared[(*kind, count)]
+    def prepare(self, connection: Connection) -> None:
+        """Compile the statement for rows without anything in common."""
+        self._statement(tuple(self._types)).prepare(connection)
 
-    def execute(self, connection: Executing, keys: Sequence[str], values: Mapping[str, Any]) -> int:
-        """Execute it on `keys`, at least one, and return how many rows it changed."""
-        prepared, names = self.prepare(connection, 1 << (len(keys) - 1).bit_length())
-        padded = dict.fromkeys(names, keys[-1]) | dict(zip(names, keys, strict=False))
-        changed: int = connection.exec_driver_sql(prepared.text, prepared.parameters({**values, **padded})).rowcount
-        return changed
+    def execute(self, connection: Connection, rows: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> int:
+        """Execute it on `rows`, at least one, and return how many rows it changed.
 
-    def _compile(self, connection: Executing) -> Any:
-        return self._statement.compile(dialect=connection.dialect)
+        Each row has a value for each name in `types`. `values`: further parameters.
+        """
+        first = rows[0]
+        differing = tuple([name for name in self._types if any(row[name] != first[name] for row in rows)])
+        if differing not in self._statements and tuple(self._types) in self._statements:
+            self._rare[differing] += 1
+            differing = differing if self._rare[differing] > _OFTEN else tuple(self._types)
+        names = [name for name in self._types if name == _KEY or name in differing]
+        same = {_PREFIX + name: first[name] for name in self._types if name not in names}
+        return self._statement(differing).execute(connection, {**values, **same, _ROWS: as_parameter(rows, names)})
 
-    def _expanded(self, compiled: Any, count: int) -> tuple[Prepared, list[str]]:
-        own = {key: bind.effective_value for bind, key in compiled.bind_names.items() if not bind.required}
-        blank = dict.fromkeys(compiled.bind_names.values()) | own
-        state = compiled.construct_expanded_state({**blank, "keys": [""] * count}, escape_names=False)
-        places = None if state.positiontup is None else tuple(state.positiontup)
-        return Prepared(state.statement, places, own), list(state.parameter_expansion["keys"])
+    def _statement(self, differing: tuple[str, ...]) -> Statement:
+        if differing not in self._statements:
+            names = [name for name in self._types if name == _KEY or name in differing]
+            _, given = _given(self._types, names, self._types)
+            self._statements[differing] = Statement(self._build(given))
+        return self._statements[differing]
 
 
-class TwoStatements:
-    """A row is changed by `first`; if it was there, `second` is executed in the same transaction."""
+GivenRow = Mapping[str, str | int]
+"""The given values of a new row, by the names of columns; the others are NULL."""
 
-    def __init__(self, first: Update, second: Insert) -> None:
-        self.first = CompiledStatement(first)
-        self.second = CompiledStatement(second)
+Values = Callable[[GivenColumns, ColumnElement[int]], GivenColumns]
+"""Makes the columns of a row out of its given values and the database's clock."""
 
-    def prepare(self, connection: Executing) -> None:
-        """Compile both, if that was not done."""
-        self.first.prepare(connection)
-        self.second.prepare(connection)
+_MOST_ROWS = 2000
+_MOST_CHARACTERS = 500_000
+"""Rows and characters of one INSERT: MariaDB bounds its length, in which each character may be escaped twice."""
+
+
+class BulkInsert:
+    """Inserts new rows of one table, built once for each choice of values that are given, and that rows share.
+
+    Values that no row has are not sent, and values that all rows share are sent once.
+    """
+
+    def __init__(
+        self,
+        dialect: type[Dialect],
+        table: Table,
+        given: Sequence[Column[Any]],
+        values: Values,
+        further: Callable[[Insert], Insert] | None = None,
+    ) -> None:
+        """`given`: the columns that a row may have. `values` makes the row of them.
+
+        `further` makes of an INSERT a statement that does more with each of its new rows, and counts as many.
+        """
+        self._dialect = dialect
+        self._table = table
+        self._types = {field.name: field.type for field in given}
+        self._values = values
+        self._further = further
+        self._statements: dict[tuple[object, ...], tuple[Statement, Statement]] = {}
+
+    def execute(self, connection: Connection, rows: Sequence[GivenRow], values: Mapping[str, Any]) -> int:
+        """Insert the rows whose keys are new, and return how many; fewer, where the server does not count them.
+
+        `values`: further parameters. In a transaction of the caller's, unless it is one row.
+        """
+        done = 0
+        for page in _pages(rows):
+            same = page[0] if len(page) == 1 else _same(page)
+            parameters = {**{_PREFIX + name: value for name, value in same.items()}, **values}
+            differing: tuple[str, ...] = ()
+            if len(page) > 1:
+                differing = tuple(sorted(set().union(*page) - same.keys()))
+                parameters[_ROWS] = as_parameter(page, differing)
+            done += self._insert(connection, (tuple(same), differing), parameters)
+        return done
+
+    def _insert(self, connection: Connection, shape: tuple[Any, Any], values: Mapping[str, Any]) -> int:
+        if shape not in self._statements:
+            self._statements[shape] = self._build(*shape)
+        strict, lenient = self._statements[shape]
+        if self._dialect.counts_new_rows:
+            return lenient.execute(connection, values)
+        try:
+            return strict.execute(connection, values)
+        except DBAPIError as error:  # an INSERT that fails undoes itself alone
+            if not self._dialect.is_duplicate_key(error):
+                raise
+        lenient.execute(connection, values)
+        return 0
+
+    def _build(self, same: Collection[str], differing: Collection[str]) -> tuple[Statement, Statement]:
+        """Return an INSERT that fails when a key exists, and one that leaves such rows as they are.
+
+        Nothing is `differing` in a single row.
+        """
+        rows, given = _given(self._types, differing, same)
+        inserts = [insert(self._table), self._dialect.insert_new(self._table)]
+        if differing:
+            values = self._values(given, now_once())
+            # Without a condition SQLite takes ON CONFLICT for a join's ON.
+            chosen = select(*values.values()).select_from(rows).where(literal_column("1 = 1"))
+            inserts = [each.from_select(list(values), chosen) for each in inserts]
+        else:
+            values = self._values(given, now_ms())
+            inserts = [each.values(values) for each in inserts]
+        strict, lenient = [Statement(each if self._further is None else self._further(each)) for each in inserts]
+        return strict, lenient
+
+
+def _given(
+    types: Mapping[str, Any], differing: Collection[str], same: Collection[str]
+) -> tuple[FromClause, dict[str, ColumnElement[Any]]]:
+    """Return the rows of the parameter `_ROWS`, and a column of them, a parameter or NULL for each name."""
+    rows = rows_in(_ROWS, [column(_PREFIX + name, types[name]) for name in differing])
+    given: dict[str, ColumnElement[Any]] = {name: null() for name in types}
+    given |= {name: bindparam(_PREFIX + name, type_=types[name]) for name in same}
+    given |= {name: rows.c[_PREFIX + name] for name in differing}
+    return rows, given
+
+
+def _same(page: Sequence[GivenRow]) -> GivenRow:
+    """Return the values that all rows have in common."""
+    count = len(page)
+    return {name: value for name, value in page[0].items() if [row.get(name) for row in page].count(value) == count}
+
+
+def _pages(rows: Sequence[GivenRow]) -> list[list[GivenRow]]:
+    """Return the rows in their order, as many to a page as one statement takes."""
+    pages: list[list[GivenRow]] = []
+    size = 0
+    for row in rows:
+        length = len(str(row["data"]))
+        if not pages or len(pages[-1]) >= _MOST_ROWS or size + length > _MOST_CHARACTERS:
+            pages.append([])
+            size = 0
+        pages[-1].append(row)
+        size += length
+    return pages
+
+
+class given_rows(FunctionElement[str]):  # noqa: N801 – spelled like the SQL function it stands for
+    """The rows of a parameter that `as_parameter` made; each dialect compiles it in its own way.
+
+    Each row is an array of values. `fields`: the names and types of their columns.
+    """
+
+    type = String()
+    inherit_cache = False
+
+    def __init__(self, parameter: ColumnElement[str], fields: Sequence[ColumnClause[Any]]) -> None:
+        super().__init__(parameter)
+        self.fields = [(field.name, field.type) for field in fields]
+
+
+@compiles(given_rows)
+def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
+    raise NotImplementedError(f"given_rows on {compiler.dialect.name}")
+
+
+def rows_in(parameter: str, columns: Sequence[ColumnClause[Any]]) -> FromClause:
+    """Return the rows with these columns, for FROM, of a parameter that `as_parameter` made."""
+    return given_rows(bindparam(parameter, type_=String), columns).table_valued(*columns, name="given")
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def as_parameter(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """Return the values that `rows` have by these names as the parameter of `given_rows`."""
+    return _ENCODER.encode(list(zip(*([row.get(name) for row in rows] for name in names), strict=True)))

@@ -1,20 +1,20 @@
-"""Base class of the stores on a SQL database: tables, clock, errors."""
+"""The base class of the stores on SQL databases: tables, clock and errors."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from psched.backends.common.retries import sent_within
-from psched.backends.sql.base import now_ms
 from psched.backends.sql.database import Database
+from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.schema import Schema
-from psched.backends.sql.statement import CompiledStatement, Executing
+from psched.backends.sql.statement import Statement
 from psched.store import Accepts, Finding
 from psched.store.wakeup import Wakeup
 
-_NOW = CompiledStatement(select(now_ms()))
+_NOW = Statement(select(now_ms()))
 
 
 class SqlStore:
@@ -35,15 +35,15 @@ class SqlStore:
         self._layout.check()
 
     def prepare(self, types: Collection[str] | None = None) -> None:
-        """Do what would else delay the first rows: nothing."""
+        """Prepare the statements of a worker: none here."""
 
     def diagnose(self) -> Iterator[Finding]:
-        """Yield what `psched doctor` shows of this store."""
+        """Yield the findings on this store for `psched doctor`."""
         return self._layout.diagnose()
 
     def now(self) -> float:
         """Return the database's clock in unix seconds, to the millisecond."""
-        return self._database.run_direct(_read_clock) / 1000
+        return self._database.run(_read_clock) / 1000
 
     def is_unavailable(self, error: Exception) -> bool:
         """Return whether `error` means that the database is away, overloaded or read-only."""
@@ -66,6 +66,6 @@ class SqlStore:
         self._database.close()
 
 
-def _read_clock(connection: Executing, _: bool) -> int:
+def _read_clock(connection: Connection, _: bool) -> int:
     [(milliseconds,)] = _NOW.rows(connection, {})
     return int(milliseconds)

@@ -1,7 +1,7 @@
-"""The differences between databases, each named once; a dialect overrides its own.
+"""What differs between databases. Each dialect overrides what is different there.
 
-SQL that differs is a small construct here (`now_ms`, `ExactText`) which each dialect compiles in its own way, so that
-the stores build every statement once and for all databases.
+SQL that differs is a construct here (`now_ms`, `ExactText`), and each dialect compiles it in its own way. So the stores
+build every statement once for all databases.
 """
 
 from __future__ import annotations
@@ -9,22 +9,45 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from sqlalchemy import URL, Connection, String, Table, Text
+from sqlalchemy import URL, BigInteger, Connection, ScalarSelect, String, Table, Text, insert, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.compiler import DDLCompiler
+from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.selectable import Select
 
 from psched.backends.common.connection_options import Timeouts, Tls
 from psched.backends.common.errors import Fault
-from psched.backends.sql.bulk_statement import Ways
-from psched.backends.sql.clock import larger_of as larger_of  # noqa: PLC0414 – whoever knows dialects knows their clock
-from psched.backends.sql.clock import now_ms as now_ms  # noqa: PLC0414
-from psched.backends.sql.clock import now_once as now_once  # noqa: PLC0414
-from psched.backends.sql.listen_notify import Connections
-from psched.backends.sql.statement import Executing, Prepared
-from psched.store import Accepts, Wakeup
+
+
+class now_ms(FunctionElement[int]):  # noqa: N801 – spelled like the SQL function it stands for
+    """The database's clock inside a statement: unix time in milliseconds, the same all through the statement."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+def now_once() -> ScalarSelect[int]:
+    """Return the same clock for a statement on many rows: PostgreSQL and SQLite compute `now_ms` for each of them."""
+    return select(now_ms()).scalar_subquery()
+
+
+class larger_of(FunctionElement[int]):  # noqa: N801 – spelled like the SQL function it stands for
+    """The larger of two integers, neither of them NULL."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(larger_of)
+def _larger_of(element: larger_of, compiler: SQLCompiler, **options: Any) -> str:
+    return f"GREATEST({compiler.process(element.clauses, **options)})"
+
+
+@compiles(larger_of, "sqlite")
+def _larger_of_sqlite(element: larger_of, compiler: SQLCompiler, **options: Any) -> str:
+    return f"max({compiler.process(element.clauses, **options)})"
 
 
 class ExactText(String):
@@ -32,10 +55,9 @@ class ExactText(String):
 
 
 class UndecodableText(bytes):
-    """A stored text that is no UTF-8, which SQLite may hold, apart from a BLOB of the same bytes."""
+    """A stored text that is no UTF-8, which SQLite may hold. It differs from a BLOB of the same bytes."""
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the other is such a text, too, of the same bytes."""
         return isinstance(other, UndecodableText) and super().__eq__(other)
 
     __hash__ = bytes.__hash__
@@ -51,7 +73,7 @@ def _exact_text(element: ExactText, compiler: DDLCompiler, **options: Any) -> st
 
 
 class Dialect:
-    """One kind of database behind one URL: how to connect, and how to tell its errors apart."""
+    """One kind of database behind one URL: how to connect, its SQL, and the kinds of its errors."""
 
     name: ClassVar[str]
     driver: ClassVar[str]
@@ -63,16 +85,18 @@ class Dialect:
     groups_by_index: ClassVar[bool] = False
     """Whether GROUP BY reads the first row of each group in an index, and skips the others."""
     crosses_forks: ClassVar[bool] = True
-    """Whether a connection may be open, and left alone, in a process that forks."""
+    """Whether a connection may stay open, unused, in a process that forks."""
     keeps_cursors: ClassVar[bool] = False
-    """Whether the driver's cursors are worth keeping from statement to statement."""
+    """Whether each connection keeps one cursor of its driver for all compiled statements."""
     nested_writes: ClassVar[bool] = False
     """Whether an UPDATE can stand in the WITH of an INSERT: one statement to wait for instead of four."""
+    counts_new_rows: ClassVar[bool] = True
+    """Whether the row count of `insert_new` leaves out the rows whose key exists."""
 
     def __init__(
         self, url: URL, tls: Tls | None, timeouts: Timeouts, connections: int = 1, pooler: str | None = None
     ) -> None:
-        """`pooler`: `session` when sessions are ours alone whatever stands before the server; see `StoreSettings`."""
+        """`pooler`: `session` when each session belongs to one client, in spite of a pooler; see `StoreSettings`."""
         self.connections = connections
         self.pooler = pooler
         self.url = url
@@ -81,42 +105,41 @@ class Dialect:
 
     @property
     def ephemeral(self) -> bool:
-        """Whether the database is gone with its connection."""
+        """Whether the database is gone with its only connection."""
+        return False
+
+    @property
+    def can_listen(self) -> bool:
+        """Whether `ListenWakeup` works here; see `install_wakeup`."""
         return False
 
     def engine_options(self) -> dict[str, Any]:
-        """Return the arguments of `create_engine` that carry timeouts, encryption and the pool."""
+        """Return the arguments of `create_engine` that carry timeouts and encryption."""
         raise NotImplementedError
 
-    def pool_options(self) -> dict[str, Any]:
-        """Return the arguments of `create_engine` for a pool of connections, and a few more when all are busy."""
-        return {"pool_size": self.connections, "max_overflow": 4, "pool_timeout": self.timeouts.read}
-
     def connect(self, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Return a new driver connection, or None for what the driver makes of these arguments."""
+        """Return a new driver connection; None to let SQLAlchemy's dialect connect with these arguments."""
         return None
 
     def prepare(self, connection: Any) -> None:
         """Set up the session of a new driver connection."""
 
     def abandon_connections(self) -> None:
-        """In a process that was forked off: let the parent's sessions live on when its connections are freed here."""
+        """In a forked process: keep the parent's sessions alive when its connections are freed here."""
 
     def create_database(self) -> None:
-        """Make the database itself where that is ours to do (SQLite's file)."""
+        """Create SQLite's file; other databases are created by their administrators."""
 
     def fault(self, error: DBAPIError) -> Fault | None:
-        """Return how `error` passes by itself; None when it will not."""
+        """Return the fault that passes by itself and caused `error`, if any."""
         raise NotImplementedError
 
     def is_refused(self, error: BaseException) -> bool:
-        """Return whether a driver's `error` means that the server refuses our user: the login, or what it may not do.
-
-        The cause is removed by a change of the user on the server.
-        """
+        """Return whether a driver's `error` means that the server refuses the login or a privilege of our user."""
         return False
 
-    def is_duplicate_key(self, error: DBAPIError) -> bool:
+    @classmethod
+    def is_duplicate_key(cls, error: DBAPIError) -> bool:
         """Return whether a row with this key exists."""
         raise NotImplementedError
 
@@ -125,7 +148,7 @@ class Dialect:
         raise NotImplementedError
 
     def missing_file(self, error: DBAPIError) -> str | None:
-        """Say that the database's file, or its folder, does not exist, and the remedy; None when that is not it."""
+        """Return that the database's file or its folder does not exist, with the remedy, if `error` means that."""
         return None
 
     def is_already_there(self, error: DBAPIError) -> bool:
@@ -137,10 +160,10 @@ class Dialect:
         """Return the condition that `column` is among `keys`, which are selected (and locked) once."""
         return column.in_(keys)
 
-    def joined(self, connection: Executing, first: Prepared, second: Prepared) -> Prepared | None:
-        """Return one statement that executes both in a transaction, and selects 1 if `first` changed a row.
+    def joined(self, connection: Connection, first: str, second: str) -> str | None:
+        """Return the text of a statement that executes both in a transaction, and selects 1 if `first` changed a row.
 
-        `second` is executed only then. None where that takes several.
+        `second` is executed only then. None where that takes several statements.
         """
         return None
 
@@ -149,18 +172,21 @@ class Dialect:
         """Return an INSERT that leaves rows whose key exists as they are, without an error."""
         raise NotImplementedError
 
-    def insert_prepared(self, connection: Executing, ways: Ways, values: Mapping[str, Any]) -> int:
-        """Insert rows whose keys are new and return how many; 0 when that is not known."""
-        done: int = connection.exec_driver_sql(ways.lenient.text, ways.lenient.parameters(values)).rowcount
-        return done
-
     def insert_one(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
-        """Insert a row and tell whether its key is new; if it is not, a transaction around it can go on."""
-        insert = self.insert_new(table).values(values).execution_options(preserve_rowcount=True)
-        return connection.execute(insert).rowcount == 1
+        """Insert a row and return whether its key is new. A transaction around it can go on in either case."""
+        if self.counts_new_rows:
+            new = self.insert_new(table).values(values).execution_options(preserve_rowcount=True)
+            return connection.execute(new).rowcount == 1
+        try:
+            connection.execute(insert(table).values(values))
+        except DBAPIError as error:  # an INSERT that fails undoes itself alone
+            if not self.is_duplicate_key(error):
+                raise
+            return False
+        return True
 
     def unfit(self, connection: Connection) -> str | None:
-        """Say why this server cannot be used (too old), or None."""
+        """Return why this server cannot be used (it is too old), if so."""
         return None
 
     def version(self, connection: Connection) -> str:
@@ -169,14 +195,10 @@ class Dialect:
         return f"{self.name} {'.'.join(str(part) for part in found or ())}"
 
     def install_wakeup(self, connection: Connection, table: Table) -> None:
-        """Let rows of `table` that become due call who listens, where the database can do that. In a transaction."""
+        """Make the database notify listeners of due rows in `table`, where it can. In a transaction."""
 
     def wakeup_problem(self, connection: Connection, table: str) -> str | None:
-        """Say why rows of `table` notify no worker although they could, or None."""
-        return None
-
-    def open_wakeup(self, connections: Connections, table: str, accepts: Accepts | None = None) -> Wakeup | None:
-        """Return the notification of due rows of `table`; None where the database sends none."""
+        """Return why due rows of `table` notify no worker although they could, if so."""
         return None
 
     def shares_sessions(self, first: Any, second: Any) -> bool:
@@ -184,5 +206,5 @@ class Dialect:
         return False
 
     def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
-        """Say why keys in `column` do not compare byte by byte, or None."""
+        """Return why keys in `column` do not compare byte by byte, if so."""
         return None
