@@ -6,7 +6,7 @@ build every statement once for all databases.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from sqlalchemy import URL, BigInteger, Connection, ScalarSelect, String, Table, Text, insert, select
@@ -92,6 +92,12 @@ class Dialect:
     """Whether an UPDATE can stand in the WITH of an INSERT: one statement to wait for instead of four."""
     counts_new_rows: ClassVar[bool] = True
     """Whether the row count of `insert_new` leaves out the rows whose key exists."""
+    conflict_codes: ClassVar[Collection[object]]
+    lost_codes: ClassVar[Collection[object]]
+    duplicate_codes: ClassVar[Collection[object]]
+    missing_table_codes: ClassVar[Collection[object]] = ()
+    existing_codes: ClassVar[Collection[object]] = ()
+    """Codes of the driver's errors, by their meaning; see the methods below."""
 
     def __init__(
         self, url: URL, tls: Tls | None, timeouts: Timeouts, connections: int = 1, pooler: str | None = None
@@ -130,9 +136,17 @@ class Dialect:
     def create_database(self) -> None:
         """Create SQLite's file; other databases are created by their administrators."""
 
+    @staticmethod
+    def code(error: BaseException) -> Any:
+        """Return the code of a driver's error, or of SQLAlchemy's around it."""
+        raise NotImplementedError
+
     def fault(self, error: DBAPIError) -> Fault | None:
         """Return the fault that passes by itself and caused `error`, if any."""
-        raise NotImplementedError
+        code = self.code(error)
+        if code in self.conflict_codes:
+            return Fault.CONFLICT
+        return Fault.LOST if code in self.lost_codes else None
 
     def is_refused(self, error: BaseException) -> bool:
         """Return whether a driver's `error` means that the server refuses the login or a privilege of our user."""
@@ -141,11 +155,11 @@ class Dialect:
     @classmethod
     def is_duplicate_key(cls, error: DBAPIError) -> bool:
         """Return whether a row with this key exists."""
-        raise NotImplementedError
+        return cls.code(error) in cls.duplicate_codes
 
     def is_missing_table(self, error: DBAPIError) -> bool:
         """Return whether a table, or the database file, does not exist."""
-        raise NotImplementedError
+        return self.code(error) in self.missing_table_codes
 
     def missing_file(self, error: DBAPIError) -> str | None:
         """Return that the database's file or its folder does not exist, with the remedy, if `error` means that."""
@@ -153,7 +167,7 @@ class Dialect:
 
     def is_already_there(self, error: DBAPIError) -> bool:
         """Return whether a table, column or index that was to be created exists, perhaps since this very moment."""
-        raise NotImplementedError
+        return self.code(error) in self.existing_codes
 
     @classmethod
     def among(cls, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:

@@ -26,12 +26,6 @@ from psched.backends.sql.dialect import Dialect, ExactText, LongText, now_ms
 from psched.backends.sql.statement import given_rows
 from psched.errors import ConfigError
 
-_DUPLICATE = 1062
-_NO_TABLE = 1146
-_TABLE_EXISTS = 1050
-_COLUMN_EXISTS = 1060
-_INDEX_EXISTS = 1061
-
 _CONFLICTS = {1020, 1205, 1213, 1317, 1969, 3024, 3101}
 """Changed since read, lock wait timeout, deadlock, interrupted, statement timeouts of MariaDB and of MySQL, and the
 rollback at a commit by group replication."""
@@ -104,6 +98,11 @@ class MySQLDialect(Dialect):
     partial_indexes: ClassVar[bool] = False
     groups_by_index: ClassVar[bool] = True
     counts_new_rows: ClassVar[bool] = False
+    conflict_codes = _CONFLICTS
+    lost_codes = _LOST
+    duplicate_codes = (1062,)
+    missing_table_codes = (1146,)
+    existing_codes = (1050, 1060, 1061)  # a table, a column, an index
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -182,26 +181,18 @@ class MySQLDialect(Dialect):
                 f" idle_transaction_timeout = {math.ceil(self.timeouts.read)} */"
             )
 
+    @staticmethod
+    def code(error: BaseException) -> int:
+        """Return the code, 0 for the driver's own errors."""
+        arguments = getattr(error.orig if isinstance(error, DBAPIError) else error, "args", ())
+        return arguments[0] if arguments and isinstance(arguments[0], int) else 0
+
     def fault(self, error: DBAPIError) -> Fault | None:
-        code = _code(error)  # 0 for the driver's own errors
-        if code in _CONFLICTS:
-            return Fault.CONFLICT
-        if code in _LOST or (code == 0 and isinstance(error, InterfaceError | OperationalError)):
-            return Fault.LOST
-        return None
+        is_drivers_own = self.code(error) == 0 and isinstance(error, InterfaceError | OperationalError)
+        return Fault.LOST if is_drivers_own else super().fault(error)
 
     def is_refused(self, error: BaseException) -> bool:
-        return _code(error) in _REFUSED
-
-    @classmethod
-    def is_duplicate_key(cls, error: DBAPIError) -> bool:
-        return _code(error) == _DUPLICATE
-
-    def is_missing_table(self, error: DBAPIError) -> bool:
-        return _code(error) == _NO_TABLE
-
-    def is_already_there(self, error: DBAPIError) -> bool:
-        return _code(error) in (_TABLE_EXISTS, _COLUMN_EXISTS, _INDEX_EXISTS)
+        return self.code(error) in _REFUSED
 
     def joined(self, connection: Connection, first: str, second: str) -> str | None:
         """Return a compound statement, which only MariaDB knows outside of stored programs."""
@@ -237,12 +228,6 @@ _COLLATION = text(
     "SELECT collation_name FROM information_schema.columns"
     " WHERE table_schema = DATABASE() AND table_name = :table AND column_name = :column"
 )
-
-
-def _code(error: BaseException) -> int:
-    """Return the code of a driver's error, or of SQLAlchemy's around it."""
-    arguments = getattr(error.orig if isinstance(error, DBAPIError) else error, "args", ())
-    return arguments[0] if arguments and isinstance(arguments[0], int) else 0
 
 
 def _is_mariadb(connection: Connection) -> bool:

@@ -31,12 +31,6 @@ from psched.errors import ConfigError, PoolerError
 Steps = Generator[Any, Any, Any]
 """psycopg's protocol: it yields the events to wait for, and receives the events that are ready, at times none."""
 
-_CONFLICTS = {"40001", "40P01", "55P03", "57014"}
-_LOST_CLASSES = {"08", "53"}
-_LOST = {"25006", "25P03", "26000", "42P05", "57P01", "57P02", "57P03", "57P05"}
-"""25006: a primary that was demoted refuses to write; 26000, 42P05: a pooler gave us another session, which lacks a
-statement that we prepared, or has another one of its name."""
-
 _ASKED = 5
 """How often each of two connections is asked for its session: other clients may come in between."""
 
@@ -86,6 +80,14 @@ class PostgreSQLDialect(Dialect):
     keeps_cursors: ClassVar[bool] = True
     """A new psycopg cursor looks up how to convert each type: a third of its share of a statement (2026-11)."""
     nested_writes: ClassVar[bool] = True
+    conflict_codes = ("40001", "40P01", "55P03", "57014")
+    lost_codes = ("25006", "25P03", "26000", "42P05", "57P01", "57P02", "57P03", "57P05")
+    """25006: a primary that was demoted refuses to write; 26000, 42P05: a pooler gave us another session, which lacks a
+    statement that we prepared, or has another one of its name."""
+    duplicate_codes = ("23505",)
+    missing_table_codes = ("42P01",)
+    existing_codes = ("42P07", "42701", "42710", "23505")
+    """23505: two processes created it at once, and one found its row, or its type's row, in the catalogue."""
 
     def engine_options(self) -> dict[str, Any]:
         """Return how to connect. libpq's timeouts detect a dead network, but not a server that hangs."""
@@ -138,33 +140,27 @@ class PostgreSQLDialect(Dialect):
         with connection.cursor() as cursor:
             cursor.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
 
+    @staticmethod
+    def code(error: BaseException) -> str | None:
+        """Return the SQLSTATE; psycopg 2 has it as `pgcode`."""
+        driver = error.orig if isinstance(error, DBAPIError) else error
+        state: str | None = getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None)
+        return state
+
     def fault(self, error: DBAPIError) -> Fault | None:
         """Return the fault of `error`. Errors of connecting, such as a refused connection, have no SQLSTATE."""
-        state = _state(error)
+        state = self.code(error)
         if state is None:
             passes = isinstance(error, OperationalError) and not _is_turned_away(error)
             return Fault.LOST if passes else None
-        if state in _CONFLICTS:
-            return Fault.CONFLICT
-        return Fault.LOST if state in _LOST or state[:2] in _LOST_CLASSES else None
+        return Fault.LOST if state[:2] in ("08", "53") else super().fault(error)
 
     def is_refused(self, error: BaseException) -> bool:
-        state = _state(error)
+        state = self.code(error)
         if state is not None:
             return state[:2] == "28" or state == _NO_PRIVILEGE
         text = str(error)
         return "FATAL:" in text and (any(words in text for words in _REFUSED) or bool(_REFUSED_ROLE.search(text)))
-
-    @classmethod
-    def is_duplicate_key(cls, error: DBAPIError) -> bool:
-        return _state(error) == "23505"
-
-    def is_missing_table(self, error: DBAPIError) -> bool:
-        return _state(error) == "42P01"
-
-    def is_already_there(self, error: DBAPIError) -> bool:
-        # 23505: two processes created it at once, and one found its row, or its type's row, in the catalogue.
-        return _state(error) in ("42P07", "42701", "42710", "23505")
 
     @classmethod
     def among(cls, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
@@ -244,13 +240,6 @@ def _session_of(connection: Any) -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return int(cursor.fetchone()[0])
-
-
-def _state(error: BaseException) -> str | None:
-    """Return the SQLSTATE of a driver's error, or of SQLAlchemy's around it; psycopg 2 has it as `pgcode`."""
-    driver = error.orig if isinstance(error, DBAPIError) else error
-    state: str | None = getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None)
-    return state
 
 
 def _bound_waiting(connection: Any, seconds: float) -> None:

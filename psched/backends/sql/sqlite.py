@@ -18,14 +18,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from psched.backends.common.errors import Fault
 from psched.backends.sql.dialect import Dialect, UndecodableText, now_ms
 from psched.backends.sql.statement import given_rows
 from psched.errors import ConfigError
-
-_NOT_NOW = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_NO_STORAGE = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM}
-_DUPLICATE = {sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE}
 
 
 class _NoFile(sqlite3.OperationalError):
@@ -56,6 +51,10 @@ class SQLiteDialect(Dialect):
     """SQLite has mutexes for all connections of a process, and remembers there which locks on a file they hold. A
     forked process would wait for a thread that it does not have, or take its parent's locks for its own."""
 
+    conflict_codes = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    lost_codes = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM)
+    duplicate_codes = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
+
     @property
     def ephemeral(self) -> bool:
         return self.url.database in (None, "", ":memory:")
@@ -85,15 +84,12 @@ class SQLiteDialect(Dialect):
         found = "is no folder" if folder.exists() else "does not exist"
         return f"the folder {folder} of the SQLite file {found}; create or mount it, or name another"
 
-    def fault(self, error: DBAPIError) -> Fault | None:
-        code = _code(error) & 0xFF
-        if code in _NOT_NOW:
-            return Fault.CONFLICT
-        return Fault.LOST if code in _NO_STORAGE else None
-
-    @classmethod
-    def is_duplicate_key(cls, error: DBAPIError) -> bool:
-        return _code(error) in _DUPLICATE
+    @staticmethod
+    def code(error: BaseException) -> int:
+        """Return the primary code, but the extended code of a broken constraint."""
+        driver = error.orig if isinstance(error, DBAPIError) else error
+        code: int = getattr(driver, "sqlite_errorcode", 0)
+        return code if code & 0xFF == sqlite3.SQLITE_CONSTRAINT else code & 0xFF
 
     def is_missing_table(self, error: DBAPIError) -> bool:
         return isinstance(error.orig, _NoFile) or "no such table" in str(error.orig)
@@ -144,7 +140,3 @@ def _text(stored: bytes) -> str | bytes:
         return stored.decode()
     except UnicodeDecodeError:
         return UndecodableText(stored)
-
-
-def _code(error: DBAPIError) -> int:
-    return getattr(error.orig, "sqlite_errorcode", 0)
