@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import sys
 import threading
@@ -9,15 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 import psched
+from faultlab.laboratory import Lab
 from psched import fork_safety as forks
+from psched.backends.sql import open_database
 from psched.config import from_mapping
 from psched.queue.queue import open_queue
 from psched.schedules.collection import open_schedules
 from psched.store import ScheduleStore
 from tests.stores.bench import LONG_AGO, Bench
-from tests.stores.databases import STORES
+from tests.stores.databases import KINDS, STORES
 from tests.stores.fork_during_poll import FORKS, keys_got
 
 LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
@@ -148,3 +153,21 @@ def locks_of(root: object) -> list[tuple[str, object]]:
             names = [*getattr(each, "__dict__", ()), *getattr(type(each), "__slots__", ())]
             left += [(f"{path}.{name}", getattr(each, name, None)) for name in names if name != "_parents"]
     return found
+
+
+_SESSIONS = {"postgresql": sa.text("SELECT pg_backend_pid()"), "mariadb": sa.text("SELECT connection_id()")}
+
+
+@pytest.mark.parametrize("kind", sorted(_SESSIONS))
+def test_a_forked_process_that_frees_its_parents_connections_does_not_end_their_sessions(lab: Lab, kind: str) -> None:
+    server = lab.shared(KINDS[kind])
+    with contextlib.closing(open_database(server.url(server.create_database()), {})) as database:
+        session = database.execute(_SESSIONS[kind], {})
+        child = os.fork()
+        if child == 0:
+            database._parents.clear()
+            gc.collect()
+            os._exit(database.execute(_SESSIONS[kind], {}) == session)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert database.execute(_SESSIONS[kind], {}) == session

@@ -298,11 +298,14 @@ class Database:
     def begin_anew(self) -> None:
         """In a forked process: leave the connections to the parent. A database in memory was copied.
 
-        The engine has locks of its own: a thread that connects first holds one meanwhile.
+        The engine has locks of its own: a thread that connects first holds one meanwhile. SQLAlchemy closes connections
+        when they are freed, which would end the parent's sessions.
         """
         if self.dialect.ephemeral:
             return
         self.dialect.abandon_connections()
+        parents: Any = self._engine.dialect
+        parents.do_close = parents.do_terminate = lambda connection: None
         self._parents.append((self._pool, self._engine))
         self._engine = self._new_engine()
         self._pool = self._new_pool()
