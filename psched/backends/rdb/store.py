@@ -22,8 +22,7 @@ from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.node_registry import RdbNodes, shared_nodes_table
 from psched.backends.sql.database import Database
-from psched.backends.sql.schema import NAMED, unusable
-from psched.backends.sql.schema_version import HashedSchema, meta_table
+from psched.backends.sql.schema import NAMED, HashedSchema, meta_table, unusable
 from psched.backends.sql.statement import BulkUpdate, Statement, cached
 from psched.backends.sql.store import SqlStore
 from psched.clock import boottime

@@ -26,7 +26,7 @@ from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.ledger import SqlLedger, changes_table, ledger_table
 from psched.backends.sql.paging import read_pages
-from psched.backends.sql.schema_version import HashedSchema, meta_table
+from psched.backends.sql.schema import HashedSchema, meta_table
 from psched.errors import NotSupportedError, ScheduleError
 from psched.model import Claim, Lease, Row, ScheduleRow
 from psched.store import Also, Finding, StoreSettings
