@@ -14,10 +14,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 from weakref import WeakSet
-
-T = TypeVar("T")
 
 
 class Shared(Protocol):
@@ -85,55 +83,43 @@ class WorkLock:
         self._working = [thread for thread in self._working if thread == me]
 
 
-class _Registered(Generic[T]):
-    """Objects to call at a fork, held weakly: threads add to them, and the thread that forks copies them."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal handler may fork while its own thread holds it
-        self._members: WeakSet[T] = WeakSet()
-
-    def add(self, member: T) -> None:
-        with self._lock:
-            self._members.add(member)
-
-    def copy(self) -> list[T]:
-        with self._lock:
-            return list(self._members)
-
-    def begin_anew(self) -> None:
-        self._lock = threading.RLock()
-
-
-_shared: _Registered[Shared] = _Registered()
-_closing: _Registered[Closing] = _Registered()
+_registering = threading.RLock()  # held over a fork; a signal handler may fork while its own thread holds it
+_shared: WeakSet[Shared] = WeakSet()
+_closing: WeakSet[Closing] = WeakSet()
 
 work_on_closing = WorkLock()
 """Held by all work on connections that are closed before a fork."""
 
 
 def register_for_fork(shared: Shared) -> None:
-    """Let `shared` begin anew in each process that is forked off from now on."""
-    _shared.add(shared)
+    """Let `shared` begin anew in each process that is forked from now on, as long as it lives."""
+    with _registering:
+        _shared.add(shared)
 
 
 def close_before_fork(closing: Closing) -> None:
     """Let `closing` close its connections before each fork from now on; work on them enters `work_on_closing`."""
-    _closing.add(closing)
+    with _registering:
+        _closing.add(closing)
 
 
 def _before() -> None:
-    closing = _closing.copy()
-    work_on_closing.take_alone(max((each.fork_patience for each in closing), default=0))
-    for each in closing:
-        each.close_before_fork()
+    _registering.acquire()
+    work_on_closing.take_alone(max((closing.fork_patience for closing in list(_closing)), default=0))
+    for closing in list(_closing):
+        closing.close_before_fork()
+
+
+def _after_in_parent() -> None:
+    work_on_closing.give_back()
+    _registering.release()
 
 
 def _after_in_child() -> None:
-    _shared.begin_anew()
-    _closing.begin_anew()
     work_on_closing.begin_anew()
-    for shared in _shared.copy():
+    for shared in list(_shared):
         shared.begin_anew()
+    _registering.release()
 
 
-os.register_at_fork(before=_before, after_in_parent=work_on_closing.give_back, after_in_child=_after_in_child)
+os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
