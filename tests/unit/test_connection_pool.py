@@ -176,6 +176,16 @@ def test_a_connection_that_cannot_be_opened_leaves_its_place_free(tmp_path: Path
                 database.run(count)
 
 
+def test_a_connection_that_work_has_lost_without_an_error_of_its_own_is_not_kept(database: Database) -> None:
+    def work(connection: sa.Connection, _: bool) -> int:
+        connection.invalidate()
+        return 1
+
+    assert database.run(work) == 1
+    assert not database._pool._idle
+    assert database.run(insert("a")) == 1
+
+
 def test_no_more_connections_stay_idle_than_configured(database: Database) -> None:
     with open_connections(database, 3) as connections:
         pass

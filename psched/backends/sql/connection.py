@@ -81,7 +81,7 @@ class ConnectionPool:
     def give_back(self, connection: PooledConnection, usable: bool = True) -> None:
         """Keep a connection for the next call; close it when it is not usable, or when enough are idle."""
         try:
-            if usable and len(self._idle) < self._size:
+            if usable and not connection.invalidated and len(self._idle) < self._size:
                 self._idle.append(connection)
                 if self._size == 0:  # closed in the meantime, perhaps before the connection was idle
                     self.close_idle()
