@@ -26,7 +26,7 @@ _PATIENCE = 1.0
 """Tasks that wait behind a handler that has run for so many seconds are released, for other workers."""
 
 
-class LeaseRenewer:
+class LeaseRenewer(PeriodicThread):
     """Renews each lease when it was last written an interval ago: those of tasks that run, or of all others.
 
     With `prefetched` it renews the others, after it has released the tasks that cannot begin soon and settled the runs
@@ -44,13 +44,13 @@ class LeaseRenewer:
         """`interval`: seconds between two renewals of one lease (`task_heartbeat_interval`)."""
         self._sources = sources
         self._runners = runners
-        self._interval = interval
+        self._renewal_interval = interval
         self._prefetched = prefetched
         self._clock = clock
         self._failing: set[Source] = set()
         self._stopping = False
         name = "prefetched lease renewer" if prefetched else "running lease renewer"
-        self.thread = PeriodicThread(name, self.tick, min(interval, _LONGEST_TICK))
+        super().__init__(name, self.tick, min(interval, _LONGEST_TICK))
 
     def tick(self) -> bool:
         """Renew what is due; returns True while any lease is held."""
@@ -61,13 +61,13 @@ class LeaseRenewer:
         for source in self._sources:
             self._renew(source)
         if not self._prefetched:
-            self.thread.interval = min(self._interval, _RETRY if self._failing else _LONGEST_TICK)
+            self.interval = min(self._renewal_interval, _RETRY if self._failing else _LONGEST_TICK)
         return any(source.held for source in self._sources)
 
     def stop(self) -> None:
         """Release at once all tasks that have not begun."""
         self._stopping = True
-        self.thread.wake()
+        self.wake()
 
     def _release_waiting(self) -> None:
         """Release tasks that need not wait here. If one fails the others would too; the next tick tries again."""
@@ -109,13 +109,13 @@ class LeaseRenewer:
 
     def _due_length(self, source: Source, task: Task, now: float) -> float:
         """Return for how long its lease should have been written; a brief run needs no longer lease."""
-        if task.started and (task.concluded or now < task.begun_at + min(self._interval, _BRIEF)):
+        if task.started and (task.concluded or now < task.begun_at + min(self._renewal_interval, _BRIEF)):
             return min(task.lease_time, source.times.prefetch_time)
         return task.lease_time
 
     def _interval_of(self, task: Task) -> float:
         """Return the seconds between two renewals: a lease of the task's own may be shorter than what is configured."""
-        return self._interval if task.alive_time is None else min(self._interval, task.alive_time / 4)
+        return self._renewal_interval if task.alive_time is None else min(self._renewal_interval, task.alive_time / 4)
 
     def _stop_run(self, task: Task) -> None:
         emit("lease_lost", task=task)

@@ -126,9 +126,9 @@ class SectionPoller:
         if self._listener.poll():
             self._timer.wake()
         reason = self.member.wake_reason()
-        if reason is not None and reason.work:
+        if reason == "work":
             self._timer.wake()
-        elif reason is not None:
+        elif reason == "lead":
             self._timer.check_now()
 
     def rest(self) -> None:

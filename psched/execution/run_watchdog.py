@@ -21,7 +21,7 @@ _WINDING_UP = 20.0
 gets no answer, and for another one on a new connection."""
 
 
-class RunWatchdog:
+class RunWatchdog(PeriodicThread):
     """Ends runs after a timeout, a cancel, the end of a lease or an immediate stop of the process.
 
     It also ends a stopping process that runs no handler but cannot end because its database does not answer.
@@ -31,7 +31,7 @@ class RunWatchdog:
         self, runs: ActiveRuns, kill_interval: float, leave: Callable[[str], None], clock: Clock = boottime
     ) -> None:
         """`kill_interval`: seconds a handler has between `kill(reason)` and the end. `leave` does not return."""
-        self.thread = PeriodicThread("run watchdog", self.tick, _TICK)
+        super().__init__("run watchdog", self.tick, _TICK)
         self._runs = runs
         self._kill_interval = kill_interval
         self._leave = leave
@@ -43,13 +43,13 @@ class RunWatchdog:
     def wind_up(self) -> None:
         """Make sure that the process ends soon after its runs have ended. No run begins any more."""
         self._winding_up = True
-        self.thread.wake()
+        self.wake()
 
     def stop(self, grace: float | None = None) -> None:
         """Call `kill(ImmediateProcessStopError)` of all handlers; end by force `grace` (or the kill interval) later."""
         end = self._clock() + (self._kill_interval if grace is None else min(grace, self._kill_interval))
         self._stop_at = end if self._stop_at is None else min(end, self._stop_at)
-        self.thread.wake()
+        self.wake()
 
     def tick(self) -> bool:
         """Stop the runs that must end; True while there are runs to watch."""

@@ -64,9 +64,9 @@ class ChildWorker(ChildRole):
         self._alert_threads = open_alert_threads(self._sections, spec.slot)
         self._prefetched = LeaseRenewer(sources, self._runners, interval, prefetched=True)
         self._periodic = [
-            self._watchdog.thread,
-            LeaseRenewer(sources, self._runners, interval).thread,
-            self._prefetched.thread,
+            self._watchdog,
+            LeaseRenewer(sources, self._runners, interval),
+            self._prefetched,
         ]
         self._node_heartbeats = [NodeHeartbeat(self._sections, served)] if spec.slot == FIRST_SLOT else []
         self._left = settings.max_request_per_child

@@ -16,7 +16,7 @@ import resource
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import Literal
 
 from psched.clock import Clock, monotonic
 from psched.process.channel import OwnedDescriptor
@@ -36,11 +36,8 @@ _WORK = 1 << 32
 """The reasons of a wake-up. They add up in an eventfd, where both can be recognised."""
 
 
-@dataclass(frozen=True, slots=True)
-class WakeReason:
-    """Why a sibling woke this child. `work`: there are more tasks than it can run; else no leader, or news for it."""
-
-    work: bool
+WakeReason = Literal["work", "lead"]
+"""Why a sibling woke this child: there are more tasks than it can run; or else no leader, or news for the leader."""
 
 
 class SoleMember:
@@ -180,7 +177,9 @@ class ElectionMember(SoleMember):
     def wake_reason(self) -> WakeReason | None:
         woken_for = self._election.read_reasons(self._member)
         self._read += woken_for
-        return WakeReason(work=woken_for >= _WORK) if woken_for else None
+        if not woken_for:
+            return None
+        return "work" if woken_for >= _WORK else "lead"
 
     @property
     def _is_no_leader(self) -> bool:

@@ -84,9 +84,9 @@ class SchedulerThreads:
         sources, runners = [stores.schedules.source, stores.tasks], [self._occurrences, *handlers]
         self._prefetched = LeaseRenewer(sources, runners, _RENEWAL_INTERVAL, prefetched=True)
         self._run_tickers = [
-            LeaseRenewer(sources, runners, _RENEWAL_INTERVAL).thread,
-            self._prefetched.thread,
-            RunWatchdog(self._runs, _CANCEL_GRACE, self._log_overrun).thread,
+            LeaseRenewer(sources, runners, _RENEWAL_INTERVAL),
+            self._prefetched,
+            RunWatchdog(self._runs, _CANCEL_GRACE, self._log_overrun),
         ]
         self._periodic_threads = [*self._run_tickers, self._instances.thread]
 

@@ -144,12 +144,12 @@ def test_what_cannot_be_renewed_is_tried_again_soon_whatever_else_is_renewed_unt
         for _ in range(5):
             child.clock.time += ALIVE / 10
             assert lease_renewer.tick()
-            assert lease_renewer.thread.interval == 0.25
+            assert lease_renewer.interval == 0.25
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["leases cannot be renewed"]
     if ended:
         tasks[0].forget()
     assert lease_renewer.tick()
-    assert lease_renewer.thread.interval == 1.0
+    assert lease_renewer.interval == 1.0
 
 
 def test_a_run_whose_lease_cannot_be_renewed_is_told_before_it_ends_and_ended_before_it_ends(child: Child) -> None:

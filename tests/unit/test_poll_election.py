@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.process.poll_election import ElectionMember, PollElection, WakeReason, open_election
+from psched.process.poll_election import ElectionMember, PollElection, open_election
 
 INTERVAL = 1.0
 
@@ -92,7 +92,7 @@ def test_what_a_dead_keeper_has_kept_is_left_to_one_who_is_called_at_once(siblin
     siblings.members[0].lead()
     siblings.rest(2, 3)
     siblings.watch.remove(1)
-    assert [member.wake_reason() for member in siblings.members[1:]] == [WakeReason(work=False), None, None]
+    assert [member.wake_reason() for member in siblings.members[1:]] == ["lead", None, None]
     assert siblings.rest(2) == [None]
     siblings.watch.remove(3)
     siblings.watch.remove(4)
@@ -105,14 +105,14 @@ def test_a_call_that_was_heard_and_not_answered_is_passed_on(siblings: Siblings)
         first.lead()
         siblings.rest(2, 3)
         first.leave()
-        assert second.wake_reason() == WakeReason(work=False)
+        assert second.wake_reason() == "lead"
         if answer == second.defer:
             first.lead()
         answer()
         if answer != second.lead:
             second.leave()
             assert siblings.members[2].wake_reason() == (
-                None if answer in (second.found_rows, second.defer) else WakeReason(work=False)
+                None if answer in (second.found_rows, second.defer) else "lead"
             )
 
 
@@ -128,7 +128,7 @@ def test_a_keeper_that_has_something_to_run_calls_one_to_the_watch(siblings: Sib
     siblings.members[0].lead()
     siblings.rest(2, 3, 4)
     siblings.members[0].leave()
-    assert [member.wake_reason() for member in siblings.members] == [None, WakeReason(work=False), None, None]
+    assert [member.wake_reason() for member in siblings.members] == [None, "lead", None, None]
     assert siblings.rest(2) == [None]
 
 
@@ -137,7 +137,7 @@ def test_who_has_run_something_tells_the_keeper_to_look_again(siblings: Siblings
     siblings.members[2].defer()
     assert siblings.members[1].wake_reason() is None
     siblings.members[3].defer(news=True)
-    assert [member.wake_reason() for member in siblings.members] == [None, WakeReason(work=False), None, None]
+    assert [member.wake_reason() for member in siblings.members] == [None, "lead", None, None]
 
 
 def test_who_is_about_to_rest_looks_himself_when_the_keeper_leaves_at_this_moment(siblings: Siblings) -> None:
@@ -178,12 +178,12 @@ def test_where_there_may_be_more_than_was_taken_others_are_called_for_it_the_kee
     siblings.members[0].leave(taken=1)
     assert [member.wake_reason() for member in siblings.members] == [
         None,
-        WakeReason(work=True),
-        WakeReason(work=True),
+        "work",
+        "work",
         None,
     ]
     siblings.members[0].leave(taken=500)
-    assert [member.wake_reason() for member in siblings.members] == [None, *[WakeReason(work=True)] * 3]
+    assert [member.wake_reason() for member in siblings.members] == [None, *["work"] * 3]
 
 
 def test_before_something_is_due_one_is_called_to_be_ready_and_goes_on_resting(siblings: Siblings) -> None:
@@ -192,10 +192,10 @@ def test_before_something_is_due_one_is_called_to_be_ready_and_goes_on_resting(s
     siblings.rest(2, 3)
     first.wake_sibling()
     first.wake_sibling()
-    assert [member.wake_reason() for member in siblings.members] == [None, WakeReason(work=False), None, None]
+    assert [member.wake_reason() for member in siblings.members] == [None, "lead", None, None]
     assert all(siblings.rest(2))
     first.leave()
-    assert siblings.members[1].wake_reason() == WakeReason(work=False)
+    assert siblings.members[1].wake_reason() == "lead"
 
 
 def test_who_runs_something_is_not_called(siblings: Siblings) -> None:
@@ -203,7 +203,7 @@ def test_who_runs_something_is_not_called(siblings: Siblings) -> None:
     siblings.rest(2, 3)
     siblings.members[1].leave()
     siblings.members[0].leave()
-    assert [member.wake_reason() for member in siblings.members] == [None, None, WakeReason(work=False), None]
+    assert [member.wake_reason() for member in siblings.members] == [None, None, "lead", None]
 
 
 def test_a_call_that_comes_too_late_is_passed_on(siblings: Siblings) -> None:
@@ -211,7 +211,7 @@ def test_a_call_that_comes_too_late_is_passed_on(siblings: Siblings) -> None:
     siblings.rest(2, 3)
     siblings.members[0].leave()
     siblings.members[1].leave()
-    assert siblings.members[2].wake_reason() == WakeReason(work=False)
+    assert siblings.members[2].wake_reason() == "lead"
 
 
 def test_who_is_frozen_is_not_called(siblings: Siblings) -> None:
@@ -221,7 +221,7 @@ def test_who_is_frozen_is_not_called(siblings: Siblings) -> None:
     siblings.members[0].lead()
     siblings.rest(3)
     siblings.members[0].leave()
-    assert [member.wake_reason() for member in siblings.members] == [None, None, WakeReason(work=False), None]
+    assert [member.wake_reason() for member in siblings.members] == [None, None, "lead", None]
 
 
 def test_a_newborn_child_does_not_speak_for_its_predecessor(siblings: Siblings) -> None:
