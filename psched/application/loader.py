@@ -39,7 +39,13 @@ class ApplicationSpec:
 def load(spec: ApplicationSpec) -> Application:
     """Import the modules of `spec` and check every route. Raises ConfigError: one line with the remedy."""
     if spec.sections:
-        return Application((), {section: _load_section(section, own) for section, own in spec.sections})
+        loaded = {}
+        for section, own in spec.sections:
+            try:
+                loaded[section] = load(own)
+            except ConfigError as error:
+                raise ConfigError(f"{section}: {error}") from error
+        return Application((), loaded)
     if not spec.names:
         raise ConfigError(
             "no application given; name one (`module:NAME`) on the command line or as `app:` in the config"
@@ -60,13 +66,6 @@ def load_modules(include: Sequence[str], require: Sequence[str]) -> dict[str, Mo
     paths = [str(Path(folder).absolute()) for folder in include]
     sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
     return {name: _require(name) for name in require}
-
-
-def _load_section(section: str, spec: ApplicationSpec) -> Application:
-    try:
-        return load(spec)
-    except ConfigError as error:
-        raise ConfigError(f"{section}: {error}") from error
 
 
 def _require(name: str) -> ModuleType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -127,8 +128,7 @@ class Program:
         self._output = bytearray()
         self._cut_short: str | None = None
         self._left_behind = False
-        self._kill_at: float | None = None
-        self._give_up_at: float | None = None
+        self._kill_at = self._give_up_at = math.inf
 
     def __enter__(self) -> Self:
         return self
@@ -168,7 +168,7 @@ class Program:
         elif self._cut_short is None and timeout is not None and now >= self._started + timeout:
             self._cut_short = "timeout"
             self._terminate(now + timeout_grace)
-        elif self._cut_short == "timeout" and self._stop.is_set() and self._kill_at is not None:
+        elif self._cut_short == "timeout" and self._stop.is_set():
             self._kill_at = min(self._kill_at, now + grace)
         self._kill_if_due(now)
 
@@ -178,10 +178,10 @@ class Program:
         while self._group.has_members():
             now = time.monotonic()
             self._left_behind = True
-            if self._kill_at is None:
+            if self._kill_at == math.inf:
                 self._terminate(now + grace)
             self._kill_if_due(now)
-            if self._give_up_at is not None and now >= self._give_up_at:
+            if now >= self._give_up_at:
                 return
             self._read(_GROUP_TICK)
 
@@ -190,7 +190,7 @@ class Program:
         self._group.signal(signal.SIGTERM)
 
     def _kill_if_due(self, now: float) -> None:
-        if self._kill_at is not None and self._give_up_at is None and now >= self._kill_at:
+        if now >= self._kill_at and self._give_up_at == math.inf:
             self._give_up_at = now + _LAST_WAIT
             self._group.signal(signal.SIGKILL)
 
