@@ -1,4 +1,7 @@
-"""Acquires due rows of one store as tasks, for the types that have handlers, and defers rows that cannot be run."""
+"""Acquires due rows of one store as tasks, for the types that have handlers, and defers rows that cannot be run.
+
+`PolledTable` is what schedules and queue have in common for a client.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from typing import Self
 from weakref import ref
 
 from psched import fork_safety
 from psched.clock import Clock, boottime, monotonic
 from psched.errors import RUN_IS_OVER, ScheduleError
 from psched.model import WORKER_DIED, Claim, Retry, version_of
+from psched.payload import check_key
 from psched.store import Accepts, LeaseStore
 from psched.store.type_filter import TypeFilter
 from psched.store.wakeup import Wakeup
@@ -354,3 +359,38 @@ def _has_usable_lease(claim: Claim) -> bool:
 
 def _log_lost(claim: Claim, lost: ScheduleError) -> None:
     log.info("key=%s not deferred: %s", claim.row.key, lost)
+
+
+class PolledTable:
+    """All rows of one table. A context manager; safe to use from several threads, not across a fork."""
+
+    def __init__(self, store: LeaseStore, completion: Completion, times: LeaseTimes) -> None:
+        self.store = store
+        self.source = Source(store, completion, times)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def poll(self, types: Collection[str] | None = None) -> Task | None:
+        """Acquire the row that is due first, or None when none is due or `max_running` holds back all due ones.
+
+        The lease lasts `alive_time`; a caller that needs longer calls `task.heartbeat()`. `types`: only rows of these
+        types are acquired (NotSupportedError on `rdb_compat`).
+        """
+        tasks = self.poll_multi(1, types)
+        return tasks[0] if tasks else None
+
+    def poll_multi(self, max_acquire: int = 1, types: Collection[str] | None = None) -> Sequence[Task]:
+        """Acquire up to `max_acquire` due rows, in the order in which they are to be run; see `poll`."""
+        if types is not None and (isinstance(types, str) or not isinstance(types, Collection)):
+            raise ValueError(f"types must be a collection of types like ['report'], got {shown(types)}")
+        for each in () if types is None else types:
+            check_key(each, "type")
+        return self.source.poll_multi(max_acquire, types)
+
+    def close(self) -> None:
+        """Close every connection to the database; idempotent."""
+        self.store.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from psched.backends import open_stores
@@ -13,8 +13,8 @@ from psched.errors import AlreadyExistsError, ConfigError, NotFoundError
 from psched.model import NewTask, TaskFilter, TaskRow
 from psched.payload import check_key, encode, object_of
 from psched.queue.retire import CANCELLED, FAILED, FINISHED, Retire
-from psched.schedules.validation import check_distinct, check_time, check_types
-from psched.source import Source
+from psched.schedules.validation import check_distinct, check_time
+from psched.source import PolledTable, Source
 from psched.store import StoreSettings, TaskStore
 from psched.suggest import shown
 from psched.task import LeaseTimes, Task
@@ -25,21 +25,16 @@ PRIORITIES = range(-100, 101)
 STATUSES = ("waiting", "running", FINISHED, FAILED, CANCELLED)
 
 
-class Queue:
+class Queue(PolledTable):
     """All tasks of one table. A context manager; safe to use from several threads, not across a fork."""
+
+    store: TaskStore
 
     def __init__(self, store: TaskStore, times: LeaseTimes, retention: float = 300, max_attempts: int | None = None):
         """`retention`: seconds for which the key of a finished task is kept at least."""
-        self.store = store
         retire = Retire(store, retention, max_attempts)
-        self.source = Source(store, retire, times)
+        super().__init__(store, retire, times)
         self._retention = retire.retention
-
-    def __enter__(self) -> Queue:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def __getitem__(self, key: str) -> QueuedTask:
         """Return a reference to the task with this key, whether it exists or not."""
@@ -103,24 +98,6 @@ class Queue:
         if user is not None:
             check_key(user, "user")
         return self.store.list(TaskFilter(status, type, user))
-
-    def poll(self, types: Collection[str] | None = None) -> Task | None:
-        """Acquire the next task, or None when none is due or all due ones are held back by `max_running`.
-
-        The lease lasts `alive_time`; a caller that needs longer calls `task.heartbeat()`. `types`: only tasks of these
-        types are acquired (NotSupportedError on `rdb_compat`).
-        """
-        check_types(types)
-        return self.source.poll(types)
-
-    def poll_multi(self, max_acquire: int = 1, types: Collection[str] | None = None) -> Sequence[Task]:
-        """Acquire up to `max_acquire` tasks, in the order in which they are to be run; see `poll`."""
-        check_types(types)
-        return self.source.poll_multi(max_acquire, types)
-
-    def close(self) -> None:
-        """Close every connection to the database; idempotent."""
-        self.store.close()
 
 
 class QueuedTask:

@@ -19,13 +19,13 @@ from psched.payload import check_key
 from psched.schedules.advance import LONG, Advance, Keeping, rule_problem
 from psched.schedules.audit import GRACE, History, Question, audit, versions_at
 from psched.schedules.schedule import Schedule, ScheduleState, failed_attempts, overdue_after, state_of
-from psched.schedules.validation import Terms, check_distinct, check_time, check_types, new_rows
+from psched.schedules.validation import Terms, check_distinct, check_time, new_rows
 from psched.schedules.verdict import Verdict
-from psched.source import Source
+from psched.source import PolledTable
 from psched.store import ScheduleStore, StoreSettings, TaskStore
 from psched.store.ledger import Change, Ledger, LedgerFilter, LedgerRow
 from psched.suggest import shown
-from psched.task import LeaseTimes, Task
+from psched.task import LeaseTimes
 
 _FAILING = 1000
 """Failing schedules that are listed at once."""
@@ -48,21 +48,16 @@ class Defaults:
     max_attempts: int | None = None
 
 
-class ScheduleCollection:
+class ScheduleCollection(PolledTable):
     """All schedules of one table. A context manager; safe to use from several threads, not across a fork."""
 
+    store: ScheduleStore
+
     def __init__(self, store: ScheduleStore, times: LeaseTimes, defaults: Defaults) -> None:
-        self.store = store
         self._advance = Advance(store, defaults.dialect, defaults.keeping, max_attempts=defaults.max_attempts)
+        super().__init__(store, self._advance, times)
         self._retry_wait = times.retry_wait
-        self.source = Source(store, self._advance, times)
         self._defaults = defaults
-
-    def __enter__(self) -> ScheduleCollection:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def __getitem__(self, key: str) -> Schedule:
         """Return a reference to the schedule with this key, whether it exists or not."""
@@ -241,27 +236,9 @@ class ScheduleCollection:
             if row is not None and failed_attempts(row) > 0:
                 yield replace(row, data={})
 
-    def poll(self, types: Collection[str] | None = None) -> Task | None:
-        """Acquire the run that has been due longest, or None when nothing is due.
-
-        The lease lasts `alive_time`; a caller that needs longer calls `task.heartbeat()`. `types`: only schedules of
-        these types are acquired (NotSupportedError on `rdb_compat`).
-        """
-        check_types(types)
-        return self.source.poll(types)
-
-    def poll_multi(self, max_acquire: int = 1, types: Collection[str] | None = None) -> Sequence[Task]:
-        """Acquire up to `max_acquire` due runs, earliest first; see `poll`."""
-        check_types(types)
-        return self.source.poll_multi(max_acquire, types)
-
     def feed(self, queue: TaskStore) -> None:
         """Let runs finish by submitting to `queue` (`Task.finish_by_submitting`)."""
         self._advance.queue = queue
-
-    def close(self) -> None:
-        """Close every connection to the database; idempotent."""
-        self.store.close()
 
 
 def open_schedules(section: Section, holder: str, prefetch_time: float | None = None) -> ScheduleCollection:

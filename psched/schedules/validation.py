@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import date
 from functools import cache, lru_cache
@@ -121,16 +121,6 @@ def check_texts(cron: object, timezone: object) -> None:
         raise ConfigError(f"cron must be text like '0 * * * *', got {shown(cron)}")
     if not isinstance(timezone, str):
         raise ConfigError(f"timezone must be text like 'Europe/Berlin', got {shown(timezone)}")
-
-
-def check_types(types: object) -> None:
-    """Raise ValueError unless `types` is None or a collection of types."""
-    if types is None:
-        return
-    if isinstance(types, str) or not isinstance(types, Collection):
-        raise ValueError(f"types must be a collection of types like ['report'], got {shown(types)}")
-    for each in types:
-        check_key(each, "type")
 
 
 def _check_ahead(rule: Rule, dialect: str) -> None:
