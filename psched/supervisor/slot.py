@@ -202,8 +202,8 @@ class Slot:
     def _replacement_time(self, child: ChildProcess, running: tuple[str, ...], now: float) -> float:
         """Return when the next child is forked after a crash.
 
-        A child that has run a task started well: not the slot has to wait but the task of which the child died, longer
-        after each time. Else the slot waits after two early deaths in a row, not after one: leases wait for recovery.
+        A child that has run a task started well: the task of which it died waits, longer each time, and the slot does
+        not. Otherwise the slot waits after two early deaths in a row; not after the first, as leases wait for recovery.
         """
         limit = self.config.settings.child_fork_frequency_limit
         if running or child.worked:
