@@ -489,8 +489,9 @@ class Task:
 def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError]:
     """Finish runs of one store together; return those that could not be, and why.
 
-    It holds the locks of all, so that no renewal comes between. After an exception of the driver the outcome is
-    unknown; the runs may be finished again.
+    A run that an earlier call had finished counts as finished: that call's answer was lost. This function holds the
+    locks of all, so that no renewal comes between. After an exception of the driver the outcome is unknown; the runs
+    may be finished again.
     """
     locked: list[Task] = []
     left: list[Task] = []
@@ -505,14 +506,13 @@ def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError
                 task._save(until)  # changes made after `conclude`, by a thread of the handler for instance
             except RUN_IS_OVER as error:
                 log.info("key=%s data not written: %s", task.key, error)
-        if len(left) == 1:
-            try:
-                left[0]._completion.finish(left[0].claim, until)
-            except ScheduleError as error:
-                refused = {left[0]: error}
-        elif left:
+        if left:
             errors = left[0]._completion.finish_many([task.claim for task in left], until)
-            refused = {task: error for task, error in zip(left, errors, strict=True) if error is not None}
+            refused = {
+                task: error
+                for task, error in zip(left, errors, strict=True)
+                if error is not None and not isinstance(error, IdempotentAlreadyFinishedError)
+            }
         for task in left:
             task.in_flight = False
             if task not in refused:

@@ -15,8 +15,8 @@ from psched.errors import ConfigError, NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, Row, ScheduleRow
 from psched.schedules.transitions import NEVER, passed_over, regular_of
 from psched.schedules.validation import check_delay
-from psched.store import Also, ScheduleStore, TaskStore
-from psched.store.ledger import ENQUEUED, FAILED, FINISHED, RUN_NOW, Entry, Step
+from psched.store import ScheduleStore, TaskStore
+from psched.store.ledger import ENQUEUED, FAILED, FINISHED, RUN_NOW, Entry, OnCommit, Step
 from psched.task import Completion
 
 log = logging.getLogger(__name__)
@@ -63,16 +63,16 @@ class Advance(Completion):
         self.queue: TaskStore | None = None
         """Where `finish_by` submits to."""
 
-    def finish(self, claim: Claim, until: float, entry: Entry | None = None, also: Also | None = None) -> None:
+    def finish(self, claim: Claim, until: float, entry: Entry | None = None, on_commit: OnCommit | None = None) -> None:
         """Store the next occurrence; by the new definition when the schedule was changed during the run.
 
-        `entry` is for the ledger (default: finished), `also` further work in the same transaction.
+        `entry` is for the ledger (default: finished), `on_commit` further work in the same transaction.
         """
         row = cast("ScheduleRow", claim.row)
         entry = _run_entry(claim, FINISHED) if entry is None else entry
         for _ in range(_TRIES):
             step = self._step(claim._replace(row=row), entry)
-            changed = self.store.advance(step.claim, step.next_time, step.next_run_time, until, also, entry)
+            changed = self.store.advance(step.claim, step.next_time, step.next_run_time, until, on_commit, entry)
             if changed is None:
                 return
             row = replace(changed, attempts=row.attempts)

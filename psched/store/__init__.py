@@ -16,15 +16,16 @@ from __future__ import annotations
 import builtins
 import secrets
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeVar
 
-from psched.errors import ScheduleError
+from psched.errors import AlreadyExistsError, ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, NewTask, Policy, Retry, Rule, ScheduleRow, TaskFilter, TaskRow
 from psched.payload import MAX_DATA_SIZE
 from psched.store.alerts import OverdueAlerts, UnreportedFailures
-from psched.store.ledger import MODIFY, Entry, Ledger, Step
+from psched.store.ledger import MODIFY, Entry, Ledger, OnCommit, Step
 from psched.store.node_registry import Nodes
 from psched.store.wakeup import Wakeup as Wakeup
 
@@ -78,55 +79,79 @@ class Finding(NamedTuple):
     warning: bool = False
 
 
-class LeaseStore(Protocol):
-    """Due rows with leases: all that schedules and queue tasks have in common."""
+class AcquireOptions(NamedTuple):
+    """The arguments of `LeaseStore.acquire`, the types each once and in order."""
+
+    alive_time: float
+    types: tuple[str, ...] | None
+    accepts: Accepts | None
+    ahead: bool
+
+
+Answer = TypeVar("Answer")
+
+
+def only(answers: Sequence[Answer | ScheduleError]) -> Answer:
+    """Return the answer of a batch of one. Raises it when it is an error."""
+    (answer,) = answers
+    if isinstance(answer, ScheduleError):
+        raise answer
+    return answer
+
+
+class LeaseStore(ABC):
+    """Due rows with leases: all that schedules and queue tasks have in common.
+
+    Methods named `…_many` settle a batch, some hundreds of rows in one transaction. For each row they return None, or
+    the error that the method for one row raises. A method for one row is a batch of one.
+    """
 
     max_data_size: int
     """Bytes of JSON that the data of a row may have."""
-    shows_fence: bool
+    shows_fence = True
     """Whether a lease's fence is a number that grows, worth showing to handlers as `task.fence`."""
-    failures: UnreportedFailures | None
+    failures: UnreportedFailures | None = None
     """The runs that failed for good and were not reported yet; None where no run can fail for good."""
-    knows_holders: bool
+    knows_holders = True
     """Whether the leases of a dead process can be found by its holder name, and given back by another process."""
-    keeps_types: bool
+    keeps_types = True
     """Whether the type of a row is a column of its own, so that `types` limits what is acquired.
 
     Where types are in the data (`rdb_compat`), `types` is refused, and `accepts` selects the types.
     """
-    nodes: Nodes | None
+    nodes: Nodes | None = None
     """The workers that are alive; None where that is not recorded (`rdb_compat`)."""
 
     sent_within: float
     """Seconds after its begin up to which a call without a deadline may still be sent to the database again."""
 
+    @abstractmethod
     def create_tables(self) -> None:
         """Create the tables and indexes; idempotent. Raises ConfigError for tables of another version of psched."""
-        ...
 
+    @abstractmethod
     def check_tables(self) -> None:
         """Raise ConfigError naming `psched init` when a table is missing, or was made by another version."""
-        ...
 
+    @abstractmethod
     def prepare(self, types: Collection[str] | None = None) -> None:
         """Prepare what would delay the first acquire (of `types`) and settlement; changes no data."""
-        ...
 
+    @abstractmethod
     def diagnose(self) -> Iterator[Finding]:
         """Yield the findings of `psched doctor`: tables, indexes, collations, server version and clock."""
-        ...
 
+    @abstractmethod
     def now(self) -> float:
         """Return the database's clock in unix seconds, with its fraction."""
-        ...
 
+    @abstractmethod
     def is_refused(self, error: Exception) -> bool:
         """Return whether `error` means that the database refuses our user, by login or for lack of a privilege."""
-        ...
 
+    @abstractmethod
     def is_unavailable(self, error: Exception) -> bool:
         """Return whether `error` means the database is away, overloaded or read-only, and will pass by itself."""
-        ...
 
     def acquire(
         self,
@@ -148,8 +173,16 @@ class LeaseStore(Protocol):
         that ends by itself before that is no attempt. Of a row whose last lease ended by itself the claim then says
         `records_begin`.
         """
-        ...
+        if limit < 1 or (types is not None and not types):
+            return []
+        wanted = None if types is None else tuple(sorted(set(types)))
+        return self._acquire(limit, AcquireOptions(alive_time, wanted, accepts, ahead))
 
+    @abstractmethod
+    def _acquire(self, limit: int, options: AcquireOptions) -> list[Claim]:
+        """Acquire up to `limit` rows, at least 1, as `acquire` says; `options.types` is not empty."""
+
+    @abstractmethod
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
         """Return in how many seconds the earliest row is due by the database's clock, None when there is none.
 
@@ -159,30 +192,37 @@ class LeaseStore(Protocol):
         with that of the other types.
         A store may use this result when it next acquires rows of some types.
         """
-        ...
 
+    @abstractmethod
     def due_by_type(self) -> Mapping[str, float]:
         """Return the result of `next_due` for each type that has rows which are not retired.
 
         One statement, which reads a few rows of each type, however many there are. A store may use this result
         when it next acquires rows of some types. Raises NotSupportedError unless the store `keeps_types`.
         """
-        ...
 
+    @abstractmethod
     def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
         """Return a new Wakeup of one thread for types that `accepts` accepts; None where the store cannot notify."""
-        ...
 
+    @abstractmethod
     def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
         """Make each lease end `alive_time` seconds from now. Returns a lease for each of `leases`, None where lost.
 
         `begun`: record that their runs have begun, so that these attempts count however the leases end.
         """
-        ...
 
     def release(self, lease: Lease, until: float) -> None:
-        """Give the row back: due now, the attempt not counted. Raises PreemptedError, NotFoundError."""
-        ...
+        """Give the row back: due now, the attempt not counted.
+
+        Raises PreemptedError, NotFoundError, and IdempotentAlreadyFinishedError when an earlier call under this very
+        lease had given it back.
+        """
+        only(self.release_many([lease], until))
+
+    @abstractmethod
+    def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
+        """Release each as `release` does."""
 
     def retry(
         self,
@@ -198,12 +238,13 @@ class LeaseStore(Protocol):
         `version`: of the definition because of which it is to wait. The row is due now when it has another one by then
         (not on `rdb_compat`, which keeps none).
         """
-        ...
+        only(self.retry_many([Retry(lease, wait, error, version, counted)], until))
 
+    @abstractmethod
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
-        """Retry each as `retry` does, some hundreds at a time; for each None, or the error it would raise."""
-        ...
+        """Retry each as `retry` does."""
 
+    @abstractmethod
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
         """Give back all rows that a dead `holder` still leases, and return how many they were.
 
@@ -211,30 +252,25 @@ class LeaseStore(Protocol):
         each crash in a row up to `longest_wait` seconds; all others at once, the attempt not counted. Where a store
         knows no holders (`rdb_compat`) nothing is given back and the leases end by themselves.
         """
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close every connection; idempotent."""
-        ...
 
 
-Also = Callable[[Any], object]
-"""Further work in a store's transaction: calls `TaskStore.submit` with the argument as its `connection`."""
-
-
-class ScheduleStore(LeaseStore, Protocol):
+class ScheduleStore(LeaseStore):
     """Rows that recur: created by `add`, finished by `advance` to the next occurrence."""
 
-    ledger: Ledger | None
+    ledger: Ledger | None = None
     """The ledger of their runs; None where none is kept."""
-    keeps_policies: bool
+    keeps_policies = True
     """Whether it has policies and pauses, which need a ledger, and extra runs."""
-    alarms: OverdueAlerts | None
+    alarms: OverdueAlerts | None = None
     """The overdue alerts; None where they are not supported."""
 
-    def shares_database(self, queue: TaskStore) -> bool:
-        """Return whether `also` of `advance` may submit to `queue`: both are in one database."""
-        ...
+    @abstractmethod
+    def shares_database(self, queue: object) -> bool:
+        """Return whether `on_commit` of `advance` may submit to `queue`: both are in one database."""
 
     def add(
         self,
@@ -246,9 +282,18 @@ class ScheduleStore(LeaseStore, Protocol):
         data: Mapping[str, Any],
         policy: Policy = Policy(),  # noqa: B008 – frozen
     ) -> None:
-        """Create a schedule. Raises AlreadyExistsError; idempotent when the answer of its own commit was lost."""
-        ...
+        """Create a schedule.
 
+        Raises AlreadyExistsError, and ValueError for what does not fit into the table. Idempotent when the answer of
+        its own commit was lost.
+        """
+        row = ScheduleRow(
+            key, type, dict(data), "waiting", rule=rule, next_time=next_time, next_run_time=next_run_time, policy=policy
+        )
+        if self.add_many([row]):
+            raise AlreadyExistsError(f"a schedule has the key {key!r} already")
+
+    @abstractmethod
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         """Create schedules, all in one transaction, and return the keys that existed before: these are left alone.
 
@@ -256,32 +301,32 @@ class ScheduleStore(LeaseStore, Protocol):
         counts, and nothing else of the rows. Idempotent like it. Raises ValueError and NotSupportedError before
         anything is written.
         """
-        ...
 
+    @abstractmethod
     def get(self, key: str) -> ScheduleRow | None:
         """Return the schedule, or None."""
-        ...
 
+    @abstractmethod
     def list(self) -> Iterator[ScheduleRow]:
         """Yield every schedule, ordered by due time and key, a page at a time."""
-        ...
 
+    @abstractmethod
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` schedules that have been due for `age` seconds, those due longest first.
 
         No worker takes them; the leases of those that are running have ended as long ago. Their `data` is left out
         ({}), and `problem` says nothing of it.
         """
-        ...
 
+    @abstractmethod
     def failing(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` schedules of which an attempt failed, whose occurrence was to run `age` seconds ago.
 
         The oldest first; one of them may be running again. Paused ones are left out, and all are where attempts are not
         counted (`rdb_compat`). Their `data` is left out, as by `long_due`.
         """
-        ...
 
+    @abstractmethod
     def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
         """Write what differs between `seen` and `wanted`: all but their leases, attempts and errors.
 
@@ -289,11 +334,10 @@ class ScheduleStore(LeaseStore, Protocol):
         False, and nothing is written, when the row no longer has the definition, times and lease it was seen with:
         its `version` is compared, and every column where no version is kept (`rdb_compat`).
         """
-        ...
 
+    @abstractmethod
     def delete(self, key: str) -> None:
         """Delete the schedule, leased or not. Raises NotFoundError."""
-        ...
 
     def advance(
         self,
@@ -301,50 +345,51 @@ class ScheduleStore(LeaseStore, Protocol):
         next_time: int,
         next_run_time: float,
         until: float,
-        also: Also | None = None,
+        on_commit: OnCommit | None = None,
         entry: Entry = Entry(),  # noqa: B008 – frozen
     ) -> ScheduleRow | None:
         """Settle the claimed occurrence: store the next one, computed from what `claim.row` says, and end the lease.
 
-        A ledger has `entry` of it, in the same transaction. `also` is called with a `connection` for `submit`: what it
-        submits is there when this is done, and only then. It may be called again, or although nothing comes of it.
+        A ledger has `entry` of it, in the same transaction. `on_commit` is called with a `connection` for `submit`:
+        what it submits is there when this is done, and only then. It may be called again, or although nothing comes of
+        it.
 
         Returns None when that is done. When the schedule was changed since it was acquired (`rdb`, `redis`: its
-        version or rule is not that of `claim.row`; `rdb_compat`: its rule), nothing is written and the stored row is
-        returned, for the caller to decide anew. Raises PreemptedError, NotFoundError, and
+        version or rule is not that of `claim.row`; `rdb_compat`: its rule), nothing is written and the stored row,
+        perhaps without its data, is returned, for the caller to decide anew. Raises PreemptedError, NotFoundError, and
         IdempotentAlreadyFinishedError when an earlier call under this very lease had settled it.
         """
-        ...
+        return only(self.advance_many([Step(claim, next_time, next_run_time, entry, on_commit)], until))
 
+    @abstractmethod
+    def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
+        """Advance each as `advance` does; return its results or errors."""
+
+    @abstractmethod
     def park(self, lease: Lease, due: float, until: float) -> None:
         """Give a paused row back, due at `due` (unix seconds), or now when it is not paused any more. As `release`."""
-        ...
-
-    def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
-        """Advance each as `advance` does, some hundreds in one transaction; return its results or errors."""
-        ...
 
 
-class TaskStore(LeaseStore, Protocol):
+class TaskStore(LeaseStore):
     """Rows that are run once: created by `submit`, finished by `retire`, their keys kept for a while afterwards."""
 
+    @abstractmethod
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> list[str]:
         """Create tasks, all in one transaction, and return the keys that existed before: of these nothing is changed.
 
         `connection`: an SQLAlchemy Connection or Session on the same database, in whose transaction the rows are
-        written; it is neither committed nor, when keys exist, spoilt. Or what `also` of `advance` was called with, of
-        the same kind of store. Without it the call is idempotent when the answer of its own commit was lost. Raises
-        NotSupportedError, ValueError.
+        written; it is neither committed nor, when keys exist, spoilt. Or what `on_commit` of `advance` was called
+        with, of the same kind of store. Without it the call is idempotent when the answer of its own commit was lost.
+        Raises NotSupportedError, ValueError.
         """
-        ...
 
+    @abstractmethod
     def get(self, key: str) -> TaskRow | None:
         """Return the task, retired or not, or None."""
-        ...
 
+    @abstractmethod
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
         """Yield the tasks that pass the filter, ordered by key, a page at a time."""
-        ...
 
     def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
         """End the claimed run for good as `status` (finished, failed or cancelled), and keep `error` if any.
@@ -353,48 +398,48 @@ class TaskStore(LeaseStore, Protocol):
         The key is kept for `retention` seconds, None: for ever. Raises PreemptedError, NotFoundError,
         and IdempotentAlreadyFinishedError when an earlier call under this very lease had settled it.
         """
-        ...
+        only(self.retire_many([claim], status, retention, until, error))
 
+    @abstractmethod
     def retire_many(
-        self, claims: Sequence[Claim], status: str, retention: float | None, until: float
+        self, claims: Sequence[Claim], status: str, retention: float | None, until: float, error: str | None = None
     ) -> builtins.list[ScheduleError | None]:
-        """End runs as `status`, by hundreds; for each None, also if an earlier call did, or the error of `retire`."""
-        ...
+        """Retire each as `retire` does."""
 
+    @abstractmethod
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         """Write the whole data of a claimed row; its lease stays as it is. Raises PreemptedError, NotFoundError."""
-        ...
 
+    @abstractmethod
     def cancel_request(self, key: str, retention: float) -> None:
         """Retire a waiting task as cancelled; flag a running one, so that the next `extend` returns the flag.
 
         Raises NotFoundError, AlreadyFinishedError.
         """
-        ...
 
+    @abstractmethod
     def force_finish(self, key: str, retention: float) -> None:
         """Retire the task as finished, leased or not. Raises NotFoundError, AlreadyFinishedError."""
-        ...
 
+    @abstractmethod
     def preempt(self, key: str, alive_time: float) -> Claim:
         """Lease the task, held or not, due or not, regardless of `max_running`. Raises like `force_finish`."""
-        ...
 
+    @abstractmethod
     def retry_failed(self, key: str) -> None:
         """Make a failed or cancelled task due now, its attempts counted anew.
 
         Raises NotFoundError, AlreadyFinishedError for a finished one, ScheduleError for one that is not retired, and
         NotSupportedError where such tasks are not kept.
         """
-        ...
 
+    @abstractmethod
     def delete(self, key: str) -> None:
         """Delete the task, leased or not. Raises NotFoundError."""
-        ...
 
+    @abstractmethod
     def purge(self, limit: int) -> int:
         """Delete up to `limit` tasks whose retention is over, and return how many; harmless when concurrent."""
-        ...
 
 
 class Stores(NamedTuple):

@@ -6,9 +6,9 @@ clock unless a field is an occurrence, whose time is its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from psched.model import Claim, Policy, Rule
 
@@ -50,6 +50,10 @@ class Entry:
     extra: bool = False
 
 
+OnCommit = Callable[[Any], object]
+"""Further work in a store's transaction: calls `TaskStore.submit` with the argument as its `connection`."""
+
+
 class Step(NamedTuple):
     """The arguments of `ScheduleStore.advance` for one occurrence, for `advance_many`. Unix seconds."""
 
@@ -57,6 +61,7 @@ class Step(NamedTuple):
     next_time: int
     next_run_time: float
     entry: Entry = Entry()
+    on_commit: OnCommit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

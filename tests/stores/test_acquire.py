@@ -32,6 +32,13 @@ def test_nothing_is_acquired_from_an_empty_table(store: ScheduleStore) -> None:
     assert store.acquire(10, 100) == []
 
 
+def test_nothing_is_acquired_where_no_row_is_wanted(bench: Bench, store: ScheduleStore) -> None:
+    bench.add(store, "key")
+    assert store.acquire(0, 100) == []
+    assert store.acquire(1, 100, types=[]) == []
+    assert keys_of(store.acquire(1, 100)) == ["key"]
+
+
 def test_the_earliest_rows_come_first_and_no_more_than_the_limit(bench: Bench, store: ScheduleStore) -> None:
     for n in (3, 1, 4, 0, 2):
         bench.add(store, f"key{n}", due=LONG_AGO + n)

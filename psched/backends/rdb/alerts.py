@@ -24,8 +24,8 @@ from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.statement import cached_on_class
 from psched.model import Claim
-from psched.store import Also
 from psched.store.alerts import Overdue, UnreportedFailure
+from psched.store.ledger import OnCommit
 
 
 class RdbOverdueAlerts:
@@ -99,8 +99,8 @@ class RdbFailures:
         self._claim = update(table).where(*this, free).values(telling_until=until)
         self._delete = delete(table).where(*this)
 
-    def insert(self, claim: Claim, error: str | None, also: Also | None = None) -> Also:
-        """Return `also` for the transaction that settles a claimed run: it inserts the failure, after the given one."""
+    def insert(self, claim: Claim, error: str | None, on_commit: OnCommit | None = None) -> OnCommit:
+        """Return work for the transaction that settles a claimed run: `on_commit`, then inserting the failure."""
         row = claim.row
         values = {
             "key": row.key,
@@ -113,8 +113,8 @@ class RdbFailures:
         }
 
         def work(connection: Connection) -> None:
-            if also is not None:
-                also(connection)
+            if on_commit is not None:
+                on_commit(connection)
             connection.execute(self._insert, values)
 
         return work

@@ -27,6 +27,7 @@ from psched.backends.sql.dialect import Dialect, now_ms, now_once
 from psched.backends.sql.statement import Statement, as_parameter, cached, cached_on_class
 from psched.model import Claim
 from psched.payload import MAX_BATCH_SIZE, count_within
+from psched.store import AcquireOptions
 
 Parameters = dict[str, Any]
 ClaimedRow = Sequence[Any]
@@ -262,10 +263,8 @@ class ClaimWithoutReturning:
 _MOST = 500
 """Rows of one acquire for several threads, unless one thread alone wants more."""
 
-Acquire = Callable[[int, float, Collection[str] | None, bool, int], list[Claim]]
-"""Takes limit, alive_time, types, ahead, and the number of threads that the rows are for."""
-_Kind = tuple[float, tuple[str, ...] | None, bool]
-"""Requests with equal alive_time, types and ahead are combined."""
+Acquire = Callable[[int, AcquireOptions, int], list[Claim]]
+"""Takes limit, options, and the number of threads that the rows are for."""
 
 
 @dataclass(eq=False)
@@ -281,7 +280,7 @@ class AcquireRequest:
 class CombinedAcquire:
     """`LeaseStore.acquire` for several threads: while one thread acquires, later requests wait, and become one acquire.
 
-    The statements that answer a call begin after the call.
+    Requests with equal options are combined. The statements that answer a call begin after the call.
     """
 
     def __init__(self, acquire: Acquire) -> None:
@@ -292,15 +291,12 @@ class CombinedAcquire:
     def begin_anew(self) -> None:
         """Forget all requests: a process that was forked off has no threads that wait."""
         self._changed = threading.Condition()
-        self._requests: dict[_Kind, list[AcquireRequest]] = {}
-        self._busy: set[_Kind] = set()
+        self._requests: dict[AcquireOptions, list[AcquireRequest]] = {}
+        self._busy: set[AcquireOptions] = set()
 
-    def acquire(self, limit: int, alive_time: float, types: Collection[str] | None, ahead: bool = False) -> list[Claim]:
+    def acquire(self, limit: int, kind: AcquireOptions) -> list[Claim]:
         """Lease up to `limit` rows. Raises the error of the combined acquire in each thread that waits for it."""
-        if limit < 1:
-            return []
         mine = AcquireRequest(limit)
-        kind = (alive_time, None if types is None else tuple(sorted(set(types))), ahead)
         with self._changed:
             self._requests.setdefault(kind, []).append(mine)
             self._wait(kind, mine)
@@ -313,7 +309,7 @@ class CombinedAcquire:
             raise mine.error
         return mine.claims
 
-    def _wait(self, kind: _Kind, mine: AcquireRequest) -> None:
+    def _wait(self, kind: AcquireOptions, mine: AcquireRequest) -> None:
         """Wait until another thread has answered `mine`, or no thread acquires. An interrupt withdraws `mine`."""
         try:
             while kind in self._busy and not mine.answered:
@@ -323,12 +319,12 @@ class CombinedAcquire:
                 self._requests[kind].remove(mine)
             raise
 
-    def _acquire_for(self, kind: _Kind, requests: list[AcquireRequest], mine: AcquireRequest) -> None:
+    def _acquire_for(self, kind: AcquireOptions, requests: list[AcquireRequest], mine: AcquireRequest) -> None:
         """Acquire for all `requests`. After an interrupt the requests of other threads are left to the next thread."""
         limits = [request.limit for request in requests]
         unanswered = [request for request in requests if request is not mine]
         try:
-            claims = self._acquire(max(*limits, min(sum(limits), _MOST), 1), *kind, len(requests))
+            claims = self._acquire(max(*limits, min(sum(limits), _MOST), 1), kind, len(requests))
             share_out(claims, requests)
             unanswered = []
         except Exception as error:  # noqa: BLE001 – each thread raises it

@@ -35,8 +35,8 @@ from sqlalchemy import (
 from psched.backends.common.lease_history import MOST_CHARACTERS, RELEASED, RETRIED
 from psched.backends.common.rows import AHEAD, AHEAD_AGAIN, EXPIRED, RUNNING, WAITING
 from psched.backends.rdb.schema import by_type
-from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of, now_ms, now_once
-from psched.backends.sql.statement import BulkUpdate, GivenColumns, Statement, rows_in
+from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of, now_ms
+from psched.backends.sql.statement import BulkUpdate, GivenColumns, rows_in
 from psched.payload import MAX_BATCH_SIZE
 
 _LONGEST_BACKOFF = 30
@@ -174,50 +174,31 @@ class LeaseStatements:
         self._scope = scope
         flags = [name for name in ("cancel_requested", "paused_from", "paused_until") if name in table.c]
         self._lease = [table.c[name] for name in ("key", "fence", "due", "claim", "nonce", *flags)]
-        self._ended = {"status": constant(WAITING), "holder": null(), "updated": now_ms()}
+        self._ended = {"status": constant(WAITING), "holder": null()}
         self._is_running = table.c.status == constant(RUNNING)
         self._holder = bindparam("lease_holder", type_=table.c.holder.type)
-        self.under_lease = (
-            table.c.key == bindparam("lease_key"),
-            table.c.fence == bindparam("lease_fence"),
-            table.c.claim == bindparam("lease_claim"),
-            held_by(table, self._holder),
-            self._is_running,
-        )
         self.claimed = [table.c[name] for name in table.info["claimed"]]
         self.read = select(*table.c).where(table.c.key == bindparam("lease_key"))
-        seen = ("key", "fence", "claim", "nonce", "status", "holder", "node", "endings")
-        self.seen = select(*(table.c[name] for name in seen)).where(table.c.key.in_(bindparam("keys", expanding=True)))
-        self.release = Statement(self._releasing())
-        self.retry = Statement(self._retrying())
-        self.retry_many = BulkUpdate(_RETRY_TYPES, self._retrying_many)
+        without_data = [column for column in table.c if column is not table.c.data]
+        self.read_many = select(*without_data).where(table.c.key.in_(bindparam("keys", expanding=True)))
+        self.release = BulkUpdate(LEASE_TYPES, self._releasing)
+        self.retry = BulkUpdate(_RETRY_TYPES, self._retrying)
         self.extend = self._extending()
         self.extend_begun = self._extending(taken_ahead=0)
         self.held = self._holding()
         self.undo = self._undoing()
         self.give_back = self._giving_back()
 
-    def settling(self, outcome: Outcome, *conditions: ColumnElement[bool], **values: Any) -> Update:
-        """Return the UPDATE that ends a lease with `outcome` and writes `values`, if `conditions` hold.
-
-        The lease is :lease_key, :lease_fence, :lease_claim and :lease_holder.
-        """
-        ending = {**self._ended, "endings": self._endings(outcome)}
-        return update(self._table).where(*self.under_lease, *conditions).values({**ending, **values})
-
-    def settling_many(self, outcome: Outcome, **values: Any) -> BulkUpdate:
-        """Return the bulk UPDATE that ends leases of :lease_holder with `outcome` and writes `values`."""
-        return BulkUpdate(LEASE_TYPES, lambda row: self.settling_rows(row, outcome, **values))
-
-    def settling_rows(
-        self, row: GivenColumns, outcome: Outcome, *conditions: ColumnElement[bool], **values: Any
-    ) -> Update:
-        """Return the UPDATE that ends the lease in each `row`, like `settling`; the holder is :lease_holder."""
+    def writing(self, row: GivenColumns, now: ColumnElement[int], **values: Any) -> Update:
+        """Return the UPDATE that writes `values` to each row under the lease in `row`; the holder is :lease_holder."""
         c = self._table.c
         lease = (c.key == row["key"], c.fence == row["fence"], c.claim == row["claim"])
         ours = (*lease, held_by(self._table, self._holder), self._is_running)
-        ending = {**self._ended, "updated": now_once(), "endings": self._endings(outcome)}
-        return update(self._table).where(*ours, *conditions).values({**ending, **values})
+        return update(self._table).where(*ours).values(updated=now, **values)
+
+    def settling(self, row: GivenColumns, now: ColumnElement[int], outcome: Outcome, **values: Any) -> Update:
+        """Return the UPDATE that ends the leases with `outcome` and writes `values`."""
+        return self.writing(row, now, **{**self._ended, "endings": self._endings(outcome), **values})
 
     def _endings(self, outcome: Outcome) -> ColumnElement[str]:
         """Return the column `endings` of a row whose lease ends; see `backends.common.lease_history`."""
@@ -302,30 +283,16 @@ class LeaseStatements:
         limited = due.limit(bindparam("limit"))
         return limited.with_for_update(skip_locked=True) if locked else limited
 
-    def _releasing(self) -> Update:
-        return self.settling(RELEASED, due=now_ms(), attempts=self._table.c.attempts - 1)
+    def _releasing(self, row: GivenColumns, now: ColumnElement[int]) -> Update:
+        return self.settling(row, now, RELEASED, due=now, attempts=self._table.c.attempts - 1)
 
-    def _retrying(self) -> Update:
+    def _retrying(self, row: GivenColumns, now: ColumnElement[int]) -> Update:
         c = self._table.c
-        kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
-        counted = c.attempts - bindparam("uncounted", type_=c.attempts.type)
-        due = self._unless_changed(bindparam("seen_version", type_=BigInteger), after("wait"), now_ms())
-        return self.settling(RETRIED, due=due, last_error=kept, attempts=counted, crashes=constant(0))
-
-    def _retrying_many(self, row: GivenColumns) -> Update:
-        kept = func.coalesce(row["error"], self._table.c.last_error)
-        due = self._unless_changed(row["seen_version"], now_once() + row["wait"], now_once())
-        counted = self._table.c.attempts - row["uncounted"]
-        return self.settling_rows(row, RETRIED, due=due, last_error=kept, attempts=counted, crashes=constant(0))
-
-    def _unless_changed(
-        self, version: ColumnElement[int], due: ColumnElement[int], now: ColumnElement[int]
-    ) -> ColumnElement[int]:
-        """Return `due`, but `now` for a row whose definition has another `version` (NULL: any)."""
-        if "version" not in self._table.c:
-            return due
-        is_other = self._table.c.version != version  # NULL, and so false, without a version
-        return case((is_other, now), else_=due)
+        due = now + row["wait"]
+        if "version" in c:  # due now when the definition is not the one because of which the row waits (NULL: any)
+            due = case((c.version != row["seen_version"], now), else_=due)
+        kept, counted = func.coalesce(row["error"], c.last_error), c.attempts - row["uncounted"]
+        return self.settling(row, now, RETRIED, due=due, last_error=kept, attempts=counted, crashes=constant(0))
 
     def _extending(self, **values: Any) -> Update:
         """Extend the :leases of :lease_holder by :alive and write `values`; :keys are the keys of the leases."""
@@ -352,7 +319,8 @@ class LeaseStatements:
             c.claim.in_(bindparam("claims", expanding=True)),
             self._is_running,
         )
-        return update(self._table).where(*lost).values(due=c.ready, attempts=c.attempts - 1, **self._ended)
+        undone = {**self._ended, "due": c.ready, "attempts": c.attempts - 1, "updated": now_ms()}
+        return update(self._table).where(*lost).values(undone)
 
     def _giving_back(self) -> Update:
         """Give back the leases of :dead. The fence grows, so that a holder that still runs loses its leases."""

@@ -38,22 +38,21 @@ from psched.backends.rdb.alerts import RdbFailures
 from psched.backends.rdb.claiming import CombinedAcquire
 from psched.backends.rdb.fair_claiming import FairClaiming
 from psched.backends.rdb.inserts import TaskInserts
-from psched.backends.rdb.lease_statements import LeaseStatements, after, begun_attempts, next_fence
+from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, after, begun_attempts, next_fence
 from psched.backends.rdb.schema import USER_BAND, failures_table, queue_table, users_table
-from psched.backends.rdb.store import RdbLeaseStore, lease_of, new_number
+from psched.backends.rdb.store import RdbLeaseStore, lease_of, lease_values, new_number
 from psched.backends.sql.database import Database
-from psched.backends.sql.dialect import now_ms, now_once
+from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.paging import read_pages
-from psched.backends.sql.statement import Statement, cached, table_named
+from psched.backends.sql.statement import BulkUpdate, GivenColumns, cached, table_named
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import pack
-from psched.store import Accepts, StoreSettings
-from psched.store.alerts import UnreportedFailures
+from psched.store import AcquireOptions, StoreSettings, TaskStore, only
 
 
-class RdbTaskStore(RdbLeaseStore):
-    """Implements `TaskStore`, which documents the methods. A second table has a row per user, to be locked."""
+class RdbTaskStore(RdbLeaseStore, TaskStore):
+    """A second table has a row per user, to be locked."""
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
@@ -63,7 +62,7 @@ class RdbTaskStore(RdbLeaseStore):
         users = table_named(users_table, table)
         failures = table_named(failures_table, table)
         self._failures = RdbFailures(database, failures, holder)
-        self.failures: UnreportedFailures | None = self._failures
+        self.failures = self._failures
         self._keeps_failures = settings.keeps_failures
         super().__init__(
             database,
@@ -79,17 +78,11 @@ class RdbTaskStore(RdbLeaseStore):
     def _compile(self, connection: Connection, types: Collection[str] | None) -> None:
         super()._compile(connection, types)
         self._statements.retire.prepare(connection)
-        self._statements.retire_many.prepare(connection)
 
-    def acquire(
-        self,
-        limit: int,
-        alive_time: float,
-        types: Collection[str] | None = None,
-        accepts: Accepts | None = None,
-        ahead: bool = False,
-    ) -> builtins.list[Claim]:
-        return self._combined_acquire.acquire(limit, alive_time, types, ahead)
+    def _acquire(self, limit: int, options: AcquireOptions, callers: int = 0) -> builtins.list[Claim]:
+        if not callers:
+            return self._combined_acquire.acquire(limit, options._replace(accepts=None))
+        return super()._acquire(limit, options, callers)
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
         return self._inserts.submit(tasks, connection)
@@ -104,28 +97,26 @@ class RdbTaskStore(RdbLeaseStore):
         conditions = [column == value for column, value in values.items() if value is not None]
         return map(self._read, read_pages(self._database, select(*c), c.key, conditions=conditions))
 
-    def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
-        values = {
-            "outcome": status,
-            "retention": _milliseconds(retention),
-            "error": storable(error),
-            "attempts_made": claim.row.attempts,
-        }
-        also = self._failures.insert(claim, error) if status == TASK_FAILED and self._keeps_failures else None
-        self._settle(claim.lease, self._statements.retire, status, values, until, also)
-
     def retire_many(
-        self, claims: Sequence[Claim], status: str, retention: float | None, until: float
+        self, claims: Sequence[Claim], status: str, retention: float | None, until: float, error: str | None = None
     ) -> builtins.list[ScheduleError | None]:
-        values = {"outcome": status, "retention": _milliseconds(retention)}
         leases = [claim.lease for claim in claims]
-        return self._settle_many(leases, self._statements.retire_many, values, status, until)
+        rows = [{**lease_values(claim.lease), "attempts": claim.row.attempts} for claim in claims]
+        values = {"outcome": status, "retention": _milliseconds(retention), "error": storable(error)}
+        retire = self._statements.retire
+        if status != TASK_FAILED or not self._keeps_failures:
+            return self._settle_many(retire, status, leases, until, rows, values)
+        answers: builtins.list[ScheduleError | None] = []
+        for claim, row in zip(claims, rows, strict=True):
+            insert_failure = self._failures.insert(claim, error)
+            answers += self._settle_many(retire, status, [claim.lease], until, [row], values, insert_failure)
+        return answers
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         is_compressed = cast("TaskRow", claim.row).compression is not None
         text, size = pack(dict(data), is_compressed, self.max_data_size)
         values = {"content": text, "content_size": size}
-        self._settle(claim.lease, self._statements.update_data, None, values, until)
+        only(self._settle_many(self._statements.update_data, None, [claim.lease], until, values=values))
 
     def cancel_request(self, key: str, retention: float) -> None:
         of_waiting, of_running = self._statements.cancel, self._statements.flag
@@ -207,9 +198,6 @@ class RdbTaskStore(RdbLeaseStore):
     def _read(self, row: Mapping[Any, Any]) -> TaskRow:
         return read_task(row, self.max_data_size)
 
-    def _row(self, connection: Connection, key: str) -> RowMapping | None:
-        return connection.execute(self.lease_statements.read, {"lease_key": key}).mappings().first()
-
 
 def _milliseconds(retention: float | None) -> int | None:
     return None if retention is None else math.ceil(retention * 1000)
@@ -238,18 +226,23 @@ class QueueStatements:
         self._table = table
         of_keys = c.key.in_(bindparam("keys", expanding=True))
         kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
-        attempts = bindparam("attempts_made", type_=c.attempts.type)
         outcome = bindparam("outcome", type_=c.status.type)
-        self.retire = Statement(
-            leases.settling(outcome, status=outcome, last_error=kept, attempts=attempts, **self._retired())
+
+        def retire(row: GivenColumns, now: ColumnElement[int]) -> Update:
+            ending = {"status": outcome, "last_error": kept, "attempts": row["attempts"], **self._retired(now)}
+            return leases.settling(row, now, outcome, **ending)
+
+        def update_data(row: GivenColumns, now: ColumnElement[int]) -> Update:
+            return leases.writing(row, now, data=bindparam("content"), size=bindparam("content_size"))
+
+        self.retire = BulkUpdate({**LEASE_TYPES, "attempts": c.attempts.type}, retire)
+        self.update_data = BulkUpdate(LEASE_TYPES, update_data)
+        self.cancel = self._of_one(WAITING).values(
+            status=TASK_CANCELLED, cancel_requested=1, updated=_NOW, **self._retired()
         )
-        self.retire_many = leases.settling_many(outcome, status=outcome, **self._retired(now_once()))
-        content: dict[str, Any] = {"data": bindparam("content"), "size": bindparam("content_size")}
-        self.update_data = Statement(update(table).where(*leases.under_lease).values(**content, updated=now_ms()))
-        self.cancel = self._of_one(WAITING).values(status=TASK_CANCELLED, cancel_requested=1, **self._retired())
         self.flag = self._of_one(RUNNING).values(cancel_requested=1, updated=now_ms())
         self.force_finish = self._of_one(WAITING, RUNNING).values(
-            status=TASK_FINISHED, holder=None, fence=next_fence(table), **self._retired()
+            status=TASK_FINISHED, holder=None, fence=next_fence(table), updated=_NOW, **self._retired()
         )
         self.preempt = self._preempting()
         self.revive = self._reviving()
@@ -273,7 +266,6 @@ class QueueStatements:
             "band": null(),
             "finished_at": now,
             "purge_at": now + bindparam("retention", type_=BigInteger),
-            "updated": now,
         }
 
     def _preempting(self) -> Update:

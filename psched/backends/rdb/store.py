@@ -10,12 +10,13 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, MetaData, RowMapping, Table
 
 from psched import fork_safety
-from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, finished_before, refusal
+from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, refusal
 from psched.backends.common.rows import AHEAD, RUNNING, storable
 from psched.backends.rdb.claiming import Claiming, WantedTypes, claiming_by
 from psched.backends.rdb.lease_statements import LeaseStatements
@@ -23,22 +24,16 @@ from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.node_registry import RdbNodes, shared_nodes_table
 from psched.backends.sql.database import Database
 from psched.backends.sql.schema import NAMED, HashedSchema, meta_table, unusable
-from psched.backends.sql.statement import BulkUpdate, Statement, cached
+from psched.backends.sql.statement import BulkUpdate, cached
 from psched.backends.sql.store import SqlStore
 from psched.clock import boottime
-from psched.errors import (
-    IdempotentAlreadyFinishedError,
-    NotFoundError,
-    OutcomeUnknownError,
-    PreemptedError,
-    ScheduleError,
-)
+from psched.errors import IdempotentAlreadyFinishedError, PreemptedError, ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, Retry
 from psched.payload import MAX_BATCH_SIZE
-from psched.store import Accepts, Also, Finding, Wakeup
-from psched.store.node_registry import Nodes
+from psched.store import Accepts, AcquireOptions, Finding, Wakeup
+from psched.store.ledger import OnCommit
 
-_BATCH = 500
+BATCH = 500
 """Leases extended or settled by one statement, to keep it short."""
 
 
@@ -47,11 +42,7 @@ def _meta() -> Table:
 
 
 class RdbLeaseStore(SqlStore):
-    """Due rows with leases in one table. Implements `LeaseStore`, which documents the methods."""
-
-    shows_fence = True
-    knows_holders = True
-    keeps_types = True
+    """Due rows with leases in one table."""
 
     def __init__(
         self,
@@ -73,7 +64,7 @@ class RdbLeaseStore(SqlStore):
         self.lease_statements = cached(LeaseStatements, dialect, self._rows)
         self._claiming = claiming or claiming_by(dialect, self._rows, self.lease_statements)
         self._due_times = DueTimes(database, self._rows)
-        self.nodes: Nodes | None = RdbNodes(database, self._rows.name)
+        self.nodes = RdbNodes(database, self._rows.name)
         self._read_claim = read_claim
         self._due_types: frozenset[Any] | None = None
         """Types of rows that the last query for due times found due, at least those of the first rows; None before."""
@@ -108,39 +99,26 @@ class RdbLeaseStore(SqlStore):
     def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
         return self._database.open_wakeup(self._rows.name, accepts)
 
-    def acquire(
-        self,
-        limit: int,
-        alive_time: float,
-        types: Collection[str] | None = None,
-        accepts: Accepts | None = None,
-        ahead: bool = False,
-    ) -> list[Claim]:
-        return self._acquire(limit, alive_time, types, ahead, callers=1)
-
-    def _acquire(
-        self, limit: int, alive_time: float, types: Collection[str] | None, ahead: bool, callers: int
-    ) -> list[Claim]:
+    def _acquire(self, limit: int, options: AcquireOptions, callers: int = 1) -> list[Claim]:
         """Acquire for `callers` threads: one row for each of them in any case, and more up to `MAX_BATCH_SIZE` each.
 
         Each acquire writes a number of its own into its rows. When its answer is lost, the next one undoes by this
         number what it did, so that the rows are due again as they were.
         """
-        if limit < 1 or (types is not None and not types):
-            return []
+        types = options.types
         asked = boottime()
         self._undo(self._still_leased(asked))
         number = new_number()
         values = {
             "claim_number": number,
             "claimer": self._holder,
-            "alive": math.ceil(alive_time * 1000),
-            "ahead": AHEAD if ahead else 0,
+            "alive": math.ceil(options.alive_time * 1000),
+            "ahead": AHEAD if options.ahead else 0,
             "limit": limit,
             "budget": MAX_BATCH_SIZE * callers,
             "least": callers,
         }
-        wanted = None if types is None else WantedTypes(tuple(sorted(set(types))), self._others_may_be_due(types))
+        wanted = None if types is None else WantedTypes(types, self._others_may_be_due(types))
         begun = False
 
         def work(connection: Connection, uncertain: bool) -> Sequence[Sequence[Any]]:
@@ -154,7 +132,7 @@ class RdbLeaseStore(SqlStore):
             rows = self._database.run(work)
         except BaseException:
             with self._lock:
-                self._unanswered[number] = asked + alive_time
+                self._unanswered[number] = asked + options.alive_time
             raise
         return [self._read_claim(row) for row in rows]
 
@@ -180,8 +158,8 @@ class RdbLeaseStore(SqlStore):
 
     def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
         renewed: dict[tuple[str, int, int], Lease] = {}
-        for start in range(0, len(leases), _BATCH):
-            rows = self._extend(leases[start : start + _BATCH], math.ceil(alive_time * 1000), begun)
+        for start in range(0, len(leases), BATCH):
+            rows = self._extend(leases[start : start + BATCH], math.ceil(alive_time * 1000), begun)
             renewed.update(((row["key"], row["fence"], row["claim"]), lease_of(row)) for row in rows)
         return [renewed.get((lease.key, lease.fence, lease.claim)) for lease in leases]
 
@@ -198,25 +176,22 @@ class RdbLeaseStore(SqlStore):
 
         return self._database.run(work)
 
-    def release(self, lease: Lease, until: float) -> None:
-        self._settle(lease, self.lease_statements.release, RELEASED, {}, until)
-
-    def retry(
-        self,
-        lease: Lease,
-        wait: float,
-        error: str | None,
-        until: float,
-        counted: bool = True,
-        version: int | None = None,
-    ) -> None:
-        values = _retry_values(Retry(lease, wait, error, version, counted))
-        self._settle(lease, self.lease_statements.retry, RETRIED, values, until)
+    def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
+        return self._settle_many(self.lease_statements.release, RELEASED, leases, until)
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
+        rows = [
+            {
+                **lease_values(retry.lease),
+                "wait": math.ceil(retry.wait * 1000),
+                "error": storable(retry.error),
+                "seen_version": retry.version,
+                "uncounted": 0 if retry.counted else 1,
+            }
+            for retry in retries
+        ]
         leases = [retry.lease for retry in retries]
-        rows = [_retry_values(retry) for retry in retries]
-        return self._settle_many(leases, self.lease_statements.retry_many, {}, RETRIED, until, rows)
+        return self._settle_many(self.lease_statements.retry, RETRIED, leases, until, rows)
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
         longest = math.ceil(longest_wait * 1000)
@@ -226,105 +201,82 @@ class RdbLeaseStore(SqlStore):
         )
         return count
 
-    def _settle(
-        self,
-        lease: Lease,
-        statement: Statement,
-        outcome: str | None,
-        values: Mapping[str, Any],
-        until: float,
-        also: Also | None = None,
-        on_record: Callable[[], bool] | None = None,
-    ) -> RowMapping | None:
-        """Execute `statement`, made of `LeaseStatements.settling`, and `also` in one transaction.
-
-        It ends the lease with `outcome`; None: the lease stays. `on_record` tells whether that outcome is in the
-        ledger, and is called when the row cannot tell.
-
-        Returns None when it is done, and the row when the lease is ours but another condition of the statement does
-        not hold. Raises PreemptedError, OutcomeUnknownError, IdempotentNotFoundError, AlreadyFinishedError and, when
-        the lease was ended with `outcome` before, IdempotentAlreadyFinishedError.
-        """
-        parameters = {
-            "lease_key": lease.key,
-            "lease_fence": lease.fence,
-            "lease_claim": lease.claim,
-            "lease_holder": self._holder,
-            **values,
-        }
-
-        def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None, bool]:
-            if self._database.execute_one(connection, statement, parameters, also):
-                return True, None, uncertain
-            read = connection.execute(self.lease_statements.read, {"lease_key": lease.key})
-            return False, read.mappings().first(), uncertain
-
-        done, row, uncertain = self._database.run(work, until)
-        if done:
-            return None
-        if row is not None and self._is_ours(lease, row):
-            return row
-        refused = refusal(lease, _lost(row), outcome, uncertain)
-        if on_record is not None and isinstance(refused, NotFoundError | OutcomeUnknownError) and on_record():
-            refused = None if uncertain else finished_before(lease)
-        if refused is not None:
-            raise refused
-        return None
-
     def _settle_many(
         self,
-        leases: Sequence[Lease],
         statement: BulkUpdate,
-        values: Mapping[str, Any],
-        outcome: str,
+        outcome: str | None,
+        leases: Sequence[Lease],
         until: float,
-        more: Sequence[Mapping[str, Any]] | None = None,
+        rows: Sequence[Mapping[str, Any]] | None = None,
+        values: Mapping[str, Any] = MappingProxyType({}),
+        on_commit: OnCommit | None = None,
     ) -> list[ScheduleError | None]:
-        """Execute `statement`, made of `LeaseStatements.settling_rows`, which gives rows the status `outcome`.
+        """Execute `statement`, which ends leases with `outcome` (None: they go on); each `BATCH` in one transaction.
 
-        Each `_BATCH` leases are one transaction. `more`: further values of each row. Returns for each of `leases` None
-        when that is done, be it by an earlier call whose answer was lost, else what `_settle` would raise.
+        `rows`: the values of each row, `lease_values` among them; `values`: those of all rows. `on_commit`: for one
+        lease only.
         """
         answers: list[ScheduleError | None] = []
         values = {**values, "lease_holder": self._holder}
-        for start in range(0, len(leases), _BATCH):
-            part = leases[start : start + _BATCH]
-            rows: list[dict[str, Any]] = [{"key": one.key, "fence": one.fence, "claim": one.claim} for one in part]
-            if more is not None:
-                rows = [{**row, **further} for row, further in zip(rows, more[start : start + _BATCH], strict=True)]
-            found, uncertain = self._database.run(partial(self._settle_batch, rows, statement, values), until)
-            answers += [
-                None if found is None else self._unless_done(lease, found.get(lease.key), outcome, uncertain)
-                for lease in part
-            ]
+        for start in range(0, len(leases), BATCH):
+            part = leases[start : start + BATCH]
+            given = [lease_values(lease) for lease in part] if rows is None else rows[start : start + BATCH]
+            settle = partial(statement.execute, rows=given, values=values)
+            if on_commit is not None:
+                settle = partial(self._settle_with, settle, on_commit)
+            found, _ = self._settle(part, settle, outcome, until)
+            answers += map(_refused, part, found) if found else [None] * len(part)
         return answers
 
-    def _settle_batch(
+    def _settle_with(self, settle: Callable[[Connection], int], on_commit: OnCommit, connection: Connection) -> int:
+        return self._database.change_rows(connection, 1, partial(settle, connection), partial(on_commit, connection))
+
+    def _settle(
         self,
-        rows: Sequence[Mapping[str, Any]],
-        statement: BulkUpdate,
-        values: Mapping[str, Any],
-        connection: Connection,
-        uncertain: bool,
-    ) -> tuple[dict[str, RowMapping] | None, bool]:
-        """Settle `rows` together; unless all of them were settled, return them as they are now, and `uncertain`."""
-        if statement.execute(connection, rows, values) == len(rows):
-            return None, uncertain
-        keys = [row["key"] for row in rows]
-        found = connection.execute(self.lease_statements.seen, {"keys": keys}).mappings()
-        return {row["key"]: row for row in found}, uncertain
+        leases: Sequence[Lease],
+        settle: Callable[[Connection], int],
+        outcome: str | None,
+        until: float,
+        uncertain: bool = False,
+    ) -> tuple[Sequence[RowMapping | ScheduleError | None], bool]:
+        """End `leases` with `outcome` by `settle`, which returns how many rows it has changed.
 
-    def _unless_done(self, lease: Lease, row: RowMapping | None, outcome: str, uncertain: bool) -> ScheduleError | None:
-        """Return None when `lease` was ended with `outcome`, now or before, else what became of its row."""
-        if row is not None and self._is_ours(lease, row):
-            return PreemptedError(f"{lease.key!r}: this run could not be settled")
-        refused = refusal(lease, _lost(row), outcome, uncertain)
-        return None if isinstance(refused, IdempotentAlreadyFinishedError) else refused
+        Returns nothing when all are settled; else for each None, the row if it is under the lease still, or the error.
+        Also returns whether an attempt had no answer, of this call or, when it is `uncertain`, of an earlier one.
+        """
 
-    def _is_ours(self, lease: Lease, row: RowMapping) -> bool:
-        """Return whether `row` is under `lease`."""
-        numbers = (row["fence"], row["claim"]) == (lease.fence, lease.claim)
-        return numbers and row["status"] == RUNNING and row["holder"] == self._holder
+        def work(connection: Connection, lost: bool) -> tuple[int, dict[str, RowMapping], bool]:
+            done = settle(connection)
+            if done == len(leases):
+                return done, {}, lost
+            keys = {"keys": [lease.key for lease in leases]}
+            rows = connection.execute(self.lease_statements.read_many, keys).mappings()
+            return done, {row["key"]: row for row in rows}, lost
+
+        done, rows, lost = self._database.run(work, until)
+        uncertain = uncertain or lost
+        if done == len(leases):
+            return (), uncertain
+        answers = [self._answer(lease, rows.get(lease.key), outcome, uncertain) for lease in leases]
+        if done:  # the rows do not tell whether this call or an earlier one has settled them
+            answers = [None if isinstance(one, IdempotentAlreadyFinishedError) else one for one in answers]
+        return answers, uncertain
+
+    def _answer(
+        self, lease: Lease, row: RowMapping | None, outcome: str | None, uncertain: bool
+    ) -> RowMapping | ScheduleError | None:
+        if row is None:
+            return refusal(lease, None, outcome, uncertain)
+        is_running = row["status"] == RUNNING
+        is_leased = (row["fence"], row["claim"]) == (lease.fence, lease.claim) and row["holder"] == self._holder
+        if is_running and is_leased:
+            return row
+        owner = f"{row['node']} holds it now" if is_running else "no worker holds it now"
+        return refusal(lease, LostRow(str(row["endings"]), row["nonce"], owner), outcome, uncertain)
+
+    def _row(self, connection: Connection, key: str, locked: bool = False) -> RowMapping | None:
+        read = self.lease_statements.read
+        return connection.execute(read.with_for_update() if locked else read, {"lease_key": key}).mappings().first()
 
     def _still_leased(self, now: float) -> list[int]:
         """Return the numbers of acquires without an answer that may hold rows: a statement may arrive late."""
@@ -353,18 +305,12 @@ def lease_of(row: RowMapping) -> Lease:
     return Lease(row["key"], row["fence"], row["due"] / 1000, cancelled, row["claim"], row["nonce"], paused=paused)
 
 
-def _retry_values(retry: Retry) -> dict[str, Any]:
-    return {
-        "wait": math.ceil(retry.wait * 1000),
-        "error": storable(retry.error),
-        "seen_version": retry.version,
-        "uncounted": 0 if retry.counted else 1,
-    }
+def _refused(lease: Lease, answer: RowMapping | ScheduleError | None) -> ScheduleError | None:
+    if answer is None or isinstance(answer, ScheduleError):
+        return answer
+    return PreemptedError(f"{lease.key!r}: this run could not be settled")
 
 
-def _lost(row: RowMapping | None) -> LostRow | None:
-    """Return what became of a row that is not ours."""
-    if row is None:
-        return None
-    owner = f"{row['node']} holds it now" if row["status"] == RUNNING else "no worker holds it now"
-    return LostRow(str(row["endings"]), row["nonce"], owner)
+def lease_values(lease: Lease) -> dict[str, Any]:
+    """Return the values of a lease for the statements that settle it."""
+    return {"key": lease.key, "fence": lease.fence, "claim": lease.claim}

@@ -45,7 +45,7 @@ from psched.errors import (
     ScheduleError,
 )
 from psched.model import Claim, Lease, NewTask, TaskFilter, TaskRow
-from psched.store import StoreSettings
+from psched.store import StoreSettings, TaskStore, only
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ _FIRST_TIMEOUT = 1_300_000_000
 """No worker acquires rows with this timeout or an earlier one."""
 
 
-class CompatTaskStore(CompatLeaseStore):
+class CompatTaskStore(CompatLeaseStore, TaskStore):
     """`TaskStore` on a table that Ruby clients and workers may share.
 
     The occurrence is 1 for a finished row, else 0; a finish leaves no other certain trace.
@@ -99,15 +99,13 @@ class CompatTaskStore(CompatLeaseStore):
             if wanted.status in (None, task.status) and wanted.type in (None, task.type):
                 yield task
 
-    def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
-        """Finish the claimed run; this table does not distinguish cancelled tasks, and has no failed tasks."""
-        values = {"retention": _whole_retention(retention)}
-        self._settle(claim.lease, self._retire, values, until, {"created_at": None})
-
     def retire_many(
-        self, claims: Sequence[Claim], status: str, retention: float | None, until: float
+        self, claims: Sequence[Claim], status: str, retention: float | None, until: float, error: str | None = None
     ) -> builtins.list[ScheduleError | None]:
+        """Finish the claimed runs; this table does not distinguish cancelled tasks, and has no failed tasks."""
         seconds, leases = _whole_retention(retention), [claim.lease for claim in claims]
+        if len(leases) == 1:  # 40 % less processor time than a transaction with a locking read (2026-11-22)
+            return [self._settle_one(leases[0], self._retire, {"retention": seconds}, until, {"created_at": None})]
         found: builtins.list[ScheduleError | None] = []
         for start in range(0, len(leases), BATCH):
             found += self._database.run(partial(self._retire_together, leases[start : start + BATCH], seconds), until)
@@ -117,7 +115,7 @@ class CompatTaskStore(CompatLeaseStore):
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         row = cast("TaskRow", claim.row)
         content = data_column(row.type, data, self.max_data_size, row.compression is not None)
-        self._settle(claim.lease, self._update_data, {"content": content}, until)
+        only([self._settle_one(claim.lease, self._update_data, {"content": content}, until)])
 
     def cancel_request(self, key: str, retention: float) -> None:
         """Flag the task: psched's workers retire it, newer Ruby workers run it."""

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 from sqlalchemy import BigInteger, Connection, MetaData, RowMapping, bindparam, func, select, update
 
-from psched.backends.common.store_base import SingleAdd, advanced
 from psched.backends.rdb_compat.ledger_writer import CompatLedgerWriter
 from psched.backends.rdb_compat.schema import (
     check_rule,
@@ -28,25 +27,20 @@ from psched.backends.sql.ledger import SqlLedger, changes_table, ledger_table
 from psched.backends.sql.paging import read_pages
 from psched.backends.sql.schema import HashedSchema, meta_table
 from psched.errors import NotSupportedError, ScheduleError
-from psched.model import Claim, Lease, Row, ScheduleRow
-from psched.store import Also, Finding, StoreSettings
-from psched.store.alerts import OverdueAlerts
-from psched.store.ledger import MODIFY, Entry, Ledger, Step
-
-_RUN = Entry()
+from psched.model import Lease, Row, ScheduleRow
+from psched.store import Finding, ScheduleStore, StoreSettings
+from psched.store.ledger import MODIFY, Entry, OnCommit, Step
 
 
-class CompatScheduleStore(SingleAdd, CompatLeaseStore):
+class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
     """`ScheduleStore` on a table that Ruby clients and workers may share."""
 
     _kind = "schedule"
     _lasting = ("cron", "delay", "timezone", "data")
     keeps_policies = False
-    alarms: OverdueAlerts | None = None
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
-        self.ledger: Ledger | None = None
         self._records: CompatLedgerWriter | None = None
         self._others: HashedSchema | None = None
         if settings.ledger is not None:
@@ -126,42 +120,33 @@ class CompatScheduleStore(SingleAdd, CompatLeaseStore):
 
         return self._database.run(work)
 
-    def advance(
-        self,
-        claim: Claim,
-        next_time: int,
-        next_run_time: float,
-        until: float,
-        also: Also | None = None,
-        entry: Entry = _RUN,
-    ) -> ScheduleRow | None:
-        rule = cast("ScheduleRow", claim.row).rule
+    def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
+        return [self._advance_one(step, until) for step in steps]
+
+    def _advance_one(self, step: Step, until: float) -> ScheduleRow | ScheduleError | None:
+        rule = cast("ScheduleRow", step.claim.row).rule
         outcome = {
-            "next_time": whole_seconds("next_time", next_time),
-            "timeout": whole_seconds("next_run_time", next_run_time),
+            "next_time": whole_seconds("next_time", step.next_time),
+            "timeout": whole_seconds("next_run_time", step.next_run_time),
         }
         seen = {"seen_cron": rule.cron, "seen_timezone": rule.timezone, "seen_delay": rule.delay}
         values = {**seen, "then": outcome["next_time"], "then_due": outcome["timeout"]}
-        further = self._with_entry(claim, entry, also)
-        stored = self._settle(claim.lease, self._advance, values, until, outcome, further)
-        return None if stored is None else self._read_row(stored)
-
-    def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
-        return [advanced(self, step, until) for step in steps]
+        answer = self._settle(step.claim.lease, self._advance, values, until, outcome, self._with_entry(step))
+        return self._read_row(answer) if isinstance(answer, RowMapping) else answer
 
     def park(self, lease: Lease, due: float, until: float) -> None:
         raise NotSupportedError(f"{lease.key!r}: rdb_compat knows no pauses; type: rdb and redis do")
 
-    def _with_entry(self, claim: Claim, entry: Entry, also: Also | None) -> Also | None:
-        """Return `also` after inserting a ledger entry, if there is a ledger."""
-        records = self._records
+    def _with_entry(self, step: Step) -> OnCommit | None:
+        """Return the step's `on_commit` after inserting a ledger entry, if there is a ledger."""
+        records, on_commit = self._records, step.on_commit
         if records is None:
-            return also
+            return on_commit
 
         def work(connection: Connection) -> None:
-            records.settled(connection, claim, entry)
-            if also is not None:
-                also(connection)
+            records.settled(connection, step.claim, step.entry)
+            if on_commit is not None:
+                on_commit(connection)
 
         return work
 

@@ -14,7 +14,7 @@ import math
 import threading
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import groupby, islice
@@ -54,9 +54,8 @@ from psched.errors import (
 )
 from psched.model import WORKER_DIED, Claim, Lease, Retry, Row
 from psched.payload import MAX_BATCH_SIZE, count_within
-from psched.store import Accepts
-from psched.store.alerts import UnreportedFailures
-from psched.store.node_registry import Nodes
+from psched.store import Accepts, AcquireOptions
+from psched.store.ledger import OnCommit
 
 log = logging.getLogger(__name__)
 
@@ -80,10 +79,8 @@ class CompatLeaseStore(SqlStore):
     """Due rows with leases in a table of PerfectSched or PerfectQueue. Implements `LeaseStore`."""
 
     shows_fence = False
-    failures: UnreportedFailures | None = None
     knows_holders = False
     keeps_types = False
-    nodes: Nodes | None = None
 
     _kind: str
     """The rows in messages: `schedule` or `task`."""
@@ -112,29 +109,21 @@ class CompatLeaseStore(SqlStore):
     def _read_row(self, row: Mapping[Any, Any]) -> Row:
         """Return a stored row; what cannot be used of it is its `problem`."""
 
-    def acquire(
-        self,
-        limit: int,
-        alive_time: float,
-        types: Collection[str] | None = None,
-        accepts: Accepts | None = None,
-        ahead: bool = False,
-    ) -> list[Claim]:
+    def _acquire(self, limit: int, options: AcquireOptions) -> list[Claim]:
         """Lease up to `limit` due rows that can be run here, and write to no other row.
 
         Rows are taken while their stored data has at most `MAX_BATCH_SIZE` bytes together, and one in any case. When
         the answer was lost, these leases end by themselves. `ahead` is ignored, as no attempts are counted. Raises
         NotSupportedError for `types`, which are no column.
         """
-        _refuse(types)
-        if limit <= 0:
-            return []
+        _refuse(options.types)
+        accepts = options.accepts
         self._foreign.are_known(accepts)
-        values = {"limit": limit, "alive": math.ceil(alive_time), "budget": MAX_BATCH_SIZE}
-        claims, size, has_foreign = self._acquire(values, accepts)
+        values = {"limit": limit, "alive": math.ceil(options.alive_time), "budget": MAX_BATCH_SIZE}
+        claims, size, has_foreign = self._acquire_chosen(values, accepts)
         left = limit - len(claims)
         if has_foreign and left and size < MAX_BATCH_SIZE and self._look_behind(left, accepts):
-            claims += self._acquire({**values, "limit": left, "budget": MAX_BATCH_SIZE - size}, accepts)[0]
+            claims += self._acquire_chosen({**values, "limit": left, "budget": MAX_BATCH_SIZE - size}, accepts)[0]
         return claims
 
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
@@ -169,26 +158,17 @@ class CompatLeaseStore(SqlStore):
         self._forget(leases)
         return [renewed.get(lease) for lease in leases]
 
-    def release(self, lease: Lease, until: float) -> None:
-        self._settle(lease, self._release, {}, until)
-
-    def retry(
-        self,
-        lease: Lease,
-        wait: float,
-        error: str | None,
-        until: float,
-        counted: bool = True,
-        version: int | None = None,
-    ) -> None:
-        """As `LeaseStore.retry`, but the table has no columns for `error`, `counted` and `version`.
-
-        `wait` is rounded up to whole seconds.
-        """
-        self._settle(lease, self._retry, {"wait": _rounded_up(wait)}, until)
+    def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
+        return [self._settle_one(lease, self._release, {}, until) for lease in leases]
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
-        """As `LeaseStore.retry_many`: one transaction for some hundreds that wait equally long."""
+        """One transaction for some hundreds that wait equally long, rounded up to whole seconds.
+
+        The table has no columns for `error`, `counted` and `version`.
+        """
+        if len(retries) == 1:  # 40 % less processor time than a transaction with a locking read (2026-11-22)
+            ((lease, wait, *_),) = retries
+            return [self._settle_one(lease, self._retry, {"wait": _rounded_up(wait)}, until)]
         found: dict[Lease, ScheduleError | None] = {}
         for wait, equal in groupby(sorted(retries, key=_WAIT), _WAIT):
             leases = [retry.lease for retry in equal]
@@ -259,19 +239,19 @@ class CompatLeaseStore(SqlStore):
         values: Mapping[str, Any],
         until: float,
         outcome: Mapping[str, Any] | None = None,
-        also: Callable[[Connection], object] | None = None,
-    ) -> RowMapping | None:
-        """Execute `statement`, one of `_settling`, and with it `also` in one transaction.
+        on_commit: OnCommit | None = None,
+    ) -> RowMapping | ScheduleError | None:
+        """Execute `statement`, one of `_settling`, and with it `on_commit` in one transaction.
 
-        Returns None when it is done, and the row when the lease is ours but another condition of the statement does
-        not hold. `outcome` is what the row then holds where that is known beforehand: a row that holds it was settled
-        before. Raises PreemptedError, OutcomeUnknownError, IdempotentNotFoundError, IdempotentAlreadyFinishedError.
+        Returns None when it is done, the row when the lease is ours but another condition of the statement does not
+        hold, else the error. `outcome` is what the row then holds where that is known beforehand: a row that holds it
+        was settled before.
         """
         fence = self._present_fence(lease, until)
         parameters = {"lease_key": lease.key, "seen_timeout": fence.timeout, "seen_occurrence": fence.occurrence}
 
         def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None, bool]:
-            further = () if also is None else (partial(also, connection),)
+            further = () if on_commit is None else (partial(on_commit, connection),)
             if self._database.change_rows(
                 connection, 1, lambda: connection.execute(statement, {**parameters, **values}).rowcount, *further
             ):
@@ -288,8 +268,20 @@ class CompatLeaseStore(SqlStore):
         if row is not None and fence.holds(row):
             return row
         if row is not None and _shows(row, outcome):
-            raise IdempotentAlreadyFinishedError(f"{lease.key!r}: this occurrence was finished before")
-        raise refusal(lease, row, uncertain or lease.unanswered)
+            return IdempotentAlreadyFinishedError(f"{lease.key!r}: this occurrence was finished before")
+        return refusal(lease, row, uncertain or lease.unanswered)
+
+    def _settle_one(
+        self,
+        lease: Lease,
+        statement: Update,
+        values: Mapping[str, Any],
+        until: float,
+        outcome: Mapping[str, Any] | None = None,
+    ) -> ScheduleError | None:
+        """Execute `statement`, which has no other condition than the lease."""
+        answer = self._settle(lease, statement, values, until, outcome)
+        return answer if isinstance(answer, ScheduleError) else None
 
     def _settling(self, *conditions: ColumnElement[bool], **values: Any) -> Update:
         """Return the UPDATE that ends the lease on :lease_key and writes `values`, if `conditions` hold."""
@@ -306,7 +298,7 @@ class CompatLeaseStore(SqlStore):
         """Keep others from claiming within it, where they ask for that; False when nothing may be claimed now."""
         return nullcontext(True)
 
-    def _acquire(self, values: Mapping[str, Any], accepts: Accepts | None) -> tuple[list[Claim], int, bool]:
+    def _acquire_chosen(self, values: Mapping[str, Any], accepts: Accepts | None) -> tuple[list[Claim], int, bool]:
         """Lease rows; return, too, how many bytes they have, and whether there were foreign rows among the chosen."""
 
         def work(connection: Connection, uncertain: bool) -> tuple[list[Claim], int, bool]:

@@ -18,7 +18,7 @@ from psched.backends.redis.store import RedisLeaseStore, SubmitOnAdvance, new_nu
 from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import pack
-from psched.store import StoreSettings
+from psched.store import StoreSettings, TaskStore, only
 from psched.suggest import shown
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -30,8 +30,8 @@ _PRIORITIES = range(-100, 101)
 """The priorities that fit into a score of line_score() in queue.lua."""
 
 
-class RedisTaskStore(RedisLeaseStore):
-    _settling = ("retire", "retire_many")
+class RedisTaskStore(RedisLeaseStore, TaskStore):
+    _settling = ("retire_many",)
 
     def __init__(self, server: RedisServer, table: str, settings: StoreSettings) -> None:
         holder = settings.holder
@@ -74,23 +74,27 @@ class RedisTaskStore(RedisLeaseStore):
             if not last:
                 return
 
-    def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
-        failed = status == TASK_FAILED and self._keeps_failures
-        failure = failure_words(claim, error, self._holder) if failed else NO_FAILURE
-        given = [status, _milliseconds(retention), claim.row.attempts, *failure, *storable(error)]
-        self._settle(claim.lease, "retire", status, given, until)
-
     def retire_many(
-        self, claims: Sequence[Claim], status: str, retention: float | None, until: float
+        self, claims: Sequence[Claim], status: str, retention: float | None, until: float, error: str | None = None
     ) -> builtins.list[ScheduleError | None]:
-        return self._settle_many(
-            [claim.lease for claim in claims], "retire_many", status, [status, _milliseconds(retention)], until
-        )
+        """Tasks with an error are retired one by one, since each may have a failure to be reported."""
+        ending = [status, _milliseconds(retention)]
+        if status == TASK_FAILED or error is not None:
+            return [self._retire(claim, ending, error, until) for claim in claims]
+        return self._settle_many("retire_many", status, [claim.lease for claim in claims], until, common=ending)
+
+    def _retire(
+        self, claim: Claim, ending: Sequence[Argument], error: str | None, until: float
+    ) -> ScheduleError | None:
+        has_failure = ending[0] == TASK_FAILED and self._keeps_failures
+        failure = failure_words(claim, error, self._holder) if has_failure else NO_FAILURE
+        given = [*ending, claim.row.attempts, *failure, *storable(error)]
+        return self._settle(claim.lease, "retire", str(ending[0]), given, until)
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         is_compressed = cast("TaskRow", claim.row).compression is not None
         text, size = pack(dict(data), is_compressed, self.max_data_size)
-        self._settle(claim.lease, "update_data", None, [text, size], until)
+        only([self._settle(claim.lease, "update_data", None, [text, size], until)])
 
     def cancel_request(self, key: str, retention: float) -> None:
         self._act("cancel_request", key, [_milliseconds(retention)], b"cancelled")

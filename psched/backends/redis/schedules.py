@@ -17,21 +17,18 @@ from psched.backends.common.rows import (
     regular_time,
     settled_time,
 )
-from psched.backends.common.store_base import SingleAdd
 from psched.backends.redis.alerts import NO_FAILURE, RedisOverdueAlerts, failure_words
 from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.ledger import RedisLedger
 from psched.backends.redis.rows import claimed_schedule, entry_words, read_row, stored
 from psched.backends.redis.schema import Table
-from psched.backends.redis.store import Answer, RedisLeaseStore, SubmitOnAdvance, judged, new_number, parts
+from psched.backends.redis.store import BATCH, Answer, RedisLeaseStore, SubmitOnAdvance, judged, new_number, parts
 from psched.errors import IdempotentNotFoundError, ScheduleError
-from psched.model import Claim, Lease, ScheduleRow
+from psched.model import Lease, ScheduleRow
 from psched.payload import pack
-from psched.store import Also, StoreSettings
-from psched.store.alerts import OverdueAlerts
-from psched.store.ledger import FAILED, MODIFY, Entry, Ledger, Step
+from psched.store import ScheduleStore, StoreSettings, only
+from psched.store.ledger import FAILED, MODIFY, Entry, Step
 
-_RUN = Entry()
 _PAGE = 500
 """Rows read at once."""
 _AT_ONCE = 500
@@ -39,9 +36,8 @@ _AT_ONCE = 500
 _RUNNING = "running"
 
 
-class RedisScheduleStore(SingleAdd, RedisLeaseStore):
-    _settling = ("advance", "advance_many")
-    keeps_policies = True
+class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
+    _settling = ("advance_many",)
 
     def __init__(self, server: RedisServer, table: str, settings: StoreSettings) -> None:
         super().__init__(
@@ -53,8 +49,8 @@ class RedisScheduleStore(SingleAdd, RedisLeaseStore):
         self.max_data_size = settings.max_data_size
         self._reckoning = settings.reckoning
         self._keeps_failures = settings.keeps_failures
-        self.ledger: Ledger | None = RedisLedger(self._run)
-        self.alarms: OverdueAlerts | None = RedisOverdueAlerts(self._run)
+        self.ledger = RedisLedger(self._run)
+        self.alarms = RedisOverdueAlerts(self._run)
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         words: builtins.list[builtins.list[Argument]] = []
@@ -120,44 +116,44 @@ class RedisScheduleStore(SingleAdd, RedisLeaseStore):
         if not self._delete(key, self._holder, self._reckoning):
             raise IdempotentNotFoundError(f"no schedule has the key {key!r}")
 
-    def advance(
-        self,
-        claim: Claim,
-        next_time: int,
-        next_run_time: float,
-        until: float,
-        also: Also | None = None,
-        entry: Entry = _RUN,
-    ) -> ScheduleRow | None:
-        given = self._step(Step(claim, next_time, next_run_time, entry))
-        submission = SubmitOnAdvance(self._server)
-        if also is not None:
-            also(submission)
-        verb = "advance_and_submit" if submission.tables else "advance"
-        answer = self._settle(claim.lease, verb, FINISHED, given, until, submission.tables, submission.arguments)
-        return None if answer is None else self._read_row(stored(claim.row.key, answer[1]))
-
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
+        """Advance each `BATCH` schedules by one script; those that submit a task by a script of their own."""
+        if any(step.on_commit for step in steps):
+            return [self._advance_and_submit(step, until) for step in steps]
         found: builtins.list[ScheduleRow | ScheduleError | None] = []
-        for start in range(0, len(steps), _PAGE):
-            part = steps[start : start + _PAGE]
-            words = [word for step in part for word in (*self._lease_words(step.claim.lease), *self._step(step))]
+        for start in range(0, len(steps), BATCH):
+            part = steps[start : start + BATCH]
+            words = [word for step in part for word in self._step(step)]
             answers, uncertain = self._answers("advance_many", words, until)
-            found += [
-                _advanced(step, answer, uncertain, self.max_data_size)
-                for step, answer in zip(part, answers, strict=True)
-            ]
+            found += [self._advanced(step, answer, uncertain) for step, answer in zip(part, answers, strict=True)]
         return found
 
+    def _advance_and_submit(self, step: Step, until: float) -> ScheduleRow | ScheduleError | None:
+        submission = SubmitOnAdvance(self._server)
+        if step.on_commit is not None:
+            step.on_commit(submission)
+        if not submission.tables:
+            (answer,) = self.advance_many([step._replace(on_commit=None)], until)
+            return answer
+        words = [*self._step(step), *submission.arguments]
+        return self._advanced(step, *self._answers("advance_and_submit", words, until, submission.tables))
+
+    def _advanced(self, step: Step, answer: Answer, uncertain: bool) -> ScheduleRow | ScheduleError | None:
+        """Return the result of one step from the script's answer."""
+        if answer[0] == b"changed":
+            return self._read_row(stored(step.claim.row.key, answer[1]))
+        return judged(step.claim.lease, answer, FINISHED, uncertain)
+
     def park(self, lease: Lease, due: float, until: float) -> None:
-        self._settle(lease, "release_paused", RELEASED, [milliseconds(due)], until)
+        only([self._settle(lease, "release_paused", RELEASED, [milliseconds(due)], until)])
 
     def _step(self, step: Step) -> builtins.list[Argument]:
-        """Return the arguments of `advance_row` in schedule_runs.lua after key and lease."""
+        """Return the arguments of `advance_row` in schedule_runs.lua."""
         row, entry = cast("ScheduleRow", step.claim.row), step.entry
         settled = settled_time(row, entry)
         failed = entry.outcome == FAILED and self._keeps_failures
         return [
+            *self._lease_words(step.claim.lease),
             *_words(definition_columns(row))[1::2],
             milliseconds(step.next_time),
             milliseconds(step.next_run_time),
@@ -167,13 +163,6 @@ class RedisScheduleStore(SingleAdd, RedisLeaseStore):
             *entry_words(row, entry, self._reckoning),
             *(failure_words(step.claim, row.last_error, self._holder) if failed else NO_FAILURE),
         ]
-
-
-def _advanced(step: Step, answer: Answer, uncertain: bool, max_data_size: int) -> ScheduleRow | ScheduleError | None:
-    """Return the result of one step from the script's answer."""
-    if answer[0] == b"changed":
-        return read_row(stored(step.claim.row.key, answer[1]), max_data_size)
-    return judged(step.claim.lease, answer, FINISHED, uncertain)
 
 
 def _words(fields: Mapping[str, Any]) -> list[Argument]:

@@ -21,15 +21,14 @@ from psched.backends.redis.schema import Table
 from psched.backends.redis.wakeup import WakeList
 from psched.clock import boottime
 from psched.error_summary import shortened
-from psched.errors import IdempotentAlreadyFinishedError, IdempotentNotFoundError, ScheduleError
+from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, Retry
-from psched.store import Accepts, Finding, Wakeup
-from psched.store.alerts import UnreportedFailures
-from psched.store.node_registry import ALIVE, Node, Nodes, read_node
+from psched.store import Accepts, AcquireOptions, Finding, LeaseStore, Wakeup
+from psched.store.node_registry import ALIVE, Node, read_node
 
 log = logging.getLogger(__name__)
 
-_BATCH = 500
+BATCH = 500
 """Rows that one script extends or settles, to keep it short."""
 
 _ROW = {"schedules": "schedule", "queue": "task"}
@@ -57,15 +56,11 @@ class RedisNodes:
         return sorted(node for node in read if node is not None)
 
 
-class RedisLeaseStore:
+class RedisLeaseStore(LeaseStore):
     """Due rows with leases in one table. `claimed` converts a leased row into a claim."""
 
     _settling: ClassVar[Sequence[str]]
     """The scripts that settle successful runs."""
-
-    shows_fence = True
-    knows_holders = True
-    keeps_types = True
 
     def __init__(
         self, server: RedisServer, table: Table, holder: str, claimed: Callable[[bytes, Sequence[Any]], Claim]
@@ -74,9 +69,9 @@ class RedisLeaseStore:
         self._table = table
         self._holder = holder
         self._claimed = claimed
-        self.nodes: Nodes | None = RedisNodes(self._run)
+        self.nodes = RedisNodes(self._run)
         self._numbers = AcquireNumbers()
-        self.failures: UnreportedFailures | None = RedisFailures(self._run)
+        self.failures = RedisFailures(self._run)
         self.sent_within = sent_within(server.location.timeouts)
 
     def create_tables(self) -> None:
@@ -106,33 +101,26 @@ class RedisLeaseStore:
     def is_unavailable(self, error: Exception) -> bool:
         return passes(error)
 
-    def acquire(
-        self,
-        limit: int,
-        alive_time: float,
-        types: Collection[str] | None = None,
-        accepts: Accepts | None = None,
-        ahead: bool = False,
-    ) -> list[Claim]:
+    def _acquire(self, limit: int, options: AcquireOptions) -> list[Claim]:
         """Lease up to `limit` due rows.
 
         Each attempt writes its number into its rows. An attempt without an answer may hold rows, or come late; until
         its leases end, each later attempt undoes it by its number.
         """
-        kinds = _kinds(types)
-        if limit < 1 or kinds == []:
+        kinds = _kinds(options.types)
+        if kinds == []:
             return []
-        alive = math.ceil(alive_time * 1000)
+        alive = math.ceil(options.alive_time * 1000)
 
         def work(uncertain: bool) -> Answer:
             asked = boottime()
             undone = self._numbers.to_be_undone(asked)
             number = self._numbers.next()
-            given = [limit, alive, int(ahead), self._holder, number, *counted(undone), *counted(kinds)]
+            given = [limit, alive, int(options.ahead), self._holder, number, *counted(undone), *counted(kinds)]
             try:
                 rows: Answer = self._call("acquire", *given)
             except BaseException:
-                self._numbers.unanswered(number, asked + alive_time)
+                self._numbers.unanswered(number, asked + options.alive_time)
                 raise
             return rows
 
@@ -157,41 +145,31 @@ class RedisLeaseStore:
 
     def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
         renewed: list[Lease | None] = []
-        for start in range(0, len(leases), _BATCH):
-            part = leases[start : start + _BATCH]
+        for start in range(0, len(leases), BATCH):
+            part = leases[start : start + BATCH]
             pairs = [word for lease in part for word in self._lease_words(lease)]
             ends = self._run("extend", math.ceil(alive_time * 1000), int(begun), *pairs)
             renewed += [_renewed(lease, end) for lease, end in zip(part, ends, strict=True)]
         return renewed
 
-    def release(self, lease: Lease, until: float) -> None:
-        self._settle(lease, "release", RELEASED, [], until)
-
-    def retry(
-        self,
-        lease: Lease,
-        wait: float,
-        error: str | None,
-        until: float,
-        counted: bool = True,
-        version: int | None = None,
-    ) -> None:
-        given = [math.ceil(wait * 1000), 0 if counted else 1, *_version(version), *storable(error)]
-        self._settle(lease, "retry", RETRIED, given, until)
+    def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
+        return self._settle_many("release_many", RELEASED, leases, until)
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
-        found: list[ScheduleError | None] = []
-        for start in range(0, len(retries), _BATCH):
-            part = retries[start : start + _BATCH]
-            words = [word for retry in part for word in self._retry_words(retry)]
-            answers, uncertain = self._answers("retry_many", words, until)
-            for one, answer in zip(part, answers, strict=True):
-                found.append(_unless_finished(judged(one.lease, answer, RETRIED, uncertain)))
-        return found
+        words: list[list[Argument]] = [
+            [
+                math.ceil(retry.wait * 1000),
+                0 if retry.counted else 1,
+                "" if retry.version is None else retry.version,
+                *(storable(retry.error) or [""]),
+            ]
+            for retry in retries
+        ]
+        return self._settle_many("retry_many", RETRIED, [retry.lease for retry in retries], until, words)
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
         count = 0
-        given: list[Argument] = [holder, math.ceil(longest_wait * 1000), _BATCH, error, *suspects]
+        given: list[Argument] = [holder, math.ceil(longest_wait * 1000), BATCH, error, *suspects]
         while done := int(self._run("give_back", *given)):
             count += done
         return count
@@ -225,62 +203,48 @@ class RedisLeaseStore:
         return stored(key, found) if found else None
 
     def _settle(
-        self,
-        lease: Lease,
-        verb: str,
-        outcome: str | None,
-        arguments: Sequence[Argument],
-        until: float,
-        tables: Sequence[str] = (),
-        more: Sequence[Argument] = (),
-    ) -> Answer | None:
-        """Run a script that settles. Return None when it is done, its answer when the row has another definition.
+        self, lease: Lease, verb: str, outcome: str | None, arguments: Sequence[Argument], until: float
+    ) -> ScheduleError | None:
+        """Run a script that writes one row. `outcome`: how the script ends the lease; None when the lease goes on."""
+        answer, uncertain = self._answers(verb, [*self._lease_words(lease), *arguments], until)
+        return judged(lease, answer, outcome, uncertain)
 
-        `outcome`: how the script ends the lease; None when the lease goes on. `tables`, `more`: the tables that it
-        writes besides, and their arguments. Raises PreemptedError, OutcomeUnknownError, IdempotentNotFoundError,
-        AlreadyFinishedError, IdempotentAlreadyFinishedError.
+    def _answers(
+        self, verb: str, arguments: Sequence[Argument], until: float, tables: Sequence[str] = ()
+    ) -> tuple[Any, bool]:
+        """Run a script that settles, and writes `tables` besides.
+
+        Returns its answers, and whether an earlier attempt had no answer.
         """
-        settling = scripts.compose(self._table.kind, verb)
-        given = [*self._lease_words(lease), *arguments, *more]
-
-        def work(uncertain: bool) -> tuple[Answer, bool]:
-            return self._server.call(settling, [self._table.meta, *tables], given), uncertain
-
-        answer, uncertain = self._server.run(work, until)
-        refused = judged(lease, answer, outcome, uncertain)
-        if refused is not None:
-            raise refused
-        return answer if answer[0] == b"changed" else None
-
-    def _answers(self, verb: str, arguments: Sequence[Argument], until: float) -> tuple[list[Any], bool]:
-        """Run a script that settles many; return its answers, and whether an earlier attempt had no answer."""
-
-        def work(uncertain: bool) -> tuple[list[Any], bool]:
-            return self._call(verb, *arguments), uncertain
-
-        return self._server.run(work, until)
+        script, keys = scripts.compose(self._table.kind, verb), [self._table.meta, *tables]
+        return self._server.run(lambda uncertain: (self._server.call(script, keys, arguments), uncertain), until)
 
     def _settle_many(
-        self, leases: Sequence[Lease], verb: str, outcome: str, arguments: Sequence[Argument], until: float
+        self,
+        verb: str,
+        outcome: str,
+        leases: Sequence[Lease],
+        until: float,
+        more: Sequence[Sequence[Argument]] | None = None,
+        common: Sequence[Argument] = (),
     ) -> list[ScheduleError | None]:
-        """Run a script that settles many; return for each None, also if an earlier call did it, or its error."""
+        """Run a script that settles `BATCH` rows at a time. `more`: further arguments of each row."""
         found: list[ScheduleError | None] = []
-        for start in range(0, len(leases), _BATCH):
-            part = leases[start : start + _BATCH]
-            pairs = [word for lease in part for word in self._lease_words(lease)]
-            answers, uncertain = self._answers(verb, [*arguments, *pairs], until)
-            for lease, answer in zip(part, answers, strict=True):
-                refused = None if answer is None else judged(lease, answer, outcome, uncertain)
-                found.append(_unless_finished(refused))
+        for start in range(0, len(leases), BATCH):
+            part = leases[start : start + BATCH]
+            rows = [[*self._lease_words(lease)] for lease in part]
+            if more is not None:
+                rows = [[*row, *further] for row, further in zip(rows, more[start : start + BATCH], strict=True)]
+            answers, uncertain = self._answers(verb, [*common, *(word for row in rows for word in row)], until)
+            found += [
+                None if answer is None else judged(lease, answer, outcome, uncertain)
+                for lease, answer in zip(part, answers, strict=True)
+            ]
         return found
 
     def _lease_words(self, lease: Lease) -> tuple[Argument, Argument]:
         """Return the key and the lease as scripts take them."""
         return lease.key, f"{lease.fence}:{lease.claim}:{self._holder}"
-
-    def _retry_words(self, retry: Retry) -> Sequence[Argument]:
-        wait, error = math.ceil(retry.wait * 1000), storable(retry.error) or [""]
-        return *self._lease_words(retry.lease), wait, 0 if retry.counted else 1, *_version(retry.version), *error
 
     def _log_unreadable(self, unreadable: Sequence[Answer]) -> None:
         """Log keys without a valid row, which the script has removed from its sets."""
@@ -336,11 +300,6 @@ def storable(error: str | None) -> list[str]:
     return [] if error is None else [shortened(error, LONGEST_ERROR).encode(errors="replace").decode()]
 
 
-def _version(version: int | None) -> list[Argument]:
-    """Return the version that causes a wait, as scripts take it."""
-    return ["" if version is None else version]
-
-
 def _kinds(types: Collection[str] | None) -> list[str] | None:
     """Return each type once, without the empty one, which stands for all types in keys."""
     return None if types is None else sorted(set(types) - {""})
@@ -369,10 +328,6 @@ def judged(lease: Lease, answer: Answer, outcome: str | None, uncertain: bool) -
     status, node, endings, nonce = (part.decode(errors="replace") for part in answer[1:])
     owner = f"{node} holds it now" if status == "running" else "no worker holds it now"
     return refusal(lease, LostRow(endings, int(nonce) if nonce.isdecimal() else None, owner), outcome, uncertain)
-
-
-def _unless_finished(refused: ScheduleError | None) -> ScheduleError | None:
-    return None if isinstance(refused, IdempotentAlreadyFinishedError) else refused
 
 
 @dataclass(frozen=True, slots=True)

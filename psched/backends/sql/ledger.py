@@ -8,7 +8,8 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from sqlalchemy import (
     BigInteger,
@@ -45,8 +46,8 @@ from psched.backends.common.rows import (
 )
 from psched.backends.common.tables import checked_name
 from psched.backends.sql.database import Database
-from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of, now_ms, now_once
-from psched.backends.sql.statement import GivenColumns, Statement, as_parameter, cached_on_class, rows_in
+from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of, now_ms
+from psched.backends.sql.statement import BulkUpdate, GivenColumns, Statement, as_parameter, cached_on_class, rows_in
 from psched.model import Lease, ScheduleRow
 from psched.store.ledger import ADD, DELETE, Change, Entry, LedgerFilter, LedgerRow
 
@@ -301,9 +302,6 @@ _OF_DEFINITION = (
 )
 _OF_TIMES = ("next_time", "due", "regular_time", "regular_due")
 
-_NOW = now_ms()
-"""The clock of a statement on one row; statements on many rows use `now_once`."""
-
 
 class LedgerWriter:
     """Inserts entries and changes of definitions, mostly in the statement or transaction that changes the schedule."""
@@ -316,8 +314,9 @@ class LedgerWriter:
         self._changes = changes
         self._reckoning = reckoning
         self._this = schedules.c.key == bindparam("lease_key")
-        self._entry = self._entry_of_row(schedules, self._this)
-        self._skipped = self._entry_of_row(schedules, self._this, age=1)
+        types = {name: ledger.c[name].type for name in ("key", *_GIVEN)}
+        self.entries = BulkUpdate(types, self._entry_of_row)
+        self._skipped = BulkUpdate(types, partial(self._entry_of_row, age=1))
         self._change_parameters = {
             name: bindparam(f"change_{name}", type_=changes.c[name].type)
             for name in ("action", "node", "pending", "reckoning", "number")
@@ -335,18 +334,18 @@ class LedgerWriter:
             c.scheduled_time == bindparam("of_time"),
             c.fence == bindparam("of_fence"),
         )
-        self._settling: dict[Update, Statement] = {}
         c = changes.c
         this_version = c.key == bindparam("of_key"), c.version == bindparam("of_version")
         self._made_by = select(c.number).where(*this_version)
 
-    def settle_and_insert(self, settle: Update) -> Statement:
-        """Return the statement that executes `settle` and inserts the entry of `entry_parameters`; made once."""
-        if settle not in self._settling:
-            self._settling[settle] = (
-                Statement(self._one_statement(settle)) if self._nested else Statement(settle, then=self._entry)
-            )
-        return self._settling[settle]
+    def settle_and_insert(self, settle: BulkUpdate) -> Statement:
+        """Return the statement that settles one row and inserts its entry."""
+        update = cast("Update", settle.on_one_row())
+        if not self._nested:
+            return Statement(update, then=cast("Insert", self.entries.on_one_row()))
+        settled = update.returning(*(self._schedules.c[name] for name in _OF_SCHEDULE)).cte("settled")
+        insert_entry = self._insert_entry(settled, self.entries.given(), now_ms())
+        return Statement(insert_entry.execution_options(preserve_rowcount=True))  # the row count is that of `settle`
 
     def has(self, connection: Connection, row: ScheduleRow, lease: Lease) -> bool:
         """Return whether there is an entry of the occurrence in `row` that was settled under the fence of `lease`."""
@@ -354,14 +353,9 @@ class LedgerWriter:
         values = {"of_key": row.key, "of_time": time, "of_fence": lease.fence}
         return connection.execute(self._of_lease, values).first() is not None
 
-    def insert_settled(self, given: GivenColumns) -> Insert:
-        """Return the INSERT for schedules that were just settled; `given`: the names of `values`."""
-        values = {name: given[name] for name in _GIVEN}
-        return self._insert_entry(self._schedules, values, self._schedules.c.key == given["key"], clock=now_once())
-
     def insert_skipped(self, connection: Connection, row: ScheduleRow, entry: Entry) -> None:
         """Insert the entry of the occurrence in `row`, which the change that was just written skips."""
-        connection.execute(self._skipped, {"lease_key": row.key, **self.entry_parameters(row, entry)})
+        self._skipped.execute(connection, [self.values(row, entry)], {})
 
     def last_version(self, key: ColumnElement[Any]) -> ColumnElement[int]:
         """Return the last recorded version of the schedule `key`, 0 without any."""
@@ -406,22 +400,15 @@ class LedgerWriter:
         change = self._parameters_of_change(DELETE, node, pending)
         connection.execute(self._insert_deleted, {"lease_key": key, **change})
 
-    def _one_statement(self, settle: Update) -> Insert:
-        """Return one statement that executes `settle` and inserts the entry; its row count is that of `settle`."""
-        settled = settle.returning(*(self._schedules.c[name] for name in _OF_SCHEDULE)).cte("settled")
-        return self._entry_of_row(settled).execution_options(preserve_rowcount=True)
-
     def values(self, row: ScheduleRow, entry: Entry) -> dict[str, Any]:
         """Return the values of an entry that are known before the occurrence is settled, by column."""
         return {
             **entry_columns(row, entry),
+            "key": row.key,
             "scheduled_time": milliseconds(row.next_time),
             "started": optional_milliseconds(entry.started),
             "reckoning": self._reckoning,
         }
-
-    def entry_parameters(self, row: ScheduleRow, entry: Entry) -> dict[str, Any]:
-        return {f"entry_{name}": value for name, value in self.values(row, entry).items()}
 
     def _parameters_of_change(
         self, action: str, node: str, pending: int | None, number: int | None = None
@@ -429,26 +416,24 @@ class LedgerWriter:
         change = {"action": action, "node": node, "pending": pending, "reckoning": self._reckoning, "number": number}
         return {f"change_{name}": value for name, value in change.items()}
 
-    def _entry_of_row(self, source: FromClause, *conditions: ColumnElement[bool], age: int = 0) -> Insert:
-        """Return the INSERT of an entry under the version that the schedule's row had `age` changes ago."""
-        types = self._ledger.c
-        values = {name: bindparam(f"entry_{name}", type_=types[name].type) for name in _GIVEN}
-        return self._insert_entry(source, values, *conditions, age=age)
+    def _entry_of_row(self, row: GivenColumns, now: ColumnElement[int], age: int = 0) -> Insert:
+        """Return the INSERT of entries under the versions that the schedules' rows had `age` changes ago."""
+        return self._insert_entry(self._schedules, row, now, self._schedules.c.key == row["key"], age=age)
 
     def _insert_entry(
         self,
         source: FromClause,
-        values: Mapping[str, ColumnElement[Any]],
+        row: GivenColumns,
+        now: ColumnElement[int],
         *conditions: ColumnElement[bool],
         age: int = 0,
-        clock: ColumnElement[int] = _NOW,
     ) -> Insert:
-        started = values["started"]  # a round trip too late at most, and a run may be shorter than that
-        started = case((started > clock, clock), else_=started)
+        started = row["started"]  # a round trip too late at most, and a run may be shorter than that
+        values = {**row, "started": case((started > now, now), else_=started)}
         *names, version = (source.c[name] for name in _OF_SCHEDULE)
-        known = [value for name, value in values.items() if name != "started"]
-        chosen = select(*names, version - age if age else version, *known, started, clock).where(*conditions)
-        return insert(self._ledger).from_select([*_OF_SCHEDULE, *values, "ended"], chosen)
+        known = [values[name] for name in _GIVEN]
+        chosen = select(*names, version - age if age else version, *known, now).where(*conditions)
+        return insert(self._ledger).from_select([*_OF_SCHEDULE, *_GIVEN, "ended"], chosen)
 
     def _change_of_row(
         self, version: ColumnElement[int], *conditions: ColumnElement[bool], source: FromClause | None = None

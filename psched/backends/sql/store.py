@@ -11,13 +11,13 @@ from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.schema import Schema
 from psched.backends.sql.statement import Statement
-from psched.store import Accepts, Finding
+from psched.store import Accepts, Finding, LeaseStore
 from psched.store.wakeup import Wakeup
 
 _NOW = Statement(select(now_ms()))
 
 
-class SqlStore:
+class SqlStore(LeaseStore):
     """A store in one table of one database."""
 
     def __init__(self, database: Database, layout: Schema) -> None:
@@ -27,42 +27,33 @@ class SqlStore:
         self.sent_within = sent_within(database.dialect.timeouts)
 
     def create_tables(self) -> None:
-        """Create the table and its indexes; idempotent. Raises ConfigError for a table of another version."""
         self._layout.create()
 
     def check_tables(self) -> None:
-        """Raise ConfigError naming the remedy when the table cannot be used as it is."""
         self._layout.check()
 
     def prepare(self, types: Collection[str] | None = None) -> None:
-        """Prepare the statements of a worker: none here."""
+        return
 
     def diagnose(self) -> Iterator[Finding]:
-        """Yield the findings on this store for `psched doctor`."""
         return self._layout.diagnose()
 
     def now(self) -> float:
-        """Return the database's clock in unix seconds, to the millisecond."""
         return self._database.run(_read_clock) / 1000
 
     def is_unavailable(self, error: Exception) -> bool:
-        """Return whether `error` means that the database is away, overloaded or read-only."""
         return self._database.fault(error) is not None
 
     def is_refused(self, error: Exception) -> bool:
-        """Return whether `error` means that the database refuses our user."""
         return self._database.is_refused(error)
 
     def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
-        """Return None: notifications are a matter of the dialect."""
         return None
 
     def shares_database(self, other: object) -> bool:
-        """Return whether `other` is a store in the same database, so that one transaction may write both tables."""
         return isinstance(other, SqlStore) and self._database.is_same(other._database)
 
     def close(self) -> None:
-        """Close every connection; idempotent."""
         self._database.close()
 
 

@@ -12,11 +12,13 @@ import sqlalchemy as sa
 from faultlab.sql import connect
 from psched.backends.rdb.claiming import CombinedAcquire
 from psched.model import Claim, Lease, TaskRow
+from psched.store import AcquireOptions
 from tests.stores.bench import keys_of
 from tests.stores.databases import KINDS
 from tests.stores.queue.bench import QueueBench
 
 PATIENCE = 20
+OPTIONS = AcquireOptions(10, None, None, ahead=False)
 
 
 class Slow:
@@ -28,7 +30,7 @@ class Slow:
         self.go_on = threading.Semaphore(0)
         self.error: BaseException | None = None
 
-    def __call__(self, limit: int, alive_time: float, types: object, ahead: bool, askers: int) -> list[Claim]:
+    def __call__(self, limit: int, options: AcquireOptions, askers: int) -> list[Claim]:
         self.asked.append(limit)
         self.entered.release()
         assert self.go_on.acquire(timeout=PATIENCE)
@@ -52,7 +54,7 @@ def together(slow: Slow, combined: CombinedAcquire, limits: list[int]) -> list[l
 
     def ask(number: int, limit: int) -> None:
         try:
-            found[number] = combined.acquire(limit, 10, None)
+            found[number] = combined.acquire(limit, OPTIONS)
         except BaseException as error:  # noqa: BLE001 – told by the test's own thread
             found[number] = error
 
@@ -93,7 +95,7 @@ def test_one_who_is_interrupted_leaves_the_others_to_acquire_themselves(slow: Sl
 
 def test_for_one_who_is_interrupted_while_he_waits_nothing_is_acquired(slow: Slow) -> None:
     combined = CombinedAcquire(slow)
-    first = threading.Thread(target=combined.acquire, args=(1, 10, None))
+    first = threading.Thread(target=combined.acquire, args=(1, OPTIONS))
     first.start()
     assert slow.entered.acquire(timeout=PATIENCE)
 
@@ -102,10 +104,10 @@ def test_for_one_who_is_interrupted_while_he_waits_nothing_is_acquired(slow: Slo
 
     combined._changed.wait = interrupt  # type: ignore[method-assign, assignment]
     with pytest.raises(KeyboardInterrupt):
-        combined.acquire(5, 10, None)
+        combined.acquire(5, OPTIONS)
     slow.go_on.release(2)
     first.join(PATIENCE)
-    assert len(combined.acquire(2, 10, None)) == 2
+    assert len(combined.acquire(2, OPTIONS)) == 2
     assert slow.asked == [1, 2], "rows were leased for nobody"
 
 
@@ -114,13 +116,12 @@ def test_other_types_and_other_leases_are_asked_for_apart(slow: Slow) -> None:
         slow.go_on.release()
     combined = CombinedAcquire(slow)
     calls: list[Callable[[], list[Claim]]] = [
-        lambda: combined.acquire(2, 10, None),
-        lambda: combined.acquire(3, 20, None),
-        lambda: combined.acquire(4, 10, ["a"]),
-        lambda: combined.acquire(5, 10, ["a"], ahead=True),
+        lambda: combined.acquire(2, OPTIONS),
+        lambda: combined.acquire(3, OPTIONS._replace(alive_time=20)),
+        lambda: combined.acquire(4, OPTIONS._replace(types=("a",))),
+        lambda: combined.acquire(5, OPTIONS._replace(types=("a",), ahead=True)),
     ]
     assert [len(call()) for call in calls] == [2, 3, 4, 5]
-    assert combined.acquire(0, 10, None) == []
 
 
 @pytest.mark.parametrize("ours", KINDS, indirect=True)

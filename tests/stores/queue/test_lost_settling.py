@@ -9,7 +9,9 @@ import pytest
 
 from psched.errors import IdempotentAlreadyFinishedError, NotFoundError, OutcomeUnknownError, ScheduleError
 from psched.model import Claim
+from psched.queue.retire import Retire
 from psched.store import TaskStore
+from psched.task import LeaseTimes, Task, finish_many
 from tests.stores.bench import soon
 from tests.stores.lost_answers import answer_lost, writes_of
 from tests.stores.queue.bench import QueueBench, row_of
@@ -93,10 +95,21 @@ def test_data_that_was_perhaps_written_before_the_lease_was_lost_is_told_to_be_u
     assert row_of(store, "key").data == {"n": 2}
 
 
-def test_many_that_are_retired_again_are_no_error_and_one_is_told(ours: QueueBench) -> None:
+def test_a_task_that_is_retired_again_under_its_lease_is_recognised(ours: QueueBench) -> None:
     store = ours.queue()
     claim = taken(ours, store, "key")
     FAILING["retire"](store, claim)
-    assert store.retire_many([claim], "failed", None, soon()) == [None]
-    with pytest.raises(IdempotentAlreadyFinishedError):
-        FAILING["retire"](store, claim)
+    for retire_again in FAILING.values():
+        with pytest.raises(IdempotentAlreadyFinishedError):
+            retire_again(store, claim)
+
+
+def test_runs_that_an_earlier_call_has_finished_count_as_finished(ours: QueueBench) -> None:
+    store = ours.queue()
+    claims = [taken(ours, store, key) for key in ("one", "two")]
+    completion, times = Retire(store, 100, None), LeaseTimes(100, 10, 10)
+    assert completion.finish_many(claims[:1], soon()) == [None]
+    for again in (claims[:1], claims, claims):
+        tasks = [Task(claim, completion, times, soon()) for claim in again]
+        assert finish_many(tasks, soon()) == {}
+        assert [task.outcome for task in tasks] == ["finished"] * len(again)

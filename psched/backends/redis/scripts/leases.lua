@@ -127,37 +127,23 @@ for place = 3, #ARGV, 2 do
 end
 return renewed
 
---- script leases/release: common, KIND, leases
--- Makes a leased row due now and does not count the attempt. ARGV: key, lease.
--- Returns {'done'}, or the answer of `lease_error`.
-local refused = lease_error(row_of(ARGV[1]), ARGV[2])
-if refused then
-  return refused
+--- script leases/release_many: common, KIND, leases
+-- Makes leased rows due now and does not count the attempts. ARGV: pairs of key and lease.
+-- Returns for each {'done'}, or the answer of `lease_error`.
+local answers = {}
+for place = 1, #ARGV, 2 do
+  local key = ARGV[place]
+  local row = row_of(key)
+  local answer = lease_error(row, ARGV[place + 1])
+  if not answer then
+    allow_writes_when_full(row)
+    increment(row, 'attempts', -1)
+    end_lease(key, now, lease_history(row, ARGV[place + 1], 'released'))
+    answer = {'done'}
+  end
+  answers[#answers + 1] = answer
 end
-allow_writes_when_full(row_of(ARGV[1]))
-increment(row_of(ARGV[1]), 'attempts', -1)
-end_lease(ARGV[1], now, lease_history(row_of(ARGV[1]), ARGV[2], 'released'))
-return {'done'}
-
---- script leases/retry: common, KIND, leases
--- Makes a leased row due later. ARGV: key, lease, the wait in milliseconds, 1 when the attempt does not count (else
--- 0), the version that causes the wait (or ''), and optionally the error.
--- Returns {'done'}, or the answer of `lease_error`.
-local row = row_of(ARGV[1])
-local refused = lease_error(row, ARGV[2])
-if refused then
-  return refused
-end
-allow_writes_when_full(row)
-call('HSET', row, 'crashes', '0')
-if ARGV[4] == '1' then
-  increment(row, 'attempts', -1)
-end
-if ARGV[6] then
-  call('HSET', row, 'last_error', ARGV[6])
-end
-end_lease(ARGV[1], now + retry_wait(row, ARGV[3], ARGV[5]), lease_history(row, ARGV[2], 'retried'))
-return {'done'}
+return answers
 
 --- script leases/retry_many: common, KIND, leases
 -- Makes leased rows due later. ARGV: for each row key, lease, the wait in milliseconds, 1 when the attempt does not

@@ -129,9 +129,6 @@ local function advance_row(first)
   return {'done'}
 end
 
---- script schedules/advance: common, schedules, ledger, advance_row
-return advance_row(1)
-
 --- script schedules/advance_many: common, schedules, ledger, advance_row
 -- Advances many rows. ARGV: for each the arguments of `advance_row`. Returns the answer for each.
 local answers = {}
