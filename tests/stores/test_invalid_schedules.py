@@ -33,7 +33,8 @@ def test_a_spoilt_column_stops_no_other_schedule(bench: Bench, column: str) -> N
         if not tasks:
             break
         run |= {task.key for task in tasks}
-        errors = dict(zip([task.key for task in tasks], finish_many(tasks, soon()), strict=True))
+        refused = finish_many(tasks, soon())
+        errors = {task.key: refused.get(task) for task in tasks}
         assert errors.get("good") is None
     assert "good" in run
     assert store.ledger is not None

@@ -28,7 +28,7 @@ def see_that_the_neighbour_runs(bench: QueueBench) -> None:
     tasks = source.poll_multi(10)
     assert [task.key for task in tasks] == ["good"]
     assert [row.key for row in store.list(TaskFilter()) if row.problem] == ["bad"]
-    assert finish_many(tasks, soon()) == [None]
+    assert finish_many(tasks, soon()) == {}
 
 
 @pytest.mark.parametrize(("type_", "database", "column"), SPOILT)
