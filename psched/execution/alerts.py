@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from psched.clock import local_time
 from psched.error_summary import error_summary
 from psched.execution.sections import FIRST_SLOT, OpenSection
 from psched.handlers.process_group import Program
@@ -78,7 +79,7 @@ class AlertThread(threading.Thread):
         if failure is not None:
             log.error("key=%s %s failed: %s; the hook will be run again", key, self._hook, failure)
         else:
-            log.info("key=%s %s was run for its occurrence %d", key, self._hook, time)
+            log.info("key=%s %s was run for its occurrence of %s", key, self._hook, local_time(time))
         return failure is None
 
     def _execute(self, facts: Mapping[str, object]) -> str | None:

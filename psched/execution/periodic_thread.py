@@ -43,7 +43,12 @@ class PeriodicThread(threading.Thread):
         while not self._closed:
             self.is_idle = True
             begun = monotonic()
-            if not self._try_tick():
+            try:
+                is_needed = self._tick()
+            except Exception:
+                log.exception("%s failed; retrying", self.name)
+                is_needed = True
+            if not is_needed:
                 self._woken.wait()
                 begun = monotonic()
             self.is_idle = False
@@ -51,10 +56,3 @@ class PeriodicThread(threading.Thread):
             self._woken.wait(max(0.0, begun + self.interval - monotonic()))
         if self._last is not None:
             self._last()
-
-    def _try_tick(self) -> bool:
-        try:
-            return self._tick()
-        except Exception:
-            log.exception("%s failed; retrying", self.name)
-            return True

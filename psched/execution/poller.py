@@ -153,11 +153,12 @@ class SectionPoller:
         self.member.leave()
         self._listener.close()
 
-    def poll(self) -> Sequence[Task]:
+    def poll(self, may_rest: bool = True) -> Sequence[Task]:
         """Acquire due rows; none when it is not yet time or the database does not answer.
 
         Unless rows are expected, query the next due time first. A row that becomes due between the two statements is
-        not missed: the query finds it, and it is acquired then.
+        not missed: the query finds it, and it is acquired then. `may_rest`: prepare a pause when no row is due, which
+        takes another query; False while runs wait to be settled.
         """
         if self._timer.pause() > 0:
             return ()
@@ -168,7 +169,7 @@ class SectionPoller:
             if self._timer.working:
                 self._maintain(is_idle=False)
             tasks = () if self._timer.checks_first else self._acquire()
-            if not tasks and not self._leaves_polling():
+            if not tasks and may_rest and not self._leaves_polling():
                 self.member.lead()
                 # A due row does not wait for the connection of the listener: the query is sent before and after.
                 is_due = self._listener.is_to_connect and self._types.next_due() == 0
@@ -257,11 +258,9 @@ class SectionPoller:
             if not self.source.store.is_unavailable(error):
                 if message != self._message:
                     fault = None if is_driver_error(error) or isinstance(error, ConfigError) else error
-                    log.error("section=%s polling fails: %s; trying again", self.name, message, exc_info=fault)
+                    log.error("section=%s polling fails: %s; retrying", self.name, message, exc_info=fault)
             elif self._message is None:
-                log.warning(
-                    "section=%s the database does not answer: %s; trying again until it does", self.name, message
-                )
+                log.warning("section=%s the database does not answer: %s; retrying", self.name, message)
         self._message = message
         self.report_trouble(error)
 

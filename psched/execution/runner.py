@@ -114,7 +114,7 @@ class Runner:
             self.queue(tasks)
             self._run_waiting(poller)
             has_turn = poller.batch_was_full and self._clock() < end and not self._stopping.is_set()
-            tasks = poller.poll() if has_turn else ()
+            tasks = poller.poll(may_rest=False) if has_turn else ()
 
     def _run_waiting(self, poller: SectionPoller) -> None:
         planned, now = -math.inf, self._clock()

@@ -40,7 +40,7 @@ class OpenSection:
         count = self.source.give_back(dead.holder, suspects, dead.error)
         if count:
             leases = "1 lease" if count == 1 else f"{count} leases"
-            log.info("section=%s gave back %s of dead %s", self.name, leases, dead.holder)
+            log.info("section=%s released %s of dead worker %s", self.name, leases, dead.holder)
 
 
 def open_sections(settings: Settings, holder: str) -> list[OpenSection]:

@@ -224,9 +224,9 @@ class ChildWorker(ChildRole):
             for opened in self._sections:
                 opened.give_back(dead)
         except Exception as error:  # noqa: BLE001 – until the database does it
-            message = f"the leases of {dead.holder} are not given back yet: {one_line(error)}"
+            message = f"releasing the leases of dead worker {dead.holder} failed: {one_line(error)}"
             if message != self._logged:
-                log.warning("%s; trying again until they are", message)
+                log.warning("%s; retrying", message)
             self._logged = message
             return False
         return True

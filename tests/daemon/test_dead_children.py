@@ -102,7 +102,7 @@ def test_leases_of_handler_threads_are_given_back_when_their_process_has_ended(m
         daemon.add(key, "wait")
         daemon.wait_for_trace("began", key)
     daemon.stop()
-    assert "gave back 2 leases" in daemon.log
+    assert "released 2 leases" in daemon.log
     with daemon.schedules() as schedules:
         tasks = schedules.poll_multi(2)
         assert [task.attempts for task in tasks] == [1, 1], "due at once, and no attempt counted"
@@ -118,7 +118,7 @@ def test_a_thread_that_ran_too_long_takes_no_other_run_down_for_long(make_daemon
     daemon.add("s2", "wait")
     daemon.wait_for_trace("began", "s2")
     daemon.wait_for_trace("began", "s2", count=2)
-    assert "gave back 1 lease of" in daemon.log
+    assert "released 1 lease of" in daemon.log
     daemon.go("s1")
     daemon.go("s2")
     daemon.wait_for_trace("ended", "s1")

@@ -25,7 +25,7 @@ def test_a_killed_child_is_replaced_at_once_and_its_task_runs_again(daemon: Daem
     daemon.go("s1")
     daemon.wait_for_trace("ended")
     assert "was killed by SIGKILL while running schedules:s1; replacing it" in daemon.log
-    assert "gave back 1 lease of" in daemon.log
+    assert "released 1 lease of" in daemon.log
     daemon.stop()
 
 
@@ -61,7 +61,7 @@ def test_a_program_in_a_session_of_its_own_is_killed_before_its_task_is_given_ba
     psutil.Process(began["pid"]).kill()
     second = daemon.wait_for_trace("began", count=2)
     assert not is_alive(program)
-    assert daemon.log.index("killing what a dead worker has left running: sleep") < daemon.log.index("gave back 1")
+    assert daemon.log.index("killing what a dead worker has left running: sleep") < daemon.log.index("released 1")
     assert is_alive(psutil.Process(second["program"]))
     daemon.stop()
 

@@ -196,6 +196,6 @@ def test_a_pooler_that_comes_in_between_is_told_in_one_line(caplog: pytest.LogCa
     road.poller.source.store.is_unavailable = lambda _: False  # type: ignore[method-assign]
     road.drive(30)
     assert [record.getMessage() for record in caplog.records] == [
-        "section=queue polling fails: a pooler stands before this PostgreSQL; trying again"
+        "section=queue polling fails: a pooler stands before this PostgreSQL; retrying"
     ]
     assert caplog.records[0].exc_info is None

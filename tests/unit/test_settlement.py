@@ -45,6 +45,16 @@ def test_a_full_batch_is_settled_when_nothing_more_is_to_be_had(child: Child) ->
     assert child.ending.parts == [20]
 
 
+def test_full_batches_are_settled_before_the_next_due_time_is_queried(
+    child: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled: list[int] = []
+    monkeypatch.setattr(child.store, "next_due", lambda **_: settled.append(len(finished(child))))
+    child.serve(*(f"quick.{n}" for n in range(20)))
+    child.poll()
+    assert set(settled) == {20}
+
+
 def test_other_lanes_have_their_turn_however_much_is_due(child: Child) -> None:
     @child.app.task("takes")
     def takes(task: Task) -> None:
