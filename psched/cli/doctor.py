@@ -158,8 +158,8 @@ def _late(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
     Their data is read, since it may be the reason, but not kept, since it may be large.
     """
     times = {row.key: row.next_time for row in schedules.overdue(_MAX_OVERDUE)}
-    if schedules.store.alarms is not None:
-        times |= {overdue.key: overdue.scheduled_time for overdue in schedules.store.alarms.overdue(_MAX_OVERDUE)}
+    if schedules.store.alerts is not None:
+        times |= {overdue.key: overdue.scheduled_time for overdue in schedules.store.alerts.overdue(_MAX_OVERDUE)}
     for key in sorted(times, key=times.__getitem__)[:_MAX_OVERDUE]:
         row = schedules.store.get(key)
         if row is not None and times[key] in (row.next_time, row.regular_time):  # it is still the same occurrence

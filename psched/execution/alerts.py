@@ -105,24 +105,24 @@ class AlertThread(threading.Thread):
 class OverdueAlerter(AlertThread):
     """Alerts of overdue schedules. Without a hook they are only logged."""
 
-    def __init__(self, alarms: OverdueAlerts, target: tuple[str, ...], interval: float) -> None:
+    def __init__(self, alerts: OverdueAlerts, target: tuple[str, ...], interval: float) -> None:
         super().__init__("overdue check", "on_late", target, interval)
-        self._alarms = alarms
+        self._alerts = alerts
         self._logged: set[tuple[str, int]] = set()
 
     def check(self) -> bool:
         """Log the schedules that became overdue since the last check; run the hook for those no other node claims."""
-        late = self._alarms.overdue(_AT_ONCE)
+        late = self._alerts.overdue(_AT_ONCE)
         for overdue in late:
             if (overdue.key, overdue.scheduled_time) not in self._logged:
                 log.error("key=%s type=%s overdue: %s", overdue.key, overdue.type, overdue)
         self._logged = {(overdue.key, overdue.scheduled_time) for overdue in late}
-        for overdue in self._alarms.unsent(_AT_ONCE) if late and self._target else ():
+        for overdue in self._alerts.unreported(_AT_ONCE) if late and self._target else ():
             if self._closing.is_set():
                 break
             facts = overdue_facts(overdue)
-            if self._alarms.claim(overdue, _CLAIM) and self.run_hook(overdue.key, overdue.scheduled_time, facts):
-                self._alarms.told(overdue)
+            if self._alerts.claim(overdue, _CLAIM) and self.run_hook(overdue.key, overdue.scheduled_time, facts):
+                self._alerts.mark_reported(overdue)
         return False
 
 
@@ -140,7 +140,7 @@ class FailureReporter(AlertThread):
         if failure is None:
             return False
         if self.run_hook(failure.key, failure.scheduled_time, failure_facts(failure, self._section)):
-            self._failures.told(failure)
+            self._failures.mark_reported(failure)
         return True
 
 
@@ -149,8 +149,8 @@ def open_alert_threads(opened_sections: Sequence[OpenSection], slot: int) -> lis
     threads: list[AlertThread] = []
     for opened in opened_sections if slot == FIRST_SLOT else ():
         section, failures = opened.section, opened.source.store.failures
-        if opened.alarms is not None:
-            threads.append(OverdueAlerter(opened.alarms, section.on_late, section.alert_interval))
+        if opened.alerts is not None:
+            threads.append(OverdueAlerter(opened.alerts, section.on_late, section.alert_interval))
         if failures is not None and section.on_failure:
             threads.append(FailureReporter(opened.name, failures, section.on_failure, section.alert_interval))
     return threads

@@ -467,7 +467,7 @@ class WakeupListener:
                 self._opened = True
             if self._wakeup is None:
                 return
-            self._wakeup.arm(seconds)
+            self._wakeup.listen(seconds)
         except Exception as error:  # noqa: BLE001 – whatever a driver raises, there are polls besides
             self._failed(error)
         else:
@@ -480,7 +480,7 @@ class WakeupListener:
             return False
         was_called = self.is_reliable
         try:
-            return self._wakeup.rang()
+            return self._wakeup.is_notified()
         except Exception as error:  # noqa: BLE001 – as in `listen`
             self._failed(error, patience=0.0 if was_called else _PATIENCE)
             return True
@@ -489,7 +489,7 @@ class WakeupListener:
         """Stop listening, so that siblings get the wake-ups; return whether it listened."""
         listened = self._listening
         if listened and self._wakeup is not None:
-            self._wakeup.disarm()
+            self._wakeup.stop_listening()
         self._listening = False
         return listened
 

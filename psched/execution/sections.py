@@ -31,7 +31,7 @@ class OpenSection:
     name: str
     section: Section
     source: Source
-    alarms: OverdueAlerts | None = None
+    alerts: OverdueAlerts | None = None
 
     def give_back(self, dead: DeadChild) -> None:
         """Release once the leases of a dead child in this section. Raises whatever the driver raises."""
@@ -48,7 +48,7 @@ def open_sections(settings: Settings, holder: str) -> list[OpenSection]:
     opened, collection = [], None
     if settings.schedules is not None:
         collection = open_schedules(settings.schedules, holder, short_lease(settings, settings.schedules))
-        opened.append(OpenSection("schedules", settings.schedules, collection.source, collection.store.alarms))
+        opened.append(OpenSection("schedules", settings.schedules, collection.source, collection.store.alerts))
     if settings.queue is not None:
         queue = open_queue(settings.queue, holder, short_lease(settings, settings.queue))
         opened.append(OpenSection("queue", settings.queue, queue.source))

@@ -57,29 +57,29 @@ class ThreadWakeup:
         os.set_blocking(self._writer, False)
         self._closed = False
 
-    def arm(self, seconds: float) -> None:
-        """Wait for signals until `disarm`; earlier signals are dropped."""
-        self.rang()
+    def listen(self, seconds: float) -> None:
+        """Wait for signals until `stop_listening`; earlier signals are dropped."""
+        self.is_notified()
         self._owner.add(self)
 
     def fileno(self) -> int:
         return self._reader
 
-    def rang(self) -> bool:
+    def is_notified(self) -> bool:
         with suppress(BlockingIOError):
             return bool(os.read(self._reader, 4096))
         return False
 
-    def disarm(self) -> None:
+    def stop_listening(self) -> None:
         """Stop waiting. A signal that has arrived is passed on to another thread, since this thread is busy."""
         self._owner.remove(self)
-        if self.rang():
+        if self.is_notified():
             self._owner.wake_one()
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self.disarm()
+            self.stop_listening()
             os.close(self._reader)
             os.close(self._writer)
 

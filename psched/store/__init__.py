@@ -265,7 +265,7 @@ class ScheduleStore(LeaseStore):
     """The ledger of their runs; None where none is kept."""
     keeps_policies = True
     """Whether it has policies and pauses, which need a ledger, and extra runs."""
-    alarms: OverdueAlerts | None = None
+    alerts: OverdueAlerts | None = None
     """The overdue alerts; None where they are not supported."""
 
     @abstractmethod

@@ -62,7 +62,7 @@ class OverdueAlerts(Protocol):
         """Return up to `limit` overdue occurrences, reported or not, those longest overdue first."""
         ...
 
-    def unsent(self, limit: int) -> list[Overdue]:
+    def unreported(self, limit: int) -> list[Overdue]:
         """Return up to `limit` overdue occurrences that were not reported and are not claimed."""
         ...
 
@@ -70,7 +70,7 @@ class OverdueAlerts(Protocol):
         """Claim the right to report an occurrence within so many seconds; True for one caller at a time."""
         ...
 
-    def told(self, overdue: Overdue) -> None:
+    def mark_reported(self, overdue: Overdue) -> None:
         """Record that the occurrence was reported, so that it is not reported again."""
         ...
 
@@ -100,6 +100,6 @@ class UnreportedFailures(Protocol):
         """Return a failure that no other caller gets for so many seconds; None when there is none to report now."""
         ...
 
-    def told(self, failure: UnreportedFailure) -> None:
+    def mark_reported(self, failure: UnreportedFailure) -> None:
         """Delete a failure that was reported. Harmless when done twice."""
         ...

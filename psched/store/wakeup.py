@@ -1,4 +1,4 @@
-"""The contract of wake-up notifications: rows became due in the store. In children."""
+"""The contract of wake-up notifications: rows became due in the store."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Protocol
 class Wakeup(Protocol):
     """Notifies one waiting thread that rows may have become due. A notification may be lost, or be for nothing.
 
-    It has a connection of its own. `arm` and `rang` raise the driver's errors of this connection; the waiting thread
-    then polls as without notifications, and may arm it again later.
+    It has a connection of its own. `listen` and `is_notified` raise the driver's errors of this connection; the waiting
+    thread then polls as without notifications, and may listen again later.
     """
 
     @property
@@ -17,22 +17,22 @@ class Wakeup(Protocol):
         """Whether notifications are known to arrive, so that polls may be rare. A pooler can suppress them."""
         ...
 
-    def arm(self, seconds: float) -> None:
+    def listen(self, seconds: float) -> None:
         """Listen for at most about `seconds`; earlier notifications may be dropped. Waits for the server."""
         ...
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable after a notification. Only while armed."""
+        """Return the descriptor that is readable after a notification. Only while it listens."""
         ...
 
-    def rang(self) -> bool:
-        """Return whether a notification came since the last call, or since `arm`. Never waits.
+    def is_notified(self) -> bool:
+        """Return whether a notification came since the last call, or since `listen`. Never waits.
 
-        After a notification it may have to be armed again.
+        After a notification it may have to listen again.
         """
         ...
 
-    def disarm(self) -> None:
+    def stop_listening(self) -> None:
         """Stop listening, so that a notification goes to an idle worker instead. Never waits or raises."""
         ...
 

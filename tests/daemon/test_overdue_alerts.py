@@ -26,14 +26,14 @@ TELL = (
 
 
 @pytest.fixture
-def alarms() -> Iterator[OverdueAlerts]:
+def alerts() -> Iterator[OverdueAlerts]:
     """One schedule, `$(touch x)`, overdue since 2020."""
     store = open_stores("rdb", StoreSettings("sqlite://", "h/1/1", schedules="s")).schedules
     assert store is not None
-    assert store.alarms is not None
+    assert store.alerts is not None
     store.create_tables()
     store.add("$(touch x)", "t", Rule("0 * * * *", "UTC"), 1_600_000_000, 1_600_000_000, {}, Policy(alert_after=5))
-    yield store.alarms
+    yield store.alerts
     store.close()
 
 
@@ -42,10 +42,10 @@ def hook(path: Path) -> tuple[str, ...]:
 
 
 def test_the_hook_is_run_once_with_the_occurrence_and_no_shell(
-    alarms: OverdueAlerts, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    alerts: OverdueAlerts, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = tmp_path / "told"
-    nodes = [OverdueAlerter(alarms, hook(told), 10) for _ in range(3)]
+    nodes = [OverdueAlerter(alerts, hook(told), 10) for _ in range(3)]
     with caplog.at_level(logging.ERROR):
         for node in nodes * 2:
             node.check()
@@ -54,29 +54,29 @@ def test_the_hook_is_run_once_with_the_occurrence_and_no_shell(
 
 
 def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
-    alarms: OverdueAlerts, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    alerts: OverdueAlerts, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("psched.execution.alerts._CLAIM", 0.0)
     with caplog.at_level(logging.ERROR):
-        OverdueAlerter(alarms, (sys.executable, "-c", "print('no pager'); raise SystemExit(3)"), 10).check()
-        OverdueAlerter(alarms, ("/no/such/program",), 10).check()
+        OverdueAlerter(alerts, (sys.executable, "-c", "print('no pager'); raise SystemExit(3)"), 10).check()
+        OverdueAlerter(alerts, ("/no/such/program",), 10).check()
     assert "on_late failed: exit status 3 no pager" in caplog.text
     assert "No such file" in caplog.text
-    [unsent] = alarms.unsent(10)
+    [unsent] = alerts.unreported(10)
     assert unsent.key == "$(touch x)"
 
 
-def test_a_hook_that_hangs_is_ended(alarms: OverdueAlerts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_that_hangs_is_ended(alerts: OverdueAlerts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psched.execution.alerts._HOOK_SECONDS", 0.2)
     begun = time.monotonic()
-    OverdueAlerter(alarms, (sys.executable, "-c", "import time; time.sleep(60)"), 10).check()
+    OverdueAlerter(alerts, (sys.executable, "-c", "import time; time.sleep(60)"), 10).check()
     assert time.monotonic() - begun < 20
 
 
-def test_closing_ends_a_hook_that_runs(alarms: OverdueAlerts, tmp_path: Path) -> None:
+def test_closing_ends_a_hook_that_runs(alerts: OverdueAlerts, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     alerter = OverdueAlerter(
-        alarms, (sys.executable, "-c", f"import time; open({str(begun)!r}, 'w'); time.sleep(60)"), 0.01
+        alerts, (sys.executable, "-c", f"import time; open({str(begun)!r}, 'w'); time.sleep(60)"), 0.01
     )
     alerter.start()
     deadline = time.monotonic() + 20
@@ -87,7 +87,7 @@ def test_closing_ends_a_hook_that_runs(alarms: OverdueAlerts, tmp_path: Path) ->
     assert not alerter.is_alive()
 
 
-def test_a_url_gets_json(alarms: OverdueAlerts) -> None:
+def test_a_url_gets_json(alerts: OverdueAlerts) -> None:
     got: list[bytes] = []
 
     class Pager(BaseHTTPRequestHandler):
@@ -102,12 +102,12 @@ def test_a_url_gets_json(alarms: OverdueAlerts) -> None:
     with HTTPServer(("127.0.0.1", 0), Pager) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        OverdueAlerter(alarms, (f"http://127.0.0.1:{server.server_port}/page",), 10).check()
+        OverdueAlerter(alerts, (f"http://127.0.0.1:{server.server_port}/page",), 10).check()
         thread.join(10)
     [body] = got
     facts = json.loads(body)
     assert (facts["key"], facts["scheduled_time"], facts["status"]) == ("$(touch x)", 1_600_000_000, "waiting")
-    assert alarms.unsent(10) == []
+    assert alerts.unreported(10) == []
 
 
 def test_a_daemon_alerts_of_tasks_that_no_worker_can_run(make_daemon: Callable[..., Daemon], tmp_path: Path) -> None:

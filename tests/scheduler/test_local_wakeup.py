@@ -38,22 +38,22 @@ def test_a_wake_up_wakes_one_waiting_thread_and_the_next_another(local: LocalWak
     local.wake_one()
     assert readable(wakeups) == []
     for wakeup in wakeups:
-        wakeup.arm(10)
+        wakeup.listen(10)
     local.wake_one()
     assert readable(wakeups) == [wakeups[0]]
-    assert wakeups[0].rang()
-    assert not wakeups[0].rang()
+    assert wakeups[0].is_notified()
+    assert not wakeups[0].is_notified()
     local.wake_one()
     assert readable(wakeups) == [wakeups[1]]
 
 
 def test_the_wake_up_of_a_busy_thread_is_passed_on(local: LocalWakeup, wakeups: list[Wakeup]) -> None:
     for wakeup in wakeups:
-        wakeup.arm(10)
+        wakeup.listen(10)
     local.wake_one()
-    wakeups[0].disarm()
+    wakeups[0].stop_listening()
     assert readable(wakeups) == [wakeups[1]]
-    wakeups[1].disarm()
+    wakeups[1].stop_listening()
     assert readable(wakeups) == []
 
 

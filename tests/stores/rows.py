@@ -204,7 +204,7 @@ class SqlRows:
 
 
 class RedisRows:
-    """A table of a Redis: the hash of a row, and of schedules the sorted sets of due times, alarms and the ledger."""
+    """A table of a Redis: the hash of a row, and of schedules the sorted sets of due times, alerts and the ledger."""
 
     def __init__(self, url: str, table: str) -> None:
         self.prefix = f"{{psched}}:{table}:"

@@ -52,7 +52,7 @@ def test_all_are_advanced_and_recorded(bench: Bench, store: ScheduleStore) -> No
 def test_what_is_advanced_with_others_is_stored_and_recorded_as_what_is_advanced_alone(
     bench: Bench, store: ScheduleStore
 ) -> None:
-    policy = Policy(alert_after=60) if store.alarms is not None else Policy()
+    policy = Policy(alert_after=60) if store.alerts is not None else Policy()
     for key in ("alone", "one", "two"):
         store.add(key, "t", HOURLY, LONG_AGO, LONG_AGO, {}, policy)
     for claim in store.acquire(3, 100):

@@ -119,14 +119,14 @@ def test_the_data_of_what_is_overdue_is_left_out(
     rows = bench.rows
     at_first = rows.bytes_sent() if isinstance(rows, RedisRows) else 0
     late, failing = store.long_due(0, 10), store.failing(0, 10)
-    alarms = [] if store.alarms is None else store.alarms.overdue(10)
+    alerts = [] if store.alerts is None else store.alerts.overdue(10)
     assert not isinstance(rows, RedisRows) or rows.bytes_sent() - at_first < 50_000
     assert max(answers, default=0) <= (150_000 if bench.compat else 0), answers
     assert [(row.key, row.type, row.data, row.problem) for row in late] == [
         (f"key{number}", "type1", {}, None) for number in range(5)
     ]
     assert [row.data for row in failing] == [{}] * (0 if bench.compat else 5)
-    assert len(alarms) == (0 if bench.compat else 5)
+    assert len(alerts) == (0 if bench.compat else 5)
 
 
 @pytest.mark.parametrize("bare", [*SQL_PAIRS, ("redis", "redis")], indirect=True, ids="-".join)

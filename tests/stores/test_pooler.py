@@ -70,7 +70,7 @@ def ways_to_connect(stores: Stores) -> list[Callable[[], object]]:
     assert queue is not None
     calls = [schedules.create_tables, schedules.check_tables, lambda: list(schedules.list()), schedules.now, queue.now]
     wakeup = queue.open_wakeup()
-    return calls if wakeup is None else [*calls, lambda: wakeup.arm(1)]
+    return calls if wakeup is None else [*calls, lambda: wakeup.listen(1)]
 
 
 @pytest.mark.parametrize("type_", STORES)

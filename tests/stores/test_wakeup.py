@@ -38,8 +38,8 @@ def store(bench: QueueBench) -> TaskStore:
 def wakeup(store: TaskStore) -> Iterator[Wakeup]:
     """A bell of the queue, armed and proven."""
     with closing(open_wakeup(store)) as wakeup:
-        wakeup.arm(60)
-        eventually(lambda: not wakeup.rang() and wakeup.proven)
+        wakeup.listen(60)
+        eventually(lambda: not wakeup.is_notified() and wakeup.proven)
         yield wakeup
 
 
@@ -53,7 +53,7 @@ def rings(wakeup: Wakeup) -> bool:
     """Whether it rings within a moment."""
     end = time.monotonic() + SILENCE
     while time.monotonic() < end:
-        if wakeup.rang():
+        if wakeup.is_notified():
             return True
         time.sleep(0.005)
     return False
@@ -61,32 +61,32 @@ def rings(wakeup: Wakeup) -> bool:
 
 def test_a_task_that_is_submitted_rings(store: TaskStore, wakeup: Wakeup) -> None:
     store.submit([NewTask("key", "t")])
-    assert eventually(wakeup.rang)
-    assert not wakeup.rang()
+    assert eventually(wakeup.is_notified)
+    assert not wakeup.is_notified()
 
 
 def test_it_rings_for_the_types_that_are_accepted_only(bench: QueueBench, store: TaskStore, wakeup: Wakeup) -> None:
     choosy = store.open_wakeup(lambda type_: type_ == "a=b")
     assert choosy is not None
     with closing(choosy):
-        choosy.arm(60)
-        eventually(lambda: not choosy.rang() and choosy.proven)
+        choosy.listen(60)
+        eventually(lambda: not choosy.is_notified() and choosy.proven)
         bench.submit(store, ["foreign", "more"], type="b")
-        assert eventually(wakeup.rang)
+        assert eventually(wakeup.is_notified)
         assert not rings(choosy)
         store.submit([NewTask("wanted", "a=b"), NewTask("other", "b")])
-        assert eventually(choosy.rang)
+        assert eventually(choosy.is_notified)
         claim = store.acquire(1, 100, ["a=b"])[0]
         assert not rings(choosy)
         store.release(claim.lease, soon())
-        assert eventually(choosy.rang)
+        assert eventually(choosy.is_notified)
 
 
 def test_what_is_due_within_seconds_rings_and_what_is_due_later_does_not(store: TaskStore, wakeup: Wakeup) -> None:
     store.submit([NewTask("later", "t", run_at=FAR_OFF)])
     assert not rings(wakeup)
     store.submit([NewTask("soon", "t", run_at=store.now() + 5)])
-    assert eventually(wakeup.rang)
+    assert eventually(wakeup.is_notified)
 
 
 def test_a_caller_rings_when_he_commits_and_not_when_he_rolls_back(
@@ -100,30 +100,30 @@ def test_a_caller_rings_when_he_commits_and_not_when_he_rolls_back(
             store.submit([NewTask("done", "t")], connection)
             assert not rings(wakeup)
             connection.commit()
-            assert eventually(wakeup.rang)
+            assert eventually(wakeup.is_notified)
     finally:
         engine.dispose()
 
 
 def test_what_is_given_back_or_tried_again_soon_rings(bench: QueueBench, store: TaskStore, wakeup: Wakeup) -> None:
     bench.submit(store, ["key"])
-    eventually(wakeup.rang)
+    eventually(wakeup.is_notified)
     store.release(bench.claim(store, "key").lease, soon())
-    assert eventually(wakeup.rang)
+    assert eventually(wakeup.is_notified)
     store.retry(bench.claim(store, "key").lease, 0, None, soon())
-    assert eventually(wakeup.rang)
+    assert eventually(wakeup.is_notified)
     claim = bench.claim(store, "key")
     store.give_back(claim.row.node or "", [], 10)
-    assert eventually(wakeup.rang)
+    assert eventually(wakeup.is_notified)
     store.retire(bench.claim(store, "key"), "failed", None, None, soon())
     assert not rings(wakeup)
     store.retry_failed("key")
-    assert eventually(wakeup.rang)
+    assert eventually(wakeup.is_notified)
 
 
 def test_taking_renewing_and_finishing_call_nobody(bench: QueueBench, store: TaskStore, wakeup: Wakeup) -> None:
     bench.submit(store, ["key", "other"])
-    eventually(wakeup.rang)
+    eventually(wakeup.is_notified)
     done, late = store.acquire(2, 1)
     store.extend([done.lease, late.lease], 1)
     store.retire(done, "finished", None, 10, soon())
@@ -134,25 +134,25 @@ def test_taking_renewing_and_finishing_call_nobody(bench: QueueBench, store: Tas
 def test_rows_that_others_write_ring_too(bench: QueueBench, store: TaskStore, wakeup: Wakeup) -> None:
     bench.submit(store, ["key"], run_at=FAR_OFF)
     bench.make_due("key")
-    assert eventually(wakeup.rang)
+    assert eventually(wakeup.is_notified)
 
 
 def test_who_is_busy_is_not_called_and_hears_again_afterwards(store: TaskStore, wakeup: Wakeup) -> None:
-    wakeup.disarm()
+    wakeup.stop_listening()
     store.submit([NewTask("unheard", "t")])
-    wakeup.arm(60)
+    wakeup.listen(60)
     assert not rings(wakeup)
     store.submit([NewTask("heard", "t")])
-    assert eventually(wakeup.rang)
+    assert eventually(wakeup.is_notified)
     assert wakeup.proven
 
 
 def test_all_who_listen_are_called(store: TaskStore, wakeup: Wakeup) -> None:
     with closing(open_wakeup(store)) as other:
-        other.arm(60)
+        other.listen(60)
         store.submit([NewTask("key", "t")])
-        assert eventually(wakeup.rang)
-        assert eventually(other.rang)
+        assert eventually(wakeup.is_notified)
+        assert eventually(other.is_notified)
 
 
 def test_a_schedule_rings_when_it_is_added_and_when_it_moves_on(databases: SharedDatabases, tmp_path: Path) -> None:
@@ -161,13 +161,13 @@ def test_a_schedule_rings_when_it_is_added_and_when_it_moves_on(databases: Share
     try:
         store.create_tables()
         with closing(open_wakeup(store)) as wakeup:
-            wakeup.arm(60)
+            wakeup.listen(60)
             store.add("later", "t", HOURLY, FAR_OFF, FAR_OFF, {})
             assert not rings(wakeup)
             bench.add(store, "key")
-            assert eventually(wakeup.rang)
+            assert eventually(wakeup.is_notified)
             store.advance(bench.take(store, "key"), LONG_AGO + 1, LONG_AGO + 1, soon())
-            assert eventually(wakeup.rang)
+            assert eventually(wakeup.is_notified)
             store.advance(bench.take(store, "key"), FAR_OFF, FAR_OFF, soon())
             assert not rings(wakeup)
     finally:
@@ -179,7 +179,7 @@ def test_a_table_without_triggers_is_told_and_its_bell_not_trusted(bench: QueueB
     bench.execute("DROP TRIGGER psched_notify ON {table}")
     assert ["psched init" in finding.message for finding in store.diagnose() if not finding.ok] == [True]
     with closing(open_wakeup(store)) as wakeup:
-        wakeup.arm(60)
+        wakeup.listen(60)
         assert not rings(wakeup)
         assert not wakeup.proven
 
@@ -188,11 +188,11 @@ def test_a_lost_connection_is_an_error_and_is_made_anew(bench: QueueBench, store
     listening = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%{table}\"'"
     assert bench.execute(listening) == 1
     with pytest.raises(OperationalError):
-        eventually(wakeup.rang)
-    wakeup.arm(60)
-    eventually(lambda: not wakeup.rang() and wakeup.proven)
+        eventually(wakeup.is_notified)
+    wakeup.listen(60)
+    eventually(lambda: not wakeup.is_notified() and wakeup.proven)
     store.submit([NewTask("key", "t")])
-    assert eventually(wakeup.rang)
+    assert eventually(wakeup.is_notified)
 
 
 def test_other_databases_call_nobody(databases: SharedDatabases, tmp_path: Path) -> None:

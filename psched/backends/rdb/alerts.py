@@ -40,28 +40,28 @@ class RdbOverdueAlerts:
         c = table.c
         is_late = c.alert_at <= now_ms()
         occurrence = func.coalesce(c.regular_time, c.next_time)
-        is_unsent = or_(c.alerted.is_(None), c.alerted != occurrence)
-        is_free = or_(c.ringing_until.is_(None), c.ringing_until <= now_ms())
+        is_unreported = or_(c.alerted.is_(None), c.alerted != occurrence)
+        is_free = or_(c.alert_claimed_until.is_(None), c.alert_claimed_until <= now_ms())
         this = (c.key == bindparam("of_key"), occurrence == bindparam("of_time"))
         columns = (c.key, c.type, occurrence.label("next_time"), c.delay_ms, c.status, c.attempts, c.node, c.last_error)
         late = select(*columns, now_ms().label("now")).where(is_late).order_by(c.alert_at, c.key)
         self._overdue = late.limit(bindparam("limit"))
-        self._unsent = self._overdue.where(is_unsent, is_free)
+        self._unreported = self._overdue.where(is_unreported, is_free)
         until = now_ms() + bindparam("span", type_=BigInteger)
-        self._claim = update(table).where(*this, is_late, is_unsent, is_free).values(ringing_until=until)
-        self._mark_sent = update(table).where(*this).values(alerted=occurrence, ringing_until=None)
+        self._claim = update(table).where(*this, is_late, is_unreported, is_free).values(alert_claimed_until=until)
+        self._mark_reported = update(table).where(*this).values(alerted=occurrence, alert_claimed_until=None)
 
     def overdue(self, limit: int) -> list[Overdue]:
         return self._read(self._overdue, limit)
 
-    def unsent(self, limit: int) -> list[Overdue]:
-        return self._read(self._unsent, limit)
+    def unreported(self, limit: int) -> list[Overdue]:
+        return self._read(self._unreported, limit)
 
     def claim(self, overdue: Overdue, seconds: float) -> bool:
         return self._write(self._claim, overdue, span=round(seconds * 1000))
 
-    def told(self, overdue: Overdue) -> None:
-        self._write(self._mark_sent, overdue)
+    def mark_reported(self, overdue: Overdue) -> None:
+        self._write(self._mark_reported, overdue)
 
     def _read(self, statement: Select[Any], limit: int) -> list[Overdue]:
         rows = self._database.run(
@@ -93,10 +93,10 @@ class RdbFailures:
         c = table.c
         self._insert = insert(table).values(failed=now_ms())
         this = c.key == bindparam("of_key"), c.scheduled_time == bindparam("of_time"), c.fence == bindparam("of_fence")
-        free = c.telling_until <= now_ms()
-        self._free = select(*c).where(free).order_by(c.telling_until, c.key).limit(_FREE)
+        free = c.claimed_until <= now_ms()
+        self._free = select(*c).where(free).order_by(c.claimed_until, c.key).limit(_FREE)
         until = now_ms() + bindparam("span", type_=BigInteger)
-        self._claim = update(table).where(*this, free).values(telling_until=until)
+        self._claim = update(table).where(*this, free).values(claimed_until=until)
         self._delete = delete(table).where(*this)
 
     def insert(self, claim: Claim, error: str | None, on_commit: OnCommit | None = None) -> OnCommit:
@@ -126,7 +126,7 @@ class RdbFailures:
             (failure for failure in map(read_failure, found) if self._write(self._claim, failure, span=span)), None
         )
 
-    def told(self, failure: UnreportedFailure) -> None:
+    def mark_reported(self, failure: UnreportedFailure) -> None:
         self._write(self._delete, failure)
 
     def _write(self, statement: Any, failure: UnreportedFailure, **values: int) -> bool:

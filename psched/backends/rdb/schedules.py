@@ -60,7 +60,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         others = table_named(ledger_table, table), table_named(changes_table, table)
         self._records = cached(LedgerWriter, type(database.dialect), self._table, *others, settings.reckoning)
         self.ledger = SqlLedger(database, *others)
-        self.alarms = RdbOverdueAlerts(database, self._table)
+        self.alerts = RdbOverdueAlerts(database, self._table)
         failures = table_named(failures_table, table)
         self._failures = RdbFailures(database, failures, settings.holder)
         self.failures = self._failures

@@ -117,7 +117,7 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
     pause, `earlier_pauses` those before it that may have occurrences still to be skipped, as `<from>-<until>` with
     spaces between them; `extra_waits` is 1 when a run by `run_now` waits for the end of the pause. Of the alert:
     `alert_at` is when the next regular occurrence is overdue (NULL for never), `alerted` the last occurrence whose
-    alert was sent, `ringing_until` the end of the claim of the node that is sending one.
+    alert was sent, `alert_claimed_until` the end of the claim of the node that is sending one.
     `failing` is when `next_time` was to run, NULL unless an attempt of it has failed: a schedule without
     failures never writes to its index.
     """
@@ -139,7 +139,7 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
         *limit_columns(),
         Column("alert_at", BigInteger),
         Column("alerted", BigInteger),
-        Column("ringing_until", BigInteger),
+        Column("alert_claimed_until", BigInteger),
         Column("paused_from", BigInteger),
         Column("paused_until", BigInteger),
         Column("earlier_pauses", LongText),
@@ -161,7 +161,7 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
 def failures_table(metadata: MetaData, name: str) -> Table:
     """Return the table of runs that have failed for good and are not reported yet.
 
-    `telling_until` is the end of the claim of the node that is reporting the failure.
+    `claimed_until` is the end of the claim of the node that is reporting the failure.
     """
     table = Table(
         f"{checked_name(name)}_failures",
@@ -174,11 +174,11 @@ def failures_table(metadata: MetaData, name: str) -> Table:
         Column("error", LongText),
         Column("node", ExactText(255), nullable=False),
         Column("failed", BigInteger, nullable=False),
-        Column("telling_until", BigInteger, nullable=False, server_default="0"),
+        Column("claimed_until", BigInteger, nullable=False, server_default="0"),
         mysql_engine="InnoDB",
         mysql_charset="utf8mb4",
     )
-    Index(f"{table.name}_telling", table.c.telling_until, table.c.key)
+    Index(f"{table.name}_claimed", table.c.claimed_until, table.c.key)
     return table
 
 

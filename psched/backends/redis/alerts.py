@@ -22,18 +22,18 @@ class RedisOverdueAlerts:
     def overdue(self, limit: int) -> list[Overdue]:
         return self._found(limit, 0)
 
-    def unsent(self, limit: int) -> list[Overdue]:
+    def unreported(self, limit: int) -> list[Overdue]:
         return self._found(limit, 1)
 
     def claim(self, overdue: Overdue, seconds: float) -> bool:
         time = milliseconds(overdue.scheduled_time)
         return bool(self._run("claim_alert", overdue.key, time, math.ceil(seconds * 1000)))
 
-    def told(self, overdue: Overdue) -> None:
+    def mark_reported(self, overdue: Overdue) -> None:
         self._run("record_alert", overdue.key, milliseconds(overdue.scheduled_time))
 
-    def _found(self, limit: int, unsent: int) -> list[Overdue]:
-        found = self._run("overdue", limit, unsent)
+    def _found(self, limit: int, unreported: int) -> list[Overdue]:
+        found = self._run("overdue", limit, unreported)
         return [read_overdue(_regular(stored(key, row)) | {"now": int(now)}) for key, row, now in found]
 
 
@@ -58,7 +58,7 @@ class RedisFailures:
                 return read_failure(json.loads(found))
         return None
 
-    def told(self, failure: UnreportedFailure) -> None:
+    def mark_reported(self, failure: UnreportedFailure) -> None:
         self._run("delete_failure", _name(failure.key, failure.scheduled_time, failure.fence))
 
 

@@ -50,7 +50,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         self._reckoning = settings.reckoning
         self._keeps_failures = settings.keeps_failures
         self.ledger = RedisLedger(self._run)
-        self.alarms = RedisOverdueAlerts(self._run)
+        self.alerts = RedisOverdueAlerts(self._run)
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         words: builtins.list[builtins.list[Argument]] = []

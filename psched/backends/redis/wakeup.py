@@ -47,12 +47,12 @@ class WakeList:
         self._waits = False
         self._until = self._answer_at = 0.0
 
-    def arm(self, seconds: float) -> None:
+    def listen(self, seconds: float) -> None:
         """Start or prolong a wait of `seconds`. Raises redis-py's errors."""
         self._until = self._clock() + seconds
         keys = self._keys if self._accepts is None else self._keys_of(self._accepts)
         if self._waits and not self._is_overdue() and keys == self._keys:
-            return  # `rang` continues the wait when the server ends this one
+            return  # `is_notified` continues the wait when the server ends this one
         if self._connection is not None and not self._waits:
             self._read_answers(self._connection)
         if self._connection is not None and (self._waits or not self._is_open(self._connection)):
@@ -65,11 +65,11 @@ class WakeList:
     def fileno(self) -> int:
         """Return the descriptor of the connection."""
         if self._connection is None or self._connection._sock is None:
-            raise ValueError("the wake-up is not armed")
+            raise ValueError("the wake-up does not listen")
         return int(self._connection._sock.fileno())
 
-    def rang(self) -> bool:
-        """Return whether an element was popped; that ends the wait until the next `arm`.
+    def is_notified(self) -> bool:
+        """Return whether an element was popped; that ends the wait until the next `listen`.
 
         A worker with work must not wait: it would take elements from other workers, and only closing the connection
         ends a wait. Raises redis-py's errors, after closing the connection.
@@ -91,7 +91,7 @@ class WakeList:
             raise
         return pushed
 
-    def disarm(self) -> None:
+    def stop_listening(self) -> None:
         """End the wait; an element that was popped meanwhile goes back to the list for another worker."""
         connection = self._connection
         if connection is None or not self._waits:

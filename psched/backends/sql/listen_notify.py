@@ -78,7 +78,7 @@ def create_triggers(connection: Connection, table: Table) -> None:
 
 
 class ListenWakeup:
-    """A `Wakeup` by LISTEN, for psycopg 3. It uses libpq's asynchronous commands, so that `disarm` does not wait.
+    """A `Wakeup` by LISTEN, for psycopg 3. It uses libpq's asynchronous commands, so that `stop_listening` never waits.
 
     It is `proven` when a notification of its own arrives, sent on another connection: a pooler that gives each
     transaction another session accepts LISTEN and never delivers anything.
@@ -108,7 +108,7 @@ class ListenWakeup:
         self._connection: Any = None
         self._listening = self._asked = self._notified = False
 
-    def arm(self, seconds: float) -> None:
+    def listen(self, seconds: float) -> None:
         if self._connection is None:
             self._connection = self._connect()
             self.proven = self._asked = False
@@ -124,17 +124,17 @@ class ListenWakeup:
     def fileno(self) -> int:
         return int(self._pgconn.socket)
 
-    def rang(self) -> bool:
+    def is_notified(self) -> bool:
         self._try(self._collect)
         notified, self._notified = self._notified, False
         return notified
 
-    def disarm(self) -> None:
-        """Stop listening. `arm` reads the server's answer."""
+    def stop_listening(self) -> None:
+        """Stop listening. `listen` reads the server's answer."""
         if self._connection is None or not self._listening:
             return
         self._listening = False
-        with suppress(Exception):  # a lost connection does not notify either; `arm` will find out
+        with suppress(Exception):  # a lost connection does not notify either; `listen` will find out
             self._send("UNLISTEN")
 
     def close(self) -> None:

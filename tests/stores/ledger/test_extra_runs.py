@@ -269,14 +269,14 @@ def test_an_extra_run_leaves_the_alarm_with_the_regular_occurrence(
     before = (bench.raw("key") or {})["alert_at"]
     task = extra_run(schedules)
     assert (bench.raw("key") or {})["alert_at"] == before == (FAR_OFF + 1660) * 1000
-    assert store.alarms is not None
-    assert store.alarms.overdue(10) == []
+    assert store.alerts is not None
+    assert store.alerts.overdue(10) == []
     bench.write("key", alert_at=LONG_AGO * 1000)
-    [overdue] = store.alarms.unsent(10)
+    [overdue] = store.alerts.unreported(10)
     assert overdue.scheduled_time == FAR_OFF + 1600
-    assert store.alarms.claim(overdue, 60)
-    store.alarms.told(overdue)
-    assert store.alarms.unsent(10) == []
+    assert store.alerts.claim(overdue, 60)
+    store.alerts.mark_reported(overdue)
+    assert store.alerts.unreported(10) == []
     task.finish()
     assert (bench.raw("key") or {})["alert_at"] == before
 

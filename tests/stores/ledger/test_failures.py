@@ -79,8 +79,8 @@ def test_a_failure_is_told_once(keep: Keep, kind: str, error: str | None) -> Non
     assert (failure.attempts, failure.error, failure.node) == (1, error, "host/9/9")
     assert before - 0.01 <= failure.failed_at <= ours.now()
     assert ours.failures.claim(60) is None, "another node is telling"
-    ours.failures.told(failure)
-    ours.failures.told(failure)
+    ours.failures.mark_reported(failure)
+    ours.failures.mark_reported(failure)
     assert ours.failures.claim(0) is None
 
 
@@ -129,7 +129,7 @@ def keep_as_told(bench: Bench, keys: list[str]) -> None:
     with bench.connect() as connection:
         table = sa.Table(f"{bench.table}_failures", sa.MetaData(), autoload_with=connection)
         [row] = connection.execute(sa.select(table)).mappings()
-        told = [{**row, "key": key, "telling_until": FAR_OFF * 1000} for key in keys]
+        told = [{**row, "key": key, "claimed_until": FAR_OFF * 1000} for key in keys]
         connection.execute(table.insert(), told)
 
 
@@ -143,7 +143,7 @@ def test_a_claim_reads_few_failures_where_many_are_being_told(bench: Bench, keep
     with watched(bench) as watch:
         failure = ours.failures.claim(60)
         assert failure is not None
-        ours.failures.told(failure)
+        ours.failures.mark_reported(failure)
         assert ours.failures.claim(60) is None
     see_that_few_rows_were_read(watch)
     assert failure.key == "key"

@@ -232,10 +232,10 @@ def test_a_forgotten_type_rings_for_those_that_take_some_types_when_it_is_known_
     wakeup = store.open_wakeup(lambda type_: type_ == "a")
     assert wakeup is not None
     with closing(wakeup):
-        wakeup.arm(60)
-        assert eventually(lambda: not wakeup.rang() and wakeup.proven)
+        wakeup.listen(60)
+        assert eventually(lambda: not wakeup.is_notified() and wakeup.proven)
         store.retry_failed("a")
-        assert eventually(wakeup.rang)
+        assert eventually(wakeup.is_notified)
 
 
 def noted_types(bench: QueueBench) -> tuple[Any, str]:

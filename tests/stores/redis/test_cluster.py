@@ -73,9 +73,9 @@ def see_that_it_rings(queue: TaskStore) -> None:
     """Submit a task "other" and hear of it."""
     wakeup = queue.open_wakeup()
     assert wakeup is not None
-    wakeup.arm(10)
+    wakeup.listen(10)
     assert queue.submit([NewTask("other", "t")]) == []
-    assert eventually(wakeup.rang)
+    assert eventually(wakeup.is_notified)
     wakeup.close()
 
 

@@ -58,8 +58,8 @@ def test_a_server_is_trusted_by_its_certificate_and_its_name(place: tuple[int, P
         assert store.now() > 0
         wakeup = store.open_wakeup()
         assert wakeup is not None
-        wakeup.arm(1)
-        assert not wakeup.rang()
+        wakeup.listen(1)
+        assert not wakeup.is_notified()
         wakeup.close()
         store.close()
     for url, tls in [(named, {}), (unnamed, {"ca": ca})]:

@@ -26,7 +26,7 @@ SILENCE = 0.1
 def armed(store: LeaseStore) -> Wakeup:
     wakeup = store.open_wakeup()
     assert wakeup is not None
-    wakeup.arm(60)
+    wakeup.listen(60)
     return wakeup
 
 
@@ -34,7 +34,7 @@ def armed(store: LeaseStore) -> Wakeup:
 def wakeup(queue: TaskStore) -> Iterator[Wakeup]:
     """One that is proven."""
     with closing(armed(queue)) as wakeup:
-        assert eventually(lambda: not wakeup.rang() and wakeup.proven)
+        assert eventually(lambda: not wakeup.is_notified() and wakeup.proven)
         yield wakeup
 
 
@@ -42,8 +42,8 @@ def rings(wakeup: Wakeup) -> bool:
     """Whether it rings within a moment; it is armed again then."""
     end = time.monotonic() + SILENCE
     while (left := end - time.monotonic()) > 0:
-        if select.select([wakeup.fileno()], [], [], left)[0] and wakeup.rang():
-            wakeup.arm(60)
+        if select.select([wakeup.fileno()], [], [], left)[0] and wakeup.is_notified():
+            wakeup.listen(60)
             return True
     return False
 
@@ -114,8 +114,8 @@ def test_workers_of_some_types_are_called_for_these_besides_and_for_no_others(qu
     wakeups = [queue.open_wakeup(lambda type_: type_ == "a"), queue.open_wakeup(lambda type_: type_ == "b")]
     for choosy in wakeups:
         assert choosy is not None
-        choosy.arm(60)
-        assert eventually(lambda choosy=choosy: not choosy.rang() and choosy.proven)
+        choosy.listen(60)
+        assert eventually(lambda choosy=choosy: not choosy.is_notified() and choosy.proven)
     of_a, of_b = (choosy for choosy in wakeups if choosy is not None)
     with closing(of_a), closing(of_b):
         for type_, wanted in (("a", of_a), ("b", of_b), ("a", of_a)):
@@ -129,8 +129,8 @@ def test_workers_of_some_types_are_called_for_a_type_that_is_new_to_the_table(qu
     choosy = queue.open_wakeup(lambda type_: type_.startswith("video."))
     assert choosy is not None
     with closing(choosy):
-        choosy.arm(60)
-        assert eventually(lambda: not choosy.rang() and choosy.proven)
+        choosy.listen(60)
+        assert eventually(lambda: not choosy.is_notified() and choosy.proven)
         queue.submit([NewTask("new", "video.new")])
         assert rings(choosy)
         while rings(choosy):  # a few more, for others that may take it
@@ -149,18 +149,18 @@ def test_all_that_wait_get_to_know_a_new_type_when_they_look(queue: TaskStore) -
     with ExitStack() as stack:
         waiting = [stack.enter_context(closing(choosy)) for choosy in wakeups if choosy is not None]
         for choosy in waiting:
-            choosy.arm(60)
-            assert eventually(lambda choosy=choosy: not choosy.rang() and choosy.proven)
+            choosy.listen(60)
+            assert eventually(lambda choosy=choosy: not choosy.is_notified() and choosy.proven)
         queue.submit([NewTask("first", "new")])
         for choosy in waiting:  # more than are called at once
-            assert eventually(choosy.rang)
+            assert eventually(choosy.is_notified)
         for choosy in waiting:
-            choosy.arm(60)
+            choosy.listen(60)
         while [choosy for choosy in waiting if rings(choosy)]:  # for the row itself
             pass
         queue.submit([NewTask(f"key{n}", "new") for n in range(6)])
         for choosy in waiting:
-            assert eventually(choosy.rang)
+            assert eventually(choosy.is_notified)
 
 
 def test_a_new_type_calls_each_worker_of_some_types_once_however_many_there_are(
@@ -172,15 +172,15 @@ def test_a_new_type_calls_each_worker_of_some_types_once_however_many_there_are(
     with ExitStack() as stack:
         waiting = [stack.enter_context(closing(choosy)) for choosy in wakeups if choosy is not None]
         for choosy in waiting:  # the worker that takes the new type waits last
-            choosy.arm(60)
-            assert eventually(lambda choosy=choosy: not choosy.rang() and choosy.proven)
+            choosy.listen(60)
+            assert eventually(lambda choosy=choosy: not choosy.is_notified() and choosy.proven)
         called = [0] * len(waiting)
 
         def listen() -> None:
             for place, choosy in enumerate(waiting):
-                if choosy.rang():
+                if choosy.is_notified():
                     called[place] += 1
-                    choosy.arm(60)
+                    choosy.listen(60)
 
         def are_called() -> bool:
             listen()
@@ -202,25 +202,25 @@ def test_a_ring_for_a_new_type_reaches_the_others_past_one_that_hangs(queue: Tas
     with ExitStack() as stack:
         hanging, *others = (stack.enter_context(closing(choosy)) for choosy in wakeups if choosy is not None)
         for choosy in (hanging, *others):
-            choosy.arm(60)
-            assert eventually(lambda choosy=choosy: not choosy.rang() and choosy.proven)
+            choosy.listen(60)
+            assert eventually(lambda choosy=choosy: not choosy.is_notified() and choosy.proven)
         queue.submit([NewTask("first", "new")])
         for choosy in others:
-            assert eventually(choosy.rang)
+            assert eventually(choosy.is_notified)
 
 
 def test_a_ring_for_a_new_type_that_was_passed_on_leaves_the_connection_in_order(queue: TaskStore) -> None:
     choosy = queue.open_wakeup(lambda type_: type_.startswith("type"))
     assert choosy is not None
     with closing(choosy):
-        choosy.arm(60)
+        choosy.listen(60)
         descriptor = choosy.fileno()
         for number in range(3):
             queue.submit([NewTask(f"key{number}", f"type{number}")])
-            assert eventually(choosy.rang)
-            assert not choosy.rang()
-            choosy.disarm()
-            choosy.arm(60)
+            assert eventually(choosy.is_notified)
+            assert not choosy.is_notified()
+            choosy.stop_listening()
+            choosy.listen(60)
             assert choosy.fileno() == descriptor
             assert choosy.proven
 
@@ -230,20 +230,20 @@ def test_a_ring_for_a_busy_worker_of_some_types_is_anothers(queue: TaskStore, wa
     choosy, other = (queue.open_wakeup(lambda type_: type_ == "a") for _ in range(2))
     assert choosy is not None and other is not None
     with closing(choosy), closing(other):
-        choosy.arm(60)
-        assert eventually(lambda: choosy.proven or choosy.rang())
-        choosy.arm(60)
+        choosy.listen(60)
+        assert eventually(lambda: choosy.proven or choosy.is_notified())
+        choosy.listen(60)
         queue.submit([NewTask("one", "a")])
         select.select([choosy.fileno()], [], [], 5)
-        choosy.disarm()
-        other.arm(60)
+        choosy.stop_listening()
+        other.listen(60)
         assert rings(other)
 
 
 def test_a_bell_is_trusted_once_the_server_has_answered_a_wait(queue: TaskStore, wakeup: Wakeup) -> None:
-    wakeup.disarm()
+    wakeup.stop_listening()
     assert not wakeup.proven
-    wakeup.arm(60)
+    wakeup.listen(60)
     assert not wakeup.proven
     queue.submit([NewTask("key", "t")])
     assert rings(wakeup)
@@ -253,7 +253,7 @@ def test_a_bell_is_trusted_once_the_server_has_answered_a_wait(queue: TaskStore,
 def test_a_ring_for_one_who_is_busy_is_anothers(queue: TaskStore, wakeup: Wakeup) -> None:
     queue.submit([NewTask("one", "t")])
     select.select([wakeup.fileno()], [], [], 5)
-    wakeup.disarm()
+    wakeup.stop_listening()
     with closing(armed(queue)) as other:
         assert rings(other)
 
@@ -261,15 +261,15 @@ def test_a_ring_for_one_who_is_busy_is_anothers(queue: TaskStore, wakeup: Wakeup
 def test_one_who_is_busy_is_not_called_and_hears_again_afterwards(
     tasks: QueueBench, queue: TaskStore, wakeup: Wakeup
 ) -> None:
-    wakeup.disarm()
-    wakeup.disarm()
-    assert not wakeup.rang()
+    wakeup.stop_listening()
+    wakeup.stop_listening()
+    assert not wakeup.is_notified()
     rows = tasks.rows
     assert isinstance(rows, RedisRows)
     eventually(lambda: not [client for client in rows.client.client_list() if client["cmd"] == "blpop"])
     queue.submit([NewTask("unheard", "t")])
     eventually(lambda: not rows.client.exists(f"{rows.prefix}wake"))
-    wakeup.arm(60)
+    wakeup.listen(60)
     assert not rings(wakeup)
     queue.submit([NewTask("heard", "t")])
     assert rings(wakeup)
@@ -278,10 +278,10 @@ def test_one_who_is_busy_is_not_called_and_hears_again_afterwards(
 def test_nobody_listens_for_ever(queue: TaskStore, tasks: QueueBench) -> None:
     wakeup = queue.open_wakeup()
     assert wakeup is not None
-    wakeup.arm(0.05)
+    wakeup.listen(0.05)
     time.sleep(0.1)
-    assert not wakeup.rang()
-    wakeup.arm(60)
+    assert not wakeup.is_notified()
+    wakeup.listen(60)
     queue.submit([NewTask("key", "t")])
     assert rings(wakeup)
     wakeup.close()
@@ -291,10 +291,10 @@ def test_nobody_listens_for_ever(queue: TaskStore, tasks: QueueBench) -> None:
 def test_who_listens_on_keeps_his_connection_and_his_place(tasks: QueueBench, queue: TaskStore, wakeup: Wakeup) -> None:
     rows = tasks.rows
     assert isinstance(rows, RedisRows)
-    wakeup.arm(0.05)
+    wakeup.listen(0.05)
     before = wakeup.fileno(), [client["id"] for client in rows.client.client_list()]
     for _ in range(3):
-        wakeup.arm(60)
+        wakeup.listen(60)
     assert (wakeup.fileno(), [client["id"] for client in rows.client.client_list()]) == before
     queue.submit([NewTask("key", "t")])
     assert rings(wakeup)
@@ -304,11 +304,11 @@ def test_a_wait_that_was_prolonged_goes_on_when_the_first_ends(queue: TaskStore)
     wakeup = queue.open_wakeup()
     assert wakeup is not None
     with closing(wakeup):
-        wakeup.arm(0.1)
-        wakeup.arm(60)
+        wakeup.listen(0.1)
+        wakeup.listen(60)
         assert not rings(wakeup)
         time.sleep(0.1)
-        assert not wakeup.rang()
+        assert not wakeup.is_notified()
         queue.submit([NewTask("key", "t")])
         assert rings(wakeup)
 
@@ -330,24 +330,24 @@ def test_a_lost_connection_is_an_error_and_is_made_anew(lab: Lab) -> None:
         with closing(armed(queue)) as wakeup:
             server.kill()
             with pytest.raises(RedisConnectionError):
-                eventually(wakeup.rang)
+                eventually(wakeup.is_notified)
             server.start()
-            wakeup.arm(60)
+            wakeup.listen(60)
             queue.submit([NewTask("key", "t")])
             assert rings(wakeup)
             server.kill()
-            wakeup.disarm()
+            wakeup.stop_listening()
         bench.close()
 
 
 def test_a_connection_on_which_no_answer_comes_is_trusted_for_a_moment_only(queue: TaskStore, wakeup: Wakeup) -> None:
     assert isinstance(wakeup, WakeList)
-    wakeup.arm(60)
+    wakeup.listen(60)
     late = time.monotonic() + 70
     wakeup._clock = lambda: late  # as if nothing had come for so long
-    wakeup.arm(60)
+    wakeup.listen(60)
     assert not wakeup.proven
-    assert eventually(lambda: not wakeup.rang() and wakeup.proven)
+    assert eventually(lambda: not wakeup.is_notified() and wakeup.proven)
     queue.submit([NewTask("key", "t")])
     assert rings(wakeup)
 
@@ -357,12 +357,12 @@ def test_a_connection_that_was_lost_amid_a_run_is_made_anew(
 ) -> None:
     queue.submit([NewTask("key", "t")])
     select.select([wakeup.fileno()], [], [], 5)
-    assert wakeup.rang()
-    wakeup.disarm()
+    assert wakeup.is_notified()
+    wakeup.stop_listening()
     rows = tasks.rows
     assert isinstance(rows, RedisRows)
     rows.client.client_kill_filter(_type="normal", skipme=True)
-    wakeup.arm(60)
+    wakeup.listen(60)
     queue.submit([NewTask("other", "t")])
     assert rings(wakeup)
 
@@ -370,10 +370,10 @@ def test_a_connection_that_was_lost_amid_a_run_is_made_anew(
 def test_one_who_was_called_keeps_his_connection_and_takes_no_rings(queue: TaskStore, wakeup: Wakeup) -> None:
     queue.submit([NewTask("key", "t")])
     select.select([wakeup.fileno()], [], [], 5)
-    assert wakeup.rang()
+    assert wakeup.is_notified()
     with closing(armed(queue)) as other:
         queue.submit([NewTask("more", "t")])
         assert rings(other)
     before = wakeup.fileno()
-    wakeup.arm(60)
+    wakeup.listen(60)
     assert wakeup.fileno() == before

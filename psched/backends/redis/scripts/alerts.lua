@@ -9,7 +9,7 @@ local function add_overdue(name, at_most)
     local keys = call('ZRANGEBYSCORE', T .. name, '-inf', integer(now), 'WITHSCORES', 'LIMIT', first, limit)
     for at = 1, #keys, 2 do
       local row = without_data(keys[at])
-      local claimed_until = ARGV[2] == '1' and tonumber(call('HGET', row_of(keys[at]), 'ringing_until')) or 0
+      local claimed_until = ARGV[2] == '1' and tonumber(call('HGET', row_of(keys[at]), 'alert_claimed_until')) or 0
       if #row > 0 and claimed_until <= now then
         found[#found + 1] = {keys[at], row, tonumber(keys[at + 1])}
       end
@@ -38,19 +38,19 @@ return rows
 -- Claims the alert about an overdue occurrence. ARGV: key, occurrence, milliseconds for which the claim holds.
 -- Returns 1; 0 when the occurrence is not overdue, or its alert was sent or is claimed.
 local row = row_of(ARGV[1])
-local fields = call('HMGET', row, 'next_time', 'alert_at', 'alerted', 'ringing_until', 'regular_time')
+local fields = call('HMGET', row, 'next_time', 'alert_at', 'alerted', 'alert_claimed_until', 'regular_time')
 if (fields[5] or fields[1]) ~= ARGV[2] or fields[3] == ARGV[2]
   or (tonumber(fields[2]) or math.huge) > now or (tonumber(fields[4]) or 0) > now then
   return 0
 end
-call('HSET', row, 'ringing_until', integer(now + tonumber(ARGV[3])))
+call('HSET', row, 'alert_claimed_until', integer(now + tonumber(ARGV[3])))
 return 1
 
 --- script schedules/record_alert: common, schedules, ledger
 -- Records that the alert about an occurrence was sent. ARGV: key, occurrence.
 local row = row_of(ARGV[1])
 if (call('HGET', row, 'regular_time') or call('HGET', row, 'next_time')) == ARGV[2] then
-  call('HDEL', row, 'ringing_until')
+  call('HDEL', row, 'alert_claimed_until')
   call('HSET', row, 'alerted', ARGV[2])
   update_alert(ARGV[1])
 end
