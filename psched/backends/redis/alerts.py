@@ -7,7 +7,7 @@ import json
 import math
 from typing import Any
 
-from psched.backends.common.rows import milliseconds, read_failure, read_overdue
+from psched.backends.common.rows import LAST_ERROR_LENGTH, milliseconds, read_failure, read_overdue
 from psched.backends.redis.ledger import Run
 from psched.backends.redis.rows import stored
 from psched.error_summary import shortened
@@ -42,10 +42,6 @@ def _regular(row: dict[str, Any]) -> dict[str, Any]:
     return row if row["regular_time"] is None else row | {"next_time": row["regular_time"]}
 
 
-LONGEST_ERROR = 8000
-"""Characters kept of an error."""
-
-
 class RedisFailures:
     """`Failures` in two keys of a table."""
 
@@ -71,7 +67,7 @@ def failure_words(claim: Claim, error: str | None, holder: str) -> list[str]:
         "scheduled_time": milliseconds(row.scheduled_time),
         "fence": claim.lease.fence,
         "attempts": row.attempts,
-        "error": None if error is None else shortened(error, LONGEST_ERROR),
+        "error": None if error is None else shortened(error, LAST_ERROR_LENGTH),
         "node": holder,
     }
     return [_name(row.key, row.scheduled_time, claim.lease.fence), json.dumps(known, separators=(",", ":"))[1:-1]]

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from psched.backends.common.rows import TASK_FAILED, read_task
+from psched.backends.common.rows import TASK_FAILED, read_task, storable
 from psched.backends.redis.alerts import NO_FAILURE, failure_words
 from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.rows import claimed_task, stored
 from psched.backends.redis.schema import Table
-from psched.backends.redis.store import RedisLeaseStore, SubmitOnAdvance, new_number, parts, storable
+from psched.backends.redis.store import RedisLeaseStore, SubmitOnAdvance, new_number, parts
 from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import pack
@@ -88,7 +88,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
     ) -> ScheduleError | None:
         has_failure = ending[0] == TASK_FAILED and self._keeps_failures
         failure = failure_words(claim, error, self._holder) if has_failure else NO_FAILURE
-        given = [*ending, claim.row.attempts, *failure, *storable(error)]
+        given = [*ending, claim.row.attempts, *failure, storable(error) or ""]
         return self._settle(claim.lease, "retire", str(ending[0]), given, until)
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:

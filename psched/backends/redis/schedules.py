@@ -22,7 +22,7 @@ from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.ledger import RedisLedger
 from psched.backends.redis.rows import claimed_schedule, entry_words, read_row, stored
 from psched.backends.redis.schema import Table
-from psched.backends.redis.store import BATCH, Answer, RedisLeaseStore, SubmitOnAdvance, judged, new_number, parts
+from psched.backends.redis.store import Answer, RedisLeaseStore, SubmitOnAdvance, judged, new_number, parts
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import Lease, ScheduleRow
 from psched.payload import pack
@@ -117,16 +117,11 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
             raise IdempotentNotFoundError(f"no schedule has the key {key!r}")
 
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
-        """Advance each `BATCH` schedules by one script; those that submit a task by a script of their own."""
+        """Advance some hundreds by one script; a schedule that submits a task by a script of its own."""
         if any(step.on_commit for step in steps):
             return [self._advance_and_submit(step, until) for step in steps]
-        found: builtins.list[ScheduleRow | ScheduleError | None] = []
-        for start in range(0, len(steps), BATCH):
-            part = steps[start : start + BATCH]
-            words = [word for step in part for word in self._step(step)]
-            answers, uncertain = self._answers("advance_many", words, until)
-            found += [self._advanced(step, answer, uncertain) for step, answer in zip(part, answers, strict=True)]
-        return found
+        answers = self._answers_in_batches("advance_many", map(self._step, steps), until)
+        return [self._advanced(step, *answer) for step, answer in zip(steps, answers, strict=True)]
 
     def _advance_and_submit(self, step: Step, until: float) -> ScheduleRow | ScheduleError | None:
         submission = SubmitOnAdvance(self._server)
@@ -138,11 +133,11 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         words = [*self._step(step), *submission.arguments]
         return self._advanced(step, *self._answers("advance_and_submit", words, until, submission.tables))
 
-    def _advanced(self, step: Step, answer: Answer, uncertain: bool) -> ScheduleRow | ScheduleError | None:
+    def _advanced(self, step: Step, answer: Answer | None, uncertain: bool) -> ScheduleRow | ScheduleError | None:
         """Return the result of one step from the script's answer."""
-        if answer[0] == b"changed":
+        if answer is not None and answer[0] == b"changed":
             return self._read_row(stored(step.claim.row.key, answer[1]))
-        return judged(step.claim.lease, answer, FINISHED, uncertain)
+        return judged(step.claim.lease, answer, uncertain, FINISHED)
 
     def park(self, lease: Lease, due: float, until: float) -> None:
         only([self._settle(lease, "release_paused", RELEASED, [milliseconds(due)], until)])

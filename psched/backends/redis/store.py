@@ -6,21 +6,22 @@ import logging
 import math
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any, ClassVar
 
 from psched import fork_safety as forks
 from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, finished_before, refusal
 from psched.backends.common.retries import sent_within
+from psched.backends.common.rows import storable
 from psched.backends.redis import scripts
-from psched.backends.redis.alerts import LONGEST_ERROR, RedisFailures
+from psched.backends.redis.alerts import RedisFailures
 from psched.backends.redis.client import Argument, RedisServer, T, is_refused, passes
 from psched.backends.redis.rows import stored
 from psched.backends.redis.schema import Table
 from psched.backends.redis.wakeup import WakeList
 from psched.clock import boottime
-from psched.error_summary import shortened
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, Retry
 from psched.store import Accepts, AcquireOptions, Finding, LeaseStore, Wakeup
@@ -28,7 +29,7 @@ from psched.store.node_registry import ALIVE, Node, read_node
 
 log = logging.getLogger(__name__)
 
-BATCH = 500
+_BATCH = 500
 """Rows that one script extends or settles, to keep it short."""
 
 _ROW = {"schedules": "schedule", "queue": "task"}
@@ -144,13 +145,9 @@ class RedisLeaseStore(LeaseStore):
         return WakeList(self._server, self._table, accepts)
 
     def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
-        renewed: list[Lease | None] = []
-        for start in range(0, len(leases), BATCH):
-            part = leases[start : start + BATCH]
-            pairs = [word for lease in part for word in self._lease_words(lease)]
-            ends = self._run("extend", math.ceil(alive_time * 1000), int(begun), *pairs)
-            renewed += [_renewed(lease, end) for lease, end in zip(part, ends, strict=True)]
-        return renewed
+        given = math.ceil(alive_time * 1000), int(begun)
+        answers = self._answers_in_batches("extend", map(self._lease_words, leases), None, given)
+        return [_renewed(lease, answer) for lease, (answer, _) in zip(leases, answers, strict=True)]
 
     def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
         return self._settle_many("release_many", RELEASED, leases, until)
@@ -158,10 +155,11 @@ class RedisLeaseStore(LeaseStore):
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
         words: list[list[Argument]] = [
             [
+                *self._lease_words(retry.lease),
                 math.ceil(retry.wait * 1000),
                 0 if retry.counted else 1,
                 "" if retry.version is None else retry.version,
-                *(storable(retry.error) or [""]),
+                storable(retry.error) or "",
             ]
             for retry in retries
         ]
@@ -169,7 +167,7 @@ class RedisLeaseStore(LeaseStore):
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
         count = 0
-        given: list[Argument] = [holder, math.ceil(longest_wait * 1000), BATCH, error, *suspects]
+        given: list[Argument] = [holder, math.ceil(longest_wait * 1000), _BATCH, error, *suspects]
         while done := int(self._run("give_back", *given)):
             count += done
         return count
@@ -207,10 +205,10 @@ class RedisLeaseStore(LeaseStore):
     ) -> ScheduleError | None:
         """Run a script that writes one row. `outcome`: how the script ends the lease; None when the lease goes on."""
         answer, uncertain = self._answers(verb, [*self._lease_words(lease), *arguments], until)
-        return judged(lease, answer, outcome, uncertain)
+        return judged(lease, answer, uncertain, outcome)
 
     def _answers(
-        self, verb: str, arguments: Sequence[Argument], until: float, tables: Sequence[str] = ()
+        self, verb: str, arguments: Sequence[Argument], until: float | None, tables: Sequence[str] = ()
     ) -> tuple[Any, bool]:
         """Run a script that settles, and writes `tables` besides.
 
@@ -219,28 +217,31 @@ class RedisLeaseStore(LeaseStore):
         script, keys = scripts.compose(self._table.kind, verb), [self._table.meta, *tables]
         return self._server.run(lambda uncertain: (self._server.call(script, keys, arguments), uncertain), until)
 
+    def _answers_in_batches(
+        self, verb: str, rows: Iterable[Sequence[Argument]], until: float | None, common: Sequence[Argument] = ()
+    ) -> Iterator[tuple[Answer | None, bool]]:
+        """Run a script on `_BATCH` rows at a time; yield for each row what `_answers` returns.
+
+        `rows`: the arguments of each row. `common`: arguments before those.
+        """
+        rest = iter(rows)
+        while batch := list(islice(rest, _BATCH)):
+            answers, uncertain = self._answers(verb, [*common, *chain.from_iterable(batch)], until)
+            yield from ((answer, uncertain) for answer in answers)
+
     def _settle_many(
         self,
         verb: str,
         outcome: str,
         leases: Sequence[Lease],
         until: float,
-        more: Sequence[Sequence[Argument]] | None = None,
+        rows: Iterable[Sequence[Argument]] | None = None,
         common: Sequence[Argument] = (),
     ) -> list[ScheduleError | None]:
-        """Run a script that settles `BATCH` rows at a time. `more`: further arguments of each row."""
-        found: list[ScheduleError | None] = []
-        for start in range(0, len(leases), BATCH):
-            part = leases[start : start + BATCH]
-            rows = [[*self._lease_words(lease)] for lease in part]
-            if more is not None:
-                rows = [[*row, *further] for row, further in zip(rows, more[start : start + BATCH], strict=True)]
-            answers, uncertain = self._answers(verb, [*common, *(word for row in rows for word in row)], until)
-            found += [
-                None if answer is None else judged(lease, answer, outcome, uncertain)
-                for lease, answer in zip(part, answers, strict=True)
-            ]
-        return found
+        """Run a script that settles many. `rows`: the arguments of each row; None: its key and lease."""
+        given = map(self._lease_words, leases) if rows is None else rows
+        answers = self._answers_in_batches(verb, given, until, common)
+        return [judged(lease, *answer, outcome) for lease, answer in zip(leases, answers, strict=True)]
 
     def _lease_words(self, lease: Lease) -> tuple[Argument, Argument]:
         """Return the key and the lease as scripts take them."""
@@ -295,11 +296,6 @@ def counted(values: Collection[Argument] | None) -> list[Argument]:
     return [-1] if values is None else [len(values), *values]
 
 
-def storable(error: str | None) -> list[str]:
-    """Return `error` as a list of one valid UTF-8 text, shortened; an empty list for None."""
-    return [] if error is None else [shortened(error, LONGEST_ERROR).encode(errors="replace").decode()]
-
-
 def _kinds(types: Collection[str] | None) -> list[str] | None:
     """Return each type once, without the empty one, which stands for all types in keys."""
     return None if types is None else sorted(set(types) - {""})
@@ -313,14 +309,14 @@ def _renewed(lease: Lease, answer: Answer | None) -> Lease | None:
     )
 
 
-def judged(lease: Lease, answer: Answer, outcome: str | None, uncertain: bool) -> ScheduleError | None:
+def judged(lease: Lease, answer: Answer | None, uncertain: bool, outcome: str | None) -> ScheduleError | None:
     """Return why a script did not settle a run; None when it did, or an earlier attempt whose answer was lost.
 
     Also None when the row is under `lease` but has another definition.
     """
-    word = answer[0]
-    if word in (b"done", b"changed"):
+    if answer is None or answer[0] in (b"done", b"changed"):
         return None
+    word = answer[0]
     if word == b"gone":
         return refusal(lease, None, outcome, uncertain)
     if word == b"entered":

@@ -262,7 +262,7 @@ return {last, rows}
 
 --- script queue/retire: common, queue, leases
 -- Retires a leased row. ARGV: key, lease, status, retention in milliseconds ('' for ever), the number of attempts,
--- name and members for `keep_failure`, and optionally the error. Returns {'done'}, or the answer of `lease_error`.
+-- name and members for `keep_failure`, and the error ('' for none). Returns {'done'}, or the answer of `lease_error`.
 local key = ARGV[1]
 local refused = lease_error(row_of(key), ARGV[2])
 if refused then
@@ -273,7 +273,7 @@ keep_failure(T, ARGV[6], ARGV[7])
 take_out(key)
 retire_row(key, ARGV[3], ARGV[4], lease_history(row_of(key), ARGV[2], ARGV[3]))
 call('HSET', row_of(key), 'attempts', ARGV[5])
-if ARGV[8] then
+if ARGV[8] ~= '' then
   call('HSET', row_of(key), 'last_error', ARGV[8])
 end
 return {'done'}
