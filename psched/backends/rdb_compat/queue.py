@@ -66,7 +66,6 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
     _lasting = ("created_at", "data", "resource", "max_running")
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
-        """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self.max_data_size = settings.max_data_size
         self._is_limited = not settings.disable_resource_limit
         is_shared = self._is_limited or not settings.use_connection_pooling
@@ -278,7 +277,6 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         )
 
     def _due_by_time(self, is_due: Sequence[ColumnElement[bool]]) -> Select[Any]:
-        """Return the due rows without regard to their users."""
         c = self._table.c
         no_user = [null().label(name) for name in ("resource", "max_running", "running")]
         due = select(c.id, c.timeout, *no_user).where(*is_due)

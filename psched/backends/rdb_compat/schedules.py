@@ -40,7 +40,6 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
     keeps_policies = False
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
-        """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         self._records: CompatLedgerWriter | None = None
         self._others: HashedSchema | None = None
         if settings.ledger is not None:
@@ -194,7 +193,6 @@ def _columns(schedule: ScheduleRow, max_data_size: int) -> dict[str, Any]:
 
 
 def _changes(seen: ScheduleRow, wanted: ScheduleRow, max_data_size: int) -> dict[str, Any]:
-    """Return the columns to be written, by name."""
     changes: dict[str, Any] = {}
     if (wanted.rule.cron, wanted.rule.timezone) != (seen.rule.cron, seen.rule.timezone):
         check_rule(seen.key, wanted.rule)

@@ -43,7 +43,7 @@ def _regular(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class RedisFailures:
-    """`Failures` in two keys of a table."""
+    """`UnreportedFailures` in two keys of a table."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

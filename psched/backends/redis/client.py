@@ -157,7 +157,6 @@ class RedisServer:
     """Runs scripts on one Redis. Thread-safe; after a fork the child opens its own connections."""
 
     def __init__(self, location: Location) -> None:
-        """Connects to nothing yet."""
         self.location = location
         self._logins = LoginBackoff()
         self._parents: list[Client] = []
@@ -196,7 +195,6 @@ class RedisServer:
             return client.eval(script.text, len(keys), *keys, *arguments)
 
     def client(self) -> Client:
-        """Return the redis-py client, which the first call creates."""
         with self._lock:
             if self._client is None:
                 self._client = self._made()
@@ -221,7 +219,6 @@ class RedisServer:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close all connections; idempotent."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:

@@ -134,7 +134,6 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         return self._advanced(step, *self._answers("advance_and_submit", words, until, submission.tables))
 
     def _advanced(self, step: Step, answer: Answer | None, uncertain: bool) -> ScheduleRow | ScheduleError | None:
-        """Return the result of one step from the script's answer."""
         if answer is not None and answer[0] == b"changed":
             return self._read_row(stored(step.claim.row.key, answer[1]))
         return judged(step.claim.lease, answer, uncertain, FINISHED)

@@ -39,13 +39,11 @@ class Table:
         return f"{self.prefix}meta"
 
     def create(self) -> None:
-        """Create the table; idempotent. Raises ConfigError for a table of another version or kind."""
         problem = self._server.run(lambda _: self._create())
         if problem is not None:
             raise ConfigError(problem)
 
     def check(self) -> None:
-        """Raise ConfigError naming the remedy when the table cannot be used as it is; log what endangers it."""
         problem = self._server.run(lambda _: self._unfit() or self._problem())
         if problem is not None:
             raise ConfigError(problem)
@@ -54,7 +52,6 @@ class Table:
             log.warning("table=%s %s", self.name, warning)
 
     def diagnose(self) -> Iterator[Finding]:
-        """Yield what `psched doctor` shows."""
         problem = self._server.run(lambda _: self._unfit() or self._problem())
         yield Finding("table", problem is None, f"{self.name} is there" if problem is None else problem)
         if problem is None:

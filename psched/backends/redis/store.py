@@ -133,11 +133,11 @@ class RedisLeaseStore(LeaseStore):
         kinds = _kinds(types)
         if kinds == []:
             return None
-        wait = self._server.run(lambda _: self._call("next_due", *counted(kinds)))
+        wait = self._run("next_due", *counted(kinds))
         return None if wait is None else int(wait) / 1000
 
     def due_by_type(self) -> Mapping[str, float]:
-        found = self._server.run(lambda _: self._call("due_by_type"))
+        found = self._run("due_by_type")
         heads = zip(found[::2], found[1::2], strict=True)
         return {type_.decode(errors="replace"): int(wait) / 1000 for type_, wait in heads}
 
@@ -183,7 +183,6 @@ class RedisLeaseStore(LeaseStore):
         self._server.close()
 
     def _delete(self, key: str, *more: Argument) -> bool:
-        """Delete the present row and return whether there is one."""
         seen = self._run("row_identity", key)
         if seen is None:
             return False
@@ -192,9 +191,9 @@ class RedisLeaseStore(LeaseStore):
     def _call(self, verb: str, *arguments: Argument) -> Any:
         return self._server.call(scripts.compose(self._table.kind, verb), [self._table.meta], arguments)
 
-    def _run(self, verb: str, *arguments: Argument, until: float | None = None) -> Any:
+    def _run(self, verb: str, *arguments: Argument) -> Any:
         """Run the script of `verb`, which must be safe to run twice."""
-        return self._server.run(lambda _: self._call(verb, *arguments), until)
+        return self._server.run(lambda _: self._call(verb, *arguments))
 
     def _get(self, key: str) -> Mapping[str, Any] | None:
         found = self._run("get", key)
@@ -244,7 +243,6 @@ class RedisLeaseStore(LeaseStore):
         return [judged(lease, *answer, outcome) for lease, answer in zip(leases, answers, strict=True)]
 
     def _lease_words(self, lease: Lease) -> tuple[Argument, Argument]:
-        """Return the key and the lease as scripts take them."""
         return lease.key, f"{lease.fence}:{lease.claim}:{self._holder}"
 
     def _log_unreadable(self, unreadable: Sequence[Answer]) -> None:
@@ -258,7 +256,6 @@ class SubmitOnAdvance:
     """The tasks that one `advance` submits: their table, and the arguments of the script."""
 
     def __init__(self, server: RedisServer) -> None:
-        """`server`: the server of the schedule."""
         self.server = server
         self.tables: list[str] = []
         self.arguments: list[Argument] = []

@@ -63,7 +63,6 @@ class WakeList:
         self._wait(self._connection)
 
     def fileno(self) -> int:
-        """Return the descriptor of the connection."""
         if self._connection is None or self._connection._sock is None:
             raise ValueError("the wake-up does not listen")
         return int(self._connection._sock.fileno())
@@ -104,7 +103,6 @@ class WakeList:
         self.close()
 
     def close(self) -> None:
-        """Close the connection, which ends the wait. Idempotent."""
         self._waits = self.proven = False
         self._unread = 0
         connection, self._connection = self._connection, None
@@ -112,7 +110,6 @@ class WakeList:
             connection.disconnect()
 
     def _is_open(self, connection: Connection) -> bool:
-        """Return whether a connection is open and has sent no answer."""
         try:
             return not connection.can_read(0)
         except DriverError:
