@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -282,7 +283,7 @@ class Database:
             yield self
             return
         timeouts = Timeouts(dialect.timeouts.connect, read=3600)
-        with closing(Database(type(dialect)(dialect.url, dialect.tls, timeouts, pooler=dialect.pooler))) as patient:
+        with closing(Database(replace(dialect, timeouts=timeouts))) as patient:
             yield patient
 
     @property

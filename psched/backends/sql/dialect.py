@@ -7,6 +7,7 @@ build every statement once for all databases.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sqlalchemy import URL, BigInteger, Connection, ScalarSelect, String, Table, Text, insert, select
@@ -72,8 +73,13 @@ def _exact_text(element: ExactText, compiler: DDLCompiler, **options: Any) -> st
     return f"VARCHAR({element.length})"
 
 
+@dataclass(frozen=True, eq=False)
 class Dialect:
-    """One kind of database behind one URL: how to connect, its SQL, and the kinds of its errors."""
+    """One kind of database behind one URL: how to connect, its SQL, and the kinds of its errors.
+
+    `connections`: how many stay open while they are idle. `pooler`: `session` when each session belongs to one client,
+    in spite of a pooler; see `StoreSettings`.
+    """
 
     name: ClassVar[str]
     driver: ClassVar[str]
@@ -99,15 +105,11 @@ class Dialect:
     existing_codes: ClassVar[Collection[object]] = ()
     """Codes of the driver's errors, by their meaning; see the methods below."""
 
-    def __init__(
-        self, url: URL, tls: Tls | None, timeouts: Timeouts, connections: int = 1, pooler: str | None = None
-    ) -> None:
-        """`pooler`: `session` when each session belongs to one client, in spite of a pooler; see `StoreSettings`."""
-        self.connections = connections
-        self.pooler = pooler
-        self.url = url
-        self.tls = tls
-        self.timeouts = timeouts
+    url: URL
+    tls: Tls | None
+    timeouts: Timeouts
+    connections: int = 1
+    pooler: str | None = None
 
     @property
     def ephemeral(self) -> bool:

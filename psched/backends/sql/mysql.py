@@ -10,6 +10,7 @@ import os
 import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar
 from weakref import WeakSet
@@ -88,6 +89,7 @@ _VERIFY = {"full": "VERIFY_IDENTITY", "ca": "VERIFY_CA", "none": "REQUIRED"}
 """`tls.verify` → mysqlclient's `ssl_mode`."""
 
 
+@dataclass(frozen=True, eq=False)
 class MySQLDialect(Dialect):
     """A MariaDB or MySQL server."""
 
@@ -104,9 +106,7 @@ class MySQLDialect(Dialect):
     missing_table_codes = (1146,)
     existing_codes = (1050, 1060, 1061)  # a table, a column, an index
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._connections: WeakSet[Any] = WeakSet()
+    _connections: WeakSet[Any] = field(default_factory=WeakSet, init=False)
 
     def abandon_connections(self) -> None:
         """Redirect mysqlclient's connections to /dev/null: it says goodbye to the server when they are freed."""

@@ -34,14 +34,21 @@ from psched.store import Finding
 _TRIES = 20
 """Attempts of `psched init`: several hosts may run it at once, and each step may find that another host took it."""
 
+_OWN_SESSION = "each connection has a session of its own"
+_SHARED_SESSION = (
+    "two connections are given one session of the database; set the pooler to sessions"
+    " (PgBouncer: pool_mode = session), or connect to the database directly"
+)
+
 
 class Schema:
-    """One table with its indexes."""
+    """The table of the rows, whose columns are checked, and further tables; all with their indexes."""
 
-    def __init__(self, database: Database, table: Table, key: str, maker: str) -> None:
+    def __init__(self, database: Database, table: Table, key: str, maker: str, *others: Table) -> None:
         """`key`: the column of the keys. `maker`: the program that makes such tables, for messages."""
         self._database = database
         self._table = table
+        self._tables = (table, *others)
         self._key = key
         self._maker = maker
 
@@ -79,13 +86,8 @@ class Schema:
     def diagnose(self) -> Iterator[Finding]:
         """Yield the findings for `psched doctor`."""
         if self._database.dialect.pooler is not None:
-            if self._database.shares_sessions():
-                wish = (
-                    "set the pooler to sessions (PgBouncer: pool_mode = session), or connect to the database directly"
-                )
-                yield Finding("pooler", False, f"two connections are given one session of the database; {wish}")
-            else:
-                yield Finding("pooler", True, "each connection has a session of its own")
+            shared = self._database.shares_sessions()
+            yield Finding("pooler", not shared, _SHARED_SESSION if shared else _OWN_SESSION)
         problem = self.problem()
         yield Finding("table", problem is None, f"{self._table.name} is there" if problem is None else problem)
         if problem is None:
@@ -137,12 +139,12 @@ class Schema:
         )
 
     def _missing_indexes(self, connection: Connection) -> list[Index]:
-        return self._missing_of(connection, self._table)
-
-    def _missing_of(self, connection: Connection, table: Table) -> list[Index]:
-        present = [tuple(index["column_names"]) for index in inspect(connection).get_indexes(table.name)]
-        missing = [index for index in table.indexes if tuple(index.columns.keys()) not in present]
-        return sorted(missing, key=lambda index: str(index.name))
+        missing: list[Index] = []
+        for table in self._tables:
+            present = [tuple(index["column_names"]) for index in inspect(connection).get_indexes(table.name)]
+            indexes = [index for index in table.indexes if tuple(index.columns.keys()) not in present]
+            missing += sorted(indexes, key=lambda index: str(index.name))
+        return missing
 
     def _findings(self, connection: Connection) -> Iterator[Finding]:
         dialect = self._database.dialect
@@ -233,10 +235,9 @@ class HashedSchema(Schema):
 
     def __init__(self, database: Database, meta: Table, *tables: Table, common: Sequence[Table] = ()) -> None:
         """`tables`: the table of the rows, then the store's other tables; `common`: tables that all stores share."""
-        super().__init__(database, tables[0], "key", "psched's rdb store")
+        super().__init__(database, tables[0], "key", "psched's rdb store", *tables[1:])
         self._meta = meta
         self._common = tuple(common)
-        self._tables = tables
         self._current = schema_hash((*tables, *common))
         self._recorded = select(meta.c.schema_hash).where(meta.c.table_name == self._table.name)
 
@@ -268,9 +269,6 @@ class HashedSchema(Schema):
             if self._columns(connection, table) is None:
                 return self._is_missing(table)
         return None
-
-    def _missing_indexes(self, connection: Connection) -> list[Index]:
-        return [index for table in self._tables for index in self._missing_of(connection, table)]
 
     def _other_version(self, connection: Connection) -> str | None:
         """Return an error and its remedy if another version of psched made the tables, else None."""
