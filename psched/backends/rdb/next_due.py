@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 
 from psched.backends.common.row_reader import LAST_SECOND
-from psched.backends.rdb.claiming import types_parameter
+from psched.backends.rdb.acquire import types_parameter
 from psched.backends.rdb.schema import USER_BAND, by_type
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect, now_ms
@@ -85,8 +85,8 @@ class DueTimes:
 
     def bands(self, connection: Connection) -> tuple[int, ...]:
         """Return the bands that have rows, the highest first."""
-        self._in_each_band(connection, None)
-        return self._bands
+        rows = self._in_each_band(connection, None)
+        return tuple(sorted({row[1] for row in rows} - {None}, reverse=True))
 
     def never_due(self, most: int) -> list[str]:
         """Return up to `most` keys of rows that can never be due: another program wrote their due times or bands."""

@@ -35,8 +35,8 @@ from psched.backends.common.rows import (
     storable,
 )
 from psched.backends.rdb.alerts import RdbFailures
-from psched.backends.rdb.claiming import CombinedAcquire
-from psched.backends.rdb.fair_claiming import FairClaiming
+from psched.backends.rdb.combined_acquire import CombinedAcquire
+from psched.backends.rdb.fair_acquire import FairAcquire
 from psched.backends.rdb.inserts import TaskInserts
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, after, begun_attempts, next_fence
 from psched.backends.rdb.schema import USER_BAND, failures_table, queue_table, users_table
@@ -67,7 +67,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         super().__init__(
             database,
             holder,
-            FairClaiming(database, self._table, users),
+            FairAcquire(database, self._table, users),
             partial(claimed_task, holder, settings.max_data_size),
             *(self._table, users, failures),
         )

@@ -1,6 +1,6 @@
 """The base class of both `rdb` stores: acquiring, extending, settling and giving back leases on one table.
 
-The SQL is in lease_statements.py; claiming.py says how due rows are chosen.
+The SQL is in lease_statements.py; acquire.py chooses the due rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlalchemy import Connection, MetaData, RowMapping, Table
 from psched import fork_safety
 from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, refusal
 from psched.backends.common.rows import AHEAD, RUNNING, storable
-from psched.backends.rdb.claiming import Claiming, WantedTypes, claiming_by
+from psched.backends.rdb.acquire import AcquireStrategy, WantedTypes, ordered_acquire
 from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.node_registry import RdbNodes, shared_nodes_table
@@ -48,11 +48,11 @@ class RdbLeaseStore(SqlStore):
         self,
         database: Database,
         holder: str,
-        claiming: Claiming | None,
+        strategy: AcquireStrategy | None,
         read_claim: Callable[[Sequence[Any]], Claim],
         *tables: Table,
     ) -> None:
-        """`claiming`: how due rows are chosen and leased; None: the earliest first.
+        """`strategy`: how due rows are chosen and leased; None: the earliest first.
 
         `read_claim`: makes a claim of the columns `LeaseStatements.claimed`. `tables`: the table of the rows, then the
         tables that belong to it.
@@ -62,7 +62,7 @@ class RdbLeaseStore(SqlStore):
         self._rows = tables[0]
         self._holder = holder
         self.lease_statements = cached(LeaseStatements, dialect, self._rows)
-        self._claiming = claiming or claiming_by(dialect, self._rows, self.lease_statements)
+        self._strategy = strategy or ordered_acquire(dialect, self._rows, self.lease_statements)
         self._due_times = DueTimes(database, self._rows)
         self.nodes = RdbNodes(database, self._rows.name)
         self._read_claim = read_claim
@@ -81,7 +81,7 @@ class RdbLeaseStore(SqlStore):
 
     def _compile(self, connection: Connection, types: Collection[str] | None) -> None:
         if types is None or types:
-            self._claiming.prepare(connection, None if types is None else WantedTypes(tuple(set(types)), apart=False))
+            self._strategy.prepare(connection, WantedTypes(None if types is None else tuple(set(types))))
 
     def create_tables(self) -> None:
         super().create_tables()
@@ -118,7 +118,7 @@ class RdbLeaseStore(SqlStore):
             "budget": MAX_BATCH_SIZE * callers,
             "least": callers,
         }
-        wanted = None if types is None else WantedTypes(types, self._others_may_be_due(types))
+        wanted = WantedTypes() if types is None else WantedTypes(types, self._others_may_be_due(types))
         begun = False
 
         def work(connection: Connection, uncertain: bool) -> Sequence[Sequence[Any]]:
@@ -126,7 +126,7 @@ class RdbLeaseStore(SqlStore):
             if begun:  # more than one statement takes rows, and some may have been executed
                 connection.execute(self.lease_statements.undo, self._undo_values([number]))
             begun = True
-            return self._claiming.acquire(connection, values, wanted)
+            return self._strategy.acquire(connection, values, wanted)
 
         try:
             rows = self._database.run(work)

@@ -196,6 +196,26 @@ def test_a_lease_that_has_ended_and_was_renewed_in_time_counts(ours: QueueBench)
     assert other.acquire(5, 100) == []
 
 
+def test_workers_acquire_each_task_once_where_some_have_a_user(ours: QueueBench) -> None:
+    """A user's row is locked for the tasks of the user; tasks without user are locked one by one."""
+    keys = [f"{user}{number:02}" for user in ("a", "b", "none") for number in range(60)]
+    ours.queue().submit([NewTask(key, "t", user=None if key.startswith("none") else key[0]) for key in keys])
+    taken: list[str] = []
+
+    def work() -> None:
+        store = ours.queue()
+        while store.next_due() == 0.0:
+            taken.extend(keys_of(store.acquire(7, 100)))
+
+    threads = [threading.Thread(target=work) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(50)
+        assert not thread.is_alive()
+    assert sorted(taken) == keys
+
+
 def test_however_many_claim_at_once_no_more_run_than_may(ours: QueueBench) -> None:
     """Workers that take batches, renew, retry and finish, all at once. What is taken ahead counts as running."""
     store = ours.queue()

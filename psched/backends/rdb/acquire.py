@@ -1,0 +1,248 @@
+"""Leasing due rows so that each row has one holder. The classes, and when each of them is used:
+
+- `ReturningAcquire`: schedules, and a queue's rows without user, on PostgreSQL and SQLite (UPDATE … RETURNING).
+- `SelectingAcquire`: the same rows on MariaDB and MySQL.
+- `FairAcquire` (fair_acquire.py): a queue. Users take turns; without due rows of users it uses the classes above.
+- `CombinedAcquire` (combined_acquire.py): on top of a queue's acquire, when several threads of a process acquire.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, Select, Table, Update, bindparam, select
+
+from psched.backends.common.rows import RUNNING
+from psched.backends.rdb.lease_statements import LeaseStatements, TypesShape, constant
+from psched.backends.sql.dialect import Dialect, now_ms, now_once
+from psched.backends.sql.statement import Statement, as_parameter, cached_on_class
+from psched.payload import MAX_BATCH_SIZE, count_within
+
+Parameters = dict[str, Any]
+ClaimedRow = Sequence[Any]
+"""The columns of `LeaseStatements.claimed`, the key first."""
+
+MOST_ROWS = 500
+"""Rows of one acquire for several threads, unless one thread alone wants more."""
+
+TYPES_AT_ONCE = 8
+"""Types that one statement reads apart: each of them may lock as many rows as are wanted."""
+
+
+def types_parameter(types: Sequence[str]) -> str:
+    """Return the parameter :types of `LeaseStatements.due_types`."""
+    return as_parameter([{"type": type_} for type_ in types], ["type"])
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTypes:
+    """The types of the rows to acquire, each once; None for all types.
+
+    `apart`: read each type by its index, as many rows of other types may be due.
+    """
+
+    types: tuple[str, ...] | None = None
+    apart: bool = False
+
+    @property
+    def shape(self) -> TypesShape | None:
+        """The number of types in the statement: unless `apart` a power of two, padded with the last, for few texts."""
+        if self.types is None:
+            return None
+        count = len(self.types)
+        return TypesShape(count if self.apart else 1 << (count - 1).bit_length(), self.apart)
+
+    @property
+    def parameters(self) -> Parameters:
+        """The parameters :type_0, :type_1, and so on, and :types."""
+        if self.types is None or self.shape is None:
+            return {}
+        padded = (*self.types, *self.types[-1:] * (self.shape.count - len(self.types)))
+        each = {f"type_{number}": type_ for number, type_ in enumerate(padded)}
+        return each if self.apart else {**each, "types": types_parameter(self.types)}
+
+    @property
+    def too_many(self) -> Sequence[str]:
+        """The types, if one statement does not read so many apart; else none."""
+        return self.types if self.types is not None and self.apart and len(self.types) > TYPES_AT_ONCE else ()
+
+    def each(self) -> Sequence[WantedTypes]:
+        """Return each type if they are read apart, else all of them together."""
+        return [WantedTypes((type_,), True) for type_ in self.types or ()] if self.apart else [self]
+
+
+class AcquireStrategy(Protocol):
+    """How due rows are chosen and leased.
+
+    The parameters are those of `LeaseStatements.claim`, :limit (rows), :budget (bytes of data in total), and :least
+    (rows that are leased whatever their size).
+    """
+
+    def acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
+        """Lease up to :limit due rows; return the columns `LeaseStatements.claimed` of them, in the order of runs."""
+        ...
+
+    def prepare(self, connection: Connection, types: WantedTypes) -> None:
+        """Compile the usual statements of `acquire`, without executing any."""
+        ...
+
+
+def after_rows(parameters: Parameters, sizes: Sequence[object]) -> Parameters:
+    """Return what is left of :limit, :budget and :least after rows with these sizes were taken."""
+    taken = sum(size if isinstance(size, int) and 0 <= size <= MAX_BATCH_SIZE else MAX_BATCH_SIZE for size in sizes)
+    budget, least = parameters["budget"] - taken, max(parameters["least"] - len(sizes), 0)
+    return {**parameters, "limit": parameters["limit"] - len(sizes), "budget": budget, "least": least}
+
+
+def takes_more(parameters: Parameters) -> bool:
+    """Return whether an acquire with these parameters may take any row."""
+    limit, budget, least = (int(parameters[name]) for name in ("limit", "budget", "least"))
+    return limit > 0 and (budget > 0 or least > 0)
+
+
+_READY_AND_KEY = itemgetter(1, 0)
+
+
+def _earliest_first(rows: Sequence[ClaimedRow]) -> Sequence[ClaimedRow]:
+    """Return rows that were just leased in the order of their due times before the lease."""
+    try:
+        return sorted(rows, key=_READY_AND_KEY)
+    except TypeError:  # SQLite stores keys that are not text
+        return sorted(rows, key=lambda row: (row[1], str(row[0])))
+
+
+class OrderedAcquire(ABC):
+    """Leases the rows that have been due longest."""
+
+    def __init__(self, dialect: type[Dialect], table: Table, statements: LeaseStatements) -> None:
+        self._write_statements(dialect, table, statements)
+
+    @cached_on_class
+    def _write_statements(self, dialect: type[Dialect], table: Table, statements: LeaseStatements) -> None:
+        self._dialect = dialect
+        self._table = table
+        self._statements = statements
+        self._size = [column.name for column in statements.claimed].index("size")
+        self._by_shape: dict[tuple[TypesShape | None, bool], Statement] = {}
+        self._due_types = Statement(statements.due_types())
+
+    def acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
+        """Lease up to :limit due rows. Of many types, a statement reads `TYPES_AT_ONCE`, those due longest first.
+
+        So rows are in the order of their due times only among the types of one statement.
+        """
+        if not types.too_many:
+            return self._acquire(connection, parameters, types)
+        rows: list[ClaimedRow] = []
+        due = self.due_types(connection, parameters, types.too_many)
+        for start in range(0, len(due), TYPES_AT_ONCE):
+            left = after_rows(parameters, [row[self._size] for row in rows])
+            if not takes_more(left):
+                break
+            rows += self._acquire(connection, left, WantedTypes(due[start : start + TYPES_AT_ONCE], apart=True))
+        return rows
+
+    def due_types(self, connection: Connection, parameters: Parameters, types: Sequence[str]) -> tuple[str, ...]:
+        """Return the types that have a due row, the type that has been due longest first."""
+        found = self._due_types.rows(connection, {**parameters, "types": types_parameter(types)})
+        return tuple([type_ for type_, _ in found])
+
+    def prepare(self, connection: Connection, types: WantedTypes) -> None:
+        for any_size in (True, False):
+            self._statement(types, any_size).prepare(connection)
+
+    def _statement(self, types: WantedTypes, any_size: bool) -> Statement:
+        shape = (types.shape, any_size)
+        if shape not in self._by_shape:
+            self._by_shape[shape] = Statement(self._of_shape(*shape))
+        return self._by_shape[shape]
+
+    @abstractmethod
+    def _of_shape(self, types: TypesShape | None, any_size: bool) -> Update | Select[Any]: ...
+
+    @abstractmethod
+    def _acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]: ...
+
+
+class ReturningAcquire(OrderedAcquire):
+    """UPDATE … RETURNING; a subquery selects the keys, and locks the rows where the database has row locks."""
+
+    def _acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
+        statement = self._statement(types, parameters["limit"] <= parameters["least"])
+        return _earliest_first(statement.rows(connection, {**parameters, **types.parameters}))
+
+    def _of_shape(self, types: TypesShape | None, any_size: bool) -> Update:
+        choose = self._statements.due if any_size else self._statements.due_within
+        due = choose(types, locked=True).subquery()
+        keys = self._dialect.among(self._table.c.key, select(due.c.key))
+        now = now_ms() if any_size else now_once()
+        return self._statements.claim(keys, now=now).returning(*self._statements.claimed)
+
+
+class SelectingAcquire(OrderedAcquire):
+    """SELECT candidates, UPDATE those that are still due, SELECT the rows that were updated. Free of deadlocks.
+
+    Workers that select at the same time find the same candidates, and only the first worker gets them all. A worker
+    that gets less than it found selects `_windows` times as many candidates the next time, and takes a random part of
+    them; with no competitors `_windows` returns to 1, the earliest rows. The last SELECT finds the rows by holder:
+    hundreds of keys would cost more to send and to look up.
+    """
+
+    TRIES = 6
+    MAX_WINDOWS = 16
+
+    _windows = 1
+
+    @cached_on_class
+    def _write_statements(self, dialect: type[Dialect], table: Table, statements: LeaseStatements) -> None:
+        super()._write_statements(dialect, table, statements)
+        c = table.c
+        self._take = Statement(statements.claim(c.key.in_(bindparam("keys", expanding=True))))
+        by_index = (c.holder == bindparam("claimer"), *([c.purge_at.is_(None)] if "purge_at" in c else []))
+        ours = (*by_index, c.claim == bindparam("claim_number"), c.status == constant(RUNNING))
+        self._taken = Statement(select(*statements.claimed).where(*ours))
+
+    def _acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
+        """Lease up to :limit due rows; none when none is due, or when other workers were faster in each of `TRIES`."""
+        for _ in range(self.TRIES):
+            keys = self._candidates(connection, parameters, types)
+            if not keys:
+                return []
+            taken = self._take.execute_on(connection, keys, parameters)
+            self._windows = (
+                min(self._windows * 2, self.MAX_WINDOWS) if taken < len(keys) else max(self._windows // 2, 1)
+            )
+            if taken:
+                candidates = set(keys)  # rows that this acquire took before, in another band, have its number, too
+                held = self._taken.rows(connection, parameters)
+                return _earliest_first([row for row in held if row[0] in candidates])
+        return []
+
+    def prepare(self, connection: Connection, types: WantedTypes) -> None:
+        super().prepare(connection, types)
+        for power in range(MOST_ROWS.bit_length() + 1):
+            self._take.prepare(connection, 1 << power)
+        self._taken.prepare(connection)
+
+    def _candidates(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> list[str]:
+        limit, least = parameters["limit"], parameters["least"]
+        values = {**parameters, **types.parameters, "limit": limit * self._windows}
+        rows = self._statement(types, limit <= least).rows(connection, values)
+        start = random.randrange(0, max(len(rows), 1), limit)
+        chosen = rows[start : start + limit]
+        if limit > least:
+            chosen = chosen[: count_within([size for _, _, size in chosen], parameters["budget"], least)]
+        return [row[0] for row in chosen]
+
+    def _of_shape(self, types: TypesShape | None, any_size: bool) -> Select[Any]:
+        return self._statements.due(types, locked=False) if any_size else self._statements.due_sized(types)
+
+
+def ordered_acquire(dialect: type[Dialect], table: Table, statements: LeaseStatements) -> OrderedAcquire:
+    """Return how rows are leased in the order of their due times on this database."""
+    return (ReturningAcquire if dialect.returning else SelectingAcquire)(dialect, table, statements)

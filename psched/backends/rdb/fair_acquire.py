@@ -1,0 +1,291 @@
+"""Leasing due tasks of a queue fairly: by priority, and by turns between users. See acquire.py for the other classes.
+
+A band is a set of rows with equal precedence: the rows of one priority with user, or the rows of one priority without.
+The bands are read when the known bands have too few rows, and from time to time. Without users and priorities there is
+one band, and the queue is acquired like schedules, by a statement that takes nothing if a higher band exists.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, bindparam, func, select
+
+from psched.backends.common.rows import CLAIMED_OF_TASK
+from psched.backends.rdb.acquire import (
+    TYPES_AT_ONCE,
+    ClaimedRow,
+    Parameters,
+    WantedTypes,
+    after_rows,
+    ordered_acquire,
+    takes_more,
+)
+from psched.backends.rdb.lease_statements import LeaseStatements
+from psched.backends.rdb.next_due import DueTimes
+from psched.backends.rdb.schema import USER_BAND, has_users
+from psched.backends.rdb.user_statements import NO_USER, UserStatements
+from psched.backends.rdb.waiting_users import WaitingUser, WaitingUsersQuery, least_of, turns
+from psched.backends.sql.database import Database
+from psched.backends.sql.dialect import Dialect
+from psched.backends.sql.statement import cached
+from psched.clock import Clock, monotonic
+
+_FRESH = 1.0
+"""Seconds until bands are read again although the known bands have enough rows; one band is never read again."""
+_ABOVE_ALL = 2 * USER_BAND
+_SIZE = CLAIMED_OF_TASK.index("size")
+_MOST_USERS = 20
+"""Users in one transaction, divided by the bands and by types that are read apart: each combination costs a read."""
+_MOST_CUT_OFF = 100
+"""Users in `FairAcquire.cut_off`."""
+_ROUNDS = 6
+"""How often one acquire divides the rows that it may still take among the users."""
+
+
+class FairAcquire:
+    """Implements `AcquireStrategy` for a queue. Safe to use from several threads."""
+
+    def __init__(self, database: Database, table: Table, users: Table, clock: Clock = monotonic) -> None:
+        dialect = type(database.dialect)
+        self.database = database
+        self.statements = cached(UserStatements, dialect, table, users)
+        self.cut_off: dict[str, WaitingUser] = {}
+        """Users who got no row as the rows of others had all bytes of an acquire; the next acquire begins with them."""
+        self._in_band = ordered_acquire(dialect, table, cached(_statements_in_band, dialect, table))
+        self._waiting_users = WaitingUsersQuery(self.statements)
+        self._due_times = DueTimes(database, table)
+        self._clock = clock
+        self._bands: tuple[int, ...] = ()
+        self._read_bands_at = clock()
+        self._last_type = ""
+
+    def acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
+        is_fresh = _is_plain(self._bands) or self._clock() < self._read_bands_at
+        known = self._bands if is_fresh else self._read_bands(connection)
+        rows = self._acquire(connection, known, parameters, types)
+        left = _after(parameters, rows)
+        if takes_more(left) and is_fresh and not set(found := self._read_bands(connection)) <= set(known):
+            rows += self._acquire(connection, found, left, types)
+        return rows
+
+    def prepare(self, connection: Connection, types: WantedTypes) -> None:
+        """Compile the statements of a queue without users and priorities."""
+        self._in_band.prepare(connection, types)
+
+    def _read_bands(self, connection: Connection) -> tuple[int, ...]:
+        self._bands = self._due_times.bands(connection)
+        self._read_bands_at = self._clock() + _FRESH
+        return self._bands
+
+    def _acquire(
+        self, connection: Connection, bands: Sequence[int], parameters: Parameters, types: WantedTypes
+    ) -> list[ClaimedRow]:
+        if any(map(has_users, bands)):
+            some = self._some_types(connection, bands, types)
+            # Users that were cut off may have due rows of other types only.
+            seen = [user for name, user in self.cut_off.items() if name != NO_USER and some == types]
+            waiting = self._waiting_users.find(connection, bands, some, parameters["limit"], seen)
+            if any(user.name != NO_USER for user in waiting):
+                return _AcquireInTurn(self, connection, bands, parameters, some, waiting).acquire()
+        rows: list[ClaimedRow] = []
+        for band in bands:
+            left = _after(parameters, rows)
+            if not has_users(band) and takes_more(left):
+                known_above = _ABOVE_ALL if _is_plain(bands) else band
+                rows += self._in_band.acquire(connection, {**left, "of_band": band, "known_above": known_above}, types)
+        return rows
+
+    def _some_types(self, connection: Connection, bands: Sequence[int], types: WantedTypes) -> WantedTypes:
+        """Return `types`; of many types that are read apart `TYPES_AT_ONCE` with due rows.
+
+        These are the next types by name after the types of the last acquire, as all users of the types before may be at
+        their limits.
+        """
+        if not types.too_many:
+            return types
+        due: set[str] = set()
+        for band in bands:
+            due.update(self._in_band.due_types(connection, {"of_band": band, "known_above": band}, types.too_many))
+        names = sorted(due)
+        place = bisect_right(names, self._last_type)
+        some = [*names[place:], *names[:place]][:TYPES_AT_ONCE]
+        self._last_type = some[-1] if some else ""
+        return WantedTypes(tuple(sorted(some)), apart=True)
+
+
+class _AcquireInTurn:
+    """One acquire of rows of the users `waiting`; the rows without user count as one more user, `NO_USER`."""
+
+    def __init__(
+        self,
+        strategy: FairAcquire,
+        connection: Connection,
+        bands: Sequence[int],
+        parameters: Parameters,
+        types: WantedTypes,
+        waiting: Sequence[WaitingUser],
+    ) -> None:
+        self._strategy = strategy
+        self._database = strategy.database
+        self._statements = strategy.statements
+        self._connection = connection
+        self._bands = bands
+        self._left = parameters
+        self._types = types
+        self._waiting = {user.name: user for user in waiting}
+        self._had_turn: dict[str, WaitingUser] = {}
+        self._served: set[str] = set()
+        self._busy: list[WaitingUser] = []
+        self._rows: list[ClaimedRow] = []
+        self._is_cut = False
+
+    def acquire(self) -> list[ClaimedRow]:
+        """Lease rows round by round; the share that one user does not need goes to the other users.
+
+        A user whose rows another worker is acquiring is waited for only when there are no other rows. A user who gets
+        no row, since the data of others has all bytes of this acquire, is first in the next acquire.
+        """
+        cut_off = self._strategy.cut_off
+        for _ in range(_ROUNDS):
+            first = [user for user in cut_off if user not in self._served]
+            order = turns(self._waiting.values(), self._left["limit"], first)
+            if not order or not takes_more(self._left):
+                break
+            self._take_turns(order)
+        if not self._rows and self._busy:
+            only = self._busy[0]
+            self._waiting = {only.name: only}
+            self._take_turns(turns([only], self._left["limit"]), patient=True)
+        is_cut = self._is_cut or self._left["budget"] <= 0
+        found = {**cut_off, **(self._had_turn if is_cut else {})}
+        self._strategy.cut_off = {user: found[user] for user in list(found)[:_MOST_CUT_OFF] if user not in self._served}
+        return self._rows
+
+    def _take_turns(self, order: Sequence[str], patient: bool = False) -> None:
+        """Lease a row for each turn in `order`, of as many users as one transaction may have.
+
+        A user with fewer rows than his share has no more due rows, or his next row is too large.
+        """
+        shares = Counter(order)
+        self._had_turn |= {user: self._waiting[user] for user in shares if user not in self._served}
+        most = max(1, _MOST_USERS // max(1, len(self._bands) * len(self._types.each())))
+        shares = Counter({user: shares[user] for user in list(shares)[:most]})
+        got, busy, cut = self._lease([user for user in order if user in shares], shares, patient)
+        for user, share in shares.items():
+            waiting = self._waiting.pop(user)
+            if user in busy:
+                self._busy.append(waiting)
+            elif got[user] >= share:
+                self._waiting[user] = waiting.took(share)
+            if got[user] or user not in cut:
+                self._served.add(user)
+        self._is_cut = self._is_cut or bool(cut)
+
+    def _lease(
+        self, order: Sequence[str], shares: Mapping[str, int], patient: bool
+    ) -> tuple[Mapping[str, int], Collection[str], Collection[str]]:
+        """Lease a row for each turn in `order`; return the number of rows by user.
+
+        Also return the users that were left out, as another worker is acquiring their rows, and the users whose next
+        row is too large for what is left of :budget. `patient`: wait for the other worker; for a single user only, else
+        two workers could wait for each other.
+        """
+        users = [user for user in shares if user != NO_USER]
+        statements = self._statements
+        with self._database.transaction(self._connection):
+            lock = statements.lock if patient else statements.lock_free
+            free = set(self._connection.execute(lock, {"users": users}).scalars()) if users else set()
+            mine = {user: share for user, share in shares.items() if user in free or user == NO_USER}
+            chosen, cut = self._choose([user for user in order if user in mine], mine)
+            values = {**self._left, "keys": list(chosen)}
+            rows: Sequence[ClaimedRow] = []
+            if chosen:
+                leased = self._connection.execute(statements.claim, values)
+                rows = leased.all() if self._database.dialect.returning else []
+                self._connection.execute(statements.change, {"users": list(free)})
+        if chosen and not self._database.dialect.returning:
+            rows = self._connection.execute(statements.claimed, values).all()
+        by_key = {row[0]: row for row in rows}
+        in_order = [by_key[key] for key in chosen if key in by_key]
+        self._rows += in_order
+        self._left = _after(self._left, in_order)
+        return Counter(chosen[row[0]] for row in in_order), shares.keys() - mine.keys(), cut
+
+    def _choose(self, order: Sequence[str], shares: Mapping[str, int]) -> tuple[dict[str, str], Collection[str]]:
+        """Return the keys to lease, each with its user, and the users whose next row is too large.
+
+        A user gets a row at each of his turns, until he has `max_running` rows or his next row is too large.
+        """
+        running = self._running([user for user in shares if user != NO_USER])
+        due = self._due(shares) if shares else {}
+        chosen: dict[str, str] = {}
+        cut: set[str] = set()
+        budget, least = self._left["budget"], self._left["least"]
+        for user in order:
+            row = next(due[user], None) if user in due else None
+            if row is None:
+                continue
+            count, most = running.get(user, (0, None))
+            most = None if user == NO_USER else least_of(most, row["max_running"])
+            if most is not None and count >= most:
+                del due[user]
+            elif row["size"] > budget and len(chosen) >= least:
+                del due[user]
+                cut.add(user)
+            else:
+                running[user] = (count + 1, most)
+                budget -= row["size"]
+                chosen[row["key"]] = user
+        return chosen, cut
+
+    def _running(self, users: list[str]) -> dict[str, tuple[int, int | None]]:
+        """Return the number of running tasks of each user and their least `max_running`; ends expired leases first."""
+        if not users:
+            return {}
+        rows = self._connection.execute(self._statements.leased, {"users": users}).all()
+        if any(row.leased > row.live for row in rows):
+            self._connection.execute(self._statements.end_expired, {"users": users})
+            rows = self._connection.execute(self._statements.leased, {"users": users}).all()
+        return {row.user_name: (row.live, row.most) for row in rows}
+
+    def _due(self, shares: Mapping[str, int]) -> dict[str, Iterator[RowMapping]]:
+        """Return up to `shares` due rows of each user per band, in the order of runs."""
+        parts = [
+            (user, band, types)
+            for user in shares
+            for band in self._bands
+            if has_users(band) == (user != NO_USER)
+            for types in self._types.each()
+        ]
+        values: Parameters = {} if self._types.apart else dict(self._types.parameters)
+        for number, (user, band, types) in enumerate(parts):
+            values |= {f"user_{number}": user, f"band_{number}": band, f"limit_{number}": shares[user]}
+            values |= {f"type_{number}": type_ for type_ in types.types or () if types.apart}
+        found = self._connection.execute(self._statements.due(parts), values).mappings().all()
+        rows: defaultdict[str, list[RowMapping]] = defaultdict(list)
+        for row in sorted(found, key=lambda row: (-parts[row["part"]][1], row["due"], row["key"])):
+            rows[parts[row["part"]][0]].append(row)
+        return {user: iter(due) for user, due in rows.items()}
+
+
+def _after(parameters: Parameters, rows: Sequence[ClaimedRow]) -> Parameters:
+    return after_rows(parameters, [row[_SIZE] for row in rows])
+
+
+def _is_plain(bands: Collection[int]) -> bool:
+    """Return whether there is at most one band, without users."""
+    return len(bands) < 2 and not any(map(has_users, bands))
+
+
+def _statements_in_band(dialect: type[Dialect], table: Table) -> LeaseStatements:
+    """Return the statements on the rows in :of_band, which find none if a band is between it and :known_above.
+
+    PostgreSQL and MariaDB test that before they read rows.
+    """
+    other = table.alias("other")
+    between = (other.c.band > bindparam("of_band"), other.c.band < bindparam("known_above"))
+    has_none: ColumnElement[bool] = select(func.max(other.c.band)).where(*between).scalar_subquery().is_(None)
+    return LeaseStatements(dialect, table, table.c.band == bindparam("of_band"), has_none)
