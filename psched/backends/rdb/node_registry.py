@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, bindparam, delete, select, update
 
+from psched.backends.rdb.schema import MYSQL_OPTIONS
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import ExactText, LongText, now_ms
-from psched.backends.sql.statement import cached, cached_on_class
+from psched.backends.sql.statement import cached_on_class
 from psched.store.node_registry import ALIVE, Node, read_node
 
 _FORGOTTEN = 86_400_000
 """Milliseconds after its last announcement when a node that did not withdraw is deleted."""
 
 
-def nodes_table(metadata: MetaData) -> Table:
-    """Return the table of all nodes that use this database; `seen` is in unix milliseconds."""
+@cache
+def nodes_table() -> Table:
+    """Return the table of all nodes that use this database, the same for all stores; `seen` is in unix milliseconds."""
     return Table(
         "psched_nodes",
-        metadata,
+        MetaData(),
         Column("node", ExactText(255), primary_key=True),
         Column("table_name", ExactText(64), primary_key=True),
         Column("section", ExactText(64), nullable=False),
         Column("types", LongText, nullable=False),
         Column("seen", BigInteger, nullable=False),
-        mysql_engine="InnoDB",
-        mysql_charset="utf8mb4",
+        **MYSQL_OPTIONS,
     )
-
-
-def shared_nodes_table() -> Table:
-    """Return the table object that all stores of a process share."""
-    return cached(_made)
-
-
-def _made() -> Table:
-    return nodes_table(MetaData())
 
 
 class RdbNodes:
@@ -44,7 +38,7 @@ class RdbNodes:
         """`table`: the name of the table of the rows."""
         self._database = database
         self._table_name = table
-        self._write_statements(shared_nodes_table())
+        self._write_statements(nodes_table())
 
     @cached_on_class
     def _write_statements(self, nodes: Table) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -21,14 +22,12 @@ from sqlalchemy import (
 )
 
 from psched.backends.common.lease_history import MOST_CHARACTERS
-from psched.backends.common.rows import (
-    CLAIMED_OF_SCHEDULE,
-    CLAIMED_OF_TASK,
-    WAITING,
-)
+from psched.backends.common.rows import CLAIMED_OF_SCHEDULE, CLAIMED_OF_TASK, WAITING
 from psched.backends.common.tables import checked_name
 from psched.backends.sql.dialect import ExactText, LongText
 from psched.backends.sql.ledger import limit_columns
+
+MYSQL_OPTIONS: Any = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
 
 
 class UserColumns(NamedTuple):
@@ -70,38 +69,32 @@ def by_type(rows: Select[Any], table: Table) -> Select[Any]:
     return rows.with_hint(table, force, "mysql").with_hint(table, force, "mariadb")
 
 
-def add_partial_indexes(queue: Table) -> None:
+def _index(table: Table, suffix: str, columns: Sequence[ColumnElement[Any]], where: str | None = None) -> None:
+    """Add an index; of the rows that meet `where` only, if the database has partial indexes."""
+    condition = None if where is None else text(where)
+    Index(f"{table.name}_{suffix}", *columns, postgresql_where=condition, sqlite_where=condition)
+
+
+def _add_partial_indexes(queue: Table) -> None:
     """Add partial indexes, which leave out rows that no query needs."""
-    c, name = queue.c, queue.name
-    retired = text("purge_at IS NOT NULL")
-    typed = text("band IS NOT NULL AND user_name <> ''")
-    waits, runs = text("band IS NOT NULL AND user_name > ''"), text("holder IS NOT NULL AND user_name > ''")
-    Index(f"{name}_user_due", c.band, c.user_name, c.due, c.key, postgresql_where=waits, sqlite_where=waits)
-    Index(
-        f"{name}_type_user_due", c.type, c.band, c.user_name, c.due, c.key, postgresql_where=typed, sqlite_where=typed
-    )
-    Index(f"{name}_user_run", c.user_name, c.holder, postgresql_where=runs, sqlite_where=runs)
-    Index(f"{name}_purge", c.purge_at, postgresql_where=retired, sqlite_where=retired)
-    add_holder_index(queue)
+    c = queue.c
+    _index(queue, "user_due", [c.band, c.user_name, c.due, c.key], "band IS NOT NULL AND user_name > ''")
+    _index(queue, "type_user_due", [c.type, c.band, c.user_name, c.due, c.key], "band IS NOT NULL AND user_name <> ''")
+    _index(queue, "user_run", [c.user_name, c.holder], "holder IS NOT NULL AND user_name > ''")
+    _index(queue, "purge", [c.purge_at], "purge_at IS NOT NULL")
+    _index(queue, "holder", [c.holder], "holder IS NOT NULL")
 
 
-def add_full_indexes(queue: Table) -> None:
+def _add_full_indexes(queue: Table) -> None:
     """Add the columns `UserColumns`, the indexes on them, and one index of rows that are held or retained."""
-    name = queue.name
     for column in (queue.c.band, queue.c.due, queue.c.holder):
         made = Computed(f"CASE WHEN user_name > '' THEN {column.name} END", persisted=True)
         queue.append_column(Column(f"user_{column.name}", column.type, made))
     c, users = queue.c, of_users(queue)
-    Index(f"{name}_of_user_due", users.band, c.user_name, users.due, c.key)
-    Index(f"{name}_of_type_user_due", c.type, users.band, c.user_name, users.due, c.key)
-    Index(f"{name}_of_user_run", c.user_name, users.holder)
-    Index(f"{name}_held", c.holder, c.purge_at, c.claim)
-
-
-def add_holder_index(table: Table) -> None:
-    """Add the index of holders."""
-    held = text("holder IS NOT NULL")
-    Index(f"{table.name}_holder", table.c.holder, postgresql_where=held, sqlite_where=held)
+    _index(queue, "of_user_due", [users.band, c.user_name, users.due, c.key])
+    _index(queue, "of_type_user_due", [c.type, users.band, c.user_name, users.due, c.key])
+    _index(queue, "of_user_run", [c.user_name, users.holder])
+    _index(queue, "held", [c.holder, c.purge_at, c.claim])
 
 
 USER_BAND = 1000
@@ -149,12 +142,11 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
     made = Computed(f"CASE WHEN {failed} THEN next_time + delay_ms END", persisted=True)
     table.append_column(Column("failing", BigInteger, made))
     c = table.c
-    watched, failing = text("alert_at IS NOT NULL"), text("failing IS NOT NULL")
-    Index(f"{name}_due", c.due, c.key)
-    Index(f"{name}_type_due", c.type, c.due, c.key)
-    add_holder_index(table)
-    Index(f"{name}_alert", c.alert_at, c.key, postgresql_where=watched, sqlite_where=watched)
-    Index(f"{name}_failing", c.failing, c.key, postgresql_where=failing, sqlite_where=failing)
+    _index(table, "due", [c.due, c.key])
+    _index(table, "type_due", [c.type, c.due, c.key])
+    _index(table, "holder", [c.holder], "holder IS NOT NULL")
+    _index(table, "alert", [c.alert_at, c.key], "alert_at IS NOT NULL")
+    _index(table, "failing", [c.failing, c.key], "failing IS NOT NULL")
     return table
 
 
@@ -175,10 +167,9 @@ def failures_table(metadata: MetaData, name: str) -> Table:
         Column("node", ExactText(255), nullable=False),
         Column("failed", BigInteger, nullable=False),
         Column("claimed_until", BigInteger, nullable=False, server_default="0"),
-        mysql_engine="InnoDB",
-        mysql_charset="utf8mb4",
+        **MYSQL_OPTIONS,
     )
-    Index(f"{table.name}_claimed", table.c.claimed_until, table.c.key)
+    _index(table, "claimed", [table.c.claimed_until, table.c.key])
     return table
 
 
@@ -216,10 +207,9 @@ def queue_table(metadata: MetaData, name: str, partial_indexes: bool) -> Table:
         CheckConstraint("typeof(user_name) = 'text'", name=f"{name}_user").ddl_if(dialect="sqlite"),
     )
     c = table.c
-    in_band = text("band IS NOT NULL")
-    Index(f"{name}_due", c.band, c.due, c.key, postgresql_where=in_band, sqlite_where=in_band)
-    Index(f"{name}_type_due", c.type, c.band, c.due, c.key, postgresql_where=in_band, sqlite_where=in_band)
-    (add_partial_indexes if partial_indexes else add_full_indexes)(table)
+    _index(table, "due", [c.band, c.due, c.key], "band IS NOT NULL")
+    _index(table, "type_due", [c.type, c.band, c.due, c.key], "band IS NOT NULL")
+    (_add_partial_indexes if partial_indexes else _add_full_indexes)(table)
     return table
 
 
@@ -230,8 +220,7 @@ def users_table(metadata: MetaData, queue: str) -> Table:
         metadata,
         Column("user_name", ExactText(255), primary_key=True),
         Column("version", BigInteger, nullable=False, server_default="0"),
-        mysql_engine="InnoDB",
-        mysql_charset="utf8mb4",
+        **MYSQL_OPTIONS,
     )
 
 
@@ -288,6 +277,5 @@ def _leased_table(
             dialect="sqlite"
         ),
         info={"claimed": claimed},
-        mysql_engine="InnoDB",
-        mysql_charset="utf8mb4",
+        **MYSQL_OPTIONS,
     )

@@ -21,7 +21,7 @@ from psched.backends.common.rows import AHEAD, RUNNING, storable
 from psched.backends.rdb.acquire import AcquireStrategy, WantedTypes, ordered_acquire
 from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes
-from psched.backends.rdb.node_registry import RdbNodes, shared_nodes_table
+from psched.backends.rdb.node_registry import RdbNodes, nodes_table
 from psched.backends.sql.database import Database
 from psched.backends.sql.schema import NAMED, HashedSchema, meta_table, unusable
 from psched.backends.sql.statement import BulkUpdate, cached
@@ -57,7 +57,7 @@ class RdbLeaseStore(SqlStore):
         `read_claim`: makes a claim of the columns `LeaseStatements.claimed`. `tables`: the table of the rows, then the
         tables that belong to it.
         """
-        super().__init__(database, HashedSchema(database, cached(_meta), *tables, common=(shared_nodes_table(),)))
+        super().__init__(database, HashedSchema(database, cached(_meta), *tables, common=(nodes_table(),)))
         dialect = type(database.dialect)
         self._rows = tables[0]
         self._holder = holder
