@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from psched import fork_safety
 from psched.backends.rdb.acquire import MOST_ROWS
@@ -18,12 +18,10 @@ Acquire = Callable[[int, AcquireOptions, int], list[Claim]]
 
 @dataclass(eq=False)
 class AcquireRequest:
-    """The limit of one thread, and the answer to it."""
+    """The limit of one thread, and the answer: claims or an error; None without an answer yet."""
 
     limit: int
-    claims: list[Claim] = field(default_factory=list)
-    error: Exception | None = None
-    answered: bool = False
+    answer: list[Claim] | Exception | None = None
 
 
 class CombinedAcquire:
@@ -48,56 +46,51 @@ class CombinedAcquire:
         mine = AcquireRequest(limit)
         with self._changed:
             self._requests.setdefault(kind, []).append(mine)
-            self._wait(kind, mine)
-            if not mine.answered:
+            try:
+                self._changed.wait_for(lambda: mine.answer is not None or kind not in self._busy)
+            except BaseException:  # an interrupt withdraws `mine`
+                if mine in self._requests.get(kind, ()):
+                    self._requests[kind].remove(mine)
+                raise
+            if mine.answer is None:
                 self._busy.add(kind)
                 requests = self._requests.pop(kind)
-        if not mine.answered:
+        if mine.answer is None:
             self._acquire_for(kind, requests, mine)
-        if mine.error is not None:
-            raise mine.error
-        return mine.claims
-
-    def _wait(self, kind: AcquireOptions, mine: AcquireRequest) -> None:
-        """Wait until another thread has answered `mine`, or no thread acquires. An interrupt withdraws `mine`."""
-        try:
-            while kind in self._busy and not mine.answered:
-                self._changed.wait()
-        except BaseException:
-            if mine in self._requests.get(kind, ()):
-                self._requests[kind].remove(mine)
-            raise
+        if isinstance(mine.answer, Exception):
+            raise mine.answer
+        return mine.answer or []
 
     def _acquire_for(self, kind: AcquireOptions, requests: list[AcquireRequest], mine: AcquireRequest) -> None:
         """Acquire for all `requests`. After an interrupt the requests of other threads are left to the next thread."""
         limits = [request.limit for request in requests]
-        unanswered = [request for request in requests if request is not mine]
+        answers: Sequence[list[Claim] | Exception] = ()
         try:
-            claims = self._acquire(max(*limits, min(sum(limits), MOST_ROWS), 1), kind, len(requests))
-            share_out(claims, requests)
-            unanswered = []
+            answers = share_out(
+                self._acquire(max(*limits, min(sum(limits), MOST_ROWS), 1), kind, len(requests)), limits
+            )
         except Exception as error:  # noqa: BLE001 – each thread raises it
-            for request in requests:
-                request.error = error
-            unanswered = []
+            answers = [error] * len(requests)
         finally:
             with self._changed:
-                for request in requests:
-                    request.answered = request not in unanswered
-                if unanswered:
-                    self._requests.setdefault(kind, []).extend(unanswered)
+                for request, answer in zip(requests, answers, strict=False):
+                    request.answer = answer
+                if not answers:
+                    others = [request for request in requests if request is not mine]
+                    self._requests[kind] = others + self._requests.get(kind, [])
                 self._busy.discard(kind)
                 self._changed.notify_all()
 
 
-def share_out(claims: Sequence[Claim], requests: Sequence[AcquireRequest]) -> None:
-    """Give each request a claim in turn, and no request more than its limit."""
-    if len(requests) == 1:
-        requests[0].claims.extend(claims)
-        return
-    turns = deque(requests)
+def share_out(claims: list[Claim], limits: Sequence[int]) -> list[list[Claim]]:
+    """Return the claims for each of `limits`: one in turn for each, and for none more than its limit."""
+    if len(limits) == 1:
+        return [claims]
+    shares: list[list[Claim]] = [[] for _ in limits]
+    turns = deque(zip(shares, limits, strict=True))
     for claim in claims:
-        request = turns.popleft()
-        request.claims.append(claim)
-        if len(request.claims) < request.limit:
-            turns.append(request)
+        share, limit = turns.popleft()
+        share.append(claim)
+        if len(share) < limit:
+            turns.append((share, limit))
+    return shares

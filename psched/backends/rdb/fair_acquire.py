@@ -31,7 +31,7 @@ from psched.backends.rdb.waiting_users import WaitingUser, WaitingUsersQuery, le
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect
 from psched.backends.sql.statement import cached
-from psched.clock import Clock, monotonic
+from psched.clock import monotonic
 
 _FRESH = 1.0
 """Seconds until bands are read again although the known bands have enough rows; one band is never read again."""
@@ -48,7 +48,7 @@ _ROUNDS = 6
 class FairAcquire:
     """Implements `AcquireStrategy` for a queue. Safe to use from several threads."""
 
-    def __init__(self, database: Database, table: Table, users: Table, clock: Clock = monotonic) -> None:
+    def __init__(self, database: Database, table: Table, users: Table) -> None:
         dialect = type(database.dialect)
         self.database = database
         self.statements = cached(UserStatements, dialect, table, users)
@@ -57,13 +57,12 @@ class FairAcquire:
         self._in_band = ordered_acquire(dialect, table, cached(_statements_in_band, dialect, table))
         self._waiting_users = WaitingUsersQuery(self.statements)
         self._due_times = DueTimes(database, table)
-        self._clock = clock
         self._bands: tuple[int, ...] = ()
-        self._read_bands_at = clock()
+        self._read_bands_at = monotonic()
         self._last_type = ""
 
     def acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
-        is_fresh = _is_plain(self._bands) or self._clock() < self._read_bands_at
+        is_fresh = _is_plain(self._bands) or monotonic() < self._read_bands_at
         known = self._bands if is_fresh else self._read_bands(connection)
         rows = self._acquire(connection, known, parameters, types)
         left = _after(parameters, rows)
@@ -77,7 +76,7 @@ class FairAcquire:
 
     def _read_bands(self, connection: Connection) -> tuple[int, ...]:
         self._bands = self._due_times.bands(connection)
-        self._read_bands_at = self._clock() + _FRESH
+        self._read_bands_at = monotonic() + _FRESH
         return self._bands
 
     def _acquire(

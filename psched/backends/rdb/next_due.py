@@ -64,7 +64,7 @@ class DueTimes:
     def _write_statements(self, dialect: type[Dialect], table: Table) -> None:
         self._table = table
         self._by_shape: dict[tuple[int, bool], Statement] = {}
-        self._by_type = Statement(_grouped(table) if dialect.groups_by_index else _stepping(dialect, table))
+        self._by_type = Statement(_first_of_each_type(dialect, table))
 
     def next_due(self, types: Collection[str] | None) -> NextDue:
         """Return when the next row is due, of `types` only, or of any type."""
@@ -111,7 +111,8 @@ class DueTimes:
         """Return the rows of `_statement`; only a new band costs a second statement."""
         while True:
             bands = self._bands
-            padded = (_ABOVE_ALL, *bands, *[_ABOVE_ALL] * (_power_of_two(len(bands)) - len(bands)))
+            count = 1 << len(bands).bit_length()  # at least one more than bands
+            padded = (*bands, *[_ABOVE_ALL] * (count - len(bands)))
             values: dict[str, Any] = {f"band_{place}": band for place, band in enumerate(padded)}
             if types is not None:
                 values["types"] = types_parameter(tuple(types))
@@ -166,52 +167,39 @@ class DueTimes:
         return select(value).where(*conditions, c.due.is_not(None)).order_by(c.due, c.key).limit(1)
 
 
-def _groups(rows: FromClause) -> list[ColumnElement[Any]]:
-    """Return the columns that the index has before due."""
-    return [rows.c[name] for name in ("type", "band") if name in rows.c]
+def _first_of_each_type(dialect: type[Dialect], table: Table) -> Select[Any]:
+    """Return the SELECT of the type and due time of the first row of each type and band, and the clock.
 
+    A database that cannot skip from group to group in an index does so by a recursive statement.
+    """
+    names = [name for name in ("type", "band") if name in table.c]
+    if dialect.groups_by_index:
+        groups = [table.c[name] for name in names]
+        first_rows = select(*groups, func.min(table.c.due).label("due")).group_by(*groups).subquery()
+        return select(first_rows.c.type, first_rows.c.due, now_ms())
 
-def _not_retired(rows: FromClause) -> list[ColumnElement[bool]]:
-    """Return the condition that a row is in the index."""
-    return [rows.c.band.is_not(None)] if "band" in rows.c else []
+    def first(rows: FromClause, *conditions: ColumnElement[bool]) -> Select[Any]:
+        groups = [rows.c[name] for name in names]
+        in_index = [rows.c.band.is_not(None)] if "band" in rows.c else []
+        wanted = select(rows.c.key, *groups, rows.c.due).where(*in_index, *conditions)
+        return wanted.order_by(*groups, rows.c.due, rows.c.key).limit(1)
 
-
-def _grouped(table: Table) -> Select[Any]:
-    """Return the SELECT of each type, the earliest due time in each of its bands, and the clock."""
-    groups = _groups(table)
-    first_rows = select(*groups, func.min(table.c.due).label("due")).group_by(*groups).subquery()
-    return select(first_rows.c.type, first_rows.c.due, now_ms())
-
-
-def _stepping(dialect: type[Dialect], table: Table) -> Select[Any]:
-    """Return the same SELECT as a recursive statement: from the first row of a group to that of the next group."""
-
-    def ordered(rows: FromClause) -> Select[Any]:
-        wanted = select(rows.c.key, *_groups(rows), rows.c.due).where(*_not_retired(rows))
-        return wanted.order_by(*_groups(rows), rows.c.due, rows.c.key).limit(1)
-
-    first_rows = select(ordered(table).subquery("earliest")).cte("heads", recursive=True)
-    row = table.alias("row")
+    found = select(first(table).subquery("earliest")).cte("heads", recursive=True)
+    next_keys = []
     # For (type, band) > (…, …) SQLite would read all rows of a type to find the next band.
-    further = [table.alias("further")]
-    beyond = [further[0].c.type > first_rows.c.type]
-    if "band" in table.c:
-        further.insert(0, table.alias("same"))
-        beyond.insert(0, and_(further[0].c.type == first_rows.c.type, further[0].c.band > first_rows.c.band))
-    found = zip(further, beyond, strict=True)
-    keys = [ordered(rows).with_only_columns(rows.c.key).where(where).correlate(first_rows) for rows, where in found]
-    key = keys[0] if len(keys) == 1 else select(func.coalesce(*(each.scalar_subquery() for each in keys)))
-    step = select(row.c.key, *_groups(row), row.c.due).select_from(first_rows.join(row, dialect.among(row.c.key, key)))
-    first_rows = first_rows.union_all(step)
-    return select(first_rows.c.type, first_rows.c.due, now_ms())
+    for place in reversed(range(len(names))):
+        further = table.alias(f"further_{place}")
+        same = [further.c[name] == found.c[name] for name in names[:place]]
+        next_row = first(further, *same, further.c[names[place]] > found.c[names[place]])
+        next_keys.append(next_row.with_only_columns(further.c.key).correlate(found).scalar_subquery())
+    row = table.alias("row")
+    key = select(func.coalesce(*next_keys, null()))  # SQLite's takes two arguments at least
+    step = select(row.c.key, *(row.c[name] for name in names), row.c.due)
+    found = found.union_all(step.select_from(found.join(row, dialect.among(row.c.key, key))))
+    return select(found.c.type, found.c.due, now_ms())
 
 
 def _wait(dues: Iterable[Any], now: int) -> float | None:
     """Return the seconds until the earliest of these due times; SQLite columns may hold any value."""
     earliest = min((due for due in dues if isinstance(due, int | float)), default=None)
     return None if earliest is None else max(0.0, (earliest - now) / 1000)
-
-
-def _power_of_two(count: int) -> int:
-    """Return the least power of two that is not below `count`, 0 for 0."""
-    return 1 << (count - 1).bit_length() if count else 0

@@ -99,7 +99,7 @@ def test_for_one_who_is_interrupted_while_he_waits_nothing_is_acquired(slow: Slo
     first.start()
     assert slow.entered.acquire(timeout=PATIENCE)
 
-    def interrupt() -> None:
+    def interrupt(timeout: float | None) -> None:
         raise KeyboardInterrupt
 
     combined._changed.wait = interrupt  # type: ignore[method-assign, assignment]
