@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from faultlab import prerequisites
 from faultlab.proxy import Proxy
 from faultlab.servers import Server
-from psched.backends.common.errors import Fault
+from psched.backends.common.retries import Fault
 from psched.backends.sql import open_database
 from psched.backends.sql.database import Database
 

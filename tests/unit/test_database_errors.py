@@ -10,8 +10,7 @@ import pymysql
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from psched.backends.common.errors import Fault
-from psched.backends.common.retries import Retries
+from psched.backends.common.retries import Fault, Retries
 from psched.backends.sql import open_database
 from psched.backends.sql.database import Database
 from psched.clock import Clock

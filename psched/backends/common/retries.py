@@ -1,25 +1,25 @@
-"""When to log in again after a server refused a login.
-
-A password that is wrong now may be right soon: it was changed on the server or in the configuration first. But servers
-count logins that fail, and lock accounts and hosts. So a process waits longer after each of them.
-"""
+"""Retries of calls to a database or Redis, by the fault that each call met, and of logins that it refused."""
 
 from __future__ import annotations
 
 import copy
+import enum
 import random
 from collections.abc import Callable
 from typing import TypeVar
 
 from psched.backends.common.connection_options import Timeouts
-from psched.backends.common.errors import Fault
 from psched.clock import Clock, monotonic
 
 T = TypeVar("T")
 
 
 class LoginBackoff:
-    """The logins of one process to one server. Safe to use from several threads."""
+    """The logins of one process to one server. Safe to use from several threads.
+
+    A password that is wrong now may be right soon: it was changed on the server or in the configuration first. But
+    servers count logins that fail, and lock accounts and hosts. So a process waits longer after each of them.
+    """
 
     LONGEST = 45.0
     """Seconds between two logins at the most; workers poll a little more rarely, so that each poll may log in."""
@@ -115,3 +115,10 @@ class Retries:
 
     def _in_time(self, pause: float) -> float | None:
         return pause if self._clock() + pause < self._end else None
+
+
+class Fault(enum.Enum):
+    """How a database error passes by itself."""
+
+    CONFLICT = "rolled back for the sake of others (deadlock, serialisation, lock or statement timeout): try again"
+    LOST = "the connection or the server is gone; whether the statement was done is unknown: try on a fresh connection"

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, bindparam, func, literal_column, select
 
-from psched.backends.common.rows import POLICY_COLUMNS, alert_at, milliseconds, policy_columns, rule_columns
+from psched.backends.common.rows import BATCH, POLICY_COLUMNS, alert_at, milliseconds, policy_columns, rule_columns
 from psched.backends.rdb.schema import band_of
 from psched.backends.rdb.store import new_number
 from psched.backends.sql.database import Database
@@ -114,10 +114,6 @@ def _schedule_values(
     return {**given, **times, "catch_up": catch_up, "nonce": bindparam("nonce", type_=BigInteger)}
 
 
-_PAGE = 500
-"""Rows read by one statement."""
-
-
 class InsertNonces:
     def __init__(self, table: Table) -> None:
         c = table.c
@@ -126,8 +122,8 @@ class InsertNonces:
     def others(self, connection: Connection, keys: list[str], nonce: int) -> list[str]:
         """Return those of `keys` whose rows do not have this `nonce`."""
         ours: set[str] = set()
-        for start in range(0, len(keys), _PAGE):
-            found = connection.execute(self._nonces_of, {"keys": keys[start : start + _PAGE]})
+        for start in range(0, len(keys), BATCH):
+            found = connection.execute(self._nonces_of, {"keys": keys[start : start + BATCH]})
             ours.update(key for key, number in found if number == nonce)
         return [key for key in keys if key not in ours]
 

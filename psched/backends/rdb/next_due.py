@@ -28,7 +28,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from psched.backends.common.row_reader import LAST_SECOND
+from psched.backends.common.rows import LAST_SECOND
 from psched.backends.rdb.acquire import types_parameter
 from psched.backends.rdb.schema import USER_BAND, by_type
 from psched.backends.sql.database import Database

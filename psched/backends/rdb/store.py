@@ -17,7 +17,7 @@ from sqlalchemy import Connection, MetaData, RowMapping, Table
 
 from psched import fork_safety
 from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, refusal
-from psched.backends.common.rows import AHEAD, RUNNING, storable
+from psched.backends.common.rows import AHEAD, BATCH, RUNNING, storable
 from psched.backends.rdb.acquire import AcquireStrategy, WantedTypes, ordered_acquire
 from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes
@@ -32,9 +32,6 @@ from psched.model import WORKER_DIED, Claim, Lease, Retry
 from psched.payload import MAX_BATCH_SIZE
 from psched.store import Accepts, AcquireOptions, Finding, Wakeup
 from psched.store.ledger import OnCommit
-
-BATCH = 500
-"""Leases extended or settled by one statement, to keep it short."""
 
 
 def _meta() -> Table:

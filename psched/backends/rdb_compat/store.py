@@ -37,7 +37,7 @@ from sqlalchemy import (
 )
 
 from psched import fork_safety
-from psched.backends.common.row_reader import RowReader
+from psched.backends.common.rows import BATCH, RowReader
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.paging import ByKeys, OrderedKeys, RowsByKeys, stored_bytes
@@ -59,8 +59,6 @@ from psched.store.ledger import OnCommit
 
 log = logging.getLogger(__name__)
 
-BATCH = 500
-"""Rows settled by one transaction, to keep it short."""
 
 _PAGE = 5000
 """Due times and keys read by one statement, when foreign rows are known."""

@@ -35,8 +35,7 @@ from redis.retry import Retry
 
 from psched import fork_safety as forks
 from psched.backends.common.connection_options import Timeouts, Tls
-from psched.backends.common.errors import Fault
-from psched.backends.common.retries import LoginBackoff, Retries
+from psched.backends.common.retries import Fault, LoginBackoff, Retries
 from psched.backends.redis.scripts import Script
 from psched.clock import boottime
 from psched.errors import ConfigError

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from psched import fork_safety as forks
 from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, finished_before, refusal
 from psched.backends.common.retries import sent_within
-from psched.backends.common.rows import storable
+from psched.backends.common.rows import BATCH, storable
 from psched.backends.redis import scripts
 from psched.backends.redis.alerts import RedisFailures
 from psched.backends.redis.client import Argument, RedisServer, T, is_refused, passes
@@ -28,9 +28,6 @@ from psched.store import Accepts, AcquireOptions, Finding, LeaseStore, Wakeup
 from psched.store.node_registry import ALIVE, Node, read_node
 
 log = logging.getLogger(__name__)
-
-_BATCH = 500
-"""Rows that one script extends or settles, to keep it short."""
 
 _ROW = {"schedules": "schedule", "queue": "task"}
 
@@ -167,7 +164,7 @@ class RedisLeaseStore(LeaseStore):
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
         count = 0
-        given: list[Argument] = [holder, math.ceil(longest_wait * 1000), _BATCH, error, *suspects]
+        given: list[Argument] = [holder, math.ceil(longest_wait * 1000), BATCH, error, *suspects]
         while done := int(self._run("give_back", *given)):
             count += done
         return count
@@ -219,12 +216,12 @@ class RedisLeaseStore(LeaseStore):
     def _answers_in_batches(
         self, verb: str, rows: Iterable[Sequence[Argument]], until: float | None, common: Sequence[Argument] = ()
     ) -> Iterator[tuple[Answer | None, bool]]:
-        """Run a script on `_BATCH` rows at a time; yield for each row what `_answers` returns.
+        """Run a script on `BATCH` rows at a time; yield for each row what `_answers` returns.
 
         `rows`: the arguments of each row. `common`: arguments before those.
         """
         rest = iter(rows)
-        while batch := list(islice(rest, _BATCH)):
+        while batch := list(islice(rest, BATCH)):
             answers, uncertain = self._answers(verb, [*common, *chain.from_iterable(batch)], until)
             yield from ((answer, uncertain) for answer in answers)
 

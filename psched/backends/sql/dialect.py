@@ -19,7 +19,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.selectable import Select
 
 from psched.backends.common.connection_options import Timeouts, Tls
-from psched.backends.common.errors import Fault
+from psched.backends.common.retries import Fault
 
 
 class now_ms(FunctionElement[int]):  # noqa: N801 – spelled like the SQL function it stands for

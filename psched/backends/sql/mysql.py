@@ -22,7 +22,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 
 from psched.backends.common.connection_options import Tls
-from psched.backends.common.errors import Fault
+from psched.backends.common.retries import Fault
 from psched.backends.sql.dialect import Dialect, ExactText, LongText, now_ms
 from psched.backends.sql.statement import given_rows
 from psched.errors import ConfigError

@@ -22,7 +22,7 @@ from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.selectable import Select
 
-from psched.backends.common.errors import Fault
+from psched.backends.common.retries import Fault
 from psched.backends.sql.dialect import Dialect, ExactText, now_ms
 from psched.backends.sql.listen_notify import create_triggers, has_triggers
 from psched.backends.sql.statement import given_rows

@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from psched.backends.common.errors import Fault
+from psched.backends.common.retries import Fault
 from psched.backends.common.tables import unwritable
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import ExactText
