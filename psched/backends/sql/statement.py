@@ -312,7 +312,10 @@ class BulkInsert:
 
         Nothing is `differing` in a single row.
         """
-        rows, given = _given(self._types, differing, same)
+        rows = rows_in(_ROWS, [column(_PREFIX + name, self._types[name]) for name in differing])
+        given: dict[str, ColumnElement[Any]] = {name: null() for name in self._types}
+        given |= {name: bindparam(_PREFIX + name, type_=self._types[name]) for name in same}
+        given |= {name: rows.c[_PREFIX + name] for name in differing}
         inserts = [insert(self._table), self._dialect.insert_new(self._table)]
         if differing:
             values = self._values(given, now_once())
@@ -324,17 +327,6 @@ class BulkInsert:
             inserts = [each.values(values) for each in inserts]
         strict, lenient = [Statement(each if self._further is None else self._further(each)) for each in inserts]
         return strict, lenient
-
-
-def _given(
-    types: Mapping[str, Any], differing: Collection[str], same: Collection[str]
-) -> tuple[FromClause, dict[str, ColumnElement[Any]]]:
-    """Return the rows of the parameter `_ROWS`, and a column of them, a parameter or NULL for each name."""
-    rows = rows_in(_ROWS, [column(_PREFIX + name, types[name]) for name in differing])
-    given: dict[str, ColumnElement[Any]] = {name: null() for name in types}
-    given |= {name: bindparam(_PREFIX + name, type_=types[name]) for name in same}
-    given |= {name: rows.c[_PREFIX + name] for name in differing}
-    return rows, given
 
 
 def _same(page: Sequence[GivenRow]) -> GivenRow:
