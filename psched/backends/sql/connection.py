@@ -31,8 +31,8 @@ def execute_text(connection: Connection, text: str, parameters: Any = ()) -> Any
 
     SQLAlchemy executes it on a caller's connection, and while tracers listen to its events. Raises DBAPIError.
     """
-    heard = connection.engine.dispatch
-    if not isinstance(connection, PooledConnection) or heard.before_cursor_execute or heard.after_cursor_execute:
+    events = connection.engine.dispatch
+    if not isinstance(connection, PooledConnection) or events.before_cursor_execute or events.after_cursor_execute:
         return connection.exec_driver_sql(text, parameters)
     cursor = connection.kept_cursor
     try:

@@ -1,4 +1,4 @@
-"""What differs between databases. Each dialect overrides what is different there.
+"""The differences between databases: each dialect overrides its own.
 
 SQL that differs is a construct here (`now_ms`, `ExactText`), and each dialect compiles it in its own way. So the stores
 build every statement once for all databases.

@@ -109,7 +109,7 @@ class MySQLDialect(Dialect):
     _connections: WeakSet[Any] = field(default_factory=WeakSet, init=False)
 
     def abandon_connections(self) -> None:
-        """Redirect mysqlclient's connections to /dev/null: it says goodbye to the server when they are freed."""
+        """Redirect mysqlclient's connections to /dev/null: when they are freed, it ends the server's sessions."""
         if not self._connections:
             return
         nowhere = os.open(os.devnull, os.O_RDWR)

@@ -229,9 +229,9 @@ def _refuse_pooler(connection: Any) -> None:
         return
     connection.close()
     raise PoolerError(
-        "a connection pooler such as PgBouncer stands before this PostgreSQL, and what psched sets in a session would "
-        "stay set for the pooler's other clients; connect to PostgreSQL directly, or set `pooler: session` if the "
-        "pooler gives each client a session of its own (PgBouncer: pool_mode = session)"
+        "a connection pooler such as PgBouncer stands before this PostgreSQL, and its other clients would get psched's "
+        "session settings; connect to PostgreSQL directly, or set `pooler: session` if the pooler gives each client a "
+        "session of its own (PgBouncer: pool_mode = session)"
     )
 
 
@@ -252,13 +252,13 @@ def _bound_waiting(connection: Any, seconds: float) -> None:
     def bounded(steps: Steps) -> Steps:
         end = time.monotonic() + seconds
         try:
-            wish = next(steps)
+            wanted = next(steps)
             while True:
-                ready = yield wish
+                ready = yield wanted
                 if not ready and time.monotonic() > end:
                     connection.close()
                     raise connection.OperationalError(f"the server has not answered for {seconds:g} s")
-                wish = steps.send(ready)
+                wanted = steps.send(ready)
         except StopIteration as stop:
             return stop.value
 
