@@ -37,13 +37,13 @@ _STOPS: dict[int, bool] = {
 """Orders and signals that end the child, and whether at once."""
 _ORPHAN_GRACE = 0.4
 _ORPHAN_END = 1.7
-"""Seconds after the death of its master: a child gives its handler the first, and is gone after the second."""
+"""Seconds after the death of the master: until a handler is stopped, and until the process has ended."""
 
 
 class HeartbeatThread(threading.Thread):
     """Beats every `child_heartbeat_interval`, keeps the process title, and passes orders and signals to the role.
 
-    Should the master not kill a frozen process, a kernel timer does.
+    If the master does not kill a frozen process, a kernel timer does.
     """
 
     def __init__(self, name: str, pipe: ChildPipe, signals: SignalQueue, settings: Settings, log_file: Log) -> None:
@@ -63,9 +63,9 @@ class HeartbeatThread(threading.Thread):
         self._end_at: float | None = None
 
     def started(self, role: ChildRole) -> None:
-        """Command `role` from now on, and report to the master that the child is ready. In the main thread.
+        """Pass orders to `role` from now on, and report that the child is ready. In the main thread.
 
-        A role that follows another gets the stop that the one before it got.
+        A stop that came before is passed on, too.
         """
         with self._role_lock:  # an order that finds no role ends the process, so it must not come in between
             self._role = role
@@ -167,7 +167,7 @@ class HeartbeatThread(threading.Thread):
         """End the process at once, without giving back leases.
 
         Where the pipes are closed, the database's connection is closed too, or another file has its number. The master
-        sees the death, and lease recovery follows.
+        sees the death, and recovers the leases.
         """
         log.error("%s; leaving at once", why)
         try:

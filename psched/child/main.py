@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 def child_main(
     name: str, settings: Settings, pipe: ChildPipe, log_file: Log, make: Callable[[ChildPipe], ChildRole]
 ) -> int:
-    """Be the child called `name` in the process title: do the work that `make(pipe)` returns. Returns the exit code."""
+    """Run the role `make(pipe)`, with `name` in the process title; return the exit code."""
     pid = os.getpid()
     signals = SignalQueue()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

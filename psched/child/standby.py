@@ -47,7 +47,7 @@ class StandbyChild(ChildRole):
         self._was_woken = False
 
     def run(self) -> ChildWorker | None:
-        """Stand by, then return the worker. A child that cannot become one ends, and is replaced."""
+        """Return the worker, once it is needed. A child that cannot become a worker ends, and is replaced."""
         while not self._stopping.is_set() and not self._is_needed():
             pass
         return None if self._stopping.is_set() else self._prepared()
@@ -66,7 +66,7 @@ class StandbyChild(ChildRole):
         return worker
 
     def stop(self, immediate: bool, grace: float | None = None) -> None:
-        """Stand by no longer. Nothing is leased, so `immediate` ends the process where it waits."""
+        """Nothing is leased, so `immediate` ends the process where it waits."""
         self._stopping.set()
         if immediate:
             os._exit(DONE)
@@ -90,8 +90,8 @@ class StandbyChild(ChildRole):
 def worker_or_standby(spec: ChildSpec, pipe: ChildPipe) -> ChildRole:
     """Load the application and return the role of the child that `spec` describes. Call it in the child's main thread.
 
-    The first child works at once: it checks the tables and alerts of overdue runs. So does one that has the leases of
-    dead children to give back, and one without an election.
+    The first child works at once: it checks the tables and alerts of overdue runs. So does a child that gives back
+    leases of dead children, or that has no election.
     """
     make = partial(ChildWorker, spec, load(spec.application), pipe.send)
     if spec.election is None or spec.slot == FIRST_SLOT or spec.dead:

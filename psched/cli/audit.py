@@ -107,7 +107,6 @@ def _lines(verdict: Verdict) -> Iterator[str]:
 
 
 def _waiting_for(why: Why) -> str:
-    """Return the run that the occurrence waits behind, and its next attempt."""
     parts = [] if why.behind is None else [f"that of {local_time(why.behind)}"]
     parts += [] if why.next_attempt is None else [f"the next attempt is due {local_time(int(why.next_attempt))}"]
     return f" ({'; '.join(parts)})" if parts else ""

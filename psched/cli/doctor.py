@@ -54,7 +54,6 @@ def doctor(chosen: Chosen) -> int:
 
 
 def findings_of(chosen: Chosen) -> Iterator[Finding]:
-    """Yield the findings in the order in which a worker needs the things checked."""
     try:
         settings = chosen.settings().with_application((), chosen.include, chosen.require, chosen.types)
     except ConfigError as error:
@@ -71,7 +70,6 @@ def findings_of(chosen: Chosen) -> Iterator[Finding]:
 
 
 def application_finding(settings: Settings) -> Finding:
-    """Check that the application can be loaded, and routes the types of `types`."""
     application = configured_application(settings)
     if not application.names:
         return Finding("application", True, "no application is configured; name it in `app:` or `psched run APP`")
@@ -121,7 +119,6 @@ def _store_findings(
 
 
 def failing_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
-    """Yield the number of failing schedules, with the one that has most failed attempts; nothing for none."""
     failing = list(schedules.failing())
     if not failing:
         return
@@ -135,10 +132,7 @@ def failing_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
 
 
 def overdue_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
-    """Yield each overdue occurrence with its state and what to check; or that there is none.
-
-    An occurrence is overdue if it is later than `overdue_after`, or than its own `alert_after`.
-    """
+    """An occurrence is overdue if it is later than `overdue_after`, or than its own `alert_after`."""
     now = schedules.store.now()
     late = list(_late(schedules))
     nodes = None if schedules.store.nodes is None else live_workers(schedules.store)
@@ -153,10 +147,7 @@ def overdue_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
 
 
 def _late(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
-    """Yield the overdue schedules, the oldest occurrence first, without their data.
-
-    Their data is read, since it may be the reason, but not kept, since it may be large.
-    """
+    """Oldest occurrence first. The data is read, as it may be the reason, but not kept, as it may be large."""
     times = {row.key: row.next_time for row in schedules.overdue(_MAX_OVERDUE)}
     if schedules.store.alerts is not None:
         times |= {overdue.key: overdue.scheduled_time for overdue in schedules.store.alerts.overdue(_MAX_OVERDUE)}
@@ -200,7 +191,6 @@ def _worker_hint(nodes: Sequence[Node] | None, type_: str) -> str:
 
 
 def clock_finding(store: LeaseStore) -> Finding:
-    """Check that this host's clock agrees with the database's, which alone decides what is due."""
     before = time.time()
     there = store.now()
     after = time.time()

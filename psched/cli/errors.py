@@ -66,7 +66,6 @@ def database_errors(section: Section, store: LeaseStore) -> Iterator[None]:
 
 
 def explain(error: Exception, section: Section, store: LeaseStore) -> str:
-    """Return a driver's error with its meaning and remedy; names the database without its password."""
     if store.is_unavailable(error):
         return (
             f"the database {section.masked_url} is not available: {reason(error)} "
@@ -86,7 +85,6 @@ def reason(error: BaseException) -> str:
 
 
 def _message(error: Exception) -> str:
-    """Return the message for `error`; one that psched does not raise on purpose is marked as unexpected."""
     if isinstance(error, ConfigError):
         return str(error)
     if isinstance(error, ScheduleError | DatabaseError | ValueError):

@@ -35,8 +35,8 @@ def write_table(
 ) -> None:
     """Print a header, the rows as they are read, and their number: fitted to a terminal, else in fixed columns.
 
-    `columns`: names and widths; the last column has no fixed width. `times`: the columns of unix seconds; these and
-    `uncut` are shown in full by a terminal.
+    `columns`: names and widths; the last column has no width. `times`: the columns of unix seconds; these and `uncut`
+    are not cut by a terminal.
     """
     count = 0
 
@@ -55,10 +55,7 @@ def write_table(
 
 
 def write_fields(row: Mapping[str, Any], times: Collection[str]) -> None:
-    """Print names and values, one line each, without those that are None or false. An error keeps its lines.
-
-    `times`: the names of unix seconds.
-    """
+    """Print a line for each value that is neither None nor false. `times`: the names of unix seconds."""
     for name, value in row.items():
         if value is None or value is False:
             continue
@@ -68,7 +65,6 @@ def write_fields(row: Mapping[str, Any], times: Collection[str]) -> None:
 
 
 def _text(value: Any, shown: Shown) -> str:
-    """Return the value of a field as text, a number by `shown`."""
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, dict):
@@ -106,7 +102,6 @@ def local_iso(time: float | None) -> str | None:
 
 
 def exact_time(time: float) -> str:
-    """Return unix seconds followed by the date in this host's time zone."""
     return f"{number(time)}  {local_time(time)}"
 
 

@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 
 class TypeGlobs(click.ParamType[str]):
-    """Globs for types of tasks, separated by commas; at least one, because none would restrict nothing."""
+    """Globs for types of tasks, separated by commas; none is refused, because it would restrict nothing."""
 
     name = "globs"
 
@@ -168,7 +168,6 @@ class UnixTime(click.ParamType[float]):
             self.fail(str(error), parameter, context)
 
     def parse(self, text: str) -> Any:
-        """Return the value of `text`. Raises ValueError."""
         found = _absolute(text)
         if found is None:
             raise ValueError(f"{shown(text)} is no time; {_EXAMPLES}")
@@ -189,7 +188,6 @@ class Moment(UnixTime):
     name = "moment"
 
     def parse(self, text: str) -> Callable[[float], float]:
-        """Return the value of `text`. Raises ValueError."""
         span = _SPAN.fullmatch(text)
         if span is not None:
             seconds = float(span["number"]) * _UNITS[span["unit"]]
@@ -249,7 +247,6 @@ class _BoundedNumber(click.ParamType[float]):
         self._lowest, self._highest, self._none = lowest, highest, none
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
-        """Return the number, as int if whole; NO_BOUND for none."""
         if self._none and value == "none":
             return NO_BOUND
         number = float(value) if self.pattern.fullmatch(str(value)) else math.nan

@@ -65,8 +65,6 @@ class NotRunningError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """The options of one command line."""
-
     environment: str | None
     config: Path
     include: tuple[str, ...]
@@ -81,7 +79,7 @@ class Invocation:
 
     @classmethod
     def resolved(cls, **options: Any) -> Invocation:
-        """Return the options with every path absolute: the working directory of the daemon is another one."""
+        """Make every path absolute: the daemon works in another folder."""
         invocation = cls(**options)
         return replace(
             invocation,
@@ -92,7 +90,6 @@ class Invocation:
         )
 
     def settings(self) -> Settings:
-        """Return the configuration, overridden by the command line. Raises ConfigError."""
         settings = refuse_in_memory(load(self.config, self.environment))
         return settings.with_application(self.app, self.include, self.require, self.types)
 
@@ -104,11 +101,11 @@ class Invocation:
         return _REQUEST_TIMEOUT if self.timeout is None else self.timeout
 
     def needed_pid_path(self) -> Path:
-        """Return the path of the pid file. With --pid-file the configuration need not be readable."""
+        """With --pid-file the configuration need not be readable."""
         return needed(self.pid_path(), "pid_file", self)
 
     def upgrade_command(self) -> ExecCommand:
-        """Return the command that a binary upgrade executes: this daemon in the foreground, from any folder."""
+        """Return the command that runs this daemon again, in the foreground and from any folder."""
         program = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]
         if Path(program[-1]).is_file():
             program[-1] = str(Path(program[-1]).absolute())
@@ -125,7 +122,6 @@ class Invocation:
 
 
 def needed(value: T | None, key: str, invocation: Invocation) -> T:
-    """Return a setting that running in the background needs. Raises ConfigError when it is not there."""
     if value is None:
         example = {"pid_file": "psched.pid", "log": "psched.log"}[key]
         raise ConfigError(f'{invocation.config}: {key}: missing; a daemon needs one, such as "{key}: {example}"')
@@ -133,12 +129,10 @@ def needed(value: T | None, key: str, invocation: Invocation) -> T:
 
 
 def log_path(invocation: Invocation) -> Path:
-    """Return the log file of a daemon in the background. Raises ConfigError when it is not configured."""
     return needed(invocation.settings().log, "log", invocation)
 
 
 def start(invocation: Invocation) -> int:
-    """Run the daemon in the background; done when its workers are up, or when it runs already."""
     log = LogTail(log_path(invocation))
     try:
         pid_file = PidFile.acquire(invocation.needed_pid_path())
@@ -158,7 +152,7 @@ def start(invocation: Invocation) -> int:
 
 
 def _print_failed_start(outcome: Outcome, log: LogTail, timeout: float | None) -> None:
-    """Print why a start failed. A reason that the daemon reported is not in its log."""
+    """A reason that the daemon reported is not in its log."""
     if outcome.reason:
         click.echo(f"pschedd did not start: {outcome.reason}", err=True)
     elif outcome.died:
@@ -176,13 +170,12 @@ def _print_troubles(status: MasterStatus) -> None:
 
 
 def run(invocation: Invocation) -> int:
-    """Be the daemon, in the foreground; also called by a binary upgrade. Holds the pid file, if one is configured."""
+    """Also called by a binary upgrade."""
     path = invocation.pid_path()
     return serve(invocation, None if path is None else hold_pid_file(path, os.environ), lambda: None)
 
 
 def serve(invocation: Invocation, pid_file: PidFile | None, ready: Callable[[], None]) -> int:
-    """Be the master, as the configured user, and return its exit code. `ready` is called when the workers are up."""
     settings = invocation.settings()
     identity = Identity.look_up(settings.user, settings.group)
     if identity is not None:
@@ -200,7 +193,6 @@ def serve(invocation: Invocation, pid_file: PidFile | None, ready: Callable[[], 
 
 
 def stop(invocation: Invocation) -> int:
-    """Stop the daemon and wait until it has ended. Succeeds when none runs."""
     path = invocation.needed_pid_path()
     pid = signal_running(path, signal.SIGQUIT if invocation.immediate else signal.SIGTERM)
     if pid is None:
@@ -224,13 +216,12 @@ def stop(invocation: Invocation) -> int:
 
 
 def restart(invocation: Invocation) -> int:
-    """Stop and start; a configuration that cannot be read leaves the running daemon alone."""
+    """A configuration that cannot be read leaves the running daemon alone."""
     log_path(invocation)
     return stop(invocation) or start(invocation)
 
 
 def reload(invocation: Invocation) -> int:
-    """Make the daemon reload configuration and code, and wait until it has accepted or refused them."""
     number = signal.SIGHUP if invocation.immediate else signal.SIGUSR1
     pid, now, outcome = _request(invocation, number, lambda status: status.reload)
     if outcome is not None and outcome.refusal is None:
@@ -257,7 +248,6 @@ def reopen_logs(invocation: Invocation) -> int:
 
 
 def upgrade(invocation: Invocation) -> int:
-    """Replace the master and wait until the new one has taken over the pid file."""
     log = LogTail(_known_log(invocation))
     number = UPGRADE_NOW if invocation.immediate else signal.SIGWINCH
     pid, now, outcome = _request(invocation, number, lambda status: status.upgrade)
@@ -279,10 +269,7 @@ def upgrade(invocation: Invocation) -> int:
 def _request(
     invocation: Invocation, number: int, requests: Callable[[MasterStatus], RequestStatus]
 ) -> tuple[int, int | None, RequestStatus | None]:
-    """Signal the master and wait for the outcome of the request.
-
-    Returns its pid, the pid of the master that runs then, and the outcome, if there is one. Raises NotRunningError.
-    """
+    """Signal the master; return its pid, the pid of the master that runs then, and the outcome if there is one."""
     path = invocation.needed_pid_path()
     before, status = read_status(path)
     pid = signal_running(path, number)
@@ -306,7 +293,6 @@ def _known_log(invocation: Invocation) -> Path | None:
 
 
 def status(invocation: Invocation) -> int:
-    """Print whether the daemon runs, its workers and their tasks, and its troubles."""
     path = invocation.needed_pid_path()
     pid, found = read_status(path)
     if pid is not None:
@@ -324,7 +310,6 @@ def status(invocation: Invocation) -> int:
 
 
 def read_status(pid_file: Path) -> tuple[int | None, MasterStatus]:
-    """Return the process id of the master that runs, and what that reports. Raises PidFileError."""
     pid, line = read_report(pid_file)
     return pid, MasterStatus.parse(line)
 

@@ -194,7 +194,6 @@ def run(chosen: Chosen, app: tuple[str, ...]) -> int:
 
 
 def only_queue(chosen: Chosen) -> Settings:
-    """Return the configuration without its schedules. Raises ConfigError without a queue."""
     settings = chosen.settings("queue")
     required_section(settings, "queue")
     return evolve(settings, schedules=None)

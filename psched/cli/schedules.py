@@ -30,7 +30,6 @@ from psched.schedules.schedule import RUNNING, ScheduleState
 
 
 def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a schedule's rule and policy."""
     for option in (
         click.option(
             "--max-attempts",

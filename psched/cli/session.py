@@ -49,7 +49,6 @@ def opened(chosen: Chosen, check: bool = True) -> AbstractContextManager[Schedul
 
 
 def opened_queue(chosen: Chosen, check: bool = True) -> AbstractContextManager[Queue]:
-    """Open the configured queue, like `opened`."""
     return _opened(chosen, "queue", open_queue, check)
 
 

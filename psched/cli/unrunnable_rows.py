@@ -37,7 +37,6 @@ def live_workers(store: LeaseStore) -> Sequence[Node]:
 
 
 def _unrouted_types(store: LeaseStore, workers: Sequence[Node]) -> str:
-    """Return the types that have rows but are routed by none of `workers`, separated by commas."""
     return ", ".join(sorted(type_ for type_ in store.due_by_type() if not _routes(workers, type_)))
 
 
@@ -46,7 +45,6 @@ def _routes(workers: Sequence[Node], type_: str) -> bool:
 
 
 def routing_findings(store: LeaseStore) -> list[Finding]:
-    """Return the live workers, and whether they route every type that has rows."""
     if store.nodes is None:
         return []
     workers = live_workers(store)
@@ -80,7 +78,6 @@ class LeftToRuby:
             yield row
 
     def summary(self) -> str | None:
-        """Return how many of the rows read are left to Ruby workers, and why; None for none."""
         unrouted = self._unrouted.total()
         left = self._unrunnable + unrouted
         if not left:
@@ -95,7 +92,6 @@ class LeftToRuby:
         return f"psched leaves {left} of {self._read} rows to Ruby workers, since it cannot run them ({why})"
 
     def finding(self, collection: ScheduleCollection | Queue) -> Finding:
-        """Return how many of the first 10,000 rows are left to Ruby workers."""
         rows: Iterable[ScheduleRow | TaskRow] = collection.list()
         for _ in self.counted(islice(rows, _MAX_ROWS_READ)):
             pass
@@ -121,7 +117,6 @@ def left_to_ruby(chosen: Chosen, name: Reader) -> LeftToRuby | None:
 
 
 def note_unrunnable_rows(store: LeaseStore, left: LeftToRuby | None) -> None:
-    """Print to stderr the types that no live worker routes, if there is one, and how many rows are left to Ruby's."""
     workers = live_workers(store)
     unrouted = _unrouted_types(store, workers) if workers else ""
     if unrouted:
@@ -132,10 +127,7 @@ def note_unrunnable_rows(store: LeaseStore, left: LeftToRuby | None) -> None:
 
 
 def warn_unless_routed(chosen: Chosen, name: Reader, store: LeaseStore, type_: str) -> None:
-    """Print a warning if neither the configured application nor a live worker routes this type.
-
-    No warning if the application cannot be loaded.
-    """
+    """Prints nothing when the application cannot be loaded."""
     types = _routed_types(chosen, name)
     if types is None or types.accepts(type_) or _routes(live_workers(store), type_):
         return
@@ -143,10 +135,7 @@ def warn_unless_routed(chosen: Chosen, name: Reader, store: LeaseStore, type_: s
 
 
 def _routed_types(chosen: Chosen, name: Reader) -> TypeFilter | None:
-    """Return the types of the section that the configured application routes.
-
-    None without an application, or if it cannot be loaded (`doctor` reports why).
-    """
+    """None without an application, or if it cannot be loaded (`doctor` reports why)."""
     settings = chosen.settings(name).with_application((), chosen.include, chosen.require, chosen.types)
     application = configured_application(settings)
     try:

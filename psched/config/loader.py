@@ -32,7 +32,6 @@ _KEYS = _SECTION_KEYS | _PROCESS_KEYS | _TABLES.keys()
 
 
 def default_environment() -> str:
-    """Return $PSCHED_ENV, or `development`."""
     return os.environ.get("PSCHED_ENV") or "development"
 
 
@@ -66,7 +65,6 @@ def coerce(
     environment: str | None = None,
     reader: Reader = "schedules",
 ) -> Settings:
-    """Return the settings in `config`: settings, one environment as a mapping, or the path of a file."""
     if isinstance(config, Settings):
         return _checked(config)
     if isinstance(config, Mapping):

@@ -81,7 +81,6 @@ class Section(_Loading):
 
     @property
     def masked_url(self) -> str:
-        """The URL without its password, for messages."""
         return masked_url(self.url)
 
 

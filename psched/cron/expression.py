@@ -45,7 +45,7 @@ class Expression:
     """A parsed cron expression. `once`: each wall time runs once despite clock changes; otherwise real time counts.
 
     `whole_hours`: if a clock change skips the beginning of an hour, the rest of it matches only when the hour before is
-    among `hours`, as in PerfectSched. Days count from 1970-01-01.
+    among `hours`, as in PerfectSched.
     """
 
     seconds: tuple[int, ...]
@@ -165,7 +165,6 @@ _WEEKDAY = _Field("weekday", 4, 0, 7, tuple(DOW_ALPHAS), special=", 5L (last Fri
 
 
 def check_dialect(name: str) -> None:
-    """Raise ConfigError unless `name` is one of DIALECTS."""
     if name not in DIALECTS:
         raise ConfigError(f"cron_dialect {name!r}: expected {' or '.join(DIALECTS)}" + did_you_mean(name, DIALECTS))
 

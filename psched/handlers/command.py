@@ -81,8 +81,6 @@ def _exit_code(value: Any) -> int:
 
 @frozen(kw_only=True)
 class CommandOptions:
-    """The data of a task: which program to run, and how."""
-
     argv: Annotated[list[str] | None, Check(list_of(_argument))] = None
     shell: Annotated[bool, Check(flag)] = False
     command: Annotated[str | None, Check(_command)] = None
@@ -102,19 +100,16 @@ class CommandOptions:
 
     @property
     def program(self) -> list[str]:
-        """The argument list to be executed."""
         return ["/bin/sh", "-c", self.command or ""] if self.argv is None else self.argv
 
 
 class CommandHandler(Base):
-    """Runs the program that the task's data names."""
-
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self._stop = threading.Event()
 
     def perform(self) -> None:
-        """Run the program, log how it ended, finish or retry; a run that is to stop is left to the daemon."""
+        """A run that is to stop is neither finished nor retried: the daemon gives it back."""
         try:
             options = command_options(self.task.data)
             if self._stop.is_set():
@@ -165,7 +160,7 @@ class Command(Dispatch):
 
 
 def command_options(data: dict[str, Any]) -> CommandOptions:
-    """Read `data`. Raises CommandError: one line with every fault in it."""
+    """Raises CommandError: one line with every fault in the data."""
     try:
         options = read(CommandOptions, data)
         problem = options.problem
@@ -177,7 +172,6 @@ def command_options(data: dict[str, Any]) -> CommandOptions:
 
 
 def environment_of(task: Task) -> dict[str, str]:
-    """Return the environment variables that describe the run to its program."""
     variables = {
         "PSCHED_KEY": task.key,
         "PSCHED_TYPE": task.type,

@@ -48,10 +48,7 @@ class EnqueueOptions:
 
 
 class EnqueueHandler(Base):
-    """Turns one occurrence into one task."""
-
     def perform(self) -> None:
-        """Submit the task and finish; with data that cannot be used, retry later."""
         try:
             wanted = task_for(self.task)
         except ValueError as error:

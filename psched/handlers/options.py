@@ -49,14 +49,12 @@ mapping = instance_of(dict, "an object")
 
 
 def seconds(value: Any) -> float:
-    """Accept a number of seconds above 0."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= MAX_SECONDS:
         raise ValueError(f"expected a number of seconds > 0 and ≤ {MAX_SECONDS:.0f}")
     return float(value)
 
 
 def list_of(test: Callable[[Any], T]) -> Callable[[Any], list[T]]:
-    """Return a test for a non-empty list of values that `test` accepts."""
 
     def check(value: Any) -> list[T]:
         if not isinstance(value, list) or not value:

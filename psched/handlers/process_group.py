@@ -134,7 +134,6 @@ class Program:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill the program if it still runs."""
         if self._process.returncode is None:
             self._group.signal(signal.SIGKILL)
             self._process.wait()
@@ -142,7 +141,7 @@ class Program:
         self._group.close()
 
     def wait(self, timeout: float | None, timeout_grace: float, grace: float) -> Ending:
-        """Wait until no process of the group is left, ending it after `timeout` seconds.
+        """Wait until no process of the group is left; end it after `timeout` seconds.
 
         SIGKILL follows SIGTERM after `timeout_grace` seconds when the timeout ended it, else after `grace`.
         """

@@ -42,7 +42,7 @@ class ChildSpec:
 
 
 class ChildRole:
-    """What a child does once it has started. This one does nothing: that the application loads is all it shows."""
+    """The work of a child. This base class does nothing, as in the dry run of a reload."""
 
     def prepare(self) -> None:
         """Check what must be there before work can begin. Raises ConfigError."""
@@ -68,4 +68,4 @@ class ChildRole:
         """Return what keeps the child from working at present, such as a database that does not answer. Any thread."""
 
     def report_suspects(self) -> None:
-        """Write the unsettled tasks that have run into the running table: they are suspects when the process dies."""
+        """Write the started and unsettled tasks into the running table: they are suspects when the process dies."""

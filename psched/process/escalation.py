@@ -50,11 +50,11 @@ class Escalation:
         return self._wanted is not None
 
     def child_seen(self, now: float) -> None:
-        """Record a sign of life at `now`; also called after the whole host stood still: silence means nothing then."""
+        """Record a sign of life, or the end of a suspension of the host, in which silence means nothing."""
         self._last_seen = max(self._last_seen, now)
 
     def stop(self, immediate: bool, now: float) -> None:
-        """Have the child stopped. A second call can only hasten it."""
+        """A second call can only hasten the stop."""
         graceful = self._limits.graceful
         if self._wanted is None:
             self._wanted = Order.GRACEFUL
@@ -63,12 +63,11 @@ class Escalation:
             self._leave_at = min(self._leave_at, now)
 
     def silent(self, now: float) -> bool:
-        """Return whether the child has been silent for so long that it counts as frozen."""
         return now >= self._last_seen + self._limits.silence
 
     @property
     def idle(self) -> bool:
-        """Whether the child gave a sign of life not long ago and is not to stop: `tick` can wait for the deadline."""
+        """Whether `tick` need not be called before the deadline."""
         return not self._is_suspect and not self.stopping
 
     def tick(self, now: float) -> Order | None:

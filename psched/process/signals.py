@@ -46,7 +46,6 @@ class SignalQueue:
         self._before: dict[int, Any] = {}
 
     def install(self, numbers: Collection[int]) -> None:
-        """Begin to collect `numbers`, and unblock them."""
         signal.set_wakeup_fd(self._writer.descriptor, warn_on_full_buffer=False)
         for number in numbers:
             self._before[number] = signal.signal(number, _wake)
@@ -68,7 +67,6 @@ class SignalQueue:
         self._writer.close()
 
     def uninstall(self) -> None:
-        """Collect no more, and put back the handlers that were there before."""
         self.abandon()
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -30,7 +30,6 @@ current: ContextVar[Task | None] = ContextVar("psched_scheduler_task", default=N
 
 
 def check_function(name: str, function: object) -> None:
-    """Raise ValueError unless `function` can be bound to this name."""
     if not callable(function):
         raise ValueError(f"{name!r}: expected a function to bind, got {function!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -45,7 +44,7 @@ class OccurrenceHandler(Base):
         self._stores = stores
 
     def run(self) -> None:
-        """Submit and advance. If the database does not answer, the occurrence is due again when its lease ends."""
+        """If the database does not answer, the occurrence is due again when its lease ends."""
         occurrence = self.task
         key = occurrence.enqueued_key
         job = JobData.of(occurrence.data)
@@ -65,8 +64,6 @@ class OccurrenceHandler(Base):
 
 
 class OccurrenceRouter(Router):
-    """Routes the occurrences of the bound names to `OccurrenceHandler`."""
-
     def __init__(self, names: Collection[str], stores: OpenStores) -> None:
         self._names = names
         self._stores = stores
@@ -79,8 +76,6 @@ class OccurrenceRouter(Router):
 
 
 class JobHandler(Base):
-    """Calls the function that is bound to the task's name."""
-
     def __init__(self, task: Task, function: Function, loops: EventLoops) -> None:
         super().__init__(task)
         self._function = function
@@ -90,7 +85,6 @@ class JobHandler(Base):
         self.retry_wait = self._job.retry_timeout if self._job.retry else None
 
     def perform(self) -> None:
-        """Call the function with the data, await its result if it is awaitable, and settle the task."""
         if self._job.retry:
             # if this process dies, the retry is due when the lease ends: after about retry_timeout
             self.task.alive_time = max(self._job.retry_timeout, MIN_LEASE)
@@ -132,8 +126,6 @@ class JobHandler(Base):
 
 
 class FunctionRouter(Router):
-    """Routes tasks to the functions bound to their names."""
-
     def __init__(self, bindings: Mapping[str, Function]) -> None:
         self._bindings = bindings
         self._loops = EventLoops()

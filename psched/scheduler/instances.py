@@ -75,7 +75,7 @@ class InstanceRegistry:
         return _since(row)
 
     def heartbeat(self) -> bool:
-        """Renew the row's lease. Logs the first of several errors in a row."""
+        """Log the first of several errors in a row."""
         try:
             self._renew_or_restore()
         except Exception as error:  # noqa: BLE001 – the next heartbeat tries again, whatever a driver raises
@@ -94,7 +94,6 @@ class InstanceRegistry:
         return [_instance(row, now) for row in rows if row.key != self.key]
 
     def delete(self, keys: Collection[str]) -> None:
-        """Delete the rows of instances. Raises the driver's errors."""
         for key in keys:
             try:
                 self._queue.delete(key)

@@ -51,11 +51,9 @@ class JobData:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> JobData:
-        """Return the job data of a row. Raises ValueError."""
         return cls(stored.get("data"), stored.get("retry", False), stored.get("retry_timeout", RETRY_TIMEOUT))
 
     def stored(self) -> dict[str, Any]:
-        """Return the JSON object for a row."""
         options = {"retry": True, "retry_timeout": self.retry_timeout} if self.retry else {}
         return {"data": self.data, **options}
 
@@ -103,7 +101,6 @@ def checked_name(name: object) -> str:
 
 
 def check_positive(name: str, seconds: object) -> None:
-    """Raise ValueError unless `seconds` is a number of seconds above 0."""
     check_wait(name, seconds)
     if seconds == 0:
         raise ValueError(f"{name} must be more than 0 seconds, got {shown(seconds)}")

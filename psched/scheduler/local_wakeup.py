@@ -32,13 +32,11 @@ class LocalWakeup:
                 self._waiting.pop(0).signal()
 
     def add(self, wakeup: ThreadWakeup) -> None:
-        """Count the thread of `wakeup` as waiting."""
         with self._lock:
             if wakeup not in self._waiting:
                 self._waiting.append(wakeup)
 
     def remove(self, wakeup: ThreadWakeup) -> None:
-        """Count the thread of `wakeup` as busy."""
         with self._lock:
             if wakeup in self._waiting:
                 self._waiting.remove(wakeup)

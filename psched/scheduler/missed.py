@@ -29,8 +29,6 @@ _PAUSE = 0.5
 
 @dataclass(slots=True)
 class MissedOccurrences:
-    """Decides for each name whether its overdue occurrence was missed, and skips it."""
-
     schedules: ScheduleCollection
     instances: InstanceRegistry
     names: Collection[str]

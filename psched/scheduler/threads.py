@@ -149,7 +149,6 @@ class SchedulerThreads:
         self._logged_overrun = why
 
     def _prepare(self) -> None:
-        """Create the tables, register this instance and store the registrations. Raises the driver's errors."""
         self.stores.create_tables()
         if self._since is None:
             self._since = self._instances.register()
@@ -164,7 +163,6 @@ class SchedulerThreads:
             store_registrations(self.stores.schedules, self._registrations)
 
     def _submit_occurrences(self) -> None:
-        """Body of the thread `psched occurrences`."""
         if not self._ready.is_set():
             self._retry("preparing the store", self._prepare)
         self._retry("skipping missed occurrences", self._skip_missed)
@@ -190,7 +188,6 @@ class SchedulerThreads:
                 return
 
     def _run_handlers(self, runner: Runner) -> None:
-        """Body of a thread `psched handler N`."""
         self._ready.wait()
         runner.run()
 

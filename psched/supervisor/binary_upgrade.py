@@ -31,7 +31,7 @@ _READY = b"ready"
 
 @dataclass(frozen=True, slots=True)
 class ExecCommand:
-    """How to start this program once more: arguments for the interpreter, and the folder to do it in."""
+    """Starts this program again: the arguments of the interpreter, and the working directory."""
 
     arguments: tuple[str, ...]
     folder: Path
@@ -47,7 +47,6 @@ class UpgradeHandoff:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> UpgradeHandoff | None:
-        """Return the handoff in the environment, or None in a master that replaces no other."""
         if HANDOFF_VARIABLE not in environ:
             return None
         pipe, lock, old_pid = environ[HANDOFF_VARIABLE].split(":")
@@ -56,10 +55,7 @@ class UpgradeHandoff:
 
 
 def hold_pid_file(path: Path, environ: Mapping[str, str]) -> PidFile:
-    """Return the lock on the pid file: inherited in a master that replaces another, acquired in any other.
-
-    Raises AlreadyRunningError and PidFileError.
-    """
+    """Inherit the lock from the old master, or acquire it. Raises AlreadyRunningError and PidFileError."""
     handoff = UpgradeHandoff.from_environment(environ)
     if handoff is None or handoff.lock is None:
         return PidFile.acquire(path)
@@ -76,7 +72,7 @@ class NewMaster:
         self.deadline = now + limit
         self._limit = limit
         self.pipe, writer = os.pipe()
-        """The end that is readable when the new master is ready or gone."""
+        """Readable when the new master is ready or gone."""
         os.set_blocking(self.pipe, False)
         try:
             self._process = subprocess.Popen(
@@ -115,7 +111,7 @@ class NewMaster:
 
 @dataclass(slots=True)
 class BinaryUpgrade:
-    """Whether this process is the master: it starts a new one, or takes over from an old one, and owns the pid file."""
+    """Starts a new master, or takes over from an old one; owns the pid file."""
 
     selector: BaseSelector
     command: ExecCommand
@@ -142,7 +138,6 @@ class BinaryUpgrade:
         return math.inf if self._new_master is None else self._new_master.deadline
 
     def processes(self) -> set[int]:
-        """Return the new master's pid, while one is starting or has taken over; else nothing."""
         return {new.pid for new in (self._new_master, self._takeover) if new is not None}
 
     @property
@@ -163,7 +158,7 @@ class BinaryUpgrade:
             self._write_pid_file()
 
     def came_up(self) -> None:
-        """Take over from the old master, if there is one; the children are up."""
+        """Take over from the old master, if there is one."""
         if self.handoff is not None:
             self._write_pid_file()
             with suppress(BrokenPipeError):  # the old master may be gone already
@@ -173,7 +168,7 @@ class BinaryUpgrade:
             self.handoff = None
 
     def start(self, immediate: bool, now: float) -> None:
-        """Start a new master. While one is starting, a second call can only make the upgrade immediate."""
+        """While a new master is starting, a second call can only make the upgrade immediate."""
         if self._new_master is not None:
             self.immediate = self.immediate or immediate
             return
@@ -205,7 +200,7 @@ class BinaryUpgrade:
         return False
 
     def abort(self, why: str) -> None:
-        """End a new master that has not taken over. One that has is left: it may pass on the stop that led here."""
+        """End the new master, unless it has taken over: then it may have passed on the stop that leads here."""
         new = self._new_master
         if new is None:
             return
@@ -235,7 +230,6 @@ class BinaryUpgrade:
         self.pid_file = None
 
     def close_in_child(self) -> None:
-        """Close, in a child, the descriptors that only a master holds."""
         if self.pid_file is not None:
             self.pid_file.close()
         if self.handoff is not None:

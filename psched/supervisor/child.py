@@ -20,12 +20,12 @@ _FLAGS = {READY: "ready", RAN: "worked", GAVE_BACK: "gave_back", EMPTY: "empty",
 _CGROUP_FILES = {"cgroup": "memory.oom_control", "cgroup2": "memory.events"}
 _OOM_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _OOM_AGE = 5.0
-"""Seconds after which an out-of-memory kill is taken for that of another process than a child."""
+"""Seconds after which an out-of-memory kill counts as that of another process than a child."""
 
 
 @dataclass(eq=False, slots=True)
 class ChildProcess:
-    """A child as its master knows it. `forked_at` and `last_seen` (message or heartbeat) are monotonic seconds."""
+    """`forked_at` and `last_seen` (message or heartbeat) are monotonic seconds."""
 
     name: str
     pid: int
@@ -41,19 +41,19 @@ class ChildProcess:
     """It has reported an orderly end, and holds no lease."""
     start_error: str | None = None
     trouble: str | None = None
-    """What keeps it from working at present."""
+    """Why the child cannot work at present."""
     worked: bool = False
     killed_here: bool = False
     killed_because: str = ""
     out_of_memory: bool = False
     code: int | None = None
-    """Its exit code once it is reaped; a negative signal number when it was killed."""
+    """Exit code, once the child is reaped; a negative signal number when a signal killed it."""
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid})"
 
     def receive(self, now: float) -> bool:
-        """Take in its messages and its last heartbeat. Returns whether there was a message."""
+        """Return whether there was a message."""
         self.last_seen = max(self.last_seen, min(self.pipe.last_beat(), now))
         messages = self.pipe.receive()
         for message in messages:
@@ -69,7 +69,7 @@ class ChildProcess:
 
     @property
     def orderly(self) -> bool:
-        """Whether it ended in good order, and not because a handler called `os._exit(0)`."""
+        """Whether the child left by itself; false when a handler called `os._exit(0)`."""
         return self.left and self.code == DONE
 
     @property
@@ -92,9 +92,9 @@ class ChildProcess:
         return self.code is not None
 
     def reap(self, now: float) -> bool:
-        """Reap it if it is dead. Returns whether it is gone. After an accident the rest of its process group is killed.
+        """Reap the child if it is dead; return whether it is gone.
 
-        The group is killed before the pid is free again, so no other process can have got the number.
+        After a crash the rest of its process group is killed first, while the pid still belongs to the child.
         """
         if self.code is None and _is_dead(self.pid):
             self.receive(now)
@@ -107,7 +107,7 @@ class ChildProcess:
         return self.gone
 
     def kill(self, because: str = "") -> None:
-        """SIGKILL it and everything it has started, whatever session or group that has moved to."""
+        """SIGKILL the child and all its descendants, in any session or group."""
         self.killed_here = True
         self.killed_because = because
         kill_tree(self.pid)
@@ -119,7 +119,7 @@ class ChildProcess:
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL a child that is not reaped yet, so that the pid is its own, and all its descendants."""
+    """SIGKILL a child and all its descendants. The child is not reaped yet, so the pid is its own."""
     try:
         descendants = psutil.Process(pid).children(recursive=True)
     except psutil.Error:
@@ -131,7 +131,6 @@ def kill_tree(pid: int) -> None:
 
 
 def _is_dead(pid: int) -> bool:
-    """Return whether a child is dead, without reaping it."""
     if not hasattr(os, "waitid"):  # macOS before Python 3.13
         return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     try:
@@ -141,24 +140,23 @@ def _is_dead(pid: int) -> bool:
 
 
 class OomKills:
-    """Finds out whether the kernel killed a child for lack of memory, by the counter of this process's control group.
+    """Out-of-memory kills in the control group of this process.
 
     Linux, control groups of version 1 and 2; elsewhere nothing is counted. Times are monotonic seconds.
     """
 
     def __init__(self, proc: Path = Path("/proc/self")) -> None:
-        """`proc`: the folder where the kernel names the control group of this process."""
         self._file = find_oom_counter(proc)
         self._old = self._recent = self._count()
         self._looked = -math.inf
 
     def look(self, now: float) -> None:
-        """Forget kills that `take` has not asked for: that of a program which a handler had started, for instance."""
+        """Forget old kills that `take` has not counted, such as that of a program which a handler had started."""
         if now >= self._looked + _OOM_AGE:
             self._old, self._recent, self._looked = self._recent, self._count(), now
 
     def take(self) -> bool:
-        """Return whether there was a kill not long ago; each kill answers for one death."""
+        """Return whether there was a kill not long ago. Each kill explains one death."""
         count = self._count()
         if count <= self._old:
             return False
@@ -177,7 +175,7 @@ class OomKills:
 
 
 def find_oom_counter(proc: Path) -> Path | None:
-    """Return the file in which the kernel counts the kills in our control group; None where there is none."""
+    """Return the file in which the kernel counts the kills in our control group, if there is one."""
     try:
         groups = [line.split(":", 2) for line in (proc / "cgroup").read_text().splitlines()]
         mounts = [line.split(" ") for line in (proc / "mountinfo").read_text().splitlines()]

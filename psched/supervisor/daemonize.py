@@ -34,9 +34,9 @@ class Outcome:
 
 
 def detach(serve: Callable[[Callable[[], None]], int], keep: Iterable[int], timeout: float | None) -> Outcome:
-    """Run `serve(ready)` in a daemon, which keeps the descriptors `keep`, and return once it called `ready()` or died.
+    """Run `serve(ready)` in a daemon that keeps the descriptors `keep`; return once it has called `ready()` or died.
 
-    The daemon exits with what `serve` returns. After `timeout` seconds (None: no limit) it goes on by itself.
+    The daemon exits with the code that `serve` returns. After `timeout` seconds (None: no limit) it goes on by itself.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -93,10 +93,7 @@ class Identity:
 
     @classmethod
     def look_up(cls, user: str | None, group: str | None) -> Identity | None:
-        """Return who `user:` and `group:` of the configuration are, or None when neither is set.
-
-        `group` defaults to the user's own; a group alone keeps the present user. Raises ConfigError for unknown names.
-        """
+        """`group` defaults to the user's own; a group alone keeps the present user. Raises ConfigError."""
         if user is None and group is None:
             return None
         try:
@@ -114,10 +111,7 @@ class Identity:
         return cls(account.pw_uid, gid, account.pw_name, account.pw_dir)
 
     def assume(self) -> None:
-        """Become this user with its groups, for good; nothing happens when the process runs as this user already.
-
-        Raises ConfigError when that is not permitted.
-        """
+        """Become this user with its groups, for good. Raises ConfigError when that is not permitted."""
         if (os.geteuid(), os.getegid()) == (self.uid, self.gid):
             return
         try:

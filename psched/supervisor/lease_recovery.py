@@ -1,7 +1,7 @@
-"""Lease recovery: giving back the leases of dead children. In the master, and in the recovery child it forks.
+"""Lease recovery: giving back the leases of dead children. In the master and its recovery child.
 
-The next worker to be forked gives them back before it polls. When none is forked, a recovery child does, whose only
-work this is.
+The next worker that is forked gives them back before it polls. When no worker is forked, a recovery child gives them
+back and ends.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from psched.supervisor.process_table import ProcessTable
 log = logging.getLogger(__name__)
 
 _TIMEOUT = 3.0
-"""Seconds for one attempt: a database that takes longer does not answer, and a stop waits no longer for it."""
+"""Seconds for one attempt; a stop waits no longer for the database."""
 _RETRY_PAUSE = 5.0
-"""Seconds between a failed attempt and the next one, while the master goes on."""
+"""Seconds between a failed attempt and the next."""
 
 
 class LeaseRecovery:
@@ -41,10 +41,7 @@ class LeaseRecovery:
         """When the recovery child is killed or, without one, when the next may be forked. Monotonic."""
 
     def child_ended(self, child: ChildProcess, spec: ChildSpec, running: tuple[str, ...]) -> None:
-        """Add the leases that a worker may have left at its end, and those of `spec.dead` it has not given back.
-
-        `running` names the tasks it was running (`section:key`).
-        """
+        """Add leases that the child may have left, or not given back. `running`: its tasks (`section:key`)."""
         if not child.gave_back:
             self.add(spec.dead)
         if child.ready and not (child.orderly or child.empty):
@@ -54,7 +51,7 @@ class LeaseRecovery:
         self._unclaimed.extend(dead)
 
     def claim(self) -> tuple[DeadChild, ...]:
-        """Return the dead children for a worker that is about to be forked; it gives back their leases."""
+        """Return the dead children whose leases the next worker gives back."""
         claimed = tuple(self._unclaimed)
         self._unclaimed.clear()
         return claimed
@@ -71,8 +68,8 @@ class LeaseRecovery:
     def tick(self, now: float, settings: Settings, last: bool) -> None:
         """Supervise the recovery child, or fork one. Call after the slots' ticks: a new worker comes first.
 
-        `last`: no worker will be forked any more. An attempt that fails then is the last one, also for children that
-        died meanwhile: their leases end by themselves.
+        `last`: no worker will be forked any more. Then a failed attempt is the last one, also for children that died
+        meanwhile: their leases end by themselves.
         """
         if self._child is not None:
             self._supervise(self._child, now, last)
@@ -114,15 +111,13 @@ class LeaseRecovery:
 
 
 class RecoveryChild(ChildRole):
-    """Gives back the leases of `dead` in each section."""
-
     def __init__(self, settings: Settings, dead: Sequence[DeadChild], pipe: ChildPipe) -> None:
         self._dead = dead
         self._pipe = pipe
         self._sections = open_sections(settings, holder_name("lease-recovery"))
 
     def run(self) -> None:
-        """Give back until the first failure: the rest would fail, too."""
+        """Stop at the first failure: the rest would fail, too."""
         try:
             for dead in self._dead:
                 for section in self._sections:

@@ -12,7 +12,7 @@ from typing import Any
 from cattrs import Converter
 
 _LONGEST = 1000
-"""Characters of one reason: the line stays below what a reader takes at once."""
+"""Characters of one reason: the line is read at once."""
 _MOST_TROUBLES = 5
 _MOST_PENDING = 100
 _LONGEST_END = 100
@@ -30,7 +30,6 @@ class RequestStatus:
     ended: int = 0
     """The number of the last request that has an outcome."""
     refusal: str | None = None
-    """Why that request was refused; None: it was carried out."""
 
     @property
     def open(self) -> bool:

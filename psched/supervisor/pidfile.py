@@ -56,8 +56,6 @@ class _EndedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PidFile:
-    """The lock of one running daemon. Made by `acquire`, or by `adopt` in the program that replaces it."""
-
     path: Path
     descriptor: int
 
@@ -91,7 +89,7 @@ class PidFile:
         return cls(path, descriptor)
 
     def give_to(self, uid: int, gid: int) -> None:
-        """Make the user that the process is going to run as the owner of the file. Does nothing unless run by root."""
+        """Let the user that the process is going to become own the file. Does nothing unless run by root."""
         found = os.fstat(self.descriptor)
         if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (uid, gid):
             os.fchown(self.descriptor, uid, gid)
@@ -128,7 +126,7 @@ def read_running(path: Path) -> int | None:
 
 
 def read_report(path: Path) -> tuple[int | None, str]:
-    """Return the process id as `read_running`, and the report beside it. Raises PidFileError."""
+    """Return the process id as `read_running`, and the report. Raises PidFileError."""
     with suppress(_EndedError), _locked_by_other(path) as descriptor:
         if descriptor is None:
             return None, ""
@@ -143,11 +141,7 @@ def read_report(path: Path) -> tuple[int | None, str]:
 
 
 def signal_running(path: Path, number: int) -> int | None:
-    """Signal the daemon that holds the lock and return its process id, or None when no process does.
-
-    Only a process that runs as the file's owner and holds the lock is ever signalled. Raises PidFileError as
-    `read_running` does, and PermissionError.
-    """
+    """Signal the daemon and return its process id, or None when none runs. Raises PidFileError and PermissionError."""
     with suppress(_EndedError, ProcessLookupError), _locked_by_other(path) as descriptor:
         if descriptor is not None:
             with _holder(path, descriptor) as (pid, handle):
@@ -204,7 +198,7 @@ def _lock(descriptor: int, operation: int, patience: float) -> bool:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int | None]:
-    """Yield a descriptor to read the file by; None when there is none. Raises PidFileError."""
+    """Yield a descriptor for reading; None when there is no file. Raises PidFileError."""
     try:
         descriptor = _open(path, os.O_RDONLY)
     except PidFileError as error:
@@ -233,7 +227,6 @@ def _lines(descriptor: int) -> tuple[str, str]:
 
 
 def _named(line: str) -> int | None:
-    """Return the process id in the first line, or None when it is too long or no number."""
     return int(line) if len(line) <= _LONGEST and line.isdecimal() and int(line) > 1 else None
 
 
@@ -321,7 +314,7 @@ def _holds_lock(pid: int, file: os.stat_result) -> bool:
 
 
 def _send(pid: int, handle: int | None, number: int) -> None:
-    """Signal a process by its pidfd, which stands for no other one when it has ended. Raises OSError."""
+    """Signal by the pidfd if there is one: another process may have got the pid. Raises OSError."""
     if handle is None:
         os.kill(pid, number)
     else:

@@ -34,14 +34,15 @@ _CRASHED = 70
 
 
 class OrphanReaper:
-    """The children of the master that it has not forked, without those that existed when this object was made.
+    """Kills the processes that the handlers of a crashed child have left running.
 
-    Linux makes the master the parent of what a dead child's handlers had started, in any session or group. An orphan
-    that appears when a child has just crashed belonged to that child. It is killed before the child's leases are given
-    back, so that no program goes on working on a task that another worker starts again. An orphan that appears
-    otherwise was set free on purpose (a daemon that a command started); it is left alone, unless it has stayed in its
-    worker's process group. The master looks every second while anything runs, and within a second after a run has
-    ended; a program set free between the last look and a crash is killed, too.
+    Linux makes the master the parent of a dead child's descendants, in any session or group. An orphan that appears
+    when a child has just crashed belonged to that child. It is killed before the child's leases are given back, so it
+    does not go on working on a task that another worker starts again. Any other orphan was set free on purpose (a
+    daemon that a command started) and is left alone, unless it has stayed in its worker's process group.
+
+    The master looks every second while anything runs, and within a second after a run has ended. A program set free
+    between the last look and a crash is killed, too. Children that existed before this object are ignored.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,6 @@ class OrphanReaper:
             self._known = set(self._reap(_children() - self._before - set(ours)))
 
     def kill_new(self, ours: Collection[int]) -> None:
-        """Kill the orphans that appeared since the last look, and all their descendants."""
         for pid in self._reap(_children() - self._before - self._known - set(ours)):
             with suppress(psutil.Error):
                 orphan = psutil.Process(pid)
@@ -81,7 +81,7 @@ class OrphanReaper:
 
 
 def _children() -> set[int]:
-    """Return the children of this process, all of them forked by its main thread."""
+    """Return the children of this process. Its main thread has forked them all, so that thread's list is complete."""
     try:
         return {int(word) for word in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
     except OSError:
@@ -90,15 +90,13 @@ def _children() -> set[int]:
 
 @dataclass
 class ProcessTable:
-    """Every process that this master has forked, and the orphans of those that died."""
-
     selector: BaseSelector
     signals: SignalQueue
     log_file: Log
     close_in_child: Callable[[], None]
     """Called in each child, to close what it must not inherit."""
     other_children: Callable[[], set[int]]
-    """Returns the pids of this process's children that were not forked here, and are no orphans either."""
+    """Returns the pids of further children of this process that are no orphans."""
     clock: Clock = monotonic
     _master: int = field(default_factory=os.getpid)
     _oom_kills: OomKills = field(default_factory=OomKills)
@@ -110,9 +108,9 @@ class ProcessTable:
         return self._orphans.deadline
 
     def fork(self, name: str, settings: Settings, make: Callable[[ChildPipe], ChildRole]) -> ChildProcess:
-        """Fork a child that does the work of `make(pipe)`. Raises OSError when the system has no process left.
+        """Fork a child that runs the role `make(pipe)`. Raises OSError.
 
-        Signals are blocked meanwhile: one that reached the child before it has handlers of its own would be written
+        Signals are blocked meanwhile: a signal that reached the child before it has its own handlers would be written
         to the master's queue.
         """
         pipe, child_ends = open_pipes()
@@ -136,7 +134,7 @@ class ProcessTable:
         return child
 
     def reap(self, now: float) -> None:
-        """Receive the children's messages and reap the dead; what a child that crashed had started is killed."""
+        """Receive messages and reap the dead; kill the orphans of a crashed child."""
         has_crashed = False
         for child in list(self._children):
             if child.receive(now):
@@ -165,7 +163,7 @@ class ProcessTable:
         master_pipe: MasterPipe,
         child_ends: tuple[int, int, mmap.mmap],
     ) -> None:
-        """Be the child; never return into the master's code."""
+        """Run in the child, and never return into the master's code."""
         code = _CRASHED
         try:
             master_pipe.close_pipes()

@@ -1,4 +1,4 @@
-"""Reload: read the configuration anew, and load the application in a dry-run child before any worker is replaced."""
+"""Reload: read the configuration anew, and load the application in a dry-run child before workers are replaced."""
 
 from __future__ import annotations
 
@@ -25,26 +25,23 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """The settings and the application by which children are forked, until the next reload."""
-
     settings: Settings
     application: ApplicationSpec
 
     @classmethod
     def load(cls, load_settings: Callable[[], Settings], application: ApplicationSpec | None) -> LoadedConfig:
-        """Load the settings, and the modules that they need in each child. `application` None: as configured."""
+        """Load the settings, and preload the modules of the children. `application` None: as configured."""
         settings = load_settings()
         preload(settings)
         return cls(settings, configured_application(settings) if application is None else application)
 
     @property
     def slots(self) -> int:
-        """The number of children: with `processor_type: thread` one, which has the processors as threads."""
+        """With `processor_type: thread` one child has all the processors as threads."""
         return 1 if self.settings.processor_type == "thread" else self.settings.processors
 
     @property
     def cells(self) -> int:
-        """The number of handler threads of each child."""
         return self.settings.processors if self.settings.processor_type == "thread" else 1
 
     @property
@@ -54,7 +51,7 @@ class LoadedConfig:
 
 
 def configured_application(settings: Settings) -> ApplicationSpec:
-    """Return the application that the sections name: one for all of them, or one for each where they differ."""
+    """Return one application for all sections, or one for each where they differ."""
 
     def of(key: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for section in settings.sections for name in getattr(section, key)))
@@ -84,8 +81,6 @@ class _DryRun:
 
 @dataclass(slots=True)
 class Reload:
-    """Carries out reloads, one at a time."""
-
     load_config: Callable[[], LoadedConfig]
     process_table: ProcessTable
     log_file: Log
@@ -106,9 +101,9 @@ class Reload:
         return math.inf if dry is None else min(dry.end_at, dry.escalation.deadline)
 
     def begin(self, immediate: bool, now: float) -> None:
-        """Load the configuration and begin the dry run. A failure is logged and ends the request.
+        """Load the configuration and fork the dry run. A failure is logged and ends the request.
 
-        A reload asked for during another one starts it afresh: the files may have changed once more.
+        A reload during another one replaces it: the files may have changed once more.
         """
         self.immediate = immediate or (self.active and self.immediate)
         self._kill_dry_run()
@@ -123,7 +118,7 @@ class Reload:
             self._refuse(f"loading the configuration failed: {error!r}", error)
 
     def tick(self, now: float) -> LoadedConfig | None:
-        """Supervise the dry run; return the new configuration when it has succeeded, with the log moved as it says."""
+        """Supervise the dry run; once it has succeeded, move the log and return the new configuration."""
         dry = self._dry_run
         if dry is None:
             return None
@@ -163,7 +158,6 @@ class Reload:
         log.error("reload refused: %s; the workers go on unchanged", reason, exc_info=error)
 
     def _check(self, dry: _DryRun) -> None:
-        """Raise ConfigError when the application could not be loaded."""
         if dry.child.ready:
             return
         if dry.timed_out:

@@ -1,4 +1,4 @@
-"""Put a master together and run it: for `pschedd`, for `psched run`, and for `Worker.run`."""
+"""Build the master and run it, for `pschedd`, `psched run` and `Worker.run`."""
 
 from __future__ import annotations
 
@@ -47,19 +47,17 @@ def run_master(
     reload_limit: float = 60.0,
     upgrade_limit: float = 60.0,
 ) -> int:
-    """Be the master until a signal ends it; returns the exit code: 0, or 1 when the start failed.
+    """Run the master until a signal ends it; return the exit code: 0, or 1 when the start failed.
 
-    `application` None: as configured. `load_settings` is called now and at every reload. Call it in the main thread,
-    with no other thread running, and no database connection open. Raises ConfigError when the configuration cannot be
-    used, or its log or drivers are not there.
+    Call it in the main thread, with no other thread running and no database connection open. `application` None: as
+    configured. `load_settings` is called now and at every reload. Raises ConfigError.
 
-    `pid_file`: held until this process ends (`binary_upgrade.hold_pid_file`). `ready` is called when the children are
-    up. `background`: output of the process goes to the log. `command` starts the program again for a binary upgrade
-    (None: as this process was started). `reload_limit` and `upgrade_limit`: seconds in which a reload must have loaded
-    the application, and a new master must be ready.
+    `pid_file` is held until this process ends. `ready` is called when the children are up. `background`: the output of
+    the process goes to the log. `command` starts the program again for a binary upgrade (None: as this process was
+    started). `reload_limit`: seconds to load the application. `upgrade_limit`: seconds until a new master is ready.
 
-    $PSCHED_STOP_TIMEOUT: seconds after which the sender of TERM is going to kill the process. Some seconds before,
-    running tasks are stopped, and given back.
+    $PSCHED_STOP_TIMEOUT: seconds after TERM at which its sender kills the process. Running tasks are stopped and given
+    back some seconds before.
     """
     command = ExecCommand(tuple(sys.orig_argv[1:]), Path.cwd()) if command is None else command
     notifier = Notifier.from_environment(os.environ)
@@ -96,7 +94,6 @@ def run_master(
 
 
 def _stop_timeout(environ: Mapping[str, str]) -> float:
-    """Return the seconds within which a stop must be over. Raises ConfigError."""
     text = environ.get(_STOP_TIMEOUT, "")
     try:
         found = seconds(0, above=True, never=True)(text or None)

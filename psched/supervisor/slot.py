@@ -1,4 +1,4 @@
-"""One slot of the master: fork a child, supervise it, make it end when it must, and fork the next. In the master.
+"""A slot of the master: forks a child, supervises it, stops it, and forks the next.
 
 `tick(now)` never waits. Times are monotonic seconds.
 """
@@ -31,10 +31,10 @@ _LONGEST_PAUSE = 60.0
 _SHORTEST_PAUSE = 0.5
 """Bounds of the pause between two attempts of a child that cannot start, in seconds."""
 _CRASH_PAUSE = 0.2
-"""Seconds at the least between two forks of a slot whose children die of the tasks they run."""
+"""Least seconds between two forks of a slot whose children are killed by their tasks."""
 _ATTEMPTS = 2
 _ATTEMPTS_OF_KILLED = 5
-"""How many children in a row may die without a start error before a start ends: by themselves, or killed by SIGKILL."""
+"""Deaths in a row without a start error after which a start fails: of children that ended by themselves, by SIGKILL."""
 
 
 @dataclass(slots=True)
@@ -47,9 +47,9 @@ class Slot:
     process_table: ProcessTable
     lease_recovery: LeaseRecovery
     is_fatal: Callable[[str], bool]
-    """Called with the reason when a child cannot start: whether that ends the master."""
+    """Called with the reason when a child cannot start; returns whether the master ends."""
     was_ready: bool = False
-    """Whether any child of it has ever begun to work."""
+    """Whether any child of the slot was ever ready."""
     _retired: bool = False
     _child: ChildProcess | None = None
     _escalation: Escalation | None = None
@@ -59,7 +59,7 @@ class Slot:
     _failures: int = 0
     _could_not_start: bool = False
     _failed_when_ready: bool = False
-    """Whether its last child could not start although it had reported that it was ready: the next may fail, too."""
+    """Whether the last child reported a start error after it was ready: the next may fail, too."""
     _reason: str | None = None
     _last_end: str = ""
 
@@ -69,7 +69,7 @@ class Slot:
 
     @property
     def began(self) -> bool:
-        """Whether its first child has begun to work, or could not and is tried again."""
+        """Whether the first child was ready, or could not start and is tried again."""
         return self.was_ready or self._could_not_start
 
     @property
@@ -80,14 +80,14 @@ class Slot:
 
     @property
     def pending(self) -> PendingWorker | None:
-        """The worker it waits for; None when one is at work, or no other will be forked."""
+        """The worker that the slot waits for; None when a worker is ready, or none will be forked."""
         if self._retired or (self._child is not None and self._child.ready):
             return None
         return PendingWorker(self.number, self._fork_at if self._child is None else None, self._last_end)
 
     @property
     def running(self) -> tuple[str, ...]:
-        """The tasks its child runs (`section:key`)."""
+        """The tasks of the child (`section:key`)."""
         return () if self._spec is None else self._spec.running_table.names()
 
     def tick(self, now: float) -> None:
@@ -124,19 +124,18 @@ class Slot:
 
     @property
     def idle(self) -> bool:
-        """Whether its child is ready and runs nothing, and can be left alone until the deadline."""
+        """Whether `tick` need not be called before the deadline."""
         child, escalation = self._child, self._escalation
         return child is not None and child.ready and escalation is not None and escalation.idle and not self.running
 
     def reset_deadlines(self, now: float) -> None:
-        """Count no silence before `now`, when the master itself could not receive."""
         if self._escalation is not None:
             self._escalation.child_seen(now)
 
     def replace(self, config: LoadedConfig, election: PollElection | None, immediate: bool, now: float) -> None:
-        """End the child, after its task unless `immediate`, and fork the next one by another configuration.
+        """End the child, after its task unless `immediate`, and fork the next by another configuration.
 
-        A task that still runs goes on occupying the slot, so no more run at a time than are configured.
+        A running task keeps the slot, so no more tasks run at a time than are configured.
         """
         self.config, self.election = config, election
         self._retired = False
@@ -146,7 +145,6 @@ class Slot:
             self._escalation.stop(immediate, now)
 
     def retire(self, immediate: bool, now: float) -> None:
-        """End the child and fork no other."""
         self._retired = True
         if self._escalation is not None:
             self._escalation.stop(immediate, now)
@@ -175,7 +173,6 @@ class Slot:
             child.pipe.send(_ORDERS[order])
 
     def _child_ended(self, child: ChildProcess, now: float) -> None:
-        """Hand its leases to lease recovery, log its end, and decide when the next child is forked."""
         assert self._spec is not None and self._escalation is not None
         spec, stopping = self._spec, self._escalation.stopping
         running = spec.running_table.names()
@@ -200,10 +197,11 @@ class Slot:
             log.error("%s %s%s; %s", child, child.end, _while_running(running), self._next_fork(now))
 
     def _replacement_time(self, child: ChildProcess, running: tuple[str, ...], now: float) -> float:
-        """Return when the next child is forked after a crash.
+        """Return when to fork the next child after a crash.
 
-        A child that has run a task started well: the task of which it died waits, longer each time, and the slot does
-        not. Otherwise the slot waits after two early deaths in a row; not after the first, as leases wait for recovery.
+        After a child that has run a task the slot does not wait: the task that crashed it waits, longer each time.
+        Otherwise the slot waits from the second early death in a row on. The first is replaced at once, as leases wait
+        for recovery.
         """
         limit = self.config.settings.child_fork_frequency_limit
         if running or child.worked:
@@ -214,10 +212,7 @@ class Slot:
         return max(now, earliest) if self._early_deaths > 1 else now
 
     def _cannot_start(self, reason: str, now: float, attempts: int = 1) -> None:
-        """Back off: each attempt in a row waits longer. The reason is logged when it changes.
-
-        After `attempts` failures in a row a start ends.
-        """
+        """Wait longer after each failure in a row; a start ends after `attempts` failures."""
         self._failures += 1
         shortest = max(self.config.settings.child_fork_frequency_limit, _SHORTEST_PAUSE)
         pause = min(shortest * 2 ** min(self._failures - 1, 10), _LONGEST_PAUSE) * random.uniform(1.0, 1.25)

@@ -33,10 +33,10 @@ from psched.supervisor.systemd import Notifier
 log = logging.getLogger(__name__)
 
 _LONGEST_WAIT = 1.0
-"""Seconds of one wait while anything is going on that might leave orphans or stand still."""
+"""Seconds of one wait while the master is not idle: a busy child may leave orphans or freeze."""
 _LONGEST_IDLE_WAIT = 60.0
 _SUSPENSION = 1.0
-"""A wait that took so many seconds longer than planned: the process or its host stood still meanwhile."""
+"""Seconds by which a wait exceeds its timeout when this process or its host was suspended."""
 _RECOVERY = 5.0
 """Seconds of a stop reserved for giving back the leases of killed children (`lease_recovery`)."""
 _LONGEST_STATUS = 500
@@ -46,8 +46,6 @@ _IS_UPGRADING = "a new master is starting"
 
 @dataclass(slots=True)
 class Supervisor:
-    """Keeps the configured number of children at work, and obeys signals."""
-
     config: LoadedConfig
     process_table: ProcessTable
     log_file: Log
@@ -58,7 +56,7 @@ class Supervisor:
     """Called once, when the children are up."""
     clock: Clock = monotonic
     stop_timeout: float = math.inf
-    """Seconds after TERM or INT by which the master must have ended: its service manager kills it then."""
+    """Seconds after TERM or INT at which the service manager kills the master."""
     failure: str | None = None
     """Why the start failed for good."""
     _slots: dict[int, Slot] = field(default_factory=dict)
@@ -81,13 +79,13 @@ class Supervisor:
         self._status = MasterStatus(self.reload.request, self.binary_upgrade.request)
 
     def begin(self) -> None:
-        """Make the first slot. The others are made when its child is ready: then it is known that there is work."""
+        """Make the first slot. `_check_whether_up` makes the others when its child is ready."""
         self.binary_upgrade.begin()
         self._open_election()
         self._add_slot(1)
 
     def run(self, selector: BaseSelector, signals: SignalQueue) -> None:
-        """Begin; then wait, handle signals, reap and manage, until `done`. `selector` has the children's pipes."""
+        """Run until `done`. `selector` is also that of the process table and of the binary upgrade."""
         self.begin()
         selector.register(signals.reader.descriptor, EVENT_READ)
         self._awake_since = self.clock()
@@ -101,10 +99,7 @@ class Supervisor:
 
     @property
     def done(self) -> bool:
-        """Whether every child is gone after a stop, and no lease is left to be given back.
-
-        And the master that this one has replaced is gone: its running tasks would be killed with the service.
-        """
+        """Whether a stop is complete, also of the replaced master: its tasks would be killed with the service."""
         is_over = self._stopping and not self._slots and self._lease_recovery.done
         return is_over and not self.binary_upgrade.old_is_alive
 
@@ -116,7 +111,7 @@ class Supervisor:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is going on, so that `manage` need not be called before the deadline."""
+        """Whether `manage` need not be called before the deadline."""
         changing = self._stopping or self.reload.active or self.binary_upgrade.active or not self._lease_recovery.done
         return self._is_up and not changing and all(slot.idle for slot in self._slots.values())
 
@@ -130,7 +125,7 @@ class Supervisor:
             self.reset_deadlines(now)
 
     def reset_deadlines(self, now: float) -> None:
-        """Count no child's silence before `now`: the whole host, or this process, stood still."""
+        """Ignore the silence of children before `now`: this process or its host was suspended."""
         log.warning("the master stood still for a while (was the host suspended?); children's deadlines start afresh")
         for slot in self._slots.values():
             slot.reset_deadlines(now)
@@ -165,7 +160,6 @@ class Supervisor:
         self._interrupted = True
 
     def handle_usr1(self) -> None:
-        """Reload; each worker is replaced after its task."""
         self._begin_reload(immediate=False)
 
     def handle_hup(self) -> None:
@@ -187,17 +181,14 @@ class Supervisor:
             request.end("on a terminal the signal means that this was resized; upgrade --immediate works")
 
     def handle_upgrade_now(self) -> None:
-        """Upgrade at once: running tasks are stopped when the new master takes over."""
         self._begin_upgrade(immediate=True)
 
     def handle_usr2(self) -> None:
-        """Reopen the log file, here and in each child."""
         self.log_file.reopen()
         for slot in self._slots.values():
             slot.reopen_log()
 
     def manage(self, now: float) -> None:
-        """Do what is due: end, fork and replace children, go on with a reload, an upgrade or a stop, and report."""
         if now >= self._stop_now_at:
             self._stop_now()
         config = self.reload.tick(now)
@@ -262,7 +253,6 @@ class Supervisor:
         self.binary_upgrade.start(immediate, self.clock())
 
     def _apply(self, config: LoadedConfig, now: float) -> None:
-        """Replace every slot's child by one of the new configuration, and make as many slots as it says."""
         immediate = self.reload.immediate
         log.info("reloading %s", "now" if immediate else "each worker after its task")
         self.config = config
@@ -286,14 +276,14 @@ class Supervisor:
         )
 
     def _open_election(self) -> None:
-        """Open the poll election of this configuration's children; those of the one before keep theirs."""
+        """Replace the poll election. Children of the configuration before keep theirs."""
         if self._election is not None:
             self._election.close()
         sections = [name for name, _ in self.config.settings.named_sections]
         self._election = open_election(self.config.slots, sections)
 
     def _give_up_start(self, reason: str) -> bool:
-        """End a start in which no child was ever ready; later on a slot just tries again."""
+        """Stop if no child was ever ready, and return whether the master stops; later on a slot just tries again."""
         if self._is_up or self._stopping or any(slot.was_ready for slot in self._slots.values()):
             return False
         self.failure = reason
@@ -324,7 +314,6 @@ class Supervisor:
         return "; ".join([f"{workers}, {state}", *troubles])[:_LONGEST_STATUS]
 
     def _troubles(self) -> tuple[str, ...]:
-        """Return what keeps workers from working, each trouble once."""
         return tuple(dict.fromkeys(slot.trouble for slot in self._slots.values() if slot.trouble is not None))
 
 

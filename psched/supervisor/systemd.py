@@ -22,10 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Notifier:
-    """Reports to the service manager at `address` (None: there is none).
-
-    `watchdog_usec` is the time in microseconds after which systemd kills a silent master; None: never.
-    """
+    """`watchdog_usec`: microseconds after which systemd kills a silent master; None: never."""
 
     address: str | None = None
     watchdog_usec: int | None = None
@@ -41,8 +38,8 @@ class Notifier:
     def from_environment(cls, environ: MutableMapping[str, str]) -> Notifier:
         """Take NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID out of `environ`.
 
-        A watchdog meant for another process (WATCHDOG_PID) is ignored; so is an address that is neither a path nor an
-        abstract name.
+        Ignored are a watchdog of another process (WATCHDOG_PID), and an address that is neither a path nor an abstract
+        name.
         """
         address = environ.pop("NOTIFY_SOCKET", "")
         microseconds = environ.pop("WATCHDOG_USEC", "")
@@ -52,7 +49,7 @@ class Notifier:
 
     @property
     def watchdog_interval(self) -> float | None:
-        """Seconds between two calls of `watchdog`: a third of the time that systemd waits. None without a watchdog."""
+        """Seconds between two calls of `watchdog`: a third of the time that systemd waits."""
         return None if self.watchdog_usec is None or self.address is None else self.watchdog_usec / 3e6
 
     def environment(self) -> dict[str, str]:
@@ -68,7 +65,7 @@ class Notifier:
         return min(watchdog, self._next_status if self._is_behind else math.inf)
 
     def ready(self, status: str | None = None) -> None:
-        """Report that the children are up, or that a reload has ended."""
+        """Report the end of the start or of a reload."""
         self._send("READY=1", *_status_line(status))
 
     def reloading(self) -> None:
@@ -90,7 +87,7 @@ class Notifier:
         self._send("WATCHDOG=1")
 
     def tick(self, now: float, status: str) -> None:
-        """Feed the watchdog when it is due, and send `status` when it has changed, once a second at the most."""
+        """Notify the watchdog when that is due, and send a changed `status`, at most once a second."""
         interval = self.watchdog_interval
         if interval is not None and now >= self._next_watchdog:
             self._next_watchdog = now + interval
