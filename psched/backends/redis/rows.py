@@ -94,15 +94,13 @@ _OF_TASK = (
 def claimed_task(holder: str, max_data_size: int, key: bytes, values: Sequence[Any]) -> Claim:
     """Return the claim on a task that `holder` has just leased, from its key and the values of `_OF_TASK`."""
     type_, data, attempts, error, cancelled, run_at, created, user, limit, priority, most, *lease = values
+    fence, due, number, nonce, ahead = lease
     row: Sequence[Any]
     try:  # a valid row is read without looking up each field, since this is done for every task
-        fence, due, number, nonce, ahead = map(int, lease)
-        row = (
-            *(key.decode(), None, fence, due, number, nonce),
-            *(type_.decode(), data.decode(), int(attempts), None if error is None else error.decode()),
-            *(int(cancelled), int(run_at), int(created), user.decode(), None if limit is None else int(limit)),
-            *(int(priority), None if most is None else int(most), None, ahead),
-        )
+        leased = key.decode(), None, int(fence), int(due), int(number), int(nonce)
+        shared = type_.decode(), data.decode(), int(attempts), None if error is None else error.decode()
+        task = int(cancelled), int(run_at), int(created), user.decode(), None if limit is None else int(limit)
+        row = leased + shared + task + (int(priority), None if most is None else int(most), None, int(ahead))
     except (ValueError, TypeError, AttributeError):
         known = stored(
             key, [word for pair in zip(_OF_TASK, values, strict=True) if pair[1] is not None for word in pair]

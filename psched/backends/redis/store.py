@@ -223,7 +223,8 @@ class RedisLeaseStore(LeaseStore):
         rest = iter(rows)
         while batch := list(islice(rest, BATCH)):
             answers, uncertain = self._answers(verb, [*common, *chain.from_iterable(batch)], until)
-            yield from ((answer, uncertain) for answer in answers)
+            for answer in answers:
+                yield answer, uncertain
 
     def _settle_many(
         self,
@@ -237,7 +238,10 @@ class RedisLeaseStore(LeaseStore):
         """Run a script that settles many. `rows`: the arguments of each row; None: its key and lease."""
         given = map(self._lease_words, leases) if rows is None else rows
         answers = self._answers_in_batches(verb, given, until, common)
-        return [judged(lease, *answer, outcome) for lease, answer in zip(leases, answers, strict=True)]
+        return [
+            None if answer is None else judged(lease, answer, uncertain, outcome)
+            for lease, (answer, uncertain) in zip(leases, answers, strict=True)
+        ]
 
     def _lease_words(self, lease: Lease) -> tuple[Argument, Argument]:
         return lease.key, f"{lease.fence}:{lease.claim}:{self._holder}"
