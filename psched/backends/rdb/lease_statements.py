@@ -34,7 +34,7 @@ from sqlalchemy import (
 
 from psched.backends.common.lease_history import MOST_CHARACTERS, RELEASED, RETRIED
 from psched.backends.common.rows import AHEAD, AHEAD_AGAIN, EXPIRED, RUNNING, WAITING
-from psched.backends.rdb.schema import by_type
+from psched.backends.rdb.schema import by_type, has_wanted_type
 from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of, now_ms
 from psched.backends.sql.statement import BulkUpdate, GivenColumns, rows_in
 from psched.payload import MAX_BATCH_SIZE
@@ -249,7 +249,7 @@ class LeaseStatements:
         """Return the types among :types that have a due row, with their earliest due times, earliest first."""
         c = self._table.c
         wanted = _types_in_parameter(c.type)
-        of_type = (*self._scope, c.type == wanted.c.wanted_type, c.due <= now_ms())
+        of_type = (*self._scope, has_wanted_type(self._table, wanted), c.due <= now_ms())
         first = by_type(select(c.due), self._table).where(*of_type).order_by(c.due, c.key).limit(1)
         types = select(wanted.c.wanted_type, first.correlate(wanted).scalar_subquery().label("first_due")).subquery()
         return select(*types.c).where(types.c.first_due.is_not(None)).order_by(types.c.first_due)

@@ -30,7 +30,7 @@ from sqlalchemy import (
 
 from psched.backends.common.rows import LAST_SECOND
 from psched.backends.rdb.acquire import types_parameter
-from psched.backends.rdb.schema import USER_BAND, by_type
+from psched.backends.rdb.schema import USER_BAND, by_type, has_wanted_type
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect, now_ms
 from psched.backends.sql.statement import Statement, as_parameter, cached_on_class, rows_in
@@ -153,7 +153,7 @@ class DueTimes:
     def _earliest_of_types(self) -> ColumnElement[Any]:
         c = self._table.c
         types = rows_in("types", [column("wanted_type", c.type.type)])
-        wanted, of_type = [types], [c.type == types.c.wanted_type]
+        wanted, of_type = [types], [has_wanted_type(self._table, types)]
         if "band" in c:
             bands = rows_in("bands", [column("wanted_band", c.band.type)]).alias("wanted_bands")
             wanted, of_type = [types, bands], [*of_type, c.band == bands.c.wanted_band]

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Computed,
+    FromClause,
     Index,
     Integer,
     MetaData,
@@ -18,6 +19,7 @@ from sqlalchemy import (
     String,
     Table,
     literal_column,
+    select,
     text,
 )
 
@@ -67,6 +69,14 @@ def by_type(rows: Select[Any], table: Table) -> Select[Any]:
     """
     force = f"FORCE INDEX ({table.name}_type_due)"
     return rows.with_hint(table, force, "mysql").with_hint(table, force, "mariadb")
+
+
+def has_wanted_type(table: Table, types: FromClause) -> ColumnElement[bool]:
+    """Return the condition that a row has the column `wanted_type` of `types`, a parameter with JSON.
+
+    The type is a subquery: for an expression on JSON PostgreSQL may prefer the index of all types.
+    """
+    return table.c.type == select(types.c.wanted_type).correlate(types).scalar_subquery()
 
 
 def _index(table: Table, suffix: str, columns: Sequence[ColumnElement[Any]], where: str | None = None) -> None:
