@@ -172,7 +172,7 @@ def _print_troubles(status: MasterStatus) -> None:
 def run(invocation: Invocation) -> int:
     """Also called by a binary upgrade."""
     path = invocation.pid_path()
-    return serve(invocation, None if path is None else hold_pid_file(path, os.environ), lambda: None)
+    return serve(invocation, None if path is None else hold_pid_file(path), lambda: None)
 
 
 def serve(invocation: Invocation, pid_file: PidFile | None, ready: Callable[[], None]) -> int:

@@ -46,17 +46,17 @@ class UpgradeHandoff:
     old_pid: int
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> UpgradeHandoff | None:
-        if HANDOFF_VARIABLE not in environ:
+    def from_environment(cls) -> UpgradeHandoff | None:
+        if HANDOFF_VARIABLE not in os.environ:
             return None
-        pipe, lock, old_pid = environ[HANDOFF_VARIABLE].split(":")
+        pipe, lock, old_pid = os.environ[HANDOFF_VARIABLE].split(":")
         os.set_inheritable(int(pipe), False)
         return cls(int(pipe), int(lock) if lock else None, int(old_pid))
 
 
-def hold_pid_file(path: Path, environ: Mapping[str, str]) -> PidFile:
+def hold_pid_file(path: Path) -> PidFile:
     """Inherit the lock from the old master, or acquire it. Raises AlreadyRunningError and PidFileError."""
-    handoff = UpgradeHandoff.from_environment(environ)
+    handoff = UpgradeHandoff.from_environment()
     if handoff is None or handoff.lock is None:
         return PidFile.acquire(path)
     return PidFile.adopt(path, handoff.lock)
@@ -125,7 +125,6 @@ class BinaryUpgrade:
     """Whether running tasks are stopped and given back when the new master takes over."""
     _new_master: NewMaster | None = None
     _takeover: NewMaster | None = None
-    """The new master that has taken over."""
     _old_pid: int = 0
     _status: str = ""
 

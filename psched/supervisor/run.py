@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from selectors import DefaultSelector
@@ -61,9 +61,9 @@ def run_master(
     """
     command = ExecCommand(tuple(sys.orig_argv[1:]), Path.cwd()) if command is None else command
     notifier = Notifier.from_environment(os.environ)
-    handoff = UpgradeHandoff.from_environment(os.environ)
+    handoff = UpgradeHandoff.from_environment()
     os.environ.pop(HANDOFF_VARIABLE, None)  # so that no child takes itself for a new master
-    stop_timeout = _stop_timeout(os.environ)
+    stop_timeout = _stop_timeout()
     load_config = partial(LoadedConfig.load, load_settings, application)
     config = load_config()
     log_file = Log(config.settings.log, background)
@@ -93,8 +93,8 @@ def run_master(
     return _FAILED
 
 
-def _stop_timeout(environ: Mapping[str, str]) -> float:
-    text = environ.get(_STOP_TIMEOUT, "")
+def _stop_timeout() -> float:
+    text = os.environ.get(_STOP_TIMEOUT, "")
     try:
         found = seconds(0, above=True, never=True)(text or None)
     except ValueError as error:

@@ -25,7 +25,7 @@ def main(path: str, options: str = "{}") -> int:
 
     try:
         pid_file = load(path).pid_file
-        held = None if pid_file is None else hold_pid_file(pid_file, os.environ)
+        held = None if pid_file is None else hold_pid_file(pid_file)
         return run_master(None, load_config, pid_file=held, ready=ready, **json.loads(options))
     except ConfigError as error:
         print(error, file=sys.stderr)
