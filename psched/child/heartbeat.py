@@ -41,10 +41,7 @@ _ORPHAN_END = 1.7
 
 
 class HeartbeatThread(threading.Thread):
-    """Beats every `child_heartbeat_interval`, keeps the process title, and passes orders and signals to the role.
-
-    If the master does not kill a frozen process, a kernel timer does.
-    """
+    """Also keeps the process title. If the master does not kill a frozen process, a kernel timer does."""
 
     def __init__(self, name: str, pipe: ChildPipe, signals: SignalQueue, settings: Settings, log_file: Log) -> None:
         super().__init__(name="heartbeat", daemon=True)
@@ -63,10 +60,7 @@ class HeartbeatThread(threading.Thread):
         self._end_at: float | None = None
 
     def started(self, role: ChildRole) -> None:
-        """Pass orders to `role` from now on, and report that the child is ready. In the main thread.
-
-        A stop that came before is passed on, too.
-        """
+        """Pass orders, and a stop that came before, to `role`; report that the child is ready. In the main thread."""
         with self._role_lock:  # an order that finds no role ends the process, so it must not come in between
             self._role = role
             if self._stopped is not None:
@@ -121,10 +115,7 @@ class HeartbeatThread(threading.Thread):
             self._title = state
 
     def _wait(self, next_beat: float) -> bool:
-        """Wait for the next beat, an order or a signal; return whether an order or a signal came.
-
-        Only descriptors that are still ours are polled, and no orders once the master is gone.
-        """
+        """Return whether an order or a signal came. Polls only descriptors that no handler has closed."""
         poll = select.poll()
         for descriptor in (self._pipe.orders, self._signals.reader):
             if self._end_at is None and descriptor.is_ours():

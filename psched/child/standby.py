@@ -82,7 +82,7 @@ class StandbyChild(ChildRole):
             return True
         wakeups = {wakeup: member for member in self._members if (wakeup := member.descriptor) is not None}
         ready = self._stopping.wait_for(wakeups, min(left if wait is None else wait for wait in waits.values()))
-        reasons = [wakeups[wakeup].wake_reason() for wakeup in ready]  # each is read, as the worker answers them all
+        reasons = [wakeups[wakeup].wake_reason() for wakeup in ready]  # a list, so that each wake-up is consumed
         self._was_woken = any(reasons)
         return self._was_woken
 

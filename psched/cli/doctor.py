@@ -27,10 +27,8 @@ from psched.store.node_registry import Node
 from psched.store.type_filter import mismatch
 from psched.supervisor.reload import configured_application
 
-_MAX_CLOCK_SKEW = 2.0
-"""Seconds."""
-_MAX_OVERDUE = 20
-"""Overdue occurrences that are listed."""
+_MAX_CLOCK_SKEW = 2.0  # seconds
+_MAX_OVERDUE = 20  # occurrences that are listed
 
 
 @click.command()

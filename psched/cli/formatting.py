@@ -19,7 +19,6 @@ _SAMPLE = 200
 """Rows that decide the column widths; the others are printed as they are read, so that millions can be listed."""
 _MIN_WIDTH = 5
 _MULTILINE = ("last_error",)
-"""The fields whose texts keep their line breaks."""
 
 Shown = Callable[[float], str]
 """Formats unix seconds for a table."""
@@ -77,7 +76,6 @@ def json_line(value: Any) -> str:
 
 
 def json_lines(values: Iterable[Any]) -> Iterator[str]:
-    """Yield the lines of a JSON array, one value on each, as the values are read."""
     before = "["
     for value in values:
         yield f"{before}{json_line(value)}"
@@ -106,7 +104,6 @@ def exact_time(time: float) -> str:
 
 
 def short_time(time: float) -> str:
-    """Return the date in this host's time zone, without zone, and without zero seconds."""
     moment = local_datetime(time)
     if moment is None:
         return str(time)
@@ -160,7 +157,6 @@ def fitted(rows: Iterable[Sequence[str]], width: int, rigid: Sequence[int] = ())
 
 
 def cut(text: str, width: int) -> str:
-    """Return `text` in at most `width` cells, ending in … if it is cut."""
     return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 

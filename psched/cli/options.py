@@ -220,7 +220,6 @@ def _within(text: str, found: float | datetime, earliest: int) -> float:
 
 
 def _absolute(text: str) -> float | datetime | None:
-    """Return the unix seconds or the date in `text`; None for neither."""
     if _NUMBER.fullmatch(text):
         return float(text)
     if not _DATE.fullmatch(text):

@@ -41,10 +41,7 @@ def _opened(
 
 
 def opened(chosen: Chosen, check: bool = True) -> AbstractContextManager[ScheduleCollection]:
-    """Open the configured schedules; `check`: their tables must exist.
-
-    Raises ConfigError, and within the context DatabaseError for the driver's errors.
-    """
+    """Raises ConfigError, and within the context DatabaseError. `check`: the tables must exist."""
     return _opened(chosen, "schedules", open_schedules, check)
 
 

@@ -36,10 +36,7 @@ def default_environment() -> str:
 
 
 def load(path: str | os.PathLike[str], environment: str | None = None, reader: Reader = "schedules") -> Settings:
-    """Return the settings of `environment` (default: $PSCHED_ENV, or `development`) in the YAML file at `path`.
-
-    Raises ConfigError: the file, the environment or a value cannot be used.
-    """
+    """Return the settings of `environment` (default: $PSCHED_ENV, or `development`). Raises ConfigError."""
     environment = default_environment() if environment is None else environment
     file = Path(path).expanduser().absolute()
     return _Loader(read_environment(file, environment), environment, reader, file.parent, file).settings()
@@ -51,10 +48,9 @@ def from_mapping(
     environment: str | None = None,
     reader: Reader = "schedules",
 ) -> Settings:
-    """Return the settings in `mapping`, which is one environment.
+    """`base`: the folder of relative paths (default: the working directory). Raises ConfigError.
 
-    `base`: the folder of relative paths (default: the working directory). `reader`: the section for a flat mapping,
-    which has `type` and `url` but no sections. Raises ConfigError.
+    `reader`: the section for a flat mapping, which has `type` and `url` but no sections.
     """
     environment = default_environment() if environment is None else environment
     return _Loader(mapping, environment, reader, Path.cwd() if base is None else base.absolute()).settings()
@@ -92,8 +88,6 @@ def _validated(made: Made, section: str) -> Made:
 
 @dataclass
 class _Loader:
-    """Loads one environment, and collects its faults."""
-
     raw: Mapping[str, Any]
     environment: str
     reader: Reader

@@ -25,10 +25,7 @@ class Check:
 
 
 def structure(kind: type[Made], values: Mapping[str, Any], base: Path = Path()) -> Made:
-    """Return the object with these field values. `base`: the folder of relative paths.
-
-    Raises ClassValidationError; see `faults`.
-    """
+    """`base`: the folder of relative paths. Raises ClassValidationError; see `faults`."""
     return _converter(base).structure(values, kind)
 
 

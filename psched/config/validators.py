@@ -61,7 +61,6 @@ def _number(
 
 
 def wait(value: Any) -> float | Backoff:
-    """Accept a number of seconds, or a mapping with some of first, factor, limit and jitter."""
     if isinstance(value, Backoff):
         return value
     if not isinstance(value, Mapping):
@@ -94,10 +93,7 @@ def names(value: Any) -> tuple[str, ...]:
 
 
 def globs(value: Any) -> tuple[str, ...]:
-    """Accept a type of tasks, a glob for types like `video.*`, or a list of them.
-
-    An empty list is refused, because it would restrict nothing. The empty tuple is the default.
-    """
+    """An empty list is refused, because it would restrict nothing. The empty tuple is the default."""
     items = value if isinstance(value, list | tuple) else [value]
     if value == [] or any(isinstance(item, str) and not item.strip() for item in items):
         raise ValueError("is empty; give a type, a glob such as video.*, or leave the key out")
@@ -140,7 +136,6 @@ def required(value: Any, base: Path) -> tuple[str, ...]:
 
 
 def is_file(name: str) -> bool:
-    """Whether `name` is a Python file, not a module."""
     return name.endswith(".py") or os.sep in name
 
 
@@ -191,7 +186,6 @@ def _accepted(check: Callable[[str], object], value: Any, subject: str) -> str:
 
 
 def tls(value: Any, base: Path) -> dict[str, str]:
-    """Accept a mapping with ca, cert, key (files) and verify (full, ca or none)."""
     if not isinstance(value, dict) or not value.keys() <= {"ca", "cert", "key", "verify"}:
         raise ValueError("expected a mapping with some of ca, cert, key and verify")
     if value.get("verify", "full") not in ("full", "ca", "none"):

@@ -12,10 +12,8 @@ import yaml
 from psched.errors import ConfigError
 from psched.suggest import did_you_mean
 
-_MAX_SHOWN = 10
-"""Environments that a message names."""
+_MAX_SHOWN = 10  # environments that a message names
 _MAX_NAME_LENGTH = 40
-"""Characters of each that it shows."""
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):

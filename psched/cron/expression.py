@@ -99,7 +99,6 @@ class Expression:
         return (self.hours[hour] * 60 + self.minutes[minute]) * 60 + self.seconds[second]
 
     def _count_days(self, first: int, last: int) -> int:
-        """Return how many matching days there are from `first` to `last`."""
         count = 0
         for before, days in self._months_from(first):
             if before >= last:
@@ -108,7 +107,6 @@ class Expression:
         return count
 
     def _day_from(self, day: int) -> int | None:
-        """Return the first matching day from the given one on, or None when there is none up to the year 9999."""
         for before, days in self._months_from(day):
             place = bisect_left(days, day - before)
             if place < len(days):
@@ -142,8 +140,6 @@ _RANDOM = re.compile(r"[hr](?:[(/].*)?")
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One column: its place in a five-field expression, its range, its names, and a note on special terms."""
-
     name: str
     place: int
     low: int

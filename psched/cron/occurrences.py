@@ -41,9 +41,8 @@ _CACHED = 4096
 def next_time(cron: str, after: int, timezone: str, dialect: str = "vixie") -> int:
     """Return the first match strictly after `after`, both in unix seconds.
 
-    Raises:
-        ConfigError: the expression, zone or dialect cannot be used (`validate` says the same), or the answer lies past
-            the year 9999. An `after` before the year 1 counts as the beginning of the year 1.
+    Raises ConfigError: the expression, zone or dialect cannot be used, or the answer lies past the year 9999. An
+    `after` before the year 1 counts as the beginning of the year 1.
     """
     found = _next(cron, after, timezone, dialect)
     if found is None:
@@ -57,10 +56,7 @@ def first_time(cron: str, at: int, timezone: str, dialect: str = "vixie") -> int
 
 
 def last_time(cron: str, after: int, at: int, timezone: str, dialect: str = "vixie") -> int | None:
-    """Return the last match after `after` and up to `at`, or None when there is none between.
-
-    A binary search: a span of years takes little longer than a span of minutes. Raises as `next_time` does.
-    """
+    """Return the last match after `after` and up to `at`, by binary search. Raises as `next_time` does."""
     expression, zone = parse(cron, dialect), load_zone(timezone)
     low = following(expression, zone, after, at)
     high = at
@@ -72,10 +68,9 @@ def last_time(cron: str, after: int, at: int, timezone: str, dialect: str = "vix
 
 
 def count(cron: str, after: int, until: int, timezone: str, dialect: str = "vixie") -> int:
-    """Return how many matches there are after `after` and up to `until` (unix seconds).
+    """Return how many matches there are after `after` and up to `until` (unix seconds). Raises ConfigError.
 
     Counts by stretches with one UTC offset, without listing: a year of seconds takes less than a millisecond.
-    Raises ConfigError when the expression, the zone or the dialect cannot be used.
     """
     expression, zone = parse(cron, dialect), load_zone(timezone)
     first, last = max(after + 1, EARLIEST), min(until, LATEST)
@@ -86,9 +81,8 @@ def count(cron: str, after: int, until: int, timezone: str, dialect: str = "vixi
 def validate(cron: str, timezone: str, dialect: str = "vixie") -> None:
     """Check that the expression never runs out of matches.
 
-    Raises:
-        ConfigError: the expression, the zone or the dialect is wrong, the date never exists, or clock changes skip all
-            its times. One line with the remedy.
+    Raises ConfigError, one line with the remedy: the expression, the zone or the dialect is wrong, the date never
+    exists, or clock changes skip all its times.
     """
     if not _has_matches(cron, timezone, dialect):
         raise ConfigError(
@@ -157,7 +151,6 @@ def _next_by_hours(expression: Expression, zone: ZoneInfo, after: int, limit: in
 
 
 def _end_of_cut_hour(expression: Expression, zone: ZoneInfo, instant: int) -> int | None:
-    """Return the end of the hour of a match if that hour is to be skipped, otherwise None."""
     offset = offset_at(zone, instant)
     passed = (instant + offset) % 3600
     if offset_at(zone, instant - passed) == offset:
@@ -280,7 +273,6 @@ def _missing(expression: Expression, zone: ZoneInfo, before: int, time: int) -> 
 
 
 def _repeated(expression: Expression, zone: ZoneInfo, time: int) -> str:
-    """Describe a wall time that comes twice."""
     wall = time + offset_at(zone, time)
     first, second = (wall - offset_of_wall(zone, wall, fold) for fold in (0, 1))
     if second <= first:

@@ -22,7 +22,6 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 def tz_database() -> str:
-    """Return the version of the time zone database in use, like `2025b`."""
     return str(tzdata.IANA_VERSION)
 
 
@@ -40,7 +39,6 @@ def check_timezone(name: str) -> None:
 
 @lru_cache(maxsize=1024)
 def load_zone(name: str) -> ZoneInfo:
-    """Return the zone; cached. Raises ConfigError: there is no such zone."""
     check_timezone(name)
     with _FILES.joinpath("zoneinfo", *name.split("/")).open("rb") as file:
         return ZoneInfo.from_file(file, key=name)

@@ -65,7 +65,6 @@ def list_of(test: Callable[[Any], T]) -> Callable[[Any], list[T]]:
 
 
 def mapping_of(name: Callable[[Any], str], test: Callable[[Any], T]) -> Callable[[Any], dict[str, T]]:
-    """Return a test for a JSON object whose names `name` accepts and whose values `test` accepts."""
 
     def check(value: Any) -> dict[str, T]:
         return {name(key): _checked(repr(key), test, item) for key, item in mapping(value).items()}

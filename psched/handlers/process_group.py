@@ -28,7 +28,6 @@ class ProcessGroup:
     """
 
     def __init__(self) -> None:
-        """Start the guard process. Raises OSError."""
         self._guard = subprocess.Popen(
             ["/bin/sh", "-c", _GUARD],
             cwd="/",

@@ -13,10 +13,7 @@ from psched.process.poll_election import PollElection
 
 @dataclass(frozen=True, slots=True)
 class DeadChild:
-    """A child that is dead for certain, and may have left leases behind.
-
-    `holder` is the name on its leases. `running` names the tasks it ran (`section:key`); `error` is recorded with them.
-    """
+    """A dead child: the holder of its leases, the tasks it ran (`section:key`), and the error recorded with them."""
 
     holder: str
     running: tuple[str, ...] = ()

@@ -34,8 +34,6 @@ class Limits:
 
 
 class Escalation:
-    """The state of one child: its last sign of life, and when it was ordered to stop."""
-
     def __init__(self, limits: Limits, now: float) -> None:
         self._limits = limits
         self._last_seen = now

@@ -41,7 +41,6 @@ class SignalQueue:
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
         self.reader = OwnedDescriptor(reader)
-        """Readable when a signal has arrived."""
         self._writer = OwnedDescriptor(writer)
         self._before: dict[int, Any] = {}
 

@@ -49,10 +49,7 @@ class InstanceRegistry:
         lease: float = LEASE,
         restore_tables: Callable[[], None] = lambda: None,
     ) -> None:
-        """`names`: the names that this instance has bound. `lease`: seconds.
-
-        `restore_tables` is called when a database that answers refuses a heartbeat: its tables may have been dropped.
-        """
+        """`restore_tables` is called when a database that answers refuses a heartbeat: its tables may be gone."""
         self.key = f"instance:{secrets.token_hex(16)}"
         self.thread = PeriodicThread("psched instance heartbeat", self.heartbeat, INTERVAL, self.unregister)
         self._queue = queue

@@ -116,10 +116,7 @@ class Registration:
 
 
 def store_registrations(schedules: ScheduleCollection, registrations: Mapping[str, Registration]) -> None:
-    """Add and change schedules until they are as registered. Safe to run in several instances at once.
-
-    Raises the driver's errors.
-    """
+    """Safe to run in several instances at once. Raises the driver's errors."""
     for registration in registrations.values():
         _store(schedules, registration)
     for row in schedules.list():

@@ -40,10 +40,7 @@ class MissedOccurrences:
     grace: float = GRACE
 
     def skip(self, stopping: StopEvent) -> None:
-        """Skip all missed occurrences; returns when every name is decided, or `stopping` is set.
-
-        Raises the driver's errors; it may be called again.
-        """
+        """Return when every name is decided, or `stopping` is set. May be repeated after an error of the driver."""
         undecided = [name for name in self.names if self._overdue_row(name) is not None]
         end = self.clock() + self.patience
         while undecided and not stopping.is_set():
@@ -73,7 +70,6 @@ class MissedOccurrences:
         return self._skip(row, min([self.since, *(other.since for other in with_handler)]))
 
     def _skip(self, row: ScheduleRow, start: float) -> bool:
-        """Advance the schedule to its first occurrence since `start`; False when it must be tried again."""
         if row.problem is not None:
             return True
         if not row.settled:

@@ -27,9 +27,7 @@ _OCCURRENCE_LEASE = 3.0
 _TASK_LEASE = 10.0
 """Seconds of lease on a task without retry."""
 _UNRUNNABLE_WAIT = Backoff()
-"""How long a row that cannot be run is put off."""
 _LEDGER = Keeping(retention=7 * 86400.0, count=1000)
-"""How much of the record of submitted occurrences is kept."""
 _MAX_CONNECTIONS = 10
 """Connections that stay open, however many threads there are."""
 _MAX_STEM = 36
@@ -50,10 +48,7 @@ class OpenStores:
         self._close_requested = False
 
     def create_tables(self) -> bool:
-        """Create missing tables; True if there were any. Several processes may do so at once.
-
-        Raises ConfigError: other tables have these names.
-        """
+        """Return whether tables were missing. Several processes may call it at once. Raises ConfigError."""
         created = False
         for store in (self.schedules.store, self.queue):
             try:
@@ -64,7 +59,6 @@ class OpenStores:
         return created
 
     def begin_use(self) -> None:
-        """Keep the connections open until `end_use`."""
         with self._lock:
             self._users += 1
 
@@ -123,10 +117,7 @@ def open_scheduler_stores(settings: Settings, threads: int = 1) -> OpenStores:
 def scheduler_settings(
     url: str, prefix: str, timezone: str, tls: Mapping[str, Any], retention: float, pooler: str | None = None
 ) -> Settings:
-    """Return the settings of the two tables for this URL and prefix. Raises ConfigError.
-
-    `retention`: seconds for which finished tasks are kept.
-    """
+    """`retention`: seconds for which finished tasks are kept. Raises ConfigError."""
     if not isinstance(tls, Mapping):
         raise ConfigError(f"tls: expected a mapping, got {tls!r}")
     stem = table_stem(prefix)

@@ -41,7 +41,6 @@ class ChildProcess:
     """It has reported an orderly end, and holds no lease."""
     start_error: str | None = None
     trouble: str | None = None
-    """Why the child cannot work at present."""
     worked: bool = False
     killed_here: bool = False
     killed_because: str = ""
@@ -92,10 +91,7 @@ class ChildProcess:
         return self.code is not None
 
     def reap(self, now: float) -> bool:
-        """Reap the child if it is dead; return whether it is gone.
-
-        After a crash the rest of its process group is killed first, while the pid still belongs to the child.
-        """
+        """Return whether the child is gone. After a crash its group is killed before the reaping frees the pid."""
         if self.code is None and _is_dead(self.pid):
             self.receive(now)
             if not self.left:
@@ -140,10 +136,7 @@ def _is_dead(pid: int) -> bool:
 
 
 class OomKills:
-    """Out-of-memory kills in the control group of this process.
-
-    Linux, control groups of version 1 and 2; elsewhere nothing is counted. Times are monotonic seconds.
-    """
+    """Out-of-memory kills in this process's control group (version 1 or 2). Linux; elsewhere none is counted."""
 
     def __init__(self, proc: Path = Path("/proc/self")) -> None:
         self._file = find_oom_counter(proc)

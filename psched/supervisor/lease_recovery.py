@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 _TIMEOUT = 3.0
 """Seconds for one attempt; a stop waits no longer for the database."""
 _RETRY_PAUSE = 5.0
-"""Seconds between a failed attempt and the next."""
 
 
 class LeaseRecovery:

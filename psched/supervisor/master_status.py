@@ -39,7 +39,6 @@ class RequestStatus:
         self.begun += 1
 
     def end(self, refusal: str | None) -> None:
-        """Record the outcome of the last request, if it has none yet."""
         if self.open:
             self.ended = self.begun
             self.refusal = refusal
@@ -47,8 +46,6 @@ class RequestStatus:
 
 @dataclass(frozen=True, slots=True)
 class PendingWorker:
-    """A worker that is being started or awaited in its slot."""
-
     number: int
     fork_at: float | None
     """When it will be forked, by the monotonic clock, which all processes of a host share; None: it was forked."""
@@ -64,7 +61,6 @@ class PendingWorker:
 
     @property
     def history(self) -> str:
-        """How the worker before it ended, to be appended to its line of `pschedd status`."""
         return f"; the last one {self.last_end}" if self.last_end else ""
 
 
@@ -81,10 +77,7 @@ class MasterStatus:
 
     @classmethod
     def parse(cls, line: str) -> MasterStatus:
-        """Return the report in `line`; an empty one when it cannot be read.
-
-        The user that the daemon runs as may write anything there, and root prints it on a terminal.
-        """
+        """Return an empty report when `line` cannot be read: the daemon's user may write anything there."""
         try:
             return _converter.structure(json.loads(line), cls)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
@@ -92,7 +85,7 @@ class MasterStatus:
 
 
 def _printable(text: Any, _: type[str]) -> str:
-    """Return `text` without control characters, which a terminal would obey."""
+    """Return `text` without control characters: root prints it on a terminal, which would obey them."""
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in str(text))[:_LONGEST]
 
 

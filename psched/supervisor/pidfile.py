@@ -61,10 +61,7 @@ class PidFile:
 
     @classmethod
     def acquire(cls, path: Path) -> PidFile:
-        """Lock the file, creating it if need be. Its content is what it was until `write`.
-
-        Raises AlreadyRunningError, and PidFileError when the path cannot be used safely.
-        """
+        """Lock the file, whose content stays until `write`. Raises AlreadyRunningError and PidFileError."""
         while True:
             with ExitStack() as undo:
                 pid_file = cls(path, _open(path, os.O_RDWR | os.O_CREAT))
@@ -118,10 +115,7 @@ def remove_unused(path: Path) -> None:
 
 
 def read_running(path: Path) -> int | None:
-    """Return the process id of the daemon that holds the lock, or None when no process does.
-
-    Raises PidFileError when the file cannot be trusted or read, or is locked and names another process.
-    """
+    """Return the process id of the daemon that holds the lock, or None when none runs. Raises PidFileError."""
     return read_report(path)[0]
 
 
@@ -214,7 +208,6 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 @contextmanager
 def _locked_by_other(path: Path) -> Iterator[int | None]:
-    """Yield a descriptor of the file while another process holds its lock; None when no process does."""
     with _opened(path) as descriptor:
         yield None if descriptor is None or _lock(descriptor, fcntl.LOCK_SH, 0) else descriptor
 

@@ -31,6 +31,8 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 _CRASHED = 70
+_INTERVAL = 1.0
+"""Seconds between two searches for orphans."""
 
 
 class OrphanReaper:
@@ -94,7 +96,6 @@ class ProcessTable:
     signals: SignalQueue
     log_file: Log
     close_in_child: Callable[[], None]
-    """Called in each child, to close what it must not inherit."""
     other_children: Callable[[], set[int]]
     """Returns the pids of further children of this process that are no orphans."""
     clock: Clock = monotonic
@@ -134,7 +135,6 @@ class ProcessTable:
         return child
 
     def reap(self, now: float) -> None:
-        """Receive messages and reap the dead; kill the orphans of a crashed child."""
         has_crashed = False
         for child in list(self._children):
             if child.receive(now):
@@ -200,8 +200,5 @@ def _leave_master_group(master: int) -> None:
     if nothing != 0:
         os.close(nothing)
     signal_at_death_of_parent(signal.SIGQUIT)
-    if os.getppid() != master:  # it died before the death signal was set
+    if os.getppid() != master:  # the master died before the death signal was set
         os.kill(os.getpid(), signal.SIGQUIT)
-
-
-_INTERVAL = 1.0

@@ -65,7 +65,6 @@ def configured_application(settings: Settings) -> ApplicationSpec:
 
 
 def _load_application(application: ApplicationSpec, pipe: ChildPipe) -> ChildRole:
-    """Load the application in the dry-run child, which then ends."""
     load(application)
     return ChildRole()
 

@@ -49,7 +49,6 @@ class Slot:
     is_fatal: Callable[[str], bool]
     """Called with the reason when a child cannot start; returns whether the master ends."""
     was_ready: bool = False
-    """Whether any child of the slot was ever ready."""
     _retired: bool = False
     _child: ChildProcess | None = None
     _escalation: Escalation | None = None
@@ -133,10 +132,7 @@ class Slot:
             self._escalation.child_seen(now)
 
     def replace(self, config: LoadedConfig, election: PollElection | None, immediate: bool, now: float) -> None:
-        """End the child, after its task unless `immediate`, and fork the next by another configuration.
-
-        A running task keeps the slot, so no more tasks run at a time than are configured.
-        """
+        """A running task keeps the slot until its child has ended: no more tasks run at a time than are configured."""
         self.config, self.election = config, election
         self._retired = False
         self._fork_at = -math.inf

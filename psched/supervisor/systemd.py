@@ -36,11 +36,7 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> Notifier:
-        """Take NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID out of `environ`.
-
-        Ignored are a watchdog of another process (WATCHDOG_PID), and an address that is neither a path nor an abstract
-        name.
-        """
+        """Take the variables out of `environ`. A watchdog of another process (WATCHDOG_PID) is ignored."""
         address = environ.pop("NOTIFY_SOCKET", "")
         microseconds = environ.pop("WATCHDOG_USEC", "")
         meant_for = environ.pop("WATCHDOG_PID", "")
@@ -65,7 +61,6 @@ class Notifier:
         return min(watchdog, self._next_status if self._is_behind else math.inf)
 
     def ready(self, status: str | None = None) -> None:
-        """Report the end of the start or of a reload."""
         self._send("READY=1", *_status_line(status))
 
     def reloading(self) -> None:
