@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from psched.suggest import did_you_mean, shown
+from psched.error_text import did_you_mean, shown
 
 _LONGEST = 1e9
 """Seconds (31 years): more is a mistake."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from psched.backoff import Backoff, check_wait
 from psched.clock import Clock, boottime
+from psched.error_text import shown
 from psched.errors import (
     RUN_IS_OVER,
     IdempotentAlreadyFinishedError,
@@ -27,7 +28,6 @@ from psched.errors import (
 from psched.model import Claim, Lease, NewTask, Row, ScheduleRow, version_of
 from psched.payload import byte_length, check_stored, encode, enqueued_key, object_of
 from psched.store import LeaseStore
-from psched.suggest import shown
 
 log = logging.getLogger(__name__)
 

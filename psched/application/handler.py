@@ -6,8 +6,8 @@ import traceback
 from typing import Any, ClassVar
 
 from psched.backoff import Backoff
+from psched.error_text import did_you_mean
 from psched.errors import OutcomeUnknownError, PreemptedError
-from psched.suggest import did_you_mean
 from psched.task import Task
 from psched.telemetry import emit
 

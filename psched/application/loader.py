@@ -15,8 +15,8 @@ from typing import Any, TypeGuard
 
 from psched.application.routing import Application, Router
 from psched.config.validators import is_file
+from psched.error_text import did_you_mean
 from psched.errors import ConfigError
-from psched.suggest import did_you_mean
 
 _OWN_FOLDER = str(Path(__file__).parent)
 

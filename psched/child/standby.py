@@ -19,7 +19,7 @@ from psched.execution.sections import FIRST_SLOT
 from psched.execution.stop_event import StopEvent
 from psched.execution.worker import ChildWorker
 from psched.process.channel import BOOT_FAILED, DONE, EMPTY, START_ERROR, ChildPipe
-from psched.process.child_spec import ChildRole, ChildSpec
+from psched.process.child_role import ChildRole, ChildSpec
 from psched.process.poll_election import ElectionMember
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from psched.cli.options import Chosen, Moment, Seconds, common_options
 from psched.cli.session import opened
 from psched.clock import local_time
 from psched.errors import NotFoundError
-from psched.schedules.verdict import Verdict, Violation, Why
+from psched.schedules.audit_result import Verdict, Violation, Why
 
 
 @click.command()

@@ -16,7 +16,7 @@ from psched.cli.options import Chosen, common_options
 from psched.cli.unrunnable_rows import LeftToRuby, left_to_ruby, live_workers, routing_findings
 from psched.clock import local_time
 from psched.config import Section, Settings
-from psched.error_summary import error_summary
+from psched.error_text import error_summary
 from psched.errors import ConfigError, PoolerError
 from psched.model import ScheduleRow
 from psched.queue.queue import Queue, open_queue

@@ -12,7 +12,7 @@ from psched.cli.formatting import fields_of, json_lines, with_local_times, write
 from psched.cli.options import Chosen, Moment, common_options
 from psched.cli.session import opened
 from psched.clock import local_time
-from psched.error_summary import error_summary
+from psched.error_text import error_summary
 from psched.errors import NotFoundError
 from psched.model import ScheduleRow
 from psched.schedules.schedule import FAILING, RUNNING

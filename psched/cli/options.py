@@ -18,9 +18,9 @@ from psched.application.loader import load_modules
 from psched.config import Reader, Settings, load
 from psched.config.urls import is_in_memory
 from psched.config.validators import MAX_SECONDS
+from psched.error_text import shown
 from psched.errors import ConfigError
 from psched.schedules.validation import LAST_TIME, LONGEST_DELAY
-from psched.suggest import shown
 
 DEFAULT_CONFIG = Path("etc/psched.yml")
 

@@ -23,7 +23,7 @@ from psched.cli.formatting import (
 from psched.cli.options import DELAY, NO_BOUND, Chosen, Count, Seconds, UnixTime, common_options
 from psched.cli.session import opened, opened_queue, parse_data
 from psched.cli.unrunnable_rows import left_to_ruby, note_unrunnable_rows, warn_unless_routed
-from psched.error_summary import error_summary
+from psched.error_text import error_summary
 from psched.model import CATCH_UP, Policy, ScheduleRow
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.schedule import RUNNING, ScheduleState

@@ -17,8 +17,8 @@ from psched.config.structuring import faults, structure
 from psched.config.urls import EXPECTED_URL, masked_url, url_faults
 from psched.config.validators import MAX_SECONDS
 from psched.config.yaml_file import UnsetVariableError, expand, read_environment
+from psched.error_text import did_you_mean, shown
 from psched.errors import ConfigError
-from psched.suggest import did_you_mean, shown
 
 Reader = Literal["schedules", "queue"]
 Made = TypeVar("Made", Section, Settings)

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from psched.error_text import did_you_mean
 from psched.errors import ConfigError
-from psched.suggest import did_you_mean
 
 _MAX_SHOWN = 10  # environments that a message names
 _MAX_NAME_LENGTH = 40

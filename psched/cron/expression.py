@@ -20,8 +20,8 @@ from itertools import islice, product
 from croniter import CroniterError, croniter
 from croniter.croniter import DOW_ALPHAS, M_ALPHAS
 
+from psched.error_text import did_you_mean
 from psched.errors import ConfigError
-from psched.suggest import did_you_mean
 
 DIALECTS = ("vixie", "perfectsched")
 """The rules for days, steps and clock changes: those of Debian's cron, or of the Ruby PerfectSched."""

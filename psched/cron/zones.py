@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 
 import tzdata
 
+from psched.error_text import did_you_mean
 from psched.errors import ConfigError
-from psched.suggest import did_you_mean
 
 _FILES = resources.files(tzdata)
 """Located at import: later the process may run as another user that cannot read Python's library."""

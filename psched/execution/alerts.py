@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from psched.clock import local_time
-from psched.error_summary import error_summary
+from psched.error_text import error_summary
 from psched.execution.sections import FIRST_SLOT, OpenSection
 from psched.handlers.process_group import Program
 from psched.process.logs import one_line

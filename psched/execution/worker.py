@@ -22,7 +22,7 @@ from psched.execution.runner import ActiveRuns, Runner, give_back
 from psched.execution.sections import FIRST_SLOT, open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process import channel as pipes
-from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
+from psched.process.child_role import ChildRole, ChildSpec, DeadChild
 from psched.process.logs import log_runs, one_line
 from psched.process.poll_election import ElectionMember
 from psched.source import ClaimableTypes

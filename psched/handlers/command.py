@@ -31,7 +31,7 @@ from attrs import Factory, frozen
 from psched.application import Base, Dispatch
 from psched.application.routing import Routes
 from psched.config.structuring import Check
-from psched.error_summary import exception_line
+from psched.error_text import exception_line
 from psched.handlers.options import flag, list_of, mapping_of, number, read, seconds, text
 from psched.handlers.process_group import Ending, Program
 from psched.task import Task

@@ -10,7 +10,7 @@ from cattrs import ClassValidationError
 
 from psched.config.structuring import faults, structure
 from psched.config.validators import MAX_SECONDS
-from psched.suggest import did_you_mean
+from psched.error_text import did_you_mean
 
 Made = TypeVar("Made", bound=AttrsInstance)
 T = TypeVar("T")

@@ -9,6 +9,7 @@ from psched.backends import open_stores
 from psched.backoff import check_attempts
 from psched.clock import boottime
 from psched.config import Section
+from psched.error_text import shown
 from psched.errors import AlreadyExistsError, ConfigError, NotFoundError
 from psched.model import NewTask, TaskFilter, TaskRow
 from psched.payload import check_key, encode, object_of
@@ -16,7 +17,6 @@ from psched.queue.retire import CANCELLED, FAILED, FINISHED, Retire
 from psched.schedules.validation import check_distinct, check_time
 from psched.source import PolledTable, Source
 from psched.store import StoreSettings, TaskStore
-from psched.suggest import shown
 from psched.task import LeaseTimes, Task
 
 PRIORITIES = range(-100, 101)

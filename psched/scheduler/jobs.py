@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from psched.backoff import check_wait
+from psched.error_text import shown
 from psched.errors import AlreadyExistsError, NotFoundError
 from psched.model import NewTask, Rule
 from psched.payload import check_key
 from psched.schedules.collection import ScheduleCollection
-from psched.suggest import shown
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, overload
 from psched import fork_safety
 from psched.backoff import check_wait
 from psched.config import Settings
+from psched.error_text import shown
 from psched.errors import ConfigError, IdempotentError, NotFoundError, ScheduleError
 from psched.model import Rule, TaskFilter
 from psched.payload import encode
@@ -22,7 +23,6 @@ from psched.scheduler.jobs import Registration, check_positive, checked_name, jo
 from psched.scheduler.stores import OpenStores, open_scheduler_stores, scheduler_settings
 from psched.scheduler.threads import SchedulerThreads
 from psched.schedules.validation import checked_rule
-from psched.suggest import shown
 from psched.task import Task
 
 F = TypeVar("F", bound=Function)

@@ -24,7 +24,7 @@ from psched.execution.stop_event import StopEvent
 from psched.process.channel import RunningTable
 from psched.process.logs import log_runs, one_line
 from psched.scheduler.handlers import Function, FunctionRouter, OccurrenceRouter
-from psched.scheduler.instances import InstanceRegistry
+from psched.scheduler.instance_registry import InstanceRegistry
 from psched.scheduler.jobs import Registration, store_registrations
 from psched.scheduler.missed import MissedOccurrences
 from psched.scheduler.stores import OpenStores

@@ -20,12 +20,12 @@ from itertools import zip_longest
 from operator import itemgetter
 
 from psched import cron
-from psched.error_summary import error_summary
+from psched.error_text import error_summary
 from psched.errors import ConfigError
 from psched.model import Rule, ScheduleRow
+from psched.schedules.audit_result import Kind, Verdict, Why
 from psched.schedules.schedule import failed_attempts
 from psched.schedules.transitions import MOST_SECONDS_AHEAD, NEVER, SUPERSEDED, TOO_LATE, lateness_bound, regular_of
-from psched.schedules.verdict import Kind, Verdict, Why
 from psched.store.ledger import ADD, DELETE, FAILED, PAUSE, PAUSED, RESUME, RUN_NOW, SKIPPED, UPGRADE, Change, LedgerRow
 
 MOVED = "moved"

@@ -13,18 +13,18 @@ from psched import cron
 from psched.backends import open_stores
 from psched.backoff import check_wait
 from psched.config import Section
+from psched.error_text import shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import NewSchedule, ScheduleRow
 from psched.payload import check_key
 from psched.schedules.advance import LONG, Advance, Keeping, rule_problem
 from psched.schedules.audit import GRACE, History, Question, audit, versions_at
+from psched.schedules.audit_result import Verdict
 from psched.schedules.schedule import Schedule, ScheduleState, failed_attempts, overdue_after, state_of
 from psched.schedules.validation import Terms, check_distinct, check_time, new_rows
-from psched.schedules.verdict import Verdict
 from psched.source import PolledTable
 from psched.store import ScheduleStore, StoreSettings, TaskStore
 from psched.store.ledger import Change, Ledger, LedgerFilter, LedgerRow
-from psched.suggest import shown
 from psched.task import LeaseTimes
 
 _FAILING = 1000

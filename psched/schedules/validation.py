@@ -14,12 +14,12 @@ from typing import TypedDict
 
 from psched import cron
 from psched.backoff import check_attempts, check_wait
+from psched.error_text import shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import CATCH_UP, NewSchedule, Policy, Rule, ScheduleRow
 from psched.payload import MAX_KEY_LENGTH, check_key, enqueued_key, object_of
 from psched.schedules.transitions import NEVER, first_match
 from psched.store import ScheduleStore
-from psched.suggest import shown
 
 ENQUEUED = re.compile(r"^enqueue(\.|\Z)")
 """The types of schedules that submit tasks (`psched.handlers.enqueue`)."""

@@ -15,11 +15,11 @@ from psched.config import Settings
 from psched.execution.sections import open_sections
 from psched.model import worker_died
 from psched.process.channel import GAVE_BACK, ChildPipe
-from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
+from psched.process.child_role import ChildRole, ChildSpec, DeadChild
 from psched.process.logs import one_line
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
-from psched.supervisor.process_table import ProcessTable
+from psched.supervisor.fork_and_reap import ProcessTable
 
 log = logging.getLogger(__name__)
 

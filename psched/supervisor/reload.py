@@ -12,13 +12,13 @@ from psched.application import ApplicationSpec, load
 from psched.config import Settings
 from psched.errors import ConfigError
 from psched.process.channel import ChildPipe
-from psched.process.child_spec import ChildRole
+from psched.process.child_role import ChildRole
 from psched.process.escalation import Escalation, Limits, Order
 from psched.process.logs import Log
 from psched.supervisor.child import ChildProcess
+from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.master_status import RequestStatus
-from psched.supervisor.preload import preload
-from psched.supervisor.process_table import ProcessTable
+from psched.supervisor.preload_libraries import preload
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from psched.process.linux import adopt_orphans
 from psched.process.logs import Log, begin_logging
 from psched.process.signals import MASTER_SIGNALS, SignalQueue
 from psched.supervisor.binary_upgrade import HANDOFF_VARIABLE, BinaryUpgrade, ExecCommand, UpgradeHandoff
+from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.pidfile import PidFile
-from psched.supervisor.process_table import ProcessTable
 from psched.supervisor.reload import LoadedConfig, Reload
 from psched.supervisor.supervisor import Supervisor
 from psched.supervisor.systemd import Notifier

@@ -14,14 +14,14 @@ from functools import partial
 
 from psched.child.standby import worker_or_standby
 from psched.process.channel import GRACEFUL, IMMEDIATE, REOPEN, RunningTable
-from psched.process.child_spec import ChildSpec
+from psched.process.child_role import ChildSpec
 from psched.process.escalation import Escalation, Order
 from psched.process.poll_election import PollElection
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
+from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.lease_recovery import LeaseRecovery
 from psched.supervisor.master_status import PendingWorker
-from psched.supervisor.process_table import ProcessTable
 from psched.supervisor.reload import LoadedConfig
 
 log = logging.getLogger(__name__)

@@ -23,9 +23,9 @@ from psched.process.logs import Log
 from psched.process.poll_election import PollElection, open_election
 from psched.process.signals import UPGRADE_NOW, SignalQueue, name_of
 from psched.supervisor.binary_upgrade import BinaryUpgrade
+from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.lease_recovery import LeaseRecovery
 from psched.supervisor.master_status import MasterStatus
-from psched.supervisor.process_table import ProcessTable
 from psched.supervisor.reload import LoadedConfig, Reload
 from psched.supervisor.slot import Slot
 from psched.supervisor.systemd import Notifier

@@ -10,11 +10,11 @@ from selectors import DefaultSelector
 from psched.application import ApplicationSpec
 from psched.config import Settings, from_mapping
 from psched.process.channel import ChildPipe, open_pipes
-from psched.process.child_spec import ChildRole
+from psched.process.child_role import ChildRole
 from psched.process.logs import Log
 from psched.process.signals import SignalQueue
 from psched.supervisor.child import ChildProcess
-from psched.supervisor.process_table import ProcessTable
+from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.reload import LoadedConfig
 
 _NO_PID = 0

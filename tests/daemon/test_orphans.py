@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from faultlab.prerequisites import not_run
-from psched.supervisor.process_table import OrphanReaper
+from psched.supervisor.fork_and_reap import OrphanReaper
 from tests.daemon.harness import wait_for
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]

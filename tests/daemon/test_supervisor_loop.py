@@ -14,7 +14,7 @@ import pytest
 
 from psched.clock import Clock, monotonic
 from psched.process.signals import SignalQueue
-from psched.supervisor.process_table import ProcessTable
+from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.supervisor import Supervisor
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from psched.error_summary import shortened
+from psched.error_text import shortened
 from psched.model import CATCH_UP, Claim, Lease, Policy, Rule, ScheduleRow, TaskRow
 from psched.payload import MAX_DATA_SIZE, decode, is_compressed, pack, type_from_key
 from psched.store.alerts import Overdue, UnreportedFailure

@@ -15,11 +15,11 @@ from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.rows import claimed_task, stored
 from psched.backends.redis.schema import Table
 from psched.backends.redis.store import RedisLeaseStore, SubmitOnAdvance, new_number, parts
+from psched.error_text import shown
 from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import pack
 from psched.store import StoreSettings, TaskStore, only
-from psched.suggest import shown
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _PAGE = 500

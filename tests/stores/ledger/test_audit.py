@@ -10,8 +10,8 @@ import pytest
 
 from psched.backends import open_stores
 from psched.model import ScheduleRow
+from psched.schedules.audit_result import Verdict, Why
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.schedules.verdict import Verdict, Why
 from psched.store import ScheduleStore, StoreSettings
 from psched.store.ledger import Entry
 from psched.task import LeaseTimes

@@ -1,9 +1,34 @@
-"""Summarizes an error text, often a traceback, in one line: for lists, alerts and the audit."""
+"""Texts for error messages: "did you mean", a value as the caller gave it, and the summary of a traceback."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+
+_LONGEST_VALUE = 60
+"""Characters of a value that an error message shows."""
+_MAX_BITS = 13_000
+"""A longer integer is described by its length: Python refuses to print more than 4,300 digits."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` for the known word closest to `word` in any case, or an empty string."""
+    by_folded = {name.casefold(): name for name in known}
+    close = get_close_matches(word.casefold()[:100], by_folded, n=1)
+    return f"; did you mean {by_folded[close[0]]!r}?" if close else ""
+
+
+def shown(value: object, longest: int = _LONGEST_VALUE) -> str:
+    """Return the repr of any value for an error message, cut to `longest` characters."""
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        return f"a whole number of about {int(value.bit_length() * 0.30103) + 1} digits"
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 – a caller's object, which may fail at anything
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= longest else f"{text[:longest]}…"
+
 
 _HEADER = re.compile(r"\s*(\+ Exception Group )?Traceback\b.*")
 """The first line of a traceback."""
@@ -11,7 +36,7 @@ _FRAME = re.compile(r'[\s|]*File ".*", line \d+|.*", line \d+, in \S+$')
 """A line of a traceback that names a place in the code; its beginning may be missing."""
 _CHAINED = ("The above exception was the direct cause of", "During handling of the above exception, another")
 """The line between two tracebacks; the one after it is of the exception that was raised last."""
-_LONGEST = 200
+_LONGEST_SUMMARY = 200
 """Characters of a summary."""
 _MARGIN = re.compile(r"\s*[|+] ?")
 """The beginning of each line of an exception group's traceback."""
@@ -24,7 +49,7 @@ def error_summary(error: str) -> str:
     """
     found = exception_line(error)
     line = next(_texts(error.splitlines()), "") if found is None else found
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+    return line if len(line) <= _LONGEST_SUMMARY else f"{line[: _LONGEST_SUMMARY - 1]}…"
 
 
 def shortened(error: str, longest: int) -> str:

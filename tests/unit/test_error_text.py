@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from psched.application.handler import describe_error
-from psched.error_summary import error_summary, exception_line
+from psched.error_text import error_summary, exception_line
 
 
 class SeveralLinesError(Exception):
