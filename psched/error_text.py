@@ -82,3 +82,17 @@ def exception_line(text: str) -> str | None:
 
 def _texts(lines: Sequence[str]) -> Iterator[str]:
     return (line.strip() for line in lines if line.strip())
+
+
+def one_line(error: BaseException) -> str:
+    """Return the message of `error` on one line, without the statement that SQLAlchemy adds."""
+    original = getattr(error, "orig", None)  # SQLAlchemy's errors hold the driver's
+    cause = original if isinstance(original, BaseException) else error
+    arguments = cause.args
+    if len(arguments) == 2 and isinstance(arguments[0], int):
+        return f"{on_one_line(str(arguments[1]))} ({arguments[0]})"
+    return on_one_line(str(cause)) or type(cause).__name__
+
+
+def on_one_line(text: str) -> str:
+    return " ".join(text.split())

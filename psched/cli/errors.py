@@ -11,6 +11,7 @@ import click
 
 from psched.backends import is_driver_error
 from psched.config import Section
+from psched.error_text import on_one_line, one_line
 from psched.errors import ConfigError, ScheduleError
 from psched.store import LeaseStore
 
@@ -68,46 +69,32 @@ def database_errors(section: Section, store: LeaseStore) -> Iterator[None]:
 def explain(error: Exception, section: Section, store: LeaseStore) -> str:
     if store.is_unavailable(error):
         return (
-            f"the database {section.masked_url} is not available: {reason(error)} "
+            f"the database {section.masked_url} is not available: {one_line(error)} "
             "(does it run, and is `url:` right? `psched doctor` looks closer)"
         )
-    return f"the database {section.masked_url} refuses: {reason(error)}"
-
-
-def reason(error: BaseException) -> str:
-    """Return the message of `error` on one line, without the statement that SQLAlchemy adds."""
-    original = getattr(error, "orig", None)  # SQLAlchemy's errors hold the driver's
-    cause = original if isinstance(original, BaseException) else error
-    arguments = cause.args
-    if len(arguments) == 2 and isinstance(arguments[0], int):
-        return f"{_one_line(str(arguments[1]))} ({arguments[0]})"
-    return _one_line(str(cause)) or type(cause).__name__
+    return f"the database {section.masked_url} refuses: {one_line(error)}"
 
 
 def _message(error: Exception) -> str:
     if isinstance(error, ConfigError):
         return str(error)
     if isinstance(error, ScheduleError | DatabaseError | ValueError):
-        return _one_line(str(error))
+        return on_one_line(str(error))
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
-    return f"{type(error).__name__}: {reason(error)} (unexpected; set PSCHED_DEBUG=1 to see the traceback)"
+    return f"{type(error).__name__}: {one_line(error)} (unexpected; set PSCHED_DEBUG=1 to see the traceback)"
 
 
 def _usage(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     help_ = f" (see {context.command_path} --help)" if context is not None else ""
-    return f"{_one_line(error.format_message())}{help_}"
+    return f"{on_one_line(error.format_message())}{help_}"
 
 
 def _print_error(program: str, message: str) -> None:
     for line in message.splitlines():
         click.echo(f"{program}: {line}", err=True)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _open_streams() -> None:

@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from psched.clock import local_time
-from psched.error_text import error_summary
+from psched.error_text import error_summary, one_line
 from psched.execution.sections import FIRST_SLOT, OpenSection
 from psched.handlers.process_group import Program
-from psched.process.logs import one_line
 from psched.store.alerts import Overdue, OverdueAlerts, UnreportedFailure, UnreportedFailures
 
 log = logging.getLogger(__name__)

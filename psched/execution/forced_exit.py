@@ -19,11 +19,11 @@ from typing import NoReturn
 
 import psutil
 
+from psched.error_text import one_line
 from psched.errors import CancelRequestedError, ImmediateProcessStopError
 from psched.execution.runner import ActiveRuns, give_back, settle_stopped
 from psched.process import channel as pipes
 from psched.process.channel import FORCED
-from psched.process.logs import one_line
 from psched.source import Source
 from psched.task import Task
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from psched.clock import Clock, boottime
+from psched.error_text import one_line
 from psched.errors import PreemptedError
 from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.runner import Runner, give_back
-from psched.process.logs import one_line
 from psched.source import Source
 from psched.task import Task, extend_many
 from psched.telemetry import emit

@@ -10,9 +10,9 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 
+from psched.error_text import one_line
 from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.sections import OpenSection
-from psched.process.logs import one_line
 from psched.store.type_filter import TypeFilter
 
 log = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from psched.application import Application
 from psched.backends import is_driver_error
 from psched.clock import Clock, monotonic
+from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.execution.batch_size import BatchSizer
 from psched.execution.settlement import SettlementBuffer
-from psched.process.logs import one_line
 from psched.process.poll_election import SoleMember
 from psched.source import ClaimableTypes, Source
 from psched.store import Wakeup

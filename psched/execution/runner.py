@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from psched.application import Handler
 from psched.application.handler import retry_failed
 from psched.clock import Clock, boottime
+from psched.error_text import one_line
 from psched.errors import (
     CancelRequestedError,
     ImmediateProcessStopError,
@@ -26,7 +27,6 @@ from psched.execution.batch_size import TOO_LONG
 from psched.execution.poller import SectionPoller
 from psched.execution.stop_event import StopEvent
 from psched.process.channel import RunningTable
-from psched.process.logs import one_line
 from psched.source import LOST_ATTEMPTS
 from psched.task import Task
 from psched.telemetry import emit

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from psched.application import Application
 from psched.backends import is_driver_error
 from psched.clock import monotonic
+from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.execution.alerts import open_alert_threads
 from psched.execution.batch_size import batch_sizer_for
@@ -23,7 +24,7 @@ from psched.execution.sections import FIRST_SLOT, open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process import channel as pipes
 from psched.process.child_role import ChildRole, ChildSpec, DeadChild
-from psched.process.logs import log_runs, one_line
+from psched.process.logs import log_runs
 from psched.process.poll_election import ElectionMember
 from psched.source import ClaimableTypes
 from psched.store.type_filter import mismatch

@@ -15,6 +15,7 @@ from typing import Any
 
 from psched import telemetry
 from psched.backends import is_driver_error
+from psched.error_text import one_line
 from psched.errors import (
     ConfigError,
     IdempotentAlreadyFinishedError,
@@ -145,13 +146,6 @@ def _open(path: Path) -> int:
         raise ConfigError(
             f"log: cannot write {path}: {error.strerror}; name another file, or none for stderr"
         ) from error
-
-
-def one_line(error: BaseException) -> str:
-    """Return what `error` says on one line, without the statement that SQLAlchemy adds."""
-    cause = getattr(error, "orig", None)
-    text = str(error if cause is None else cause).strip()
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 _runs_log = logging.getLogger("psched.runs")

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from psched.error_text import one_line
 from psched.errors import NotFoundError
 from psched.execution.periodic_thread import PeriodicThread
 from psched.model import Lease, NewTask, TaskFilter, TaskRow
-from psched.process.logs import one_line
 from psched.scheduler.jobs import INSTANCE
 from psched.store import TaskStore
 

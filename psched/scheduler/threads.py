@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from psched.application import Application
 from psched.backends import is_driver_error
 from psched.clock import monotonic
+from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.execution.batch_size import BatchSizer
 from psched.execution.lease_renewal import LeaseRenewer
@@ -22,7 +23,7 @@ from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.runner import ActiveRuns, Runner
 from psched.execution.stop_event import StopEvent
 from psched.process.channel import RunningTable
-from psched.process.logs import log_runs, one_line
+from psched.process.logs import log_runs
 from psched.scheduler.handlers import Function, FunctionRouter, OccurrenceRouter
 from psched.scheduler.instance_registry import InstanceRegistry
 from psched.scheduler.jobs import Registration, store_registrations
