@@ -1,4 +1,4 @@
-"""The contract between the engine and a database: the methods of every store. In children and clients.
+"""The contract between the engine and a database: the methods of every store.
 
 A store holds rows that are due at a time; holding a row means having written a due time in the future together with a
 fence. Only the database's clock decides what is due and when a lease ends, and it is read inside the statement that

@@ -1,6 +1,6 @@
 """The contract of the ledger: how each occurrence of a schedule was settled, and each change of a definition.
 
-Used in children and clients. The values are frozen and without behaviour. Times are unix seconds on the database's
+The values are frozen and without behaviour. Times are unix seconds on the database's
 clock unless a field is an occurrence, whose time is its own.
 """
 

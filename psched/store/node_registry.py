@@ -1,4 +1,4 @@
-"""Which worker processes are alive, and what types each of them routes. Used in children and clients."""
+"""Which worker processes are alive, and what types each of them routes."""
 
 from __future__ import annotations
 

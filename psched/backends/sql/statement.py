@@ -109,7 +109,7 @@ class CompiledText:
 
     def parameters(self, values: Mapping[str, Any]) -> Any:
         """Return the parameters as the driver takes them."""
-        everything = {**self.constants, **values}
+        everything = {**self.constants, **values} if self.constants else values
         return everything if self.places is None else tuple([everything[name] for name in self.places])
 
 
