@@ -70,7 +70,7 @@ class OrphanReaper:
             with suppress(psutil.Error):
                 orphan = psutil.Process(pid)
                 family = [orphan, *orphan.children(recursive=True)]
-                log.warning("killing what a dead worker has left running: %s (pid %d)", orphan.name(), pid)
+                log.warning("killing a process left by a dead worker: %s (pid %d)", orphan.name(), pid)
                 for process in family:
                     process.kill()
 
@@ -171,7 +171,7 @@ class ProcessTable:
             _leave_master_group(self._master)
             code = child_main(name, settings, ChildPipe(*child_ends), self.log_file, make)
         except BaseException:
-            log.critical("a child ends by an error of psched's own", exc_info=True)
+            log.critical("internal error of psched; this child ends", exc_info=True)
         finally:
             for stream in (sys.stdout, sys.stderr):
                 with suppress(Exception):  # a handler may have closed it
