@@ -26,11 +26,7 @@ class DatabaseError(Exception):
 
 
 def run_command(command: click.Command, arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code; errors are printed to standard error as `command: message`.
-
-    `arguments`: by default those of the process. With PSCHED_DEBUG in the environment unexpected errors are raised,
-    with their traceback.
-    """
+    """Print errors to standard error as `command: message`. With PSCHED_DEBUG set, unexpected errors are raised."""
     program = str(command.name)
     _open_streams()
     try:

@@ -77,7 +77,7 @@ def refuse_in_memory(settings: Settings) -> Settings:
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Store an option. After the command it replaces one before it; folders, modules and types are added."""
+    """Store an option. After the command it replaces the same option before; folders, modules and types are added."""
     if not value:
         return
     chosen, name = context.ensure_object(Chosen), str(parameter.name)

@@ -1,4 +1,4 @@
-"""pschedd: the daemon's commands. `start` and `run` become the master; all others signal the one that runs."""
+"""pschedd: the daemon's commands. `start` and `run` become the master; the others signal the running master."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Invocation:
     immediate: bool
     timeout: float | None
     background: bool
-    """Whether output goes to the log: after `start`, and in a master that replaces one started so."""
+    """Whether output goes to the log: after `start`, also in the new master of an upgrade."""
     app: tuple[str, ...]
 
     @classmethod

@@ -1,7 +1,4 @@
-"""Rows that no worker of psched runs, as `list`, `doctor`, `add` and `submit` report them.
-
-Their type is not routed by any live worker; or psched leaves them to Ruby workers, on `rdb_compat`.
-"""
+"""Rows that no worker of psched runs: no live worker routes their type, or psched leaves them to Ruby workers."""
 
 from __future__ import annotations
 

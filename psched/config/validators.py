@@ -168,7 +168,7 @@ def table_or_none(value: Any) -> str | None:
 
 
 def store(value: Any) -> str:
-    """Accept the name of a store: one of psched's, or another package, which is not imported here."""
+    """Accept the name of a store of psched, or of another package, which is not imported here."""
     return _accepted(check_name, value, "type: ")
 
 

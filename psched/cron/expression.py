@@ -32,7 +32,7 @@ DAY = 86400
 
 _EPOCH = date(1970, 1, 1).toordinal()
 _LAST = -1
-"""In place of the n of "the nth weekday of a month": its last one."""
+"""Stands for n in "the nth weekday of a month" when the last one is meant."""
 _MONTHS_OF_28_YEARS = 28 * 12
 """In 28 years each month occurs with each weekday as its first day, in common years and in leap years."""
 
@@ -93,7 +93,7 @@ class Expression:
         return (hours * len(self.minutes) + minutes) * len(self.seconds) + seconds
 
     def _time(self, passed: int) -> int:
-        """Return the matching second of a day that comes after so many others."""
+        """Return the matching second of a day that follows `passed` other matches."""
         minutes, second = divmod(passed, len(self.seconds))
         hour, minute = divmod(minutes, len(self.minutes))
         return (self.hours[hour] * 60 + self.minutes[minute]) * 60 + self.seconds[second]

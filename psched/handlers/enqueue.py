@@ -63,7 +63,7 @@ class Enqueue(Dispatch):
 
 
 def task_for(occurrence: Task) -> NewTask:
-    """Return the task to submit for an occurrence. Raises ValueError: one line that says what is wrong."""
+    """Return the task to submit for an occurrence. Raises ValueError with one line for people."""
     try:
         wanted = read(EnqueueOptions, occurrence.data)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Reads the data of a task into the options of one of psched's own handlers. In children."""
+"""Reads the data of a task into the options of psched's own handlers. In children."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from typing import Self
 import psutil
 
 _GUARD = "trap '' TERM; read -r end || kill -s KILL 0"
-"""Reads until its input ends, which happens when the worker has closed its end of the pipe, and kills its group."""
+"""Waits until the worker has closed its end of the pipe, then kills its own group."""
 
 
 class ProcessGroup:
@@ -44,7 +44,7 @@ class ProcessGroup:
         return self._guard.pid
 
     def signal(self, number: int) -> None:
-        """Signal all members. Those of another user (sudo) may not be ours to signal."""
+        """Signal all members. The system may forbid that for a member of another user (sudo)."""
         with suppress(PermissionError):
             os.killpg(self.id, number)
 

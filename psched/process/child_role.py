@@ -1,4 +1,4 @@
-"""What the master gives a child at its fork, and the interface of the work that a child does."""
+"""The data that the master gives a child at its fork, and the interface of a child's work."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ChildRole:
     """The work of a child. This base class does nothing, as in the dry run of a reload."""
 
     def prepare(self) -> None:
-        """Check what must be there before work can begin. Raises ConfigError."""
+        """Check the conditions of the work. Raises ConfigError."""
 
     def run(self) -> ChildRole | None:
         """Work in the main thread until stopped or done. Returns the role that follows, if there is one."""
@@ -62,7 +62,7 @@ class ChildRole:
         return True
 
     def trouble(self) -> str | None:
-        """Return what keeps the child from working at present, such as a database that does not answer. Any thread."""
+        """Return why the child cannot work at present, such as a database that does not answer. Any thread."""
 
     def report_suspects(self) -> None:
         """Write the started and unsettled tasks into the running table: they are suspects when the process dies."""

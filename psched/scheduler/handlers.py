@@ -37,8 +37,6 @@ def check_function(name: str, function: object) -> None:
 
 
 class OccurrenceHandler(Base):
-    """Submits the task of one occurrence and advances its schedule, in one transaction."""
-
     def __init__(self, task: Task, stores: OpenStores) -> None:
         super().__init__(task)
         self._stores = stores

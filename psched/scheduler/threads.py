@@ -92,10 +92,7 @@ class SchedulerThreads:
         self._periodic_threads = [*self._run_tickers, self._instances.thread]
 
     def start(self) -> None:
-        """Start the threads. If the database does not answer, they wait for it in the background.
-
-        Raises ConfigError: the database refuses the login, or other tables have our names.
-        """
+        """Raises ConfigError: the database refuses the login, or other tables have our names."""
         try:
             self._prepare()
         except Exception as error:
@@ -117,11 +114,7 @@ class SchedulerThreads:
         return threading.current_thread() in self._threads
 
     def stop(self, timeout: float | None, is_exiting: bool = False) -> bool:
-        """Acquire no more tasks, and wait until the running handlers are done; False when `timeout` is too short.
-
-        Handlers that still run continue, and their leases are kept, until a background thread can close everything.
-        `is_exiting`: the process ends next, so that thread is not started.
-        """
+        """Return False when `timeout` is too short. `is_exiting`: start no thread that closes everything later."""
         self._stopping.set()
         self._ready.set()
         self._prefetched.stop()

@@ -39,7 +39,7 @@ class ExecCommand:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeHandoff:
-    """What the new master inherits from the old one: the descriptors of the pipe and of the pid file, and its pid."""
+    """Inherited by the new master: the descriptors of the pipe and of the pid file, and the old master's pid."""
 
     pipe: int
     lock: int | None
@@ -63,7 +63,7 @@ def hold_pid_file(path: Path) -> PidFile:
 
 
 class NewMaster:
-    """The new master as the old one sees it, from its start until it is ready or has failed."""
+    """In the old master: the new master, from its start until it is ready or has failed."""
 
     def __init__(
         self, command: ExecCommand, lock: int | None, environ: Mapping[str, str], limit: float, now: float
@@ -119,7 +119,6 @@ class BinaryUpgrade:
     handoff: UpgradeHandoff | None
     notifier: Notifier
     limit: float
-    """Seconds that a new master has to become ready."""
     request: RequestStatus = field(default_factory=RequestStatus)
     immediate: bool = False
     """Whether running tasks are stopped and given back when the new master takes over."""
@@ -141,7 +140,7 @@ class BinaryUpgrade:
 
     @property
     def old_is_alive(self) -> bool:
-        """Whether the master that this one has replaced still waits for the tasks of its workers."""
+        """Whether the replaced master still waits for the tasks of its workers."""
         return self._old_pid != 0 and os.getppid() == self._old_pid
 
     def stop_old(self, immediate: bool) -> None:

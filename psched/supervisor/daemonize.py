@@ -84,8 +84,6 @@ def _await(reader: int, timeout: float | None) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The user that the daemon runs as: numeric ids, login name and home folder."""
-
     uid: int
     gid: int
     name: str

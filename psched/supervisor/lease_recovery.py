@@ -29,7 +29,7 @@ _RETRY_PAUSE = 5.0
 
 
 class LeaseRecovery:
-    """The dead children whose leases are not given back, and the recovery child, of which there is one at a time."""
+    """The dead children whose leases are not given back, and at most one recovery child."""
 
     def __init__(self, process_table: ProcessTable) -> None:
         self._process_table = process_table
@@ -37,7 +37,7 @@ class LeaseRecovery:
         self._claimed: tuple[DeadChild, ...] = ()
         self._child: ChildProcess | None = None
         self._due = -math.inf
-        """When the recovery child is killed or, without one, when the next may be forked. Monotonic."""
+        """When the recovery child is killed; without a recovery child, when the next may be forked. Monotonic."""
 
     def child_ended(self, child: ChildProcess, spec: ChildSpec, running: tuple[str, ...]) -> None:
         """Add leases that the child may have left, or not given back. `running`: its tasks (`section:key`)."""

@@ -1,4 +1,4 @@
-"""What a running master reports to its commands: outcomes of reload and upgrade, troubles, workers being started.
+"""The status that a running master reports to its commands: reload, upgrade, troubles, workers being started.
 
 One line of JSON, the second of the pid file: written by the master, read by `pschedd reload`, `upgrade` and `status`.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from cattrs import Converter
 
 _LONGEST = 1000
-"""Characters of one reason: the line is read at once."""
+"""Characters of one reason, so that the whole line fits into one read."""
 _MOST_TROUBLES = 5
 _MOST_PENDING = 100
 _LONGEST_END = 100

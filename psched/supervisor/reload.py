@@ -84,10 +84,9 @@ class Reload:
     process_table: ProcessTable
     log_file: Log
     limit: float
-    """Seconds that loading the application may take."""
     request: RequestStatus = field(default_factory=RequestStatus)
     immediate: bool = False
-    """Whether running tasks are stopped and given back when it succeeds."""
+    """Whether running tasks are stopped and given back when the reload succeeds."""
     _dry_run: _DryRun | None = None
 
     @property

@@ -53,7 +53,6 @@ class Supervisor:
     binary_upgrade: BinaryUpgrade
     notifier: Notifier
     on_ready: Callable[[], None] = lambda: None
-    """Called once, when the children are up."""
     clock: Clock = monotonic
     stop_timeout: float = math.inf
     """Seconds after TERM or INT at which the service manager kills the master."""

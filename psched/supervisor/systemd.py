@@ -32,7 +32,6 @@ class Notifier:
     _next_status: float = field(default=-math.inf, compare=False)
     _sent_status: str = field(default="", compare=False)
     _is_behind: bool = field(default=False, compare=False)
-    """Whether the status has changed since it was sent."""
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> Notifier:
@@ -49,7 +48,7 @@ class Notifier:
         return None if self.watchdog_usec is None or self.address is None else self.watchdog_usec / 3e6
 
     def environment(self) -> dict[str, str]:
-        """Return the variables for the program that replaces this one. WATCHDOG_PID is left out: it has another pid."""
+        """Return the variables for the program that replaces this one; the pid in WATCHDOG_PID would be wrong there."""
         variables = {} if self.address is None else {"NOTIFY_SOCKET": self.address}
         if self.watchdog_usec is not None:
             variables["WATCHDOG_USEC"] = str(self.watchdog_usec)
