@@ -33,8 +33,9 @@ _SHORTEST_PAUSE = 0.5
 _CRASH_PAUSE = 0.2
 """Least seconds between two forks of a slot whose children are killed by their tasks."""
 _ATTEMPTS = 2
+"""Deaths in a row, without a start error, after which a start ends."""
 _ATTEMPTS_OF_KILLED = 5
-"""Deaths in a row without a start error after which a start fails: of children that ended by themselves, by SIGKILL."""
+"""The same for children that SIGKILL ended."""
 
 
 @dataclass(slots=True)
