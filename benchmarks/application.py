@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.shared_counter import ACQUIRES, STATEMENTS, tally_of_environment
 from psched.application import App
-from psched.source import Source
 from psched.task import Task
+from psched.task_source import Source
 
 app = App()
 tally = tally_of_environment()

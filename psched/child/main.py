@@ -12,7 +12,7 @@ from collections.abc import Callable
 from psched.child.master_connection import HeartbeatThread
 from psched.config import Settings
 from psched.errors import ConfigError
-from psched.process.channel import BOOT_FAILED, BYE, DONE, START_ERROR, ChildPipe
+from psched.process.child_protocol import BOOT_FAILED, BYE, DONE, START_ERROR, ChildPipe
 from psched.process.child_role import ChildRole
 from psched.process.logs import Log
 from psched.process.signals import MASTER_SIGNALS, SignalQueue

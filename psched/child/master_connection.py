@@ -17,7 +17,18 @@ from setproctitle import setproctitle
 from psched.clock import monotonic
 from psched.config import Settings
 from psched.execution.forced_exit import kill_descendants
-from psched.process.channel import BEAT, BYE, DONE, GRACEFUL, IMMEDIATE, LOST_MASTER, READY, REOPEN, TROUBLE, ChildPipe
+from psched.process.child_protocol import (
+    BEAT,
+    BYE,
+    DONE,
+    GRACEFUL,
+    IMMEDIATE,
+    LOST_MASTER,
+    READY,
+    REOPEN,
+    TROUBLE,
+    ChildPipe,
+)
 from psched.process.child_role import ChildRole
 from psched.process.escalation import RELEASE
 from psched.process.linux import KillTimer

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from psched.application import load
+from psched.child.worker import ChildWorker
 from psched.clock import monotonic
 from psched.errors import ConfigError
-from psched.execution.sections import FIRST_SLOT
+from psched.execution.open_sections import FIRST_SLOT
 from psched.execution.stop_event import StopEvent
-from psched.execution.worker import ChildWorker
-from psched.process.channel import BOOT_FAILED, DONE, EMPTY, START_ERROR, ChildPipe
+from psched.process.child_protocol import BOOT_FAILED, DONE, EMPTY, START_ERROR, ChildPipe
 from psched.process.child_role import ChildRole, ChildSpec
 from psched.process.poll_election import ElectionMember
 

@@ -21,11 +21,11 @@ import psutil
 
 from psched.error_text import one_line
 from psched.errors import CancelRequestedError, ImmediateProcessStopError
-from psched.execution.runner import ActiveRuns, give_back, settle_stopped
-from psched.process import channel as pipes
-from psched.process.channel import FORCED
-from psched.source import Source
+from psched.execution.handler_thread import ActiveRuns, give_back, settle_stopped
+from psched.process import child_protocol as pipes
+from psched.process.child_protocol import FORCED
 from psched.task import Task
+from psched.task_source import Source
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from contextlib import ExitStack, contextmanager
 from psched.clock import Clock, boottime
 from psched.error_text import one_line
 from psched.errors import PreemptedError
+from psched.execution.handler_thread import Runner, give_back
 from psched.execution.periodic_thread import PeriodicThread
-from psched.execution.runner import Runner, give_back
-from psched.source import Source
 from psched.task import Task, extend_many
+from psched.task_source import Source
 from psched.telemetry import emit
 
 log = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ from psched.clock import Clock, monotonic
 from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.execution.batch_size import BatchSizer
-from psched.execution.settlement import SettlementBuffer
+from psched.execution.settlement_buffer import SettlementBuffer
 from psched.process.poll_election import SoleMember
-from psched.source import ClaimableTypes, Source
 from psched.store import Wakeup
 from psched.store.type_filter import TypeFilter
 from psched.task import Task
+from psched.task_source import ClaimableTypes, Source
 from psched.telemetry import emit
 
 log = logging.getLogger(__name__)

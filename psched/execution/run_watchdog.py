@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from psched.clock import Clock, boottime
 from psched.errors import CancelRequestedError, ImmediateProcessStopError, PreemptedError
+from psched.execution.handler_thread import ActiveRun, ActiveRuns
 from psched.execution.periodic_thread import PeriodicThread
-from psched.execution.runner import ActiveRun, ActiveRuns
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from psched.clock import monotonic
-from psched.process.channel import OwnedDescriptor
+from psched.process.child_protocol import OwnedDescriptor
 
 
 class StopEvent:

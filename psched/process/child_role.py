@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from psched.application import ApplicationSpec
 from psched.config import Settings
 from psched.model import WORKER_DIED
-from psched.process.channel import RunningTable
+from psched.process.child_protocol import RunningTable
 from psched.process.poll_election import PollElection
 
 

@@ -23,7 +23,7 @@ from psched.errors import (
     PreemptedError,
     ScheduleError,
 )
-from psched.process.channel import OwnedDescriptor
+from psched.process.child_protocol import OwnedDescriptor
 from psched.task import Task
 
 _STDERR = 2

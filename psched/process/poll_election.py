@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Literal
 
 from psched.clock import Clock, monotonic
-from psched.process.channel import OwnedDescriptor
+from psched.process.child_protocol import OwnedDescriptor
 
 _CELL = struct.Struct("d")
 """0: runs tasks, or does not exist. Positive: leads until then. Negative: on standby until then, and can be woken."""

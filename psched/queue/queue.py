@@ -13,11 +13,11 @@ from psched.error_text import shown
 from psched.errors import AlreadyExistsError, ConfigError, NotFoundError
 from psched.model import NewTask, TaskFilter, TaskRow
 from psched.payload import check_key, encode, object_of
-from psched.queue.retire import CANCELLED, FAILED, FINISHED, Retire
+from psched.queue.completion import CANCELLED, FAILED, FINISHED, Retire
 from psched.schedules.validation import check_distinct, check_time
-from psched.source import PolledTable, Source
 from psched.store import StoreSettings, TaskStore
 from psched.task import LeaseTimes, Task
+from psched.task_source import PolledTable, Source
 
 PRIORITIES = range(-100, 101)
 """The range of priorities. Each priority in use costs every poll a look-up of its own."""

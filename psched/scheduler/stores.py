@@ -14,13 +14,13 @@ from psched.backoff import Backoff
 from psched.config import Settings, from_mapping
 from psched.cron import tz_database
 from psched.errors import ConfigError
-from psched.queue.retire import Retire
+from psched.queue.completion import Retire
 from psched.scheduler.local_wakeup import LocalWakeup
-from psched.schedules.advance import Keeping
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.source import Source
+from psched.schedules.completion import Keeping
 from psched.store import StoreSettings, TaskStore, holder_name
 from psched.task import LeaseTimes
+from psched.task_source import Source
 
 _OCCURRENCE_LEASE = 3.0
 """Seconds by which an instance that dies while it submits a task delays the occurrence."""

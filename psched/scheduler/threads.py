@@ -17,19 +17,19 @@ from psched.clock import monotonic
 from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.execution.batch_size import BatchSizer
+from psched.execution.handler_thread import ActiveRuns, Runner
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
-from psched.execution.runner import ActiveRuns, Runner
 from psched.execution.stop_event import StopEvent
-from psched.process.channel import RunningTable
+from psched.process.child_protocol import RunningTable
 from psched.process.logs import log_runs
 from psched.scheduler.handlers import Function, FunctionRouter, OccurrenceRouter
 from psched.scheduler.instance_registry import InstanceRegistry
 from psched.scheduler.jobs import Registration, store_registrations
 from psched.scheduler.missed import MissedOccurrences
 from psched.scheduler.stores import OpenStores
-from psched.source import ClaimableTypes, Source
+from psched.task_source import ClaimableTypes, Source
 
 log = logging.getLogger(__name__)
 

@@ -17,15 +17,15 @@ from psched.error_text import shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import NewSchedule, ScheduleRow
 from psched.payload import check_key
-from psched.schedules.advance import LONG, Advance, Keeping, rule_problem
 from psched.schedules.audit import GRACE, History, Question, audit, versions_at
 from psched.schedules.audit_result import Verdict
+from psched.schedules.completion import LONG, Advance, Keeping, rule_problem
 from psched.schedules.schedule import Schedule, ScheduleState, failed_attempts, overdue_after, state_of
 from psched.schedules.validation import Terms, check_distinct, check_time, new_rows
-from psched.source import PolledTable
 from psched.store import ScheduleStore, StoreSettings, TaskStore
 from psched.store.ledger import Change, Ledger, LedgerFilter, LedgerRow
 from psched.task import LeaseTimes
+from psched.task_source import PolledTable
 
 _FAILING = 1000
 """Failing schedules that are listed at once."""

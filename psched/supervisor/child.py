@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from psched.process.channel import BYE, DONE, EMPTY, GAVE_BACK, RAN, READY, START_ERROR, TROUBLE, MasterPipe
+from psched.process.child_protocol import BYE, DONE, EMPTY, GAVE_BACK, RAN, READY, START_ERROR, TROUBLE, MasterPipe
 from psched.process.signals import name_of
 
 _FLAGS = {READY: "ready", RAN: "worked", GAVE_BACK: "gave_back", EMPTY: "empty", BYE: "left"}

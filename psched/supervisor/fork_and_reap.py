@@ -20,7 +20,7 @@ import psutil
 from psched.child.main import child_main
 from psched.clock import Clock, monotonic
 from psched.config import Settings
-from psched.process.channel import ChildPipe, MasterPipe, open_pipes
+from psched.process.child_protocol import ChildPipe, MasterPipe, open_pipes
 from psched.process.child_role import ChildRole
 from psched.process.linux import signal_at_death_of_parent
 from psched.process.logs import Log

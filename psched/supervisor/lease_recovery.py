@@ -13,9 +13,9 @@ from functools import partial
 
 from psched.config import Settings
 from psched.error_text import one_line
-from psched.execution.sections import open_sections
+from psched.execution.open_sections import open_sections
 from psched.model import worker_died
-from psched.process.channel import GAVE_BACK, ChildPipe
+from psched.process.child_protocol import GAVE_BACK, ChildPipe
 from psched.process.child_role import ChildRole, ChildSpec, DeadChild
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess

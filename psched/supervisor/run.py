@@ -19,7 +19,7 @@ from psched.config import Settings
 from psched.config.validators import seconds
 from psched.cron import tz_database
 from psched.errors import ConfigError
-from psched.process.channel import DONE
+from psched.process.child_protocol import DONE
 from psched.process.linux import adopt_orphans
 from psched.process.logs import Log, begin_logging
 from psched.process.signals import MASTER_SIGNALS, SignalQueue

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from psched.child.standby import worker_or_standby
-from psched.process.channel import GRACEFUL, IMMEDIATE, REOPEN, RunningTable
+from psched.process.child_protocol import GRACEFUL, IMMEDIATE, REOPEN, RunningTable
 from psched.process.child_role import ChildSpec
 from psched.process.escalation import Escalation, Order
 from psched.process.poll_election import PollElection

@@ -14,7 +14,7 @@ __all__ = ["answers", "shared"]
 @pytest.fixture
 def budget(monkeypatch: pytest.MonkeyPatch) -> int:
     """A thousandth of the bytes that an acquire takes, so that the rows of the tests are small."""
-    for module in ("rdb_compat.store", "sql.paging"):
+    for module in ("rdb_compat.lease_store", "sql.paging"):
         monkeypatch.setattr(f"psched.backends.{module}.MAX_BATCH_SIZE", 16_000)
     return 16_000
 

@@ -9,14 +9,14 @@ import sys
 import psutil
 
 from faultlab.prerequisites import not_run
-from psched.process.channel import FORCED
+from psched.process.child_protocol import FORCED
 from tests.daemon.harness import is_alive, wait_for
 
 _LEAVE = """
 import os, subprocess
-from psched.process.channel import RunningTable
+from psched.process.child_protocol import RunningTable
 from psched.execution.forced_exit import ForcedExit
-from psched.execution.runner import ActiveRuns
+from psched.execution.handler_thread import ActiveRuns
 roots = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 os.setresuid(65534, 65534, 65534)
 ours = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -9,7 +9,7 @@ from selectors import DefaultSelector
 
 import pytest
 
-from psched.process.channel import BOOT_FAILED, BYE, DONE, GAVE_BACK, READY
+from psched.process.child_protocol import BOOT_FAILED, BYE, DONE, GAVE_BACK, READY
 from psched.process.child_role import DeadChild
 from psched.process.logs import Log
 from psched.process.signals import UPGRADE_NOW

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from psched.execution.runner import ActiveRun, ActiveRuns
-from psched.execution.worker import ChildWorker
-from psched.process.channel import RunningTable
+from psched.child.worker import ChildWorker
+from psched.execution.handler_thread import ActiveRun, ActiveRuns
+from psched.process.child_protocol import RunningTable
 
 LONGEST = "schedules:" + "𝄞" * 255
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.process.channel import BOOT_FAILED, EMPTY, RAN, READY, START_ERROR
+from psched.process.child_protocol import BOOT_FAILED, EMPTY, RAN, READY, START_ERROR
 from psched.supervisor.lease_recovery import LeaseRecovery
 from psched.supervisor.slot import Slot
 from tests.daemon.fake_children import FakeProcessTable, fake_process_table, sqlite_config

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from psched.model import Rule
-from psched.schedules.advance import Advance
-from psched.source import Source
+from psched.schedules.completion import Advance
 from psched.task import LeaseTimes, finish_many
+from psched.task_source import Source
 from tests.stores.bench import LONG_AGO, Bench, soon
 from tests.stores.databases import DATABASES
 from tests.stores.invalid_values import IN_SQL, SCHEDULE_COLUMNS, spoil

@@ -11,16 +11,16 @@ from psched.application import App, Application
 from psched.backends import open_stores
 from psched.errors import ScheduleError
 from psched.execution.batch_size import BatchSizer
+from psched.execution.handler_thread import ActiveRuns, Runner
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import PollTimer, SectionPoller
-from psched.execution.runner import ActiveRuns, Runner
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim, NewTask
-from psched.process.channel import RunningTable
-from psched.queue.retire import Retire
-from psched.source import Source
+from psched.process.child_protocol import RunningTable
+from psched.queue.completion import Retire
 from psched.store import StoreSettings, TaskStore
 from psched.task import LeaseTimes
+from psched.task_source import Source
 from tests.stores.queue.bench import keys_in
 
 ALIVE, SHORT = 60.0, 15.0

@@ -8,7 +8,7 @@ import sys
 
 WORKER = """
 import os, signal
-from psched.process.channel import ChildPipe, open_pipes
+from psched.process.child_protocol import ChildPipe, open_pipes
 from psched.process.signals import MASTER_SIGNALS, SignalQueue
 from psched.child.main import register_fork_hooks
 

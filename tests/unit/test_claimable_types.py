@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from psched.source import ClaimableTypes, Source
 from psched.store.type_filter import TypeFilter
+from psched.task_source import ClaimableTypes, Source
 
 
 class Table:

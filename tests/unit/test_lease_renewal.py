@@ -13,17 +13,17 @@ from psched.application import Application, Base
 from psched.backends import open_stores
 from psched.errors import ImmediateProcessStopError, PreemptedError
 from psched.execution.batch_size import BatchSizer
+from psched.execution.handler_thread import ActiveRun, ActiveRuns, Runner, settle_stopped
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
-from psched.execution.runner import ActiveRun, ActiveRuns, Runner, settle_stopped
 from psched.execution.stop_event import StopEvent
 from psched.model import Rule
-from psched.process.channel import RunningTable
-from psched.schedules.advance import Advance
-from psched.source import Source
+from psched.process.child_protocol import RunningTable
+from psched.schedules.completion import Advance
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import LeaseTimes, Task
+from psched.task_source import Source
 
 NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())
 ALIVE, SHORT, MARGIN, KILL_INTERVAL = 60.0, 15.0, 3.0, 2.0

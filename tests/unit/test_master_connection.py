@@ -9,7 +9,7 @@ import pytest
 
 from psched.child.master_connection import HeartbeatThread
 from psched.config import from_mapping
-from psched.process.channel import GRACEFUL, READY, ChildPipe, MasterPipe, open_pipes
+from psched.process.child_protocol import GRACEFUL, READY, ChildPipe, MasterPipe, open_pipes
 from psched.process.child_role import ChildRole
 from psched.process.logs import Log
 from psched.process.signals import SignalQueue

@@ -14,7 +14,7 @@ from psched.errors import PoolerError
 from psched.execution.batch_size import BatchSizer
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.process.poll_election import SoleMember
-from psched.source import Source
+from psched.task_source import Source
 
 
 class Road:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from psched.errors import CancelRequestedError, ImmediateProcessStopError
-from psched.execution.runner import settle_stopped
+from psched.execution.handler_thread import settle_stopped
 from psched.queue.queue import Queue
-from psched.source import LOST_ATTEMPTS
 from psched.task import Task
+from psched.task_source import LOST_ATTEMPTS
 from tests.unit.in_memory_queue import TIMES, take
 
 # Attempts

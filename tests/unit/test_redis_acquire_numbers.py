@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from psched.backends.redis.store import AcquireNumbers
+from psched.backends.redis.lease_store import AcquireNumbers
 
 
 def test_an_outage_is_one_span_however_often_it_was_tried() -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from psched.execution.settlement import LONGEST
+from psched.execution.settlement_buffer import LONGEST
 from psched.store import TaskStore
 from psched.task import Task
 from tests.stores.queue.bench import keys_in

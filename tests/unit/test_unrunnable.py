@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from psched.model import Claim, Lease, Rule, ScheduleRow
-from psched.source import RunnableFilter
+from psched.task_source import RunnableFilter
 
 
 class Refusing:

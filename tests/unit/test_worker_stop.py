@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from psched.execution.handler_thread import ActiveRun, ActiveRuns
 from psched.execution.run_watchdog import RunWatchdog
-from psched.execution.runner import ActiveRun, ActiveRuns
-from psched.process.channel import RunningTable
+from psched.process.child_protocol import RunningTable
 
 
 class Left(BaseException):

@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, bindparam, func, literal_column, select
 
 from psched.backends.common.rows import BATCH, POLICY_COLUMNS, alert_at, milliseconds, policy_columns, rule_columns
+from psched.backends.rdb.lease_store import new_number
 from psched.backends.rdb.schema import band_of
-from psched.backends.rdb.store import new_number
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect, larger_of
 from psched.backends.sql.ledger import LedgerWriter

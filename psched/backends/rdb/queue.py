@@ -39,8 +39,8 @@ from psched.backends.rdb.combined_acquire import CombinedAcquire
 from psched.backends.rdb.fair_acquire import FairAcquire
 from psched.backends.rdb.inserts import TaskInserts
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, after, begun_attempts, next_fence
+from psched.backends.rdb.lease_store import RdbLeaseStore, lease_of, lease_values, new_number
 from psched.backends.rdb.schema import USER_BAND, failures_table, queue_table, users_table
-from psched.backends.rdb.store import RdbLeaseStore, lease_of, lease_values, new_number
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.paging import read_pages

@@ -24,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from psched.backends.common.lease_history import FINISHED, RELEASED, finished_before
+from psched.backends.common.lease_endings import FINISHED, RELEASED, finished_before
 from psched.backends.common.rows import (
     BATCH,
     DEFINITION,
@@ -40,8 +40,8 @@ from psched.backends.common.rows import (
 from psched.backends.rdb.alerts import RdbFailures, RdbOverdueAlerts
 from psched.backends.rdb.inserts import ScheduleInserts
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
+from psched.backends.rdb.lease_store import RdbLeaseStore, lease_values, new_number
 from psched.backends.rdb.schema import failures_table, schedules_table
-from psched.backends.rdb.store import RdbLeaseStore, lease_values, new_number
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.ledger import LedgerWriter, SqlLedger, changes_table, ledger_table

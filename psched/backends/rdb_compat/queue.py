@@ -33,8 +33,8 @@ from sqlalchemy.exc import DBAPIError
 
 from psched.backends.common.retries import Fault
 from psched.backends.common.rows import BATCH
+from psched.backends.rdb_compat.lease_store import CompatLeaseStore, Fence, refusal, seconds
 from psched.backends.rdb_compat.schema import check_text, data_column, queue_table, read_task, whole_seconds
-from psched.backends.rdb_compat.store import CompatLeaseStore, Fence, refusal, seconds
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.paging import read_pages

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from sqlalchemy import BigInteger, Connection, MetaData, RowMapping, bindparam, func, select, update
 
+from psched.backends.rdb_compat.lease_store import CompatLeaseStore, seconds
 from psched.backends.rdb_compat.ledger_writer import CompatLedgerWriter
 from psched.backends.rdb_compat.schema import (
     check_rule,
@@ -20,7 +21,6 @@ from psched.backends.rdb_compat.schema import (
     schedules_table,
     whole_seconds,
 )
-from psched.backends.rdb_compat.store import CompatLeaseStore, seconds
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.ledger import SqlLedger, changes_table, ledger_table

@@ -12,7 +12,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import DDLCompiler
 
 from psched.backends.common.rows import RowReader
-from psched.backends.common.tables import checked_name
+from psched.backends.common.table_names import checked_name
 from psched.backends.rdb_compat.ruby_cron_check import ruby_problem
 from psched.backends.sql.dialect import ExactText
 from psched.errors import NotSupportedError

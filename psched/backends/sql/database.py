@@ -23,7 +23,7 @@ from sqlalchemy.sql.elements import TextClause
 from psched import fork_safety as forks
 from psched.backends.common.connection_options import Timeouts
 from psched.backends.common.retries import Fault, LoginBackoff, Retries
-from psched.backends.sql.connection import ConnectionPool, execute_text, wrapped
+from psched.backends.sql.connection_pool import ConnectionPool, execute_text, wrapped
 from psched.backends.sql.dialect import Dialect
 from psched.backends.sql.listen_notify import ListenWakeup
 from psched.backends.sql.statement import Statement

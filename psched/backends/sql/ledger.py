@@ -44,7 +44,7 @@ from psched.backends.common.rows import (
     read_change,
     read_row,
 )
-from psched.backends.common.tables import checked_name
+from psched.backends.common.table_names import checked_name
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of, now_ms
 from psched.backends.sql.statement import BulkUpdate, GivenColumns, Statement, as_parameter, cached_on_class, rows_in

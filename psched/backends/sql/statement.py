@@ -40,7 +40,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-from psched.backends.sql.connection import execute_text
+from psched.backends.sql.connection_pool import execute_text
 from psched.backends.sql.dialect import Dialect, now_ms, now_once
 
 _CACHED = 256

@@ -11,8 +11,8 @@ import pytest
 
 from psched.backoff import Backoff
 from psched.model import Claim, Retry
-from psched.schedules.advance import Advance
 from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.schedules.completion import Advance
 from psched.schedules.transitions import run_now
 from psched.store import ScheduleStore
 from psched.store.ledger import RUN_NOW

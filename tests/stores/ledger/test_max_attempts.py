@@ -9,8 +9,8 @@ import pytest
 
 from psched.errors import IdempotentAlreadyFinishedError
 from psched.model import Policy, ScheduleRow
-from psched.schedules.advance import Advance
 from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.schedules.completion import Advance
 from psched.store import ScheduleStore
 from psched.task import LeaseTimes, Task
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon

@@ -9,7 +9,7 @@ import pytest
 import redis
 import sqlalchemy as sa
 
-from psched.backends.redis.store import SubmitOnAdvance
+from psched.backends.redis.lease_store import SubmitOnAdvance
 from psched.errors import PreemptedError
 from psched.model import Policy, Rule, ScheduleRow
 from psched.store import ScheduleStore

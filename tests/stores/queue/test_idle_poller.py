@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from psched.application import Application
 from psched.execution.batch_size import BatchSizer
 from psched.execution.poller import PollTimer, SectionPoller
-from psched.queue.retire import Retire
-from psched.source import Source
+from psched.queue.completion import Retire
 from psched.store import TaskStore
 from psched.task import LeaseTimes
+from psched.task_source import Source
 from tests.stores.bench import FAR_OFF, soon
 from tests.stores.databases import DATABASES
 from tests.stores.queue.bench import QueueBench, keys_in

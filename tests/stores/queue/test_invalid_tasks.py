@@ -6,9 +6,9 @@ import pytest
 import sqlalchemy as sa
 
 from psched.model import TaskFilter
-from psched.queue.retire import Retire
-from psched.source import Source
+from psched.queue.completion import Retire
 from psched.task import LeaseTimes, finish_many
+from psched.task_source import Source
 from tests.stores.bench import FAR_OFF, LONG_AGO, soon
 from tests.stores.databases import DATABASES
 from tests.stores.invalid_values import IN_SQL, QUEUE_COLUMNS, spoil

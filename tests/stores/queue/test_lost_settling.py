@@ -9,7 +9,7 @@ import pytest
 
 from psched.errors import IdempotentAlreadyFinishedError, NotFoundError, OutcomeUnknownError, ScheduleError
 from psched.model import Claim
-from psched.queue.retire import Retire
+from psched.queue.completion import Retire
 from psched.store import TaskStore
 from psched.task import LeaseTimes, Task, finish_many
 from tests.stores.bench import soon

@@ -11,10 +11,10 @@ import pytest
 
 from psched.backends import open_stores
 from psched.model import Claim, NewTask, TaskFilter
-from psched.queue.retire import Retire
-from psched.source import Source
+from psched.queue.completion import Retire
 from psched.store import StoreSettings, TaskStore
 from psched.task import LeaseTimes
+from psched.task_source import Source
 from tests.stores.bench import LONG_AGO, soon
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
 from tests.stores.sent_statements import before_each

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from psched.model import TaskFilter
-from psched.queue.retire import Retire
-from psched.source import Source
+from psched.queue.completion import Retire
 from psched.task import LeaseTimes, finish_many
+from psched.task_source import Source
 from tests.stores.bench import soon
 from tests.stores.databases import SharedDatabases
 from tests.stores.queue.bench import QueueBench

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from psched.execution.runner import TURN, give_back
-from psched.execution.settlement import LONGEST
+from psched.execution.handler_thread import TURN, give_back
+from psched.execution.settlement_buffer import LONGEST
 from psched.model import NewTask
 from psched.task import Task
 from tests.stores.queue.bench import keys_in

@@ -14,8 +14,8 @@ from contextlib import suppress
 
 from psched.clock import Clock, boottime
 from psched.execution.batch_size import BatchBudget
-from psched.source import Source
 from psched.task import Task, finish_many
+from psched.task_source import Source
 from psched.telemetry import emit
 
 log = logging.getLogger(__name__)

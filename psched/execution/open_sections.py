@@ -12,8 +12,8 @@ from psched.config import Section, Settings
 from psched.process.child_role import DeadChild
 from psched.queue.queue import open_queue
 from psched.schedules.collection import open_schedules
-from psched.source import Source
 from psched.store.alerts import OverdueAlerts
+from psched.task_source import Source
 
 log = logging.getLogger(__name__)
 

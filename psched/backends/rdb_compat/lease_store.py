@@ -13,7 +13,6 @@ import logging
 import math
 import threading
 from abc import abstractmethod
-from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -38,12 +37,13 @@ from sqlalchemy import (
 
 from psched import fork_safety
 from psched.backends.common.rows import BATCH, RowReader
+from psched.backends.rdb_compat.foreign_rows import ForeignRows
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.paging import ByKeys, OrderedKeys, RowsByKeys, stored_bytes
 from psched.backends.sql.schema import Schema
 from psched.backends.sql.store import SqlStore
-from psched.clock import Clock, boottime
+from psched.clock import boottime
 from psched.errors import (
     IdempotentAlreadyFinishedError,
     IdempotentNotFoundError,
@@ -530,62 +530,3 @@ def refusal(lease: Lease, row: RowMapping | None, uncertain: bool) -> ScheduleEr
 def _shows(row: RowMapping, outcome: Mapping[str, Any] | None) -> bool:
     """Return whether a row holds what a settled run has left there."""
     return outcome is not None and all(row[name] == value for name, value in outcome.items())
-
-
-_REMEMBERED = 100_000
-"""Foreign rows remembered; more than that are read again at each poll."""
-
-_FORGOTTEN = 60.0
-"""Seconds until a row is read again although its due time is the same: its data or its rule may have changed."""
-
-_REPORTED = 10_000
-"""Keys whose problem was logged; the problems of further keys are logged again."""
-
-
-class ForeignRows:
-    """Remembers foreign rows by key and due time, as they were read. Safe to use from several threads."""
-
-    def __init__(self, clock: Clock = boottime) -> None:
-        self._clock = clock
-        self._rows: OrderedDict[Any, tuple[int, float]] = OrderedDict()
-        self._accepts: Accepts | None = None
-        self._reported: OrderedDict[Any, str] = OrderedDict()
-        self.begin_anew()
-        fork_safety.register_for_fork(self)
-
-    def begin_anew(self) -> None:
-        """Make a new lock: a thread of the parent process may have held it."""
-        self._lock = threading.Lock()
-
-    def are_known(self, accepts: Accepts | None) -> bool:
-        """Return whether any are remembered; those found by another test of types than `accepts` are forgotten."""
-        with self._lock:
-            if accepts != self._accepts:
-                self._rows.clear()
-                self._accepts = accepts
-            now = self._clock()
-            while self._rows and next(iter(self._rows.values()))[1] <= now:
-                self._rows.popitem(last=False)
-            return bool(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def has(self, key: Any, timeout: int) -> bool:
-        """Return whether the row is foreign, as far as is remembered."""
-        known = self._rows.get(key)
-        return known is not None and known[0] == timeout
-
-    def add(self, key: Any, timeout: int, problem: str | None) -> None:
-        """Remember a foreign row. `problem`: why it cannot be run, None when only its type is not ours."""
-        with self._lock:
-            self._rows[key] = timeout, self._clock() + _FORGOTTEN
-            self._rows.move_to_end(key)
-            if len(self._rows) > _REMEMBERED:
-                self._rows.popitem(last=False)
-            if problem is None or self._reported.get(key) == problem:
-                return
-            self._reported[key] = problem
-            if len(self._reported) > _REPORTED:
-                self._reported.popitem(last=False)
-        log.warning("key=%s cannot be run by psched: %s; the row is left to Ruby workers", key, problem)

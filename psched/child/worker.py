@@ -15,19 +15,19 @@ from psched.errors import ConfigError
 from psched.execution.alerts import open_alert_threads
 from psched.execution.batch_size import batch_sizer_for
 from psched.execution.forced_exit import ForcedExit
+from psched.execution.handler_thread import ActiveRuns, Runner, give_back
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.node_heartbeat import NodeHeartbeat
+from psched.execution.open_sections import FIRST_SLOT, open_sections
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
-from psched.execution.runner import ActiveRuns, Runner, give_back
-from psched.execution.sections import FIRST_SLOT, open_sections
 from psched.execution.stop_event import StopEvent
-from psched.process import channel as pipes
+from psched.process import child_protocol as pipes
 from psched.process.child_role import ChildRole, ChildSpec, DeadChild
 from psched.process.logs import log_runs
 from psched.process.poll_election import ElectionMember
-from psched.source import ClaimableTypes
 from psched.store.type_filter import mismatch
+from psched.task_source import ClaimableTypes
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class ChildWorker(ChildRole):
     """Runs handlers in the main thread, or with `processor_type: thread` in as many threads as there are processors."""
 
     def __init__(self, spec: ChildSpec, application: Application, send: Callable[[str], None]) -> None:
-        """`send` sends the master a message of `psched.process.channel`."""
+        """`send` sends the master a message of `psched.process.child_protocol`."""
         log_runs()
         settings = spec.settings
         self._spec = spec

@@ -26,9 +26,9 @@ from psched.errors import (
 from psched.execution.batch_size import TOO_LONG
 from psched.execution.poller import SectionPoller
 from psched.execution.stop_event import StopEvent
-from psched.process.channel import RunningTable
-from psched.source import LOST_ATTEMPTS
+from psched.process.child_protocol import RunningTable
 from psched.task import Task
+from psched.task_source import LOST_ATTEMPTS
 from psched.telemetry import emit
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""`LeaseStore` on Redis: what schedules and queue tasks share, and the registry of nodes."""
+"""`LeaseStore` on Redis: the base class of both stores."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from itertools import chain, islice
 from typing import Any, ClassVar
 
 from psched import fork_safety as forks
-from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, finished_before, refusal
+from psched.backends.common.lease_endings import RELEASED, RETRIED, LostRow, finished_before, refusal
 from psched.backends.common.retries import sent_within
 from psched.backends.common.rows import BATCH, storable
 from psched.backends.redis import scripts
 from psched.backends.redis.alerts import RedisFailures
 from psched.backends.redis.client import Argument, RedisServer, T, is_refused, passes
+from psched.backends.redis.node_registry import RedisNodes
 from psched.backends.redis.rows import stored
 from psched.backends.redis.schema import Table
 from psched.backends.redis.wakeup import WakeList
@@ -25,7 +26,6 @@ from psched.clock import boottime
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, Retry
 from psched.store import Accepts, AcquireOptions, Finding, LeaseStore, Wakeup
-from psched.store.node_registry import ALIVE, Node, read_node
 
 log = logging.getLogger(__name__)
 
@@ -33,25 +33,6 @@ _ROW = {"schedules": "schedule", "queue": "task"}
 
 Answer = Sequence[Any]
 """The answer of a script that settles: `done`, `changed`, `entered`, `lost` or `gone`, and its arguments."""
-
-
-class RedisNodes:
-    """`Nodes` of one table; `run` runs a script that is safe to run twice."""
-
-    def __init__(self, run: Callable[..., Any]) -> None:
-        self._run = run
-
-    def announce(self, name: str, section: str, types: str) -> None:
-        self._run("announce", name, section, types)
-
-    def withdraw(self, name: str) -> None:
-        self._run("announce", name)
-
-    def alive(self) -> list[Node]:
-        found = self._run("alive_nodes", round(ALIVE * 1000))
-        rows = [([text.decode() for text in texts], int(age) / 1000) for *texts, age in found]
-        read = (read_node(name, section, types, age) for (name, section, types), age in rows)
-        return sorted(node for node in read if node is not None)
 
 
 class RedisLeaseStore(LeaseStore):
