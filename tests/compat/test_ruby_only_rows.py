@@ -177,7 +177,7 @@ def test_a_row_is_read_again_after_a_while() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psched.backends.rdb_compat.lease_store._REMEMBERED", 3)
+    monkeypatch.setattr("psched.backends.rdb_compat.foreign_rows._REMEMBERED", 3)
     rows = ForeignRows()
     for n in range(5):
         rows.add(f"key{n}", n, "a problem")
