@@ -16,7 +16,7 @@ from typing import Any
 
 from psched.backoff import Backoff, check_wait
 from psched.clock import Clock, boottime
-from psched.error_text import shown
+from psched.error_text import one_line, shown
 from psched.errors import (
     RUN_IS_OVER,
     IdempotentAlreadyFinishedError,
@@ -505,7 +505,7 @@ def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError
             try:
                 task._save(until)  # changes made after `conclude`, by a thread of the handler for instance
             except RUN_IS_OVER as error:
-                log.info("key=%s data not written: %s", task.key, error)
+                log.info("key=%s changes made by update_data were lost: %s", task.key, error)
         if left:
             errors = left[0]._completion.finish_many([task.claim for task in left], until)
             refused = {
@@ -556,6 +556,7 @@ def _save_if_possible(task: Task) -> None:
     try:
         task._save(task._clock())
     except RUN_IS_OVER as error:
-        log.info("key=%s data not written: %s", task.key, error)
+        log.info("key=%s changes made by update_data were lost: %s", task.key, error)
     except Exception as error:  # noqa: BLE001 – the caller must learn that the leases were renewed
-        log.warning("key=%s data not written: %s; retrying with the next renewal", task.key, error)
+        words = "key=%s changes made by update_data were not saved: %s; trying again at the next lease renewal"
+        log.warning(words, task.key, one_line(error))

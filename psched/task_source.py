@@ -16,7 +16,7 @@ from weakref import ref
 
 from psched import fork_safety
 from psched.clock import Clock, boottime, monotonic
-from psched.error_text import shown
+from psched.error_text import one_line, shown
 from psched.errors import RUN_IS_OVER, ScheduleError
 from psched.model import WORKER_DIED, Claim, Retry, version_of
 from psched.payload import check_key
@@ -126,7 +126,7 @@ class Source:
             self._maintenance_fails = False
         except Exception as error:  # noqa: BLE001 – a poll must not fail because old rows cannot be deleted
             if not self._maintenance_fails and not self.store.is_unavailable(error):
-                log.warning("deleting old rows failed: %s; retrying", error)
+                log.warning("deleting old rows failed: %s; retrying", one_line(error))
             self._maintenance_fails = True
         return False
 
@@ -157,7 +157,7 @@ class Source:
         except RUN_IS_OVER as lost:
             log.info("key=%s not skipped: %s", claim.row.key, lost)
         except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can be run all the same
-            log.warning("key=%s not skipped: %s; retrying when its lease ends", claim.row.key, failure)
+            log.warning("key=%s not skipped: %s; retrying when its lease ends", claim.row.key, one_line(failure))
         return True
 
 
@@ -317,9 +317,12 @@ class RunnableFilter:
             retries = [self._retry_of(claim, reason) for claim, reason in together]
             refusals = self._store.retry_many(retries, self._clock()) if together else []
         except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can be run all the same
-            log.warning("%d rows were not deferred together: %s", len(together), failure)
-            if not self._store.is_unavailable(failure):
+            is_away = self._store.is_unavailable(failure)
+            if not is_away:
                 alone = [*together, *alone]
+            words = "%d rows that cannot be run were not deferred in one statement: %s; %s"
+            then = "retrying when their leases end" if is_away else "trying one by one"
+            log.warning(words, len(together), one_line(failure), then)
         else:
             for (claim, _), refusal in zip(together, refusals, strict=True):
                 if refusal is not None:
@@ -347,7 +350,7 @@ class RunnableFilter:
         except RUN_IS_OVER as lost:
             _log_lost(claim, lost)
         except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can be run all the same
-            log.warning("key=%s not deferred: %s; retrying when its lease ends", claim.row.key, failure)
+            log.warning("key=%s not deferred: %s; retrying when its lease ends", claim.row.key, one_line(failure))
 
 
 def _has_usable_lease(claim: Claim) -> bool:

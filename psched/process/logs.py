@@ -192,7 +192,7 @@ def _log_unsettled(task: Task, error: Exception | str) -> None:
     elif isinstance(error, IdempotentAlreadyFinishedError):
         _runs_log.debug("key=%s %s", task.key, error)  # by this worker, and the answer was lost
     elif isinstance(error, ScheduleError):
-        _runs_log.info("key=%s was not settled: %s", task.key, error)
+        _runs_log.info("key=%s the result of this run was not stored: %s", task.key, error)
     else:
         words = "key=%s type=%s could not be settled: %s; it comes back"
         _runs_log.error(words, task.key, task.type, one_line(error), exc_info=None if is_driver_error(error) else error)

@@ -95,4 +95,7 @@ class MissedOccurrences:
                 else:
                     task.release()
             except (IdempotentError, OutcomeUnknownError, PreemptedError) as error:
-                log.info("key=%s another instance changed the registration first: %s", name, error)
+                words = (
+                    "key=%s abandoned occurrence not settled: another instance was faster, or an answer was lost: %s"
+                )
+                log.info(words, name, error)

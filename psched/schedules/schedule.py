@@ -143,7 +143,9 @@ class Schedule:
             wanted, entry = change(seen)
             if self._store.modify(seen, wanted, action, entry):
                 return seen
-        raise ScheduleError(f"{self.key!r}: it changes faster than it can be modified; try again")
+        raise ScheduleError(
+            f"{self.key!r}: not modified: other processes changed the schedule during each attempt; try again"
+        )
 
     def _timed(
         self, seen: ScheduleRow, wanted: ScheduleRow, next_time: int | None, next_run_time: float | None

@@ -52,7 +52,9 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
             sizes = [len(data) for _, _, data, *_ in words]
             return [key for part in parts(words, sizes, _AT_ONCE) for key in self._submit(part)]
         if not isinstance(connection, SubmitOnAdvance) or self._server.location != connection.server.location:
-            raise NotSupportedError("connection: a queue on Redis takes no part in transactions; submit without it")
+            raise NotSupportedError(
+                "connection: a queue on Redis cannot join a database transaction; submit without `connection`"
+            )
         connection.submit(self._table.meta, [new_number(), _columns(words)])
         return []
 

@@ -40,7 +40,7 @@ def open_database(url: str, tls: Mapping[str, Any], connections: int = 1, pooler
     parsed = parsed.difference_update_query(["connect_timeout", "read_timeout"])
     name, _, driver = parsed.drivername.partition("+")
     if name not in _DIALECTS:
-        raise ConfigError(f"url: no dialect for {name}://; there are sqlite://, mysql:// and postgresql://")
+        raise ConfigError(f"url: no dialect for {name}://; there are sqlite://, mysql://, mariadb:// and postgresql://")
     dialect: type[Dialect] = resolve_name(f"{__name__}.{_DIALECTS[name]}")
     full = parsed.set(drivername=f"{dialect.name}+{driver or dialect.driver}")
     return Database(dialect(full, Tls.of(tls), timeouts, connections, pooler))

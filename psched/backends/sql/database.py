@@ -28,6 +28,7 @@ from psched.backends.sql.dialect import Dialect
 from psched.backends.sql.listen_notify import ListenWakeup
 from psched.backends.sql.statement import Statement
 from psched.clock import Clock, boottime
+from psched.error_text import one_line
 from psched.errors import ConfigError, NotSupportedError
 from psched.store import Accepts, Wakeup
 
@@ -249,7 +250,8 @@ class Database:
         except DBAPIError as error:
             if self.fault(error) is not None:
                 raise
-            log.warning("%s cannot notify idle workers of due rows, so workers poll: %s", table.name, error.orig)
+            words = "table %s: LISTEN/NOTIFY triggers could not be created: %s; workers find due rows by polling only"
+            log.warning(words, table.name, one_line(error))
 
     def open_wakeup(self, table: str, accepts: Accepts | None = None) -> Wakeup | None:
         """Return the notification of due rows of `table`; None where the database sends none."""
