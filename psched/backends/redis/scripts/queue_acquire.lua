@@ -246,8 +246,11 @@ local function save_cut_off()
   end
   if #cut > 0 then
     call('ZREMRANGEBYSCORE', T .. 'cut_off', '-inf', integer((now - CUT_OFF_EXPIRY) * 1000))
+    -- An earlier acquire may have run in the same millisecond.
+    local last = tonumber(call('ZRANGE', T .. 'cut_off', -1, -1, 'WITHSCORES')[2]) or 0
+    local score = math.max(now * 1000, last)
     for place, name in ipairs(cut) do
-      call('ZADD', T .. 'cut_off', 'NX', integer(now * 1000 + place), name)
+      call('ZADD', T .. 'cut_off', 'NX', integer(score + place), name)
     end
     call('PEXPIRE', T .. 'cut_off', CUT_OFF_EXPIRY)
   end
