@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 class LeaseTimes:
     """How long leases and waits are, in seconds.
 
-    `alive_time`: the lease of a run that has begun. `prefetch_time`: the lease of a task acquired ahead of its run; it
-    is short, so that the task is soon due again when the worker dies. `retry_wait`: from a failure to the next attempt.
+    `alive_time`: the lease of a run that has begun. `prefetch_time`: the lease of a prefetched task, short so that the
+    task is soon due again if the worker dies. `retry_wait`: from a failure to the next attempt.
     """
 
     alive_time: float
@@ -50,24 +50,24 @@ class LeaseTimes:
         return Backoff.of(self.retry_wait)
 
     def lease_time(self, started: bool) -> float:
-        """Return the length of a lease, by whether its run has begun."""
+        """Return `alive_time` if the run has begun, else `prefetch_time`."""
         return self.alive_time if started else self.prefetch_time
 
 
 class Completion(ABC):
-    """How runs are settled in one store. Schedules (`Advance`) and queue tasks (`Retire`) differ only in this.
+    """Settles the runs of one store. Schedules (`Advance`) and queue tasks (`Retire`) differ only in this.
 
     `until` is the boottime up to which a write is retried. Methods that settle a claim raise PreemptedError,
-    NotFoundError or AlreadyFinishedError when its lease is not ours any more.
+    NotFoundError or AlreadyFinishedError if the lease is lost.
     """
 
     keeps_data = False
     """Whether a run can change its data."""
     maintenance_interval = 60.0
-    """Seconds between two calls of `maintain` while nothing is run."""
+    """Seconds between two calls of `maintain` while no task runs."""
 
     def __init__(self, store: LeaseStore, max_attempts: int | None) -> None:
-        """`max_attempts`: the bound of rows that name none and whose type has none."""
+        """`max_attempts`: the bound where neither the row nor its type has one."""
         self.store = store
         self._max_attempts = max_attempts
 
@@ -77,22 +77,22 @@ class Completion(ABC):
 
     @abstractmethod
     def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
-        """Settle claimed runs as done, in few transactions; for each None, or the error that `finish` would raise."""
+        """Settle claimed runs as done, in few transactions. Return for each None, or the error of `finish`."""
 
     @abstractmethod
     def fail(self, claim: Claim, error: str | None, until: float) -> Row | None:
         """Settle the claimed run as failed for good, and return None.
 
-        When the row was changed since it was acquired, nothing is written and the stored row is returned: it may allow
-        more attempts now.
+        If the row was changed since its acquire, write nothing and return the stored row, which may allow more
+        attempts.
         """
 
     @abstractmethod
     def maintain(self) -> bool:
-        """Delete a small batch of rows that are not needed any more; True when there may be more of them."""
+        """Delete a small batch of old rows. Return True if there may be more."""
 
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
-        """Settle the claimed run as done by submitting `task` to the queue. Raises NotSupportedError."""
+        """Settle the claimed run as done by submitting `task`. Raises NotSupportedError."""
         raise NotSupportedError(
             f"{claim.row.key!r} is a queue task; only a schedule finishes by submitting another one"
         )
@@ -106,9 +106,9 @@ class Completion(ABC):
         raise NotSupportedError(f"{claim.row.key!r} is a schedule, whose runs cannot change its data")
 
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
-        """Return after how many attempts the row has failed, `max_attempts` being the bound of its type; None: never.
+        """Return the number of attempts after which the row has failed, or None for no bound.
 
-        The row's own bound comes first, then that of its type, then the configured one.
+        The row's own bound comes first, then `max_attempts` (the bound of its type), then the configured bound.
         """
         own = row.policy.max_attempts if isinstance(row, ScheduleRow) else row.max_attempts
         if own is None:
@@ -116,19 +116,19 @@ class Completion(ABC):
         return own
 
     def problem(self, row: Row) -> str | None:
-        """Return why this row cannot be run, and the remedy; None when it can."""
+        """Return the error of a row that cannot be run, with the remedy, or None."""
         return None
 
     def is_paused(self, row: Row) -> bool:
-        """Return whether the row waits for the end of a pause: until then it is neither run nor given up."""
+        """Return whether the row waits for the end of a pause. Until then the row is neither run nor failed."""
         return False
 
     def pass_over(self, claim: Claim, now: float, until: float) -> bool:
-        """Settle the claimed run if it is not to be run any more at `now` (database's clock); True when it was."""
+        """Settle the run and return True if the run is not wanted any more at `now` (database's clock)."""
         return False
 
     def retry(self, claim: Claim, wait: float, error: str | None, max_attempts: int | None, until: float) -> str:
-        """Make the claimed row due `wait` seconds from now, unless it is to be cancelled or its attempts are used up.
+        """Make the claimed row due `wait` seconds from now, unless a cancel was requested or its attempts are used up.
 
         `max_attempts`: as for `attempts_allowed`. Returns the outcome: `retried`, `cancelled` or `failed`.
         """
@@ -147,9 +147,9 @@ class Completion(ABC):
         return "retried"
 
     def defer(self, claim: Claim, wait: float, error: str, until: float) -> str:
-        """Make the claimed row due `wait` seconds from now, the attempt not counted; a row to be cancelled ends.
+        """Make the claimed row due `wait` seconds from now, without counting the attempt.
 
-        Returns the outcome: `retried` or `cancelled`.
+        Returns the outcome: `retried`, or `cancelled` if a cancel was requested.
         """
         if claim.lease.cancel_requested:
             self.cancel(claim, until)
@@ -158,9 +158,9 @@ class Completion(ABC):
         return "retried"
 
     def release(self, claim: Claim, until: float) -> str:
-        """Make the claimed row due now, as if it had not been acquired; a row to be cancelled ends.
+        """Make the claimed row due now, as if it had not been acquired.
 
-        Returns the outcome: `released` or `cancelled`.
+        Returns the outcome: `released`, or `cancelled` if a cancel was requested.
         """
         if claim.lease.cancel_requested:
             self.cancel(claim, until)
@@ -170,21 +170,21 @@ class Completion(ABC):
 
 
 class Task:
-    """A run that was acquired: run it, then settle it once with finish, retry or release.
+    """An acquired run, to be settled once by `finish`, `retry` or `release`.
 
-    A task that is never settled is due again when its lease ends. May be used from any thread of the process.
+    A task that is never settled is due again when its lease ends. Safe to use from any thread of the process.
     """
 
     stop_reason: Exception | None = None
-    """Why this run was asked to stop (the argument of the handler's `kill`), or None."""
+    """The argument of the handler's `kill`; None unless the run was asked to stop."""
     max_attempts: int | None = None
-    """After how many attempts tasks of this type have failed, unless the row says so itself; set by the daemon."""
+    """Attempts after which tasks of this type have failed; a bound in the row comes first. Set by the daemon."""
     alive_time: float | None = None
-    """For how many seconds each renewal makes its lease last from now on; None: as configured."""
+    """Seconds that the lease lasts after each renewal; None: as configured."""
     duration = 0.0
-    """For how many seconds the handler ran; 0 until it has returned."""
+    """Seconds that the handler ran, 0 until it has returned."""
     finished_later = False
-    """Whether `conclude` leaves it to the daemon, which sets this, to finish the run together with others."""
+    """Set by the daemon: `conclude` leaves the run to be finished together with others."""
 
     def __init__(
         self,
@@ -198,26 +198,25 @@ class Task:
     ) -> None:
         """`deadline`: the latest end of the lease on `clock`, counted from before the acquire.
 
-        `started` is False for a task acquired ahead of its run, until `begin`. `pid`: this process.
+        `started` is False for a prefetched task, until `begin`. `pid`: of this process.
         """
         self.row = claim.row
-        """The row as it was acquired."""
         self.lease = claim.lease
         """The lease as last written."""
         self.deadline = deadline
         """When the lease ends unless it is renewed, in boottime seconds."""
         self.started = started
-        """Whether the run was begun, or is about to begin at once."""
+        """Whether the run has begun, or begins at once."""
         self.begun_at = clock() if started else deadline
-        """When the run began, in boottime seconds; of no meaning while `started` is False."""
+        """When the run began, in boottime seconds. Meaningless while `started` is False."""
         self.concluded = False
         """Whether `conclude` has left the run to be finished later."""
         self.outcome: str | None = None
-        """How this run was settled: `finished`, `retried`, `released`, `failed`, `cancelled`, or None."""
+        """`finished`, `retried`, `released`, `failed`, `cancelled`, or None while not settled."""
         self.lease_lost = False
-        """Whether this run's own lease is known not to be ours any more."""
+        """Whether the lease of this run is known to be lost."""
         self.in_flight = True
-        """Whether the lease is to be renewed: the run is neither settled, nor known to be lost, nor forgotten."""
+        """Whether the lease is renewed: the run is neither settled, nor known to be lost, nor forgotten."""
         self.lock = threading.RLock()
         self._begin_recorded = started
         self._records_begin = claim.records_begin
@@ -240,7 +239,7 @@ class Task:
 
     @property
     def type(self) -> str:
-        """The type, by which the application chooses the handler."""
+        """The application chooses the handler by this type."""
         return self.row.type
 
     @property
@@ -250,23 +249,23 @@ class Task:
 
     @property
     def scheduled_time(self) -> int:
-        """The occurrence this run is for, in unix seconds; the same at every attempt."""
+        """The occurrence of this run in unix seconds, the same at every attempt."""
         return self.row.scheduled_time
 
     @property
     def enqueued_key(self) -> str:
-        """The key of the queue task that this occurrence of a schedule becomes, if its run submits one."""
+        """The key of the queue task that a run of this occurrence submits."""
         extra = isinstance(self.row, ScheduleRow) and self.row.is_extra
         return enqueued_key(self.key, self.scheduled_time, extra)
 
     @property
     def attempts(self) -> int:
-        """How many times this occurrence was begun, this run included (1 where the store does not count)."""
+        """The number of begun runs of this occurrence, this run included (1 where the store does not count)."""
         return max(self.row.attempts, 1)
 
     @property
     def attempts_exhausted(self) -> bool:
-        """Whether all allowed attempts were begun before this one, and none was settled."""
+        """Whether all allowed attempts were begun before this one, and none settled."""
         if self.row.attempts <= 1:
             return False
         allowed = self._completion.attempts_allowed(self.row, self.max_attempts)
@@ -280,18 +279,18 @@ class Task:
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether its cancellation had been requested when the lease was last written."""
+        """Whether a cancel had been requested when the lease was last written."""
         return self.lease.cancel_requested
 
     @property
     def may_begin(self) -> bool:
-        """Whether the task was neither cancelled nor its schedule paused, as far as the last renewal could see."""
+        """Whether, at the last renewal, no cancel was requested and the schedule was not paused."""
         is_asked_for = isinstance(self.row, ScheduleRow) and self.row.is_asked_for
         return not self.lease.cancel_requested and (is_asked_for or not self.lease.paused)
 
     @property
     def fence(self) -> int | None:
-        """A number that grows with every acquire of this key, to fence side effects by; None on `rdb_compat`."""
+        """A number that grows with every acquire of this key, to fence side effects; None on `rdb_compat`."""
         return self.lease.fence if self._completion.store.shows_fence else None
 
     @property
@@ -300,7 +299,7 @@ class Task:
         return self.outcome is not None
 
     def describe_outcome(self) -> str:
-        """Return how the run was settled, after how long, and when its next attempt is; for the log."""
+        """Return the outcome, the duration and the time of the next attempt, for the log."""
         if self.outcome != "retried":
             return f"{self.outcome} after {self.duration:.3f} s"
         ended = f"{'failed' if self._failed else 'given up'} after {self.duration:.3f} s"
@@ -312,22 +311,22 @@ class Task:
 
     @property
     def lease_time(self) -> float:
-        """For how many seconds a renewal makes the lease last."""
+        """Seconds that a renewed lease lasts."""
         own = self.alive_time if self.started else None
         return self._times.lease_time(self.started) if own is None else own
 
     @property
     def claim(self) -> Claim:
-        """The row and the lease as last written, and when the run began."""
+        """The row, the lease as last written, and when the run began."""
         if not self.started:
             return Claim(self.row, self.lease)
-        # The lease ends on the database's clock and on ours: the difference tells the begin, a round trip late at most.
+        # The lease ends on both clocks. Their difference gives the begin, at most a round trip late.
         return Claim(self.row, self.lease, self.lease.expires_at + self.begun_at - self.deadline)
 
     def begin(self, margin: float = 0) -> bool:
         """Mark the run as begun.
 
-        False when it was given back, its lease was found lost or has less than `margin` seconds left.
+        Return False if the task was released, or the lease is lost or has less than `margin` seconds left.
         """
         with self.lock:
             now = self._clock()
@@ -339,20 +338,19 @@ class Task:
     def record_begin(self) -> None:
         """Record that the run has begun, where that cannot wait for the next renewal.
 
-        It cannot for the last attempt, which must not begin twice; nor when the row's last lease ended by itself:
-        else a run that ends its host within moments would never count as an attempt. Raises PreemptedError when the
-        lease is lost.
+        The last attempt cannot wait, as it must not begin twice. Nor can a run after a lease that ended by itself: a
+        run that kills its host within moments would never count as an attempt. Raises PreemptedError.
         """
         with self.lock:
             if not self._begin_recorded and (self._records_begin or self.last_attempt):
                 self.heartbeat()
 
     def finish(self) -> None:
-        """Settle the run as done: a schedule moves on to its next occurrence.
+        """Settle the run as done. A schedule moves on to its next occurrence.
 
         Raises:
-            PreemptedError: the lease is not ours any more; nothing was changed.
-            OutcomeUnknownError: the lease is not ours any more, and an answer was lost: it may be settled as asked.
+            PreemptedError: the lease is lost; nothing was changed.
+            OutcomeUnknownError: the lease is lost, and so was an answer: the run may be settled as asked.
             AlreadyFinishedError: this lease was settled before in another way.
             IdempotentAlreadyFinishedError: this task object was settled before, perhaps with an answer that was lost.
             IdempotentNotFoundError: the row is gone.
@@ -360,9 +358,9 @@ class Task:
         self._settle("finished", self._completion.finish)
 
     def conclude(self) -> None:
-        """Finish the run; under a daemon within moments, together with others, so that it may be run again until then.
+        """Finish the run. A daemon does so within moments, together with others; until then the run may run again.
 
-        Raises like `finish` when it is finished at once.
+        Raises like `finish` if the run is finished at once.
         """
         self._refuse_elsewhere()
         if self.finished_later and self._data is self._saved:
@@ -371,19 +369,18 @@ class Task:
             self.finish()
 
     def finish_by_submitting(self, task: NewTask) -> None:
-        """Settle the run as done by submitting `task` to the queue; a task that is there already counts as submitted.
+        """Settle the run as done by submitting `task` to the queue. A task with this key counts as submitted.
 
-        Both are one transaction where the tables are in one database. Raises NotSupportedError without a queue.
+        This is one transaction where both tables are in one database. Raises NotSupportedError without a queue.
         """
         self._settle("finished", self._completion.finish_by, task)
 
     def retry(self, retry_wait: float | Backoff | None = None, error: str | None = None) -> None:
-        """Give the run up and try it again `retry_wait` seconds from now (default: the configured one).
+        """Make the task due again `retry_wait` seconds from now (default: as configured).
 
         A run whose attempts are used up has failed for good instead: a queue task becomes `failed`, a schedule moves
-        on. A queue task that was to be cancelled becomes `cancelled`.
-        `error` is kept with the row. Raises like `finish`, and ValueError for an error that is no text, or a wait that
-        is no number of seconds from 0 to 1,000,000,000.
+        on. A queue task with a cancel request becomes `cancelled`. `error` is kept with the row. Raises like `finish`,
+        and ValueError for an error that is not text, or a wait that is not from 0 to 1,000,000,000 seconds.
         """
         if retry_wait is None:
             wait = self._times.backoff.seconds(self.row.attempts)
@@ -396,11 +393,11 @@ class Task:
         self._settle("retried", self._completion.retry, wait, error, self.max_attempts)
 
     def defer(self, error: str) -> None:
-        """Give up a run that cannot begin here until the longest `retry_wait` is over; it counts as no attempt."""
+        """Make a task that cannot begin here due again after the longest `retry_wait`, without counting an attempt."""
         self._settle("retried", self._completion.defer, self._times.backoff.limit, error)
 
     def release(self) -> None:
-        """Give the run back, due at once for every worker, as if it had not been begun. Raises like `finish`."""
+        """Make the task due at once for every worker, as if it had not begun. Raises like `finish`."""
         self._settle("released", self._completion.release)
 
     def cancel(self) -> None:
@@ -408,9 +405,9 @@ class Task:
         self._settle("cancelled", self._completion.cancel)
 
     def update_data(self, changes: Mapping[str, Any]) -> None:
-        """Merge `changes` into `data`: written with the next heartbeat, and in any case before the run is settled.
+        """Merge `changes` into `data`, which is written with the next heartbeat, or when the run is settled.
 
-        Raises ValueError for data that is no JSON or too large (`max_data_size`), NotSupportedError for a schedule.
+        Raises ValueError for data that is not JSON or too large (`max_data_size`), NotSupportedError for a schedule.
         """
         self._refuse_elsewhere()
         if not self._completion.keeps_data:
@@ -424,9 +421,9 @@ class Task:
             self._data = merged
 
     def heartbeat(self) -> None:
-        """Renew the lease, and write the changes of `update_data`; the daemon does so by itself.
+        """Renew the lease, and write the changes of `update_data`. The daemon does so by itself.
 
-        Raises PreemptedError when the lease is not ours any more.
+        Raises PreemptedError if the lease is lost.
         """
         self._refuse_elsewhere()
         with self.lock:
@@ -436,7 +433,7 @@ class Task:
                 raise PreemptedError(f"{self.key!r}: the lease of this run is lost; another worker may be running it")
 
     def forget(self) -> None:
-        """Stop renewing the lease: unless the run was settled, it is due again when its lease ends."""
+        """Stop renewing the lease. Unless the run was settled, the task is due again when the lease ends."""
         self.in_flight = False
 
     def _save(self, until: float) -> None:
@@ -452,11 +449,11 @@ class Task:
         self._begin_recorded = self.started
 
     def _unanswered(self) -> None:
-        """Note that the outcome of a write that was to settle the run is unknown."""
+        """Note that a write that settles the run had no answer."""
         self.lease = self.lease._replace(unanswered=True)
 
     def _settle(self, wanted: str, settle: Callable[..., str | None], *details: object) -> None:
-        """Call `settle(claim, *details, until)`; the outcome is what it returns, or `wanted`."""
+        """Call `settle(claim, *details, until)`, which returns the outcome, or None for `wanted`."""
         self._refuse_elsewhere()
         with self.lock:
             self._refuse_if_settled(wanted)
@@ -474,7 +471,7 @@ class Task:
             self.in_flight = False
 
     def _refuse_elsewhere(self) -> None:
-        """Raise NotSupportedError in a forked process: the connection, and perhaps the lock, belong to its parent."""
+        """Raise NotSupportedError in a forked process: the connection, and perhaps the lock, belong to the parent."""
         if os.getpid() != self._pid:
             raise NotSupportedError(
                 f"{self.key!r}: taken by process {self._pid}, which alone may settle it; this is {os.getpid()}"
@@ -487,10 +484,10 @@ class Task:
 
 
 def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError]:
-    """Finish runs of one store together; return those that could not be, and why.
+    """Finish runs of one store together. Return the errors of runs that could not be finished.
 
-    A run that an earlier call had finished counts as finished: that call's answer was lost. This function holds the
-    locks of all, so that no renewal comes between. After an exception of the driver the outcome is unknown; the runs
+    A run that an earlier call has finished counts as finished: the answer of that call was lost. The locks of all tasks
+    are held meanwhile, so that no renewal comes between. After a driver's error the outcome is unknown, and the runs
     may be finished again.
     """
     locked: list[Task] = []
@@ -503,7 +500,7 @@ def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError
         left = [task for task in tasks if task.outcome is None]
         for task in left:
             try:
-                task._save(until)  # changes made after `conclude`, by a thread of the handler for instance
+                task._save(until)  # changes made after `conclude`, such as by a thread of the handler
             except RUN_IS_OVER as error:
                 log.info("key=%s changes made by update_data were lost: %s", task.key, error)
         if left:
@@ -552,7 +549,7 @@ def extend_many(tasks: Sequence[Task]) -> list[Task]:
 
 
 def _save_if_possible(task: Task) -> None:
-    """Write changed data of a renewed task; the next renewal tries again, and finds out whether the lease is lost."""
+    """Write changed data of a renewed task. The next renewal tries again, and notices a lost lease."""
     try:
         task._save(task._clock())
     except RUN_IS_OVER as error:

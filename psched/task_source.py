@@ -1,6 +1,6 @@
 """Acquires due rows of one store as tasks, for the types that have handlers, and defers rows that cannot be run.
 
-`PolledTable` is what schedules and queue have in common for a client.
+`PolledTable` is the client's base class of schedules and queue.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from psched.task import Completion, LeaseTimes, Task
 log = logging.getLogger(__name__)
 
 _MAINTENANCE_INTERVAL = 1.0
-"""Seconds between two deletions of old rows while tasks are run."""
+"""Seconds between two deletions of old rows while tasks run."""
 _MAINTENANCE_SECONDS = 0.05
-"""Seconds for which deleting old rows may delay a poll, give or take a statement."""
+"""Seconds, plus at most one statement, that deleting old rows may delay a poll."""
 _MAX_ACQUIRE = 100_000
 _MIN_PRUNED = 1000
-"""References to acquired tasks that are kept at least before those to settled ones are removed."""
+"""References to acquired tasks kept before those to settled tasks are removed."""
 _MAX_ROUNDS = 50
-"""How often one poll acquires again when none of the acquired rows can be run; rows due behind them must not wait."""
+"""Acquires in one poll while none of the acquired rows can be run: rows due behind them must not wait."""
 
 
 class Source:
-    """Polls one store. Safe to use from several threads."""
+    """Safe to use from several threads."""
 
     def __init__(self, store: LeaseStore, completion: Completion, times: LeaseTimes, clock: Clock = boottime) -> None:
         self.times = times
@@ -54,14 +54,14 @@ class Source:
         fork_safety.register_for_fork(self)
 
     def begin_anew(self) -> None:
-        """Hold no task, as at first; in a forked process, since the tasks belong to its parent."""
+        """Forget all tasks. Called in a forked process, since the tasks belong to the parent."""
         self._acquired: list[ref[Task]] = []
         self._prune_at = _MIN_PRUNED
         self._pruning = threading.Lock()
 
     @property
     def held(self) -> list[Task]:
-        """The acquired tasks that are in flight, in the order of their acquire, and still referenced elsewhere."""
+        """The tasks in flight that are still referenced elsewhere, in the order of their acquires."""
         return [task for kept in self._acquired[:] if (task := kept()) is not None and task.in_flight]
 
     def poll(self, types: Collection[str] | None = None) -> Task | None:
@@ -77,8 +77,8 @@ class Source:
     ) -> list[Task]:
         """Acquire up to `max_acquire` due rows, earliest first; `types` and `accepts` as for `LeaseStore.acquire`.
 
-        `ahead`: the caller runs them one after another and renews the leases meanwhile, so that they may be short. That
-        caller also calls `maintain` itself.
+        `ahead`: leases are short, as the caller runs the tasks one after another and renews the leases meanwhile. That
+        caller also calls `maintain`.
         """
         given: object = max_acquire
         if not isinstance(given, int) or given > _MAX_ACQUIRE:
@@ -95,7 +95,7 @@ class Source:
             left = [claim for claim in runnable if not self._passes_over(claim, claim.lease.expires_at - lease_time)]
             tasks = self._adopt(left, asked + lease_time, started)
             keys = {claim.row.key for claim in claims}
-            # Stop when nothing was due, or the same unrunnable rows came back at once; but go on after passing over.
+            # Stop when nothing was due, or the same unrunnable rows came back at once. Go on after passing over.
             is_over = keys <= seen and len(left) == len(runnable)
             if tasks or is_over:
                 return tasks
@@ -103,16 +103,16 @@ class Source:
         return []
 
     def adopt(self, claim: Claim, asked: float) -> Task:
-        """Return the task of a row acquired by another call, made at `asked` (boottime), for `alive_time`."""
+        """Return the task of a row that was acquired by a call made at `asked` (boottime), for `alive_time`."""
         return self._adopt([claim], asked + self.times.alive_time, True)[0]
 
     def give_back(self, holder: str, suspects: Collection[str], error: str = WORKER_DIED) -> int:
         return self.store.give_back(holder, suspects, self.times.backoff.limit, error)
 
     def maintain(self, idle: bool = False) -> bool:
-        """Delete old rows for a moment, if the last time was long enough ago; more rarely while `idle`.
+        """Delete old rows for a moment, if the last time was long enough ago. More rarely while `idle`.
 
-        Returns whether more rows are to be deleted than that moment allowed. A failure is logged, never raised.
+        Return whether more old rows are left. A failure is logged, never raised.
         """
         now = self._clock()
         if now < self._maintained_at + (self._completion.maintenance_interval if idle else _MAINTENANCE_INTERVAL):
@@ -144,14 +144,14 @@ class Source:
         return tasks
 
     def _prune(self) -> None:
-        """Remove references to tasks that are gone or settled; other threads may append meanwhile."""
+        """Remove references to tasks that are gone or settled. Other threads may append meanwhile."""
         before = self._acquired[:]
         left = [kept for kept in before if (task := kept()) is not None and task.in_flight]
         self._acquired[: len(before)] = left
         self._prune_at = max(2 * len(left), _MIN_PRUNED)
 
     def _passes_over(self, claim: Claim, now: float) -> bool:
-        """Settle a row that was acquired at `now`, by the database's clock, and is not to be run any more."""
+        """Settle a row if it is not to be run any more. `now`: of the acquire, by the database's clock."""
         try:
             return self._completion.pass_over(claim, now, self._clock())
         except RUN_IS_OVER as lost:
@@ -166,21 +166,21 @@ _FRESH = 2.0
 _SHARE = 0.05
 """The largest share of its time that a busy worker spends on looking up types."""
 _ALWAYS = 64
-"""Up to so many exact names are passed to every acquire, so that a new row is found at once.
+"""The most exact names that are passed to every acquire, so that a new row is found at once.
 
-More names are passed only when they have rows: a name without rows costs an acquire as much as one with.
+Of more names only those with rows are passed: each name costs an acquire as much, with or without rows.
 """
 _FOREIGN = 2
-"""When more than so many times the accepted names have rows, the store is asked for the accepted names only."""
+"""When this many times more types have rows than are accepted, the store is asked for the accepted types only."""
 
 
 class ClaimableTypes:
     """Chooses the types to acquire from one source, of those that a filter accepts. Safe to use from several threads.
 
-    A filter that accepts everything limits nothing, and costs nothing. For exact names only the store is asked for
-    these, however many other types there are; for hundreds of them once there are far more other types. Otherwise the
-    types are looked up among those that have rows. Either is done whenever the worker asks when something is due, so an
-    idle one knows every new type; a busy one looks every few seconds.
+    A filter that accepts everything costs nothing. A few exact names are passed to the store as they are, and so are
+    hundreds of names once far more other types have rows. Otherwise the types are looked up among those that have rows.
+    That happens at each query for the next due time: an idle worker knows every new type, and a busy worker looks up
+    types every few seconds.
     """
 
     def __init__(self, source: Source, wanted: TypeFilter, clock: Clock = monotonic) -> None:
@@ -196,10 +196,10 @@ class ClaimableTypes:
         self._asks_by_name = wanted.is_exact and is_named
         self._present: Collection[str] = tuple(sorted(self._always))
         self._look_at: float | None = None
-        """When a busy worker looks up types again; None: it was idle since the last look-up."""
+        """When a busy worker looks up types again; None if the worker was idle since the last look-up."""
 
     def prepare(self) -> None:
-        """Prepare the store's statements, which would delay the first rows."""
+        """Prepare the store's statements, so that the first rows are not delayed."""
         self._store.prepare(self._present if self._selects_by_type else None)
 
     def to_acquire(self) -> tuple[Collection[str] | None, Accepts | None]:
@@ -222,10 +222,10 @@ class ClaimableTypes:
         return self._source.open_wakeup(self._accepts)
 
     def next_due(self, is_busy: bool = False) -> float | None:
-        """Return in how many seconds something is due, None when nothing is; see `LeaseStore.next_due`.
+        """Return the seconds until a row is due, None without a row; see `LeaseStore.next_due`.
 
-        This looks up the accepted types that have rows, unless all are known. `is_busy`: the worker is not idle, and
-        will look them up again after some seconds.
+        Look up the accepted types that have rows, unless all are known. `is_busy`: look them up again after some
+        seconds.
         """
         if not self._selects_by_type:
             return self._store.next_due(accepts=self._accepts)
@@ -246,20 +246,20 @@ class ClaimableTypes:
 
 
 _REMEMBERED = 10_000
-"""Keys whose last reported problem is remembered; the problem of a further key may be logged again and again."""
+"""Keys whose last logged problem is remembered. Problems of further keys may be logged repeatedly."""
 
 _MANY = 100
-"""After so many attempts the wait is as long as it ever gets."""
+"""Attempts after which the wait is the longest."""
 
 LOST_ATTEMPTS = "every attempt it is allowed was begun, and none was settled: its workers died, or lost their leases"
-"""The error of a task that was begun as often as it may be, without being settled."""
+"""The error of a task whose allowed attempts were all begun, and none settled."""
 
 
 class RunnableFilter:
-    """Separates the claims that can be run from the others, which it defers. Safe to use from several threads."""
+    """Defers the claims that cannot be run. Safe to use from several threads."""
 
     def __init__(self, store: LeaseStore, completion: Completion, wait: Callable[[int], float], clock: Clock) -> None:
-        """`wait`: seconds to wait after so many attempts."""
+        """`wait`: returns the seconds to wait after a number of attempts."""
         self._store = store
         self._completion = completion
         self._wait = wait
@@ -299,14 +299,14 @@ class RunnableFilter:
             log.error("key=%s cannot be run: %s; retrying later", key, problem)
 
     def _is_only_retried(self, claim: Claim) -> bool:
-        """Whether the claim is retried, and neither cancelled nor failed for good."""
+        """Whether the row can be retried: its attempts are not used up, and no cancel was requested."""
         allowed = self._completion.attempts_allowed(claim.row, None)
         return not claim.lease.cancel_requested and (allowed is None or claim.row.attempts < allowed)
 
     def _defer(self, unrunnable: Sequence[tuple[Claim, str]]) -> None:
-        """Make rows due later, in few statements; those that cannot be deferred like that, each by itself.
+        """Make rows due later, in few statements. Rows that cannot be deferred together are deferred one by one.
 
-        While the database does not answer, it is not asked for each row: they are due again when their leases end.
+        While the database does not answer, no row is deferred by itself: all are due again when their leases end.
         """
         together: list[tuple[Claim, str]] = []
         alone: list[tuple[Claim, str]] = []
@@ -331,14 +331,14 @@ class RunnableFilter:
             self._defer_alone(claim, reason)
 
     def _retry_of(self, claim: Claim, reason: str) -> Retry:
-        """Return how a row is deferred: a schedule for long and without an attempt, so that it keeps all of them."""
+        """Defer a schedule for the longest wait and without counting an attempt."""
         version = version_of(claim.row)
         if version is None:
             return Retry(claim.lease, self._wait(claim.row.attempts), reason)
         return Retry(claim.lease, self._wait(_MANY), reason, version, counted=False)
 
     def _defer_alone(self, claim: Claim, reason: str) -> None:
-        """Settle a row that is not to be run now: it is retried later, or ended."""
+        """Defer one row by itself. If its attempts are used up or it was cancelled, end it instead."""
         try:
             if self._is_only_retried(claim):
                 retry = self._retry_of(claim, reason)
@@ -354,7 +354,7 @@ class RunnableFilter:
 
 
 def _has_usable_lease(claim: Claim) -> bool:
-    """Whether statements about many rows take the key and the fence; SQLite stores anything in both columns."""
+    """Whether bulk statements take the key and the fence: SQLite stores any value in both columns."""
     key: object = claim.lease.key
     fence: object = claim.lease.fence
     return isinstance(key, str) and "\0" not in key and isinstance(fence, int)
@@ -378,10 +378,10 @@ class PolledTable:
         self.close()
 
     def poll(self, types: Collection[str] | None = None) -> Task | None:
-        """Acquire the row that is due first, or None when none is due or `max_running` holds back all due ones.
+        """Acquire the row that is due first. Return None if none is due, or `max_running` holds back all of them.
 
-        The lease lasts `alive_time`; a caller that needs longer calls `task.heartbeat()`. `types`: only rows of these
-        types are acquired (NotSupportedError on `rdb_compat`).
+        The lease lasts `alive_time`; a caller that needs longer calls `task.heartbeat()`. `types`: acquire rows of
+        these types only (NotSupportedError on `rdb_compat`).
         """
         tasks = self.poll_multi(1, types)
         return tasks[0] if tasks else None

@@ -29,7 +29,7 @@ STOPPING = _GRACE + 1
 _AT_ONCE = 100
 """Overdue occurrences of one check, those longest overdue first."""
 _CLAIM = 60.0
-"""Seconds for which a node has an alert to itself; then any node runs its hook again, unless it succeeded."""
+"""Seconds for which an alert is claimed by one node. If its hook has not succeeded by then, any node runs it again."""
 
 
 class AlertThread(threading.Thread):
@@ -47,7 +47,7 @@ class AlertThread(threading.Thread):
         self._closing = threading.Event()
 
     def check(self) -> bool:
-        """Report what is new; True to be called again at once."""
+        """Report what is new. Return True if there may be more: the thread then calls again without waiting."""
         raise NotImplementedError
 
     def run(self) -> None:
@@ -57,13 +57,13 @@ class AlertThread(threading.Thread):
                 while not self._closing.is_set() and self.check():
                     pass
                 is_failing = False
-            except Exception as error:  # noqa: BLE001 – whatever a driver raises, the next check may be answered
+            except Exception as error:  # noqa: BLE001 – whatever a driver raises, the next check may succeed
                 if not is_failing:
                     log.warning("%s failed: %s; retrying", self.name, one_line(error))
                 is_failing = True
 
     def close(self) -> None:
-        """Stop; a running hook is ended, and another node runs it again."""
+        """Stop the thread and end a running hook, which another node then runs again."""
         self._closing.set()
         if self.is_alive():
             self.join(STOPPING)
@@ -82,7 +82,7 @@ class AlertThread(threading.Thread):
         return failure is None
 
     def _execute(self, facts: Mapping[str, object]) -> str | None:
-        """Run the command with the facts in its environment, without a shell; return why it failed."""
+        """Run the command with the facts in its environment, without a shell. Return the error, or None."""
         texts = {name: "" if value is None else str(value) for name, value in facts.items()}
         variables = {
             f"PSCHED_{name.upper()}": text.replace("\0", "\N{REPLACEMENT CHARACTER}") for name, text in texts.items()
@@ -94,7 +94,7 @@ class AlertThread(threading.Thread):
         return f"{ending.cut_short or f'exit status {ending.status}'} {ending.tail}".strip()
 
     def _request(self, facts: Mapping[str, object]) -> str | None:
-        """POST the facts as JSON. Raises OSError, of which an HTTP error is one."""
+        """POST the facts as JSON. Raises OSError, also for an HTTP error."""
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self._target[0], json.dumps(facts).encode(), headers)  # noqa: S310 – http(s)
         with urllib.request.urlopen(request, timeout=_HOOK_SECONDS):  # noqa: S310 – checked by the configuration
@@ -110,7 +110,7 @@ class OverdueAlerter(AlertThread):
         self._logged: set[tuple[str, int]] = set()
 
     def check(self) -> bool:
-        """Log the schedules that became overdue since the last check; run the hook for those no other node claims."""
+        """Log the schedules that became overdue since the last check. Run the hook for those not claimed elsewhere."""
         late = self._alerts.overdue(_AT_ONCE)
         for overdue in late:
             if (overdue.key, overdue.scheduled_time) not in self._logged:
@@ -134,7 +134,7 @@ class FailureReporter(AlertThread):
         self._failures = failures
 
     def check(self) -> bool:
-        """Report one failure; False when there is none to report now."""
+        """Report one failure. Return False if there is none to report now."""
         failure = self._failures.claim(_CLAIM)
         if failure is None:
             return False
@@ -156,7 +156,7 @@ def open_alert_threads(opened_sections: Sequence[OpenSection], slot: int) -> lis
 
 
 def overdue_facts(overdue: Overdue) -> dict[str, object]:
-    """Return the facts for a hook: later versions keep their names and meanings."""
+    """Return the facts for a hook. Later versions keep their names and meanings."""
     return {
         "key": overdue.key,
         "type": overdue.type,
@@ -169,7 +169,7 @@ def overdue_facts(overdue: Overdue) -> dict[str, object]:
 
 
 def failure_facts(failure: UnreportedFailure, section: str) -> dict[str, object]:
-    """Return the facts for a hook: later versions keep their names and meanings."""
+    """Return the facts for a hook. Later versions keep their names and meanings."""
     time = datetime.fromtimestamp(failure.scheduled_time, UTC).isoformat(" ")
     times = "1 attempt" if failure.attempts == 1 else f"{failure.attempts} attempts"
     error = "" if failure.error is None else f": {error_summary(failure.error)}"

@@ -1,30 +1,27 @@
-"""Chooses how many rows one poll acquires, and for how much work one transaction is, from recent durations."""
+"""Chooses how many rows one poll acquires, and how many seconds of runs one transaction settles."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 _MOMENT = 0.2
-"""A batch is so large that its last task waits for about so many seconds,"""
+"""Seconds that the last task of a batch waits for those before it."""
 _LONGER_MOMENT = 0.4
-"""or for so many while batches are full: due rows wait then anyway, and each batch costs a transaction or two."""
+"""The same while batches are full: due rows wait then anyway, and each batch costs a transaction or two."""
 TOO_LONG = 0.5
-"""Tasks that would wait longer than so many seconds, now that their types are known, are released."""
+"""Seconds. A task that would wait longer, now that the types are known, is released."""
 _LARGEST = 500
 _FIRST = 32
-"""The largest batch after a pause: rows that become due together are for all children."""
+"""The largest batch after a pause, so that rows which become due together are shared by all children."""
 _GROWTH = 4
 _WEIGHT = 0.3
 """The weight of a new duration in the average. One run of seconds outweighs any number of quick ones."""
 _MOST_TYPES = 1000
-"""The number of types that are remembered, those that ran last."""
+"""Types remembered, those that ran last."""
 
 
 class BatchSizer:
-    """Chooses how many rows to acquire, and how many of them to keep: always the same number, `task_prefetch: N`.
-
-    It averages the recent durations of the runs of each type.
-    """
+    """`task_prefetch: N`: always the same number of rows. Averages the recent durations of the runs of each type."""
 
     def __init__(self, number: int) -> None:
         self._size = number
@@ -33,11 +30,10 @@ class BatchSizer:
         """Returns the seconds that a run of this type is expected to take; None before the first."""
 
     def limit(self) -> int:
-        """Return the most rows to acquire, 1 or more."""
         return self._size
 
     def keep(self, types: Sequence[str]) -> int:
-        """Return how many of the acquired tasks, of these types in this order, are run here; the rest is released."""
+        """Return how many of the acquired tasks, whose types are given in order, are run here. The rest is released."""
         return len(types)
 
     def observe_run(self, type: str, seconds: float) -> None:
@@ -53,9 +49,9 @@ class BatchSizer:
 class AdaptiveBatchSizer(BatchSizer):
     """`task_prefetch: auto`: one task at a time while handlers are slow or unknown, large batches while they are quick.
 
-    The size grows by a factor from batch to batch, and falls back when a slow run turns up; after a pause it is small.
-    Before a batch begins, the tasks behind one of a slow type are released. A new type is expected to take as long as
-    the first runs of other types.
+    The size grows by a factor from batch to batch. It is small again after a slow run or a pause. Before a batch
+    begins, the tasks behind a task of a slow type are released. A new type is expected to take as long as the first
+    runs of other types.
     """
 
     def __init__(self) -> None:
@@ -80,7 +76,7 @@ class AdaptiveBatchSizer(BatchSizer):
         return self._size
 
     def keep(self, types: Sequence[str]) -> int:
-        """Return how many need not wait too long for those before them, at least one."""
+        """Return how many tasks, at least one, need not wait too long for the tasks before them."""
         wait, slowest, too_long = 0.0, 0.0, TOO_LONG * self._longest / _LONGER_MOMENT
         for number, type_ in enumerate(types):
             if wait > too_long or slowest > TOO_LONG:
@@ -92,7 +88,7 @@ class AdaptiveBatchSizer(BatchSizer):
         return len(types)
 
     def observe_run(self, type: str, seconds: float) -> None:
-        """Learn the duration of one run. An unexpectedly slow run makes the next batch small."""
+        """An unexpectedly slow run makes the next batch small."""
         if seconds > TOO_LONG:
             self._was_slow = True
             self._size = self._size if self._expected(type) > TOO_LONG else 1
@@ -122,13 +118,13 @@ def batch_sizer_for(setting: int | str) -> BatchSizer:
 
 
 _SHARE = 0.025
-"""A transaction shall take this share of the time of the runs that it is for,"""
+"""The share of a transaction in the time of the runs that it settles."""
 _MOST = 1.0
-"""which is at most so many seconds: so much is run again when a worker is killed."""
+"""The most seconds of runs per transaction, as they run again when a worker is killed."""
 
 
 class BatchBudget:
-    """Chooses for how many seconds of runs one transaction is, from recent transaction latency."""
+    """Chooses how many seconds of runs one transaction settles, from recent transaction latency."""
 
     def __init__(self) -> None:
         self._typical = 0.0

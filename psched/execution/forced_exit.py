@@ -1,6 +1,6 @@
 """Ends a child by force: park the handler, kill its descendants, release its leases, exit.
 
-The order matters: a lease is released only when no process works under it any more. Only the main thread can be parked.
+In this order a lease is released only when no process works under it any more. Only the main thread can be parked.
 With several handler threads, a successor or a lease recovery process releases the leases when this process has ended.
 Where that is impossible (`rdb_compat` knows no holders; the master is gone) they are released just before the end, and
 a handler may overlap the next run by some milliseconds. If a release fails, the lease ends by itself.
@@ -31,11 +31,11 @@ log = logging.getLogger(__name__)
 
 _PARK = signal.SIGQUIT
 _PATIENCE = 1.0
-"""Seconds that the releases may take; the other leases end by themselves."""
+"""Seconds that the releases may take. Leases not released by then end by themselves."""
 
 
 class ForcedExit:
-    """A parked thread may hold any lock, so nothing after parking waits without a limit."""
+    """The parked thread may hold any lock, so nothing waits without a limit after parking."""
 
     def __init__(self, sources: Sequence[Source], runs: ActiveRuns, send: Callable[[str], None]) -> None:
         """Call in the main thread, which will be parked. `send` sends the master a message."""
@@ -69,7 +69,7 @@ class ForcedExit:
             time.sleep(60)
 
     def _release(self) -> None:
-        """Release what can be released; report when no lease is left, so that the master starts no lease recovery."""
+        """Release what can be released. Report if no lease is left: the master then starts no lease recovery."""
         for cell in range(self._runs.cells):
             self._conclude(cell)
         running = [run.task for run in self._runs.active()]
@@ -85,7 +85,6 @@ class ForcedExit:
 
     @property
     def _parked(self) -> bool:
-        """Whether the only handler thread is the parked one."""
         return self._runs.cells == 1
 
     def _is_left(self, source: Source) -> bool:
@@ -93,7 +92,7 @@ class ForcedExit:
         return not self._parked and source.store.knows_holders and os.getppid() == self._master
 
     def _conclude(self, cell: int) -> None:
-        """Settle what handler thread `cell` runs, or clear its entry in the running table, so that it is no suspect."""
+        """Settle the run of handler thread `cell`, or clear the entry of the run in the running table (no suspect)."""
         run = self._runs.at(cell)
         if run is None:
             return
@@ -104,7 +103,7 @@ class ForcedExit:
             self._settle(run.task)
 
     def _settle(self, task: Task) -> None:
-        """Settle a run by the reason for which it was stopped; release one that merely shares the process."""
+        """Settle a run by the reason for which it was stopped. Without a reason, release it."""
         if task.stop_reason is None:
             task.stop_reason = ImmediateProcessStopError("the process leaves")
         try:

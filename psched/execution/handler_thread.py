@@ -1,6 +1,6 @@
-"""One handler thread, which polls, runs handlers and settles; and the runs in progress in all of them.
+"""The loop of a handler thread (poll, run, settle), and the list of active runs of all handler threads.
 
-In a process child it is the main thread.
+With `processor_type: process` the loop runs in the main thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 TURN = 0.1
-"""Seconds for which one section runs batch after batch before the next section is polled."""
+"""Seconds of batches of one section before the next section is polled."""
 
 
 class Runner:
@@ -62,7 +62,7 @@ class Runner:
         self._pid = os.getpid()
 
     def run(self) -> None:
-        """Work until stopped; returns when the running task is done."""
+        """Work until stopped. Return when the running task is done."""
         try:
             while not self._stopping.is_set():
                 is_idle = True
@@ -95,7 +95,7 @@ class Runner:
         return list(self._waiting)
 
     def busy_for(self) -> float:
-        """Return for how many seconds the present handler has been running; 0 when none is. Any thread."""
+        """Return how many seconds the present handler has run, 0 if there is none. Any thread."""
         run = self.current()
         return 0.0 if run is None else self._clock() - run.task.begun_at
 
@@ -105,7 +105,7 @@ class Runner:
             poller.settlement.flush_overdue()
 
     def _run_batches(self, poller: SectionPoller, tasks: Sequence[Task]) -> None:
-        """Run acquired tasks; while batches are full also the next ones, for at most TURN seconds."""
+        """Run acquired tasks. While batches are full, acquire and run the next, for at most TURN seconds."""
         end = self._clock() + TURN
         while tasks:
             for each in self._pollers:
@@ -128,13 +128,13 @@ class Runner:
             self._waiting.popleft()
 
     def _release_excess(self, poller: SectionPoller) -> None:
-        """Release the tasks that would wait too long behind others, the last first, until a release fails."""
+        """Release tasks that would wait too long behind others, starting with the last, until a release fails."""
         keep = poller.prefetch.keep([task.type for task in self._waiting])
         while len(self._waiting) > keep and give_back(self._waiting[-1]):
             self._waiting.pop()
 
     def _wait(self) -> None:
-        """Wait until a section is to be polled: at its time, or at a wake-up."""
+        """Wait until it is time to poll a section, or a wake-up comes."""
         for poller in self._pollers:
             poller.rest()
         wakeups = {descriptor: poller for poller in self._pollers for descriptor in poller.descriptors}
@@ -142,7 +142,7 @@ class Runner:
             wakeups[descriptor].wake()
 
     def _run(self, poller: SectionPoller, task: Task) -> float:
-        """Run a task and return when it ended. A handler may take a microsecond, so that each step here counts."""
+        """Run a task and return when it ended. A handler may take a microsecond, so each step here counts."""
         if not task.may_begin:
             give_back(task)
             return self._clock()
@@ -171,7 +171,7 @@ class Runner:
         return now
 
     def _call(self, run: ActiveRun) -> None:
-        """Make the handler and run it. The application's code makes it, which may hang or end the process."""
+        """Make the handler and run it. Both are code of the application, which may hang or end the process."""
         task = run.task
         task.finished_later = True
         is_routed = True
@@ -190,12 +190,12 @@ class Runner:
         self._leave_if_forked()
         if not is_routed:
             self._emit_skip(run, "no handler for this type; trying again later")
-            task.defer(f"no handler for the type {task.type!r}")  # a newer worker may have one: no attempt of this task
+            task.defer(f"no handler for the type {task.type!r}")  # a newer worker may have one, so this is no attempt
 
     def _may_run(self, run: ActiveRun) -> bool:
-        """Record that the run has begun if that cannot wait; release the task when that fails.
+        """Record that the run has begun, if that cannot wait; if recording fails, release the task.
 
-        A task that has ended its workers as often as its type may be tried fails instead.
+        A task whose allowed attempts have all ended with their workers fails instead.
         """
         task = run.task
         if task.attempts_exhausted:
@@ -215,7 +215,7 @@ class Runner:
         return True
 
     def _settle(self, run: ActiveRun) -> None:
-        """Settle a run that its handler left open, if it was stopped; a run that went well is settled with others."""
+        """Settle a stopped run that its handler left open. A run that went well is settled with others."""
         task = run.task
         if task.concluded or task.outcome == "finished":
             return
@@ -230,7 +230,7 @@ class Runner:
             self._emit_unsettled(run, f"was stopped: {task.stop_reason}")
 
     def _leave_if_forked(self) -> None:
-        """End a process that the handler forked and that returned to here: it must not become a second worker."""
+        """End a process that the handler forked and that returned here: the process must not become a second worker."""
         if os.getpid() != self._pid:
             os._exit(0)
 
@@ -253,9 +253,9 @@ def settle_stopped(task: Task) -> None:
 
 
 def give_back(task: Task) -> bool:
-    """Release a task that will not begin here, or finish one whose run is concluded; False when that failed.
+    """Release a task that will not begin here, or finish a task whose run is concluded.
 
-    The task then stays leased until its lease ends.
+    Return False if that failed: the task then stays leased until its lease ends.
     """
     with task.lock:
         if task.settled:

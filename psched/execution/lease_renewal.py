@@ -1,4 +1,4 @@
-"""Renews leases in two threads: one for the tasks that run, so that nothing delays it, and one for all others."""
+"""Renews leases in two threads: one for running tasks, which nothing delays, and one for all other tasks."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ log = logging.getLogger(__name__)
 
 _LONGEST_TICK = 1.0
 _RETRY = 0.25
-"""Seconds between two attempts while leases cannot be renewed: connections may be lost one after the other."""
+"""Seconds between two attempts while renewals fail: pooled connections may be lost one after the other."""
 _BRIEF = 1.0
-"""Seconds for which a prefetched run keeps its short lease after its start: a shorter run costs no renewal."""
+"""Seconds after its start for which a prefetched run keeps its short lease: a shorter run costs no renewal."""
 _PATIENCE = 1.0
-"""Tasks that wait behind a handler that has run for so many seconds are released, for other workers."""
+"""Seconds. Tasks behind a handler that has run for longer are released for other workers."""
 
 
 class LeaseRenewer(PeriodicThread):
-    """Renews each lease when it was last written an interval ago: those of tasks that run, or of all others.
+    """Renews each lease when it was last written an interval ago.
 
-    With `prefetched` it renews the others, after it has released the tasks that cannot begin soon and settled the runs
-    that have waited too long to be settled together.
+    `prefetched`: False: the leases of running tasks. True: all other leases, after the thread has released the tasks
+    that cannot begin soon and settled the runs that have waited too long to be settled together.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class LeaseRenewer(PeriodicThread):
         super().__init__(name, self.tick, min(interval, _LONGEST_TICK))
 
     def tick(self) -> bool:
-        """Renew what is due; returns True while any lease is held."""
+        """Renew what is due. Return True while any lease is held."""
         if self._prefetched:
             self._release_waiting()
             for runner in self._runners:
@@ -65,18 +65,18 @@ class LeaseRenewer(PeriodicThread):
         return any(source.held for source in self._sources)
 
     def stop(self) -> None:
-        """Release at once all tasks that have not begun."""
+        """Release all tasks that have not begun."""
         self._stopping = True
         self.wake()
 
     def _release_waiting(self) -> None:
-        """Release tasks that need not wait here. If one fails the others would too; the next tick tries again."""
+        """Release tasks that need not wait here. The first failure ends this until the next tick."""
         for runner in self._runners:
             if self._stopping or runner.busy_for() > _PATIENCE:
                 all(self._released(task) for task in runner.waiting())
 
     def _released(self, task: Task) -> bool:
-        """Release a task unless it has begun or its lease is over; False when that failed."""
+        """Release a task unless it has begun or its lease is over. Return False if the release failed."""
         with task.lock:
             return task.started or self._clock() >= task.deadline or give_back(task)
 
@@ -98,7 +98,7 @@ class LeaseRenewer(PeriodicThread):
             self._stop_run(task)
 
     def _due(self, source: Source) -> list[Task]:
-        """Return the tasks whose lease was last written an interval ago, or for less than it should be by now."""
+        """Return the tasks whose lease was last written an interval ago, or is shorter than it should be by now."""
         now = self._clock()
         return [
             task
@@ -108,13 +108,16 @@ class LeaseRenewer(PeriodicThread):
         ]
 
     def _due_length(self, source: Source, task: Task, now: float) -> float:
-        """Return for how long its lease should have been written; a brief run needs no longer lease."""
+        """Return how many seconds the task's lease should last.
+
+        That is the short prefetch lease while the run is new or waits to be settled, else the full `lease_time`.
+        """
         if task.started and (task.concluded or now < task.begun_at + min(self._renewal_interval, _BRIEF)):
             return min(task.lease_time, source.times.prefetch_time)
         return task.lease_time
 
     def _interval_of(self, task: Task) -> float:
-        """Return the seconds between two renewals: a lease of the task's own may be shorter than what is configured."""
+        """Return the seconds between two renewals; the task may have a shorter lease than configured."""
         return self._renewal_interval if task.alive_time is None else min(self._renewal_interval, task.alive_time / 4)
 
     def _stop_run(self, task: Task) -> None:
@@ -130,7 +133,7 @@ class LeaseRenewer(PeriodicThread):
 
 @contextmanager
 def _locked(tasks: Sequence[Task]) -> Iterator[list[Task]]:
-    """Hold the locks of those tasks that are not being settled at this moment."""
+    """Lock and yield the tasks that are not being settled at this moment."""
     with ExitStack() as stack:
         free = []
         for task in tasks:

@@ -1,4 +1,4 @@
-"""Records in psched_nodes which types this node runs, for `psched doctor` and `psched list`.
+"""Records in `psched_nodes` which types this node runs, for `psched doctor` and `psched list`.
 
 The child in the first slot records them for all its siblings, with one statement every ten seconds.
 """
@@ -25,7 +25,7 @@ class NodeHeartbeat(PeriodicThread):
     """Records each section while it runs, and removes the node at its end."""
 
     def __init__(self, opened_sections: Sequence[OpenSection], types: Mapping[str, TypeFilter]) -> None:
-        """`types`: the types acquired in each section. In a child of the master that gives the node its name."""
+        """`types`: the types acquired in each section. Call in a child of the master that gives the node its name."""
         self._node = f"{socket.gethostname()[:120]}/{os.getppid()}"
         self._recorded = [
             (nodes, opened.name, types[opened.name].encode())
@@ -36,7 +36,7 @@ class NodeHeartbeat(PeriodicThread):
         super().__init__("node heartbeat", self.record, _INTERVAL * max(1, len(self._recorded)), self.withdraw)
 
     def record(self) -> bool:
-        """Record every section; True while there is one."""
+        """Record every section. Return True while there is one."""
         try:
             for nodes, section, types in self._recorded:
                 nodes.announce(self._node, section, types)
@@ -51,5 +51,5 @@ class NodeHeartbeat(PeriodicThread):
         try:
             for nodes, _, _ in self._recorded:
                 nodes.withdraw(self._node)
-        except Exception as error:  # noqa: BLE001 – it counts as gone a minute later
+        except Exception as error:  # noqa: BLE001 – the node counts as gone a minute later
             log.info("removing this node from psched_nodes failed: %s; its entry expires", one_line(error))

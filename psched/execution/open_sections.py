@@ -1,7 +1,4 @@
-"""The configured sections with the sources of their rows.
-
-Opening connects to nothing yet.
-"""
+"""The configured sections with the sources of their rows."""
 
 from __future__ import annotations
 
@@ -18,15 +15,15 @@ from psched.task_source import Source
 log = logging.getLogger(__name__)
 
 FIRST_SLOT = 1
-"""The slot of the child that does what one child does for its node, such as alerts."""
+"""The slot of the child that does the work needed once per node, such as alerts."""
 _SHORT_LEASE = 30.0
-"""Seconds of a lease on a prefetched task that has not begun. Soon after its start it is renewed to `alive_time`; a run
-that starts just before an outage has only this long to outlast it."""
+"""Seconds of a lease on a prefetched task. Soon after the start of the run the lease is renewed to `alive_time`. A run
+that starts just before an outage outlasts an outage of this length only."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSection:
-    """One section with the open source of its rows, and its overdue alerts if the store has any."""
+    """One section, its source, and its overdue alerts if the store has any."""
 
     name: str
     section: Section
@@ -34,7 +31,7 @@ class OpenSection:
     alerts: OverdueAlerts | None = None
 
     def give_back(self, dead: DeadChild) -> None:
-        """Release once the leases of a dead child in this section. Raises whatever the driver raises."""
+        """Release the leases of a dead child in this section, once. Raises the driver's errors."""
         prefix = f"{self.name}:"
         suspects = [name.removeprefix(prefix) for name in dead.running if name.startswith(prefix)]
         count = self.source.give_back(dead.holder, suspects, dead.error)
@@ -44,7 +41,7 @@ class OpenSection:
 
 
 def open_sections(settings: Settings, holder: str) -> list[OpenSection]:
-    """Open a source for each section that is configured; nothing is connected yet."""
+    """Connects to nothing yet."""
     opened, collection = [], None
     if settings.schedules is not None:
         collection = open_schedules(settings.schedules, holder, short_lease(settings, settings.schedules))
@@ -58,6 +55,6 @@ def open_sections(settings: Settings, holder: str) -> list[OpenSection]:
 
 
 def short_lease(settings: Settings, section: Section) -> float:
-    """Return the seconds of a lease on a prefetched task: a frozen child must be killed before it ends."""
+    """Return the seconds of a lease on a prefetched task: a frozen child must be killed before its leases end."""
     frozen = settings.child_heartbeat_limit + settings.child_kill_interval
     return min(section.alive_time, max(_SHORT_LEASE, frozen + 3.0))

@@ -12,10 +12,10 @@ log = logging.getLogger(__name__)
 
 
 class PeriodicThread(threading.Thread):
-    """Calls `tick` every `interval` seconds for as long as it returns True, then sleeps until `wake`.
+    """Calls `tick` every `interval` seconds while `tick` returns True, then sleeps until `wake`.
 
-    A tick that takes longer is followed by the next at once. After a sleep one interval passes before the first
-    tick, so that a run which is over by then costs nothing.
+    A tick that takes longer than the interval is followed by the next at once. After a sleep one interval passes before
+    the first tick, so that a run which is over by then costs nothing.
     """
 
     def __init__(
@@ -29,9 +29,9 @@ class PeriodicThread(threading.Thread):
         """Seconds between two ticks; a tick may change it."""
         self._woken = threading.Event()
         self.wake = self._woken.set
-        """Ends the sleep of an idle thread; a thread that is not idle ticks at once."""
+        """Ends the sleep of an idle thread. A thread that is not idle ticks at once."""
         self.is_idle = False
-        """Whether it ticks no more until `wake`; also during a tick, which may find nothing to do."""
+        """Whether the thread sleeps until `wake`. Also true during a tick, which may find nothing to do."""
         self._closed = False
 
     def close(self) -> None:
@@ -39,7 +39,7 @@ class PeriodicThread(threading.Thread):
         self._woken.set()
 
     def run(self) -> None:
-        """Tick until closed. A tick that raises is logged, and the next one follows."""
+        """Tick until closed. An error of a tick is logged, and the next tick follows."""
         while not self._closed:
             self.is_idle = True
             begun = monotonic()

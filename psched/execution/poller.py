@@ -1,4 +1,4 @@
-"""Polls one section of the configuration for due rows: when, after which wake-ups, and what follows a failure."""
+"""Polls one section of the configuration for due rows: timing, wake-ups and failures."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 5.0
-"""Poll intervals between two polls of a database that does not answer, at the most."""
+"""The most poll intervals between two polls of a database that does not answer."""
 
 _LONGEST_REFUSED_PAUSE = 60.0
-"""Seconds between two polls of a database that refuses the login, at the most."""
+"""The most seconds between two polls of a database that refuses the login."""
 _REMINDER = 600.0
 """Seconds after which a refused login is logged again."""
 
@@ -35,23 +35,23 @@ _RECOVERY = 10.0
 """Seconds without a failure after which an idle poller assumes that the database answers its sibling."""
 
 _LISTENING = 6
-"""The listener is armed for so many of the longest pauses, anew at each poll."""
+"""Each poll arms the listener for this number of longest pauses."""
 
 _BURST = 1.0
-"""Seconds for which maintenance is postponed while rows are found, or due within as many seconds."""
+"""Seconds by which maintenance is postponed while rows are found, or due within this time."""
 
 _MAINTENANCE_PAUSE = 0.05
-"""Seconds between two rounds of maintenance in an idle child while more old rows are left: as long as a round."""
+"""Seconds between two rounds of maintenance in an idle child while old rows are left: as long as a round."""
 
 _SOON = 10.0
-"""A sibling is woken so many seconds before a row is due, to be ready."""
+"""A sibling is woken this many seconds before a row is due, to be ready."""
 
 
 class SectionPoller:
     """Polls one source for one application. No error of the database ends it.
 
-    Every handler thread has a poller of its own over the shared source. When no row is due it queries the next due time
-    and pauses until then; each poll is then that query first, and one elected child sends it for all siblings.
+    Every handler thread has a poller of its own over the shared source. When no row is due, the poller queries the next
+    due time and pauses until then. Each later poll begins with that query, which one elected child sends for all.
     """
 
     def __init__(
@@ -66,10 +66,9 @@ class SectionPoller:
         member: SoleMember | None = None,
         types: ClaimableTypes | None = None,
     ) -> None:
-        """`margin`: a run is stopped so many seconds before its lease ends.
+        """`margin`: seconds before the end of its lease when a run is stopped.
 
-        `member`: of the election that the siblings share, if there are any. `types`: which rows are acquired (default:
-        rows of any type).
+        `member`: of the election that siblings share, if there are any. `types`: the types to acquire (default: any).
         """
         self.name = name
         self.source = source
@@ -91,9 +90,9 @@ class SectionPoller:
         self._may_be_due = False
         self._message: str | None = None
         self.batch_was_full = False
-        """Whether the last poll acquired as many rows as it asked for, so that more may be due."""
+        """Whether the last poll acquired its limit of rows, so that more may be due."""
         self.trouble: str | None = None
-        """Why the last poll failed; None when it was answered. Any thread may read it."""
+        """The error of the last poll, None if there was none. Any thread may read it."""
 
     def report_trouble(self, error: Exception) -> None:
         """Report `error` as trouble until a poll is answered."""
@@ -103,16 +102,15 @@ class SectionPoller:
         self.trouble = f"{self.name}: {what}: {one_line(error)}"
 
     def pause(self) -> float:
-        """Return the seconds until `poll` is due; 0 when it is."""
         return min(self._timer.pause(), self.member.pause())
 
     @property
     def descriptors(self) -> Sequence[int]:
-        """Descriptors of the store's listener and of the siblings' calls; when one is readable, reason `wake`."""
+        """Descriptors of the store's listener and of siblings' wake-ups. Call `wake` when one is readable."""
         return [each for each in (self._listener.descriptor, self.member.descriptor) if each is not None]
 
     def join_election(self) -> None:
-        """Become the polling child, if there is none; `poll` is called soon."""
+        """Become the polling child, if there is none. Call `poll` soon."""
         if not self._leaves_polling():
             self.member.lead()
 
@@ -132,7 +130,7 @@ class SectionPoller:
             self._timer.check_now()
 
     def rest(self) -> None:
-        """Prepare a pause: poll again first if the listener is idle, since a poll starts it."""
+        """Prepare a pause. If the listener is idle, poll again first, since a poll starts the listener."""
         if self._timer.pause() > 0:
             self.member.extend()
         if self._failures or (self._is_standby and self.member.taken):
@@ -154,11 +152,10 @@ class SectionPoller:
         self._listener.close()
 
     def poll(self, may_rest: bool = True) -> Sequence[Task]:
-        """Acquire due rows; none when it is not yet time or the database does not answer.
+        """Acquire due rows. Return none before the time of the next poll, or if the database does not answer.
 
-        Unless rows are expected, query the next due time first. A row that becomes due between the two statements is
-        not missed: the query finds it, and it is acquired then. `may_rest`: prepare a pause when no row is due, which
-        takes another query; False while runs wait to be settled.
+        Unless rows are expected, query the next due time first. `may_rest`: prepare a pause if no row is due, which
+        takes another query; False while runs wait to be settled. That query also finds a row that became due meanwhile.
         """
         if self._timer.pause() > 0:
             return ()
@@ -206,7 +203,7 @@ class SectionPoller:
         return tasks
 
     def _leaves_polling(self) -> bool:
-        """Pause while a sibling polls, if one does; wake it if rows may have become due since its last poll."""
+        """Pause if a sibling polls. Wake that sibling if rows may have become due since its last poll."""
         seconds = self.member.defer(self._may_be_due)
         self._is_standby = seconds is not None
         if seconds is None:
@@ -221,7 +218,7 @@ class SectionPoller:
         return True
 
     def _rest_until_due(self) -> float | None:
-        """Query the next due time, pause until then, and return the seconds; None without a waiting row."""
+        """Query the next due time, pause until then, and return the seconds, or None without a waiting row."""
         self._listener.listen(self._timer.longest * _LISTENING)
         asked = self._clock()
         wait = self._types.next_due()
@@ -245,7 +242,7 @@ class SectionPoller:
                 self._timer.check_within(_MAINTENANCE_PAUSE)
 
     def _failed(self, error: Exception) -> None:
-        """Log a poll that fails once for as long as it fails the same way, and poll less and less often."""
+        """Log each kind of failure once, and poll less and less often."""
         self._failures += 1
         self._failed_at = self._clock()
         emit("poll", section=self.name, seconds=None, tasks=(), error=error)
@@ -267,7 +264,7 @@ class SectionPoller:
     def _refused(self, message: str) -> None:
         """Wait, longer after each attempt, until the database accepts the login again.
 
-        No sibling takes over: it would be refused too, and databases lock accounts after some failed logins.
+        No sibling takes over: its login would be refused too, and databases lock accounts after some failed logins.
         """
         self.member.lead()
         pause = min(2.0 ** min(self._failures - 1, 10), _LONGEST_REFUSED_PAUSE)
@@ -283,20 +280,20 @@ class SectionPoller:
         self._message = self.trouble = None
 
     def _log_listener_failure(self, error: Exception) -> None:
-        """Log that the listener failed; at INFO if the database does not answer, since the polls log that too."""
+        """Log the failure of the listener; at INFO if the database does not answer, which the polls log too."""
         level = logging.INFO if self.source.store.is_unavailable(error) else logging.WARNING
         text = "section=%s the database cannot notify workers of due rows: %s; polling every poll_interval instead"
         log.log(level, text, self.name, one_line(error))
 
 
 CALLED = 10.0
-"""Seconds between two polls of a poller that is woken for due rows: only a lost wake-up waits for so long."""
+"""Seconds between two polls of a poller that is woken for due rows. Only a lost wake-up costs this wait."""
 _FIRST_DELAY = 0.0005
 _LONGEST_DELAY = 0.008
-"""Seconds by which a poller that found nothing at its last wake-up delays, so that not all acquire at once."""
+"""The most seconds that a poller delays after a wake-up in vain, so that not all acquire at once."""
 
 _SAME = 0.01
-"""Two due times that differ by less than so many seconds belong to the same row."""
+"""Seconds. Due times that differ by less belong to the same row."""
 
 Chance = Callable[[float, float], float]
 
@@ -305,11 +302,11 @@ class PollTimer:
     """All times are seconds.
 
     The interval, the next due time or a wake-up ends a pause. Of several pollers that wake for one row, the poller that
-    acquired the last row goes first; the others delay a moment and query before they acquire.
+    acquired the last row goes first. The others delay a moment, and query before they acquire.
     """
 
     def __init__(self, interval: float, clock: Clock = monotonic, chance: Chance = random.uniform) -> None:
-        """`interval`: `poll_interval`, between two polls without wake-ups. `chance` draws from a range."""
+        """`interval`: between two polls without wake-ups (`poll_interval`). `chance` draws from a range."""
         self._interval = interval
         self.clock = clock
         self._chance = chance
@@ -320,11 +317,11 @@ class PollTimer:
         self.working = False
         """Whether the last poll found rows."""
         self.checks_first = False
-        """Whether to query the next due time before acquiring: when no row is expected."""
+        """Whether to query the next due time before acquiring, as no row is expected."""
 
     @property
     def longest(self) -> float:
-        """The longest pause, but for chance."""
+        """The longest pause, without jitter."""
         return max(self._interval, CALLED)
 
     def pause(self) -> float:
@@ -338,7 +335,6 @@ class PollTimer:
         self.working = True
 
     def now(self) -> None:
-        """Acquire at once, without a query first."""
         self._next = self.clock()
         self._expects_row = self.checks_first = False
         self.working = True
@@ -347,9 +343,9 @@ class PollTimer:
         """Pause after a poll that acquired nothing.
 
         `wait`: until a row is due; None: no row waits; 0: a row is due that others may acquire. `called`: a wake-up is
-        sure to come when a row becomes due meanwhile. `took`: how long the query took; the next poll takes as long to
-        reach the database, and starts that much earlier. A wake-up for a row that is due in a moment, and was not known
-        before, does not count as in vain.
+        sure to come when a row becomes due meanwhile. `took`: duration of the query; the next poll starts that much
+        earlier, as it takes as long to reach the database. A wake-up for a row that is due in a moment, and was not
+        known before, does not count as in vain.
         """
         self._polled_at = self.clock() - took
         rest = self._jittered(self.longest if called and wait != 0 else self._interval)
@@ -380,13 +376,13 @@ class PollTimer:
         self.back_off_for(self._jittered(self._interval * intervals))
 
     def back_off_for(self, seconds: float) -> None:
-        """Poll a database that did not answer again after so many seconds."""
+        """Poll again after `seconds`; called after a failed poll."""
         self._polled_at = self.clock()
         self._expects_row, self.checks_first = False, True
         self._next = self._polled_at + seconds
 
     def wake(self) -> None:
-        """A row became due: poll at once, or after the delay."""
+        """A row became due: poll at once, or after `_delay`."""
         self._expects_row = True
         self.checks_first = self._in_vain > 0
         self._next = min(self._next, self.clock() + self._delay())
@@ -410,16 +406,16 @@ class PollTimer:
         return self._chance(0.0, min(_FIRST_DELAY * 2 ** min(self._in_vain, 10), _LONGEST_DELAY))
 
     def _jittered(self, seconds: float) -> float:
-        """Return about so many seconds, so that the children do not poll all at once."""
+        """Return about `seconds`, varied so that the children do not all poll at once."""
         return seconds * self._chance(0.9, 1.1)
 
 
 _PATIENCE = 30.0
-"""Seconds before a connection that failed is tried again; it is tried at once if it was reliable until then."""
+"""Seconds before a failed connection is tried again. A connection that was reliable is tried again at once."""
 
 
 class WakeupListener:
-    """Listens from `listen` until `stop`. Without wake-ups, or when they fail, it reports none."""
+    """Listens from `listen` until `stop`. Reports no wake-ups if there are none, or the listener fails."""
 
     def __init__(
         self,
@@ -427,7 +423,7 @@ class WakeupListener:
         log_failure: Callable[[Exception], None],
         clock: Clock = monotonic,
     ) -> None:
-        """Connects to nothing yet. `log_failure` is is_reliable with the first of several errors."""
+        """Connects to nothing yet. `log_failure` is called with the first of several errors."""
         self._open_wakeup = open_wakeup
         self._log_failure = log_failure
         self._clock = clock
@@ -439,22 +435,20 @@ class WakeupListener:
 
     @property
     def is_reliable(self) -> bool:
-        """Whether it listens, and wake-ups are known to arrive."""
+        """Whether the listener listens, and wake-ups are known to arrive."""
         return self._listening and self._wakeup is not None and self._wakeup.proven
 
     @property
     def can_listen(self) -> bool:
-        """Whether it could listen and does not."""
         return not self._listening and self._clock() >= self._retry_at and not (self._opened and self._wakeup is None)
 
     @property
     def is_to_connect(self) -> bool:
-        """Whether `listen` would connect, as far as is known."""
         return self.can_listen and not self._connected
 
     @property
     def descriptor(self) -> int | None:
-        """The descriptor that is readable when a wake-up may have come; None while it does not listen."""
+        """Readable when a wake-up may have come; None while not listening."""
         return self._wakeup.fileno() if self._listening and self._wakeup is not None else None
 
     def listen(self, seconds: float) -> None:
@@ -475,7 +469,7 @@ class WakeupListener:
             self._logged = False
 
     def poll(self) -> bool:
-        """Return whether a wake-up came. A lost connection counts as one: wake-ups may be lost with it."""
+        """Return whether a wake-up came. A lost connection counts as one, since wake-ups may be lost with it."""
         if not self._listening or self._wakeup is None:
             return False
         was_called = self.is_reliable
@@ -486,7 +480,7 @@ class WakeupListener:
             return True
 
     def stop(self) -> bool:
-        """Stop listening, so that siblings get the wake-ups; return whether it listened."""
+        """Stop listening, so that siblings get the wake-ups. Return whether the listener was active."""
         listened = self._listening
         if listened and self._wakeup is not None:
             self._wakeup.stop_listening()

@@ -14,23 +14,23 @@ log = logging.getLogger(__name__)
 
 _TICK = 0.2
 _LAST_MOMENT = 0.5
-"""A run that is stopped because its lease ends is over this many seconds before that end (or half its margin)."""
+"""Seconds before the end of its lease (or half the margin, if less) by which a stopped run must be over."""
 
 _WINDING_UP = 20.0
-"""Seconds in which a stopping process settles and releases its tasks once no handler runs: enough for a statement that
-gets no answer, and for another one on a new connection."""
+"""Seconds in which a stopping process settles and releases its tasks once no handler runs: enough for a statement
+without an answer and another statement on a new connection."""
 
 
 class RunWatchdog(PeriodicThread):
     """Ends runs after a timeout, a cancel, the end of a lease or an immediate stop of the process.
 
-    It also ends a stopping process that runs no handler but cannot end because its database does not answer.
+    Also ends a stopping process that runs no handler but waits for a database that does not answer.
     """
 
     def __init__(
         self, runs: ActiveRuns, kill_interval: float, leave: Callable[[str], None], clock: Clock = boottime
     ) -> None:
-        """`kill_interval`: seconds a handler has between `kill(reason)` and the end. `leave` does not return."""
+        """`kill_interval`: seconds between `kill(reason)` and the forced end. `leave` does not return."""
         super().__init__("run watchdog", self.tick, _TICK)
         self._runs = runs
         self._kill_interval = kill_interval
@@ -41,7 +41,7 @@ class RunWatchdog(PeriodicThread):
         self._end_at: float | None = None
 
     def wind_up(self) -> None:
-        """Make sure that the process ends soon after its runs have ended. No run begins any more."""
+        """Make sure that the process ends soon after its runs. Call when no run begins any more."""
         self._winding_up = True
         self.wake()
 
@@ -52,7 +52,7 @@ class RunWatchdog(PeriodicThread):
         self.wake()
 
     def tick(self) -> bool:
-        """Stop the runs that must end; True while there are runs to watch."""
+        """Stop the runs that must end. Return True while there are runs to watch."""
         now = self._clock()
         active = self._runs.active()
         for run in active:

@@ -1,7 +1,7 @@
-"""Buffers runs that went well and settles them together: a transaction costs about as much for a hundred as for one.
+"""Buffers successful runs and settles them together: a transaction costs about as much for a hundred as for one.
 
-Until then no row shows that they ran: when the process dies before, they run again, as at-least-once allows. Their
-leases are renewed like those of the tasks that run.
+Until then no row shows that they ran. If the process dies before, they run again, as at-least-once allows. Their
+leases are renewed like those of running tasks.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 LONGEST = 0.2
-"""Seconds for which a run waits to be settled with others, give or take a handler; longer while settling is slow."""
+"""Seconds, plus at most one handler, that a run waits to be settled with others. Longer while settling is slow."""
 _LAST_MOMENT = 1.0
-"""Runs whose leases end within so many seconds of one another are given up together."""
+"""Seconds. Runs whose leases end within this time of one another are given up together."""
 
 
 class SettlementBuffer:
@@ -38,24 +38,24 @@ class SettlementBuffer:
         self._budget = BatchBudget()
 
     def add(self, task: Task, now: float) -> None:
-        """Collect a run that is concluded, or one that is finished already, which only emits its event."""
+        """Add a concluded run, or a finished run, which only emits its event."""
         if not self._collected:
             self._since = now
         self._collected.append(task)
 
     def flush_if_slow(self, now: float, seconds: float | None) -> None:
-        """Settle runs that would wait too long for a run that is expected to take `seconds` (None: not known)."""
+        """Settle runs that would wait too long for the next run. `seconds`: its expected duration (None: not known)."""
         if self._collected and (seconds is None or now + seconds > self._since + self._budget.seconds(LONGEST)):
             self.flush()
 
     def flush_overdue(self) -> None:
-        """Settle runs that have waited too long behind a slow handler; the next call or `flush` retries what fails."""
+        """Settle runs that have waited too long behind a slow handler. The next call or `flush` retries failures."""
         now = self._clock()
         if now > self._since + self._budget.seconds(LONGEST):
             self.flush(now)
 
     def flush(self, until: float | None = None) -> None:
-        """Settle all. While the database does not answer, try until `until`, else until their leases end."""
+        """Settle all. While the database does not answer, retry until `until`, or by default until their leases end."""
         groups: list[Sequence[Task]] = [self._take()]
         for tasks in groups:
             if not tasks:
@@ -73,7 +73,7 @@ class SettlementBuffer:
                 self._report([task], refusal)
 
     def _take(self) -> list[Task]:
-        """Take all out; emit the event of those that are settled and return the others."""
+        """Empty the buffer. Emit the events of settled runs and return the others."""
         taken = []
         with suppress(IndexError):  # empty: another thread may take the last one
             while True:
@@ -84,7 +84,7 @@ class SettlementBuffer:
     def _to_retry(
         self, tasks: Sequence[Task], error: Exception, until: float, retries_now: bool
     ) -> list[Sequence[Task]]:
-        """Return the runs to be tried again at once, by group, when they could not be settled up to `until`."""
+        """Return the groups of runs to be tried again at once, after `tasks` failed to be settled up to `until`."""
         if not self._source.store.is_unavailable(error):
             if len(tasks) > 1:  # a row that cannot be settled must not keep the others from it
                 return [[task] for task in tasks]

@@ -29,9 +29,9 @@ class StopEvent:
             self._signal()
 
     def wait_for(self, descriptors: Collection[int], seconds: float) -> Collection[int]:
-        """Wait until one of `descriptors` is readable, or closed; return those that are. `set` ends the wait.
+        """Return those of `descriptors` that become readable, or closed. `set` ends the wait.
 
-        `poll` counts milliseconds, rounded up: what is left of the last one is waited for without it.
+        `poll` rounds milliseconds up, so less than a millisecond is waited for without it.
         """
         end = monotonic() + seconds
         if not descriptors:
@@ -51,7 +51,7 @@ class StopEvent:
             self._close()
 
     def _descriptor(self) -> int:
-        """Return a descriptor that is readable once the event is set; a new one if a handler has closed the last."""
+        """Return a descriptor that is readable once the event is set, a new one if a handler has closed the last."""
         with self._lock:
             if self._reader is None or not self._reader.is_ours():
                 self._close()
@@ -69,7 +69,7 @@ class StopEvent:
         self._reader = self._writer = None
 
     def _signal(self) -> None:
-        """Make the pipe readable, for good."""
+        """Make the pipe readable for good."""
         if self._writer is not None and self._writer.is_ours():
             with suppress(OSError):  # full: it is readable already
                 os.write(self._writer.descriptor, b".")

@@ -1,7 +1,4 @@
-"""What the master and one child share: pipes for messages and orders, a heartbeat and a table of runs in memory.
-
-Also the exit codes of children.
-"""
+"""What the master and one child share: two pipes, a heartbeat, a table of runs in shared memory, and exit codes."""
 
 from __future__ import annotations
 
@@ -13,28 +10,28 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 DONE = 0
-"""Exit code after a graceful stop, or when `max_request_per_child` is reached."""
+"""Exit code after a graceful stop, or at `max_request_per_child`. The codes follow sysexits.h."""
 FORCED = 75
-"""Exit code of a child that was forced to end and gave back its leases: immediate stop, timeout, lease not renewed."""
+"""A forced end (immediate stop, timeout, lease not renewed) after which no lease is left."""
 BOOT_FAILED = 78
-"""Exit code of a child that cannot start: the application does not load, or a table is missing."""
+"""The child cannot start: the application does not load, or a table is missing."""
 LOST_MASTER = 71
-"""Exit code of a child whose master is gone, or whose pipes are closed. The codes follow sysexits.h."""
+"""The master is gone, or the pipes are closed."""
 
 BEAT = "beat"
-"""The child ran something since its last beat; beats of an idle child are only in the shared memory."""
+"""The child ran a task since its last heartbeat. An idle child records heartbeats in the shared memory only."""
 RAN = "ran"
-"""A run has ended. Sent at most about once a second."""
+"""A run has ended. Sent about once a second at most."""
 READY = "ready"
 GAVE_BACK = "gave"
-"""The leases of the dead children named in the child's spec are given back."""
+"""The leases of the dead children named in the child's spec are released."""
 EMPTY = "empty"
-"""The child ends by force and has given back all its leases."""
+"""The child ends by force and has released all its leases."""
 BYE = "bye"
 START_ERROR = "why"
-"""Why the child cannot start."""
+"""The child cannot start, for the reason given."""
 TROUBLE = "trouble"
-"""What keeps the child from working at present; without a reason: nothing any more."""
+"""The child cannot work at present, for the reason given. Without a reason: the child works again."""
 
 GRACEFUL = ord("g")
 IMMEDIATE = ord("i")
@@ -46,14 +43,14 @@ _LONGEST = 3000  # below PIPE_BUF, so that a message is written whole or not at 
 
 
 class OwnedDescriptor:
-    """A descriptor of ours in a process whose handlers may close it or reuse its number."""
+    """A descriptor in a process whose handlers may close it or reuse its number."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._identity = _identity(descriptor)
 
     def is_ours(self) -> bool:
-        """Return whether the number still stands for the same open file."""
+        """Return whether the number still means the same open file."""
         try:
             return _identity(self.descriptor) == self._identity
         except OSError:
@@ -73,11 +70,11 @@ class ChildPipe:
         self.orders = OwnedDescriptor(orders)
 
     def are_ours(self) -> bool:
-        """Return whether both ends are still open; a handler may have closed them."""
+        """Return whether both ends are open: a handler may have closed them."""
         return self._messages.is_ours() and self.orders.is_ours()
 
     def send(self, message: str, reason: str = "") -> None:
-        """Send a message without waiting. It is lost when the master is stopped or gone."""
+        """Send a message without waiting. The message is lost if the master is stopped or gone."""
         line = " ".join([message, *reason.split()]).encode()[:_LONGEST] + b"\n"
         with suppress(BlockingIOError, BrokenPipeError):
             if self._messages.is_ours():
@@ -88,7 +85,7 @@ class ChildPipe:
         _HEARTBEAT.pack_into(self._heartbeat, 0, now)
 
     def receive(self) -> bytes | None:
-        """Return the orders that have come, b"" when there are none, None when the master is gone."""
+        """Return the orders that have come, b"" if there are none, None if the master is gone."""
         try:
             return os.read(self.orders.descriptor, _CHUNK) or None
         except BlockingIOError:
@@ -112,29 +109,29 @@ class MasterPipe:
         self._rest = b""
 
     def receive(self) -> list[str]:
-        """Return the messages that have come. Never waits."""
+        """Return the messages that have come, without waiting."""
         while chunk := self._read():
             self._rest += chunk
         *lines, self._rest = self._rest.split(b"\n")
         return [line.decode("utf-8", "replace") for line in lines]
 
     def last_beat(self) -> float:
-        """Return the time of the child's last heartbeat in monotonic seconds; 0.0 before the first."""
+        """Return the monotonic time of the child's last heartbeat, 0.0 before the first."""
         then: float = _HEARTBEAT.unpack_from(self._heartbeat)[0]
         return then
 
     def send(self, order: int) -> None:
-        """Send an order without waiting. A child that no longer reads is dead or frozen; its silence shows that."""
+        """Send an order without waiting. A child that does not read is dead or frozen, and stops its heartbeats."""
         with suppress(BlockingIOError, BrokenPipeError):
             os.write(self._orders, bytes([order]))
 
     def close(self) -> None:
-        """Close everything: in the master when the child is gone, in its siblings when they are forked."""
+        """Close pipes and memory: in the master when the child is gone, in siblings after their fork."""
         self.close_pipes()
         self._heartbeat.close()
 
     def close_pipes(self) -> None:
-        """Close the pipes and keep the shared memory: in the child itself."""
+        """Close the pipes, but keep the shared memory: in the child itself."""
         os.close(self.messages)
         os.close(self._orders)
 
@@ -169,7 +166,7 @@ _IDLE = bytes(_HEADER.size)
 
 
 class RunningTable:
-    """One cell for each handler thread. Made before the fork; writers share no cell."""
+    """One cell for each handler thread, in memory shared since before the fork. Each cell has one writer."""
 
     def __init__(self, cells: int) -> None:
         self.cells = cells
@@ -177,7 +174,7 @@ class RunningTable:
         self._frozen = False
 
     def running(self, cell: int, name: str) -> None:
-        """Record that handler thread `cell` runs `name`, which is cut after some 2,000 bytes of UTF-8."""
+        """Record that handler thread `cell` runs `name`, cut after some 2,000 bytes of UTF-8."""
         if not self._frozen:
             self._write(cell, name)
 
@@ -199,12 +196,12 @@ class RunningTable:
         self._memory[start : start + _HEADER.size] = _IDLE
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the running tasks, by cell. Never raises, whatever is in the memory."""
+        """Return the names of the running tasks, in the order of cells. Never raises, whatever is in the memory."""
         entries = (self._read(cell * _CELL_SIZE) for cell in range(self.cells))
         return tuple(entry for entry in entries if entry is not None)
 
     def close(self) -> None:
-        """Free the memory. In the master, once the child is gone and its table has been read for the last time."""
+        """Free the memory: in the master, after the last read of a dead child's table."""
         self._memory.close()
 
     def _read(self, start: int) -> str | None:

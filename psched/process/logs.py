@@ -1,6 +1,6 @@
 """The log of master and children, and the log lines of runs: one write per record, appended, reopened on USR2.
 
-There are no locks, so that no thread ever waits for another's record, and none is held at a fork.
+There are no locks, so no thread waits for the record of another, and no lock is held at a fork.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _MODE = 0o640
 _INDENT = "\n    "
 _CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}
 _ESCAPED = {code: f"\\x{code:02x}" for code in _CONTROLS}
-"""Keys and types may hold any character; control characters would be obeyed by a terminal that shows the log."""
+"""Keys and types may hold any character, and a terminal that shows the log obeys control characters."""
 
 
 class Log:
-    """The log file, or stderr (`path` None). `capture`: the output of the process goes there, too.
+    """The log file, or stderr (`path` None). `capture`: redirect the output of the process there, too.
 
-    The descriptor stays the same when the file is reopened, so any thread may reopen it at any time.
+    Reopening keeps the descriptor's number, so any thread may reopen the file at any time.
     """
 
     def __init__(self, path: Path | None, capture: bool = False) -> None:
@@ -54,9 +54,9 @@ class Log:
         return self._capture or self.path is None
 
     def write(self, line: str) -> None:
-        """Append one record. It is lost when the disk is full or gone.
+        """Append one record, which is lost if the disk is full or gone.
 
-        When a handler has closed the file, or its number is another file's by now, the file is opened once more.
+        If a handler has closed the descriptor, or reused its number, open the file once more.
         """
         with suppress(OSError, ConfigError):
             if not self._target.is_ours() and self.path is not None:
@@ -65,14 +65,14 @@ class Log:
                 os.write(self._target.descriptor, line.encode("utf-8", "backslashreplace"))
 
     def reopen(self) -> None:
-        """Go on in a new file of the same name; in the old file when the new one cannot be opened."""
+        """Go on in a new file of the same name, or in the old file if the new file cannot be opened."""
         try:
             self.move(self.path)
         except ConfigError as error:
             logging.getLogger(__name__).error("%s; going on in the old file", error)
 
     def move(self, path: Path | None) -> None:
-        """Go on in another file, or on stderr. On ConfigError nothing has changed."""
+        """Go on in another file, or on stderr. Raises ConfigError without any change."""
         old = self._target
         if path is None:
             self._target = OwnedDescriptor(_STDERR)
@@ -95,7 +95,7 @@ class Log:
 
 
 class LogHandler(logging.Handler):
-    """Writes each record to a `Log` in one piece. Further lines are indented, so no key can forge a record."""
+    """Writes each record to a `Log` at once, its further lines indented so that no key can forge a record."""
 
     def __init__(self, log: Log) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class LogHandler(logging.Handler):
         self._log = log
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Take no lock: one write is atomic, and a parked thread would keep the lock for ever."""
+        """Take no lock: a write is atomic, and a parked thread would keep the lock for ever."""
         wanted = bool(self.filter(record))
         if wanted:
             self.emit(record)
@@ -117,7 +117,7 @@ class LogHandler(logging.Handler):
 
 
 class _Formatter(logging.Formatter):
-    """Local time with milliseconds and its offset from UTC, since hosts and log readers differ in their zones."""
+    """Local time with milliseconds and UTC offset, since hosts and readers are in different zones."""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 – logging's name
         moment = time.localtime(record.created)
@@ -150,11 +150,11 @@ def _open(path: Path) -> int:
 
 _runs_log = logging.getLogger("psched.runs")
 _LONGEST_NAME = 200
-"""Characters of an error in the log line of its run; its traceback follows."""
+"""Characters of an error in the log line of its run. The traceback follows."""
 
 
 def log_runs() -> None:
-    """Log how runs end from now on, as a telemetry listener. May be called several times."""
+    """Log the end of each run from now on, as a telemetry listener. Idempotent."""
     telemetry.attach(_log_run, "run_skip", "run_error", "settle", "lease_lost")
 
 
@@ -173,7 +173,7 @@ def _log_run(event: telemetry.Event, fields: dict[str, Any]) -> None:
 
 
 def _log_settled(section: str, tasks: Sequence[Task]) -> None:
-    """Log a single run, or how many; several that are settled together have all finished."""
+    """Log a single run, or the number of runs: several runs settled together have all finished."""
     if len(tasks) == 1 or _runs_log.isEnabledFor(logging.DEBUG):
         for task in tasks:
             level = logging.DEBUG if len(tasks) > 1 or task.outcome == "released" else logging.INFO
@@ -190,7 +190,7 @@ def _log_unsettled(task: Task, error: Exception | str) -> None:
     elif isinstance(error, PreemptedError):
         _runs_log.info("key=%s preempted: %s", task.key, error)
     elif isinstance(error, IdempotentAlreadyFinishedError):
-        _runs_log.debug("key=%s %s", task.key, error)  # by this worker, and the answer was lost
+        _runs_log.debug("key=%s %s", task.key, error)  # settled by this worker; the answer was lost
     elif isinstance(error, ScheduleError):
         _runs_log.info("key=%s the result of this run was not stored: %s", task.key, error)
     else:

@@ -1,10 +1,11 @@
 """Elects one idle child per section to poll for its siblings.
 
-An idle child, the *leader*, writes into shared memory until when it polls. One sibling, its *deputy*, pauses until then
-and polls itself if the leader has not extended its term: a frozen leader is replaced within two intervals. The other
-siblings pause for longer, in case the deputy is gone too. When the leader dies the master wakes one of them. A child
-that is about to run tasks wakes a sibling to lead, and more siblings after a full batch. No lock is needed: two leaders
-at once do no harm, and the later one steps down. Times are monotonic seconds, which all processes of a host share.
+An idle child, the *leader*, writes the end of its term into shared memory, and polls until then. One sibling, the
+*deputy*, pauses until then and polls itself if the leader has not extended the term: a frozen leader is replaced within
+two intervals. The other siblings pause for longer, in case the deputy is gone too. When the leader dies, the master
+wakes a sibling. A child that is about to run tasks wakes a sibling to lead, and more siblings after a full batch. No
+lock is needed: two leaders at once do no harm, and the later one steps down. Times are monotonic seconds, which all
+processes of a host share.
 """
 
 from __future__ import annotations
@@ -22,22 +23,24 @@ from psched.clock import Clock, monotonic
 from psched.process.child_protocol import OwnedDescriptor
 
 _CELL = struct.Struct("d")
-"""0: runs tasks, or does not exist. Positive: leads until then. Negative: on standby until then, and can be woken."""
+"""The term of a child. 0: it runs tasks, or does not exist. Positive: it leads until then. Negative: it is on standby
+until then, and can be woken."""
 _TERM = 1.8
 _EXTENSION = 1.15
-"""Intervals of a term, and after how many the leader extends it. Without wake-ups its polls come a little sooner than
-that, and extend the term too."""
+"""Poll intervals in a term, and after which the leader extends it. Without wake-ups the leader polls a little sooner,
+which extends the term too."""
 _TURNS = 0.2
 """Intervals over which the siblings wake one after another after a term, so that the first becomes leader."""
 _PATIENCE = 8.0
-"""Intervals, or seconds if that is less, by which siblings other than the deputy pause longer."""
+"""Intervals, or seconds if that is less, by which siblings pause longer than the deputy."""
 _LEAD = 1
 _WORK = 1 << 32
-"""The reasons of a wake-up. They add up in an eventfd, where both can be recognised."""
+"""The reasons of a wake-up. An eventfd adds them up, and both can be read from the sum."""
 
 
 WakeReason = Literal["work", "lead"]
-"""Why a sibling woke this child: there are more tasks than it can run; or else no leader, or news for the leader."""
+"""Why a sibling woke this child. `work`: there are more tasks than the sibling can run. `lead`: there is no leader, or
+the leader shall poll again."""
 
 
 class SoleMember:
@@ -47,25 +50,25 @@ class SoleMember:
 
     @property
     def taken(self) -> bool:
-        """Whether it leads, or is on standby and can be woken."""
+        """Whether this child leads, or is on standby and can be woken."""
         return True
 
     @property
     def descriptor(self) -> int | None:
-        """The descriptor that is readable after a wake-up; None without siblings, or when a handler has closed it."""
+        """Readable after a wake-up; None without siblings, or if a handler has closed it."""
         return None
 
     def pause(self) -> float:
-        """Return the seconds until `extend` is due; infinite unless it leads."""
+        """Return the seconds until `extend` is due; infinite unless this child leads."""
         return math.inf
 
     def extend(self) -> None:
-        """Extend the term of a leader if that is due soon. Cheap."""
+        """Extend the leader's term if that is due soon. Cheap."""
 
     def defer(self, news: bool = False) -> float | None:
-        """Leave the polling to a leader: returns the seconds to pause, or None when this child must lead.
+        """Leave the polling to a leader. Return the seconds to pause, or None if this child must lead.
 
-        `news`: rows may be due at another time than the leader has found; it is woken to poll again.
+        `news`: rows may be due at another time than the leader has found, so wake the leader to poll again.
         """
         return None
 
@@ -76,16 +79,16 @@ class SoleMember:
         """Forget the wake-ups that were read: rows were found."""
 
     def wake_sibling(self) -> None:
-        """Wake a sibling, which will lead when the row that is due soon runs here."""
+        """Wake a sibling to lead while the row that is due soon runs here."""
 
     def leave(self, taken: int = 0) -> None:
-        """Neither lead nor be woken, as there are tasks to run; wakes a sibling to lead.
+        """Neither lead nor be woken, as there are tasks to run. Wake a sibling to lead.
 
-        `taken`: the size of a full batch; siblings are woken for the rows behind it.
+        `taken`: the size of a full batch; more siblings are woken for the rows behind the batch.
         """
 
     def wake_reason(self) -> WakeReason | None:
-        """Return why siblings woke this child since the last call, or None. Never waits."""
+        """Return the reason of a wake-up since the last call, or None. Never waits."""
         return None
 
 
@@ -97,7 +100,7 @@ class ElectionMember(SoleMember):
     def __init__(
         self, election: PollElection, slot: int, section: str, interval: float, clock: Clock = monotonic
     ) -> None:
-        """`interval`: the section's `poll_interval`. In the child; it does not lead yet."""
+        """Call in the child. `interval`: the section's `poll_interval`."""
         self._election = election
         self._member, self._siblings = election.place(slot, section)
         self._interval = interval
@@ -121,12 +124,12 @@ class ElectionMember(SoleMember):
         return max(0.0, self._extend_at - self._clock())
 
     def extend(self) -> None:
-        """Extend the term if more than half the time until that is due has passed: sections then wake together."""
+        """Extend the term if more than half the time until then has passed, so that sections wake together."""
         if self._extend_at - self._clock() < self._interval * _EXTENSION / 2:
             self.lead()
 
     def defer(self, news: bool = False) -> float | None:
-        """Leave the polling to a leader. Of two leaders the one in the lower slot stays."""
+        """Of two leaders the one in the lower slot stays."""
         now = self._clock()
         leaders = self._leaders(now)
         if not leaders:
@@ -144,7 +147,7 @@ class ElectionMember(SoleMember):
         return until - now
 
     def lead(self) -> None:
-        """Lead from now on; the poll that follows answers earlier wake-ups."""
+        """The poll that follows answers earlier wake-ups."""
         if self._is_no_leader:
             self._election.read_reasons(self._member)
         self._read = 0
@@ -156,14 +159,14 @@ class ElectionMember(SoleMember):
         self._read = 0
 
     def wake_sibling(self) -> None:
-        """Wake a sibling while this child leads, at most once an interval: a standby process boots by that."""
+        """Wake a sibling while this child leads, at most once an interval, so that a standby process boots."""
         now = self._clock()
         if now >= self._alert_at:
             self._alert_at = now + self._interval
             self._wake(_LEAD, 1)
 
     def leave(self, taken: int = 0) -> None:
-        """Neither lead nor be woken any more. A wake-up that has come is passed on, read or not."""
+        """A wake-up that has come is passed on, read or not."""
         led = not self._is_no_leader
         self._extend_at = math.inf
         self._election.write(self._member, 0.0)
@@ -186,7 +189,7 @@ class ElectionMember(SoleMember):
         return math.isinf(self._extend_at)
 
     def _leaders(self, now: float) -> dict[int, float]:
-        """Return the leaders to which the polling can be left, with the ends of their terms."""
+        """Return the ends of the terms of leaders to which the polling can be left."""
         rivals = [
             member
             for member in self._siblings
@@ -195,18 +198,18 @@ class ElectionMember(SoleMember):
         return {member: term for member in rivals if (term := self._term(member, now)) > 0}
 
     def _has_deputy(self, now: float, until: float) -> bool:
-        """Return whether a sibling on standby polls not later than `until`, give or take its turn."""
+        """Return whether a sibling on standby polls by `until`, plus its turn."""
         latest = until + self._interval * _TURNS
         return any(-latest <= self._term(member, now) < 0 for member in self._siblings if member != self._member)
 
     def _term(self, member: int, now: float) -> float:
-        """Return a sibling's term; 0 when it is over, or impossible."""
+        """Return a sibling's term, 0 if the term is over or impossible."""
         term = self._election.read(member)
         longest = self._interval * 3 + (self._patience if term < 0 else 0.0)
         return term if now < abs(term) <= now + longest else 0.0
 
     def _wake(self, what: int, count: int) -> None:
-        """Wake so many siblings on standby, the deputy first; for work also the leader."""
+        """Wake up to `count` waiting siblings, the deputy first. To run tasks (`_WORK`), wake leaders before them."""
         now = self._clock()
         terms = [(member, self._term(member, now)) for member in self._siblings if member != self._member]
         standby = [member for term, member in sorted((-term, member) for member, term in terms if term < 0)]
@@ -216,10 +219,10 @@ class ElectionMember(SoleMember):
 
 
 class PollElection:
-    """Shared memory of the election of one generation of children. The master makes and closes it."""
+    """The shared memory of one generation of children, made and closed by the master."""
 
     def __init__(self, slots: int, sections: Sequence[str]) -> None:
-        """Raises OSError when the system has no descriptors left, AttributeError where it has no eventfd (macOS)."""
+        """Raises OSError when no descriptors are left, AttributeError without eventfd (macOS)."""
         self._slots = slots
         self._sections = tuple(sections)
         self._wakeups: list[OwnedDescriptor] = []
@@ -232,12 +235,12 @@ class PollElection:
             raise
 
     def place(self, slot: int, section: str) -> tuple[int, range]:
-        """Return the number of a member, and those of all members of its section. Slots are counted from 1."""
+        """Return the number of a member, and the numbers of all members of the section. Slots are counted from 1."""
         first = self._sections.index(section) * self._slots
         return first + slot - 1, range(first, first + self._slots)
 
     def descriptor(self, member: int) -> int | None:
-        """Return the descriptor that is readable after a wake-up; None when a handler has closed it."""
+        """Return the descriptor that is readable after a wake-up, or None if a handler has closed it."""
         wakeup = self._wakeups[member]
         return wakeup.descriptor if wakeup.is_ours() else None
 
@@ -251,7 +254,7 @@ class PollElection:
     def wake(self, member: int, what: int) -> None:
         wakeup = self.descriptor(member)
         if wakeup is not None:
-            with suppress(OSError):  # it was woken 2**32 times
+            with suppress(OSError):  # the counter is full after 2**32 wake-ups
                 os.eventfd_write(wakeup, what)
 
     def remove(self, slot: int) -> None:
@@ -266,7 +269,7 @@ class PollElection:
                 self.wake(min(standby)[1], _LEAD)
 
     def read_reasons(self, member: int) -> int:
-        """Return the sum of the reasons for which a member was woken, and clear it."""
+        """Return the sum of the reasons of a member's wake-ups, and clear it."""
         wakeup = self.descriptor(member)
         if wakeup is not None:
             with suppress(OSError):  # nothing
@@ -280,10 +283,10 @@ class PollElection:
 
 
 def open_election(slots: int, sections: Sequence[str]) -> PollElection | None:
-    """Return an election for so many children; None when each polls for itself.
+    """Return an election for `slots` children, or None if each child polls for itself.
 
-    That is so for a single child, without eventfd (macOS), and when the election would need more than a quarter of the
-    descriptors that a process may have.
+    Each does if there is a single child, without eventfd (macOS), and if the election would need more than a quarter of
+    the descriptors that a process may have.
     """
     wakeups = slots * len(sections)
     if slots < 2 or not hasattr(os, "eventfd") or wakeups > resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4:
