@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from psched.backends.sql.database import Database
+from psched.backends.sql.database import Database, Work
 from psched.errors import NotFoundError, PreemptedError
 from psched.model import Claim, Retry
 from psched.schedules.completion import Advance
@@ -77,15 +77,15 @@ def test_what_was_retried_though_the_answer_was_lost_is_no_lost_lease(
     bench: Bench, store: ScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On SQL: Redis' calls go another way, which tests/faults/test_redis.py tries."""
-    attempt = Database._attempt
+    run = Database.run
 
-    def lost(database: Database, work: object, uncertain: bool) -> object:
-        attempt(database, work, uncertain)
-        return attempt(database, work, True)
+    def lost(database: Database, work: Work[object], until: float | None = None) -> object:
+        run(database, work, until)
+        return run(database, lambda connection, _: work(connection, True), until)
 
     claims = taken(bench, store, ["a", "b"])
     with monkeypatch.context() as fault:
-        fault.setattr(Database, "_attempt", lost)
+        fault.setattr(Database, "run", lost)
         assert store.retry_many([Retry(claim.lease, 50, None) for claim in claims.values()], soon()) == [None, None]
     assert store.acquire(2, 100) == []
 

@@ -131,7 +131,7 @@ class RdbLeaseStore(SqlStore):
             with self._lock:
                 self._unanswered[number] = asked + options.alive_time
             raise
-        return [self._read_claim(row) for row in rows]
+        return list(map(self._read_claim, rows))
 
     def _others_may_be_due(self, types: Collection[str]) -> bool:
         """Return whether rows of other types were due at the last query for due times, or there was none yet.

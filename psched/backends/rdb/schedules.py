@@ -152,7 +152,10 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
             part = steps[start : start + BATCH]
             is_bulk = len(part) > 1 and not any(map(self._on_commit, part))
             done, uncertain = self._advance_together(part, until) if is_bulk else (False, False)
-            answers += [None if done else self._advance_one(step, until, uncertain) for step in part]
+            if done:
+                answers += [None] * len(part)
+            else:
+                answers += map(partial(self._advance_one, until=until, uncertain=uncertain), part)
         return answers
 
     def _advance_together(self, steps: Sequence[Step], until: float) -> tuple[bool, bool]:
@@ -178,10 +181,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
             **self._advance.parameters(given),
             **self._records.entries.parameters(given),
         }
-
-        def advance(connection: Connection) -> int:
-            return self._database.execute_one(connection, self._advance_and_record, values, on_commit)
-
+        advance = partial(self._database.execute_one, statement=self._advance_and_record, values=values, also=on_commit)
         answers, uncertain = self._settle([lease], advance, FINISHED, until, uncertain)
         if not answers:
             return None

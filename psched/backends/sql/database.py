@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, NullPool, Table, create_engine, event
@@ -115,8 +114,8 @@ class Database:
         uncertain = False
         while True:
             try:
-                with self._work:
-                    return self._attempt(work, uncertain)
+                with self._work, self._connection() as connection:
+                    return work(connection, uncertain)
             except (DBAPIError, PoolTimeoutError) as error:
                 fault = self.fault(error)
                 pause = retries.pause(fault)
@@ -127,11 +126,13 @@ class Database:
                 uncertain = uncertain or fault is Fault.LOST
             self._sleep(pause)
 
-    def _attempt(self, work: Work[T], uncertain: bool) -> T:
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        """Lend a pooled connection. A driver's error while rows are read is raised as a DBAPIError."""
         pool = self._pool
         connection = pool.take()
         try:
-            result = work(connection, uncertain)
+            yield connection
         except BaseException as error:
             # A driver interrupted amid an answer would give the rest of it to the next statement.
             pool.give_back(connection, isinstance(error, DBAPIError) and self.fault(error) is not Fault.LOST)
@@ -141,7 +142,6 @@ class Database:
                 raise wrapped(error, self._engine.dialect) from error
             raise
         pool.give_back(connection)
-        return result
 
     @contextmanager
     def transaction(self, connection: Connection) -> Iterator[None]:
@@ -162,14 +162,20 @@ class Database:
         also: Callable[[Connection], object] | None = None,
     ) -> bool:
         """Change one row, then do `statement.then` and `also` in the same transaction; False without the row."""
-        steps: list[Callable[[], object]] = []
-        if statement.then is not None:
-            if also is None and (joined := self._joined(connection, statement, statement.then, values)) is not None:
+        then = statement.then
+        if then is None and also is None:
+            return statement.execute(connection, values) == 1
+        if then is not None and also is None and self.dialect.compound_statements:
+            joined = self._joined(connection, statement, then, values)
+            if joined is not None:
                 return joined
-            steps.append(partial(statement.then.execute, connection, values))
-        if also is not None:
-            steps.append(partial(also, connection))
-        return self.change_rows(connection, 1, partial(statement.execute, connection, values), *steps)
+        with self.transaction(connection):
+            done = statement.execute(connection, values) == 1
+            if done and then is not None:
+                then.execute(connection, values)
+            if done and also is not None:
+                also(connection)
+        return done
 
     def _joined(
         self, connection: Connection, statement: Statement, then: Statement, values: Mapping[str, Any]

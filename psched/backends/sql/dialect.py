@@ -96,6 +96,8 @@ class Dialect:
     """Whether each connection keeps one cursor of its driver for all compiled statements."""
     nested_writes: ClassVar[bool] = False
     """Whether an UPDATE can stand in the WITH of an INSERT: one statement to wait for instead of four."""
+    compound_statements: ClassVar[bool] = False
+    """Whether a server of this kind may execute two changes by one statement; see `joined`."""
     counts_new_rows: ClassVar[bool] = True
     """Whether the row count of `insert_new` leaves out the rows whose key exists."""
     conflict_codes: ClassVar[Collection[object]]

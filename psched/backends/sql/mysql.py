@@ -99,6 +99,7 @@ class MySQLDialect(Dialect):
     returning: ClassVar[bool] = False
     partial_indexes: ClassVar[bool] = False
     groups_by_index: ClassVar[bool] = True
+    compound_statements: ClassVar[bool] = True
     counts_new_rows: ClassVar[bool] = False
     conflict_codes = _CONFLICTS
     lost_codes = _LOST

@@ -110,7 +110,7 @@ class CompiledText:
     def parameters(self, values: Mapping[str, Any]) -> Any:
         """Return the parameters as the driver takes them."""
         everything = {**self.constants, **values} if self.constants else values
-        return everything if self.places is None else tuple([everything[name] for name in self.places])
+        return everything if self.places is None else tuple(map(everything.__getitem__, self.places))
 
 
 class Statement:
