@@ -1,4 +1,4 @@
-"""How a run of a queue task ends: the task is retired, and its key kept for a while."""
+"""Settles runs of queue tasks: the task is retired, and its key kept for a while."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ FAILED = "failed"
 CANCELLED = "cancelled"
 
 _BATCH = 500
-"""Rows purged by one statement: few enough for it to take a moment only."""
+"""Rows purged by one statement, which then takes a moment only."""
 
 _PURGE_INTERVALS = (1.0, 60.0)
 """The shortest and the longest time between two purges of an idle queue, in seconds."""
 
 
 class Retire(Completion):
-    """Retires queue tasks: finished and cancelled ones are deleted after `retention` seconds.
+    """Deletes finished and cancelled tasks after `retention` seconds, failed tasks after `failed_retention` seconds.
 
-    Failed ones are kept for `failed_retention` seconds; None: until they are deleted or retried by hand. No task is
-    deleted while its submit may be sent again: a submit whose answer was lost recognises its own row, and would create
-    the task a second time without it.
+    `failed_retention` None: failed tasks stay until they are deleted or retried by hand. No task is deleted while its
+    submit may be sent again: a submit whose answer was lost recognises its row, and without the row would create the
+    task a second time.
     """
 
     store: TaskStore

@@ -31,13 +31,13 @@ class Queue(PolledTable):
     store: TaskStore
 
     def __init__(self, store: TaskStore, times: LeaseTimes, retention: float = 300, max_attempts: int | None = None):
-        """`retention`: seconds for which the key of a finished task is kept at least."""
+        """`retention`: the least seconds for which the key of a finished task is kept."""
         retire = Retire(store, retention, max_attempts)
         super().__init__(store, retire, times)
         self._retention = retire.retention
 
     def __getitem__(self, key: str) -> QueuedTask:
-        """Return a reference to the task with this key, whether it exists or not."""
+        """Return a reference to a task, which need not exist."""
         return QueuedTask(self.store, self.source, check_key(key), self._retention)
 
     def submit(
@@ -56,12 +56,12 @@ class Queue(PolledTable):
     ) -> QueuedTask:
         """Create a task and return a reference to it. May be repeated until it succeeds, as the key is unique.
 
-        It is run at `run_at` (unix seconds; default: at once). At most `max_running` tasks of one `user` run at a time,
-        those with a higher `priority` (-100 to 100) first. After `max_attempts` attempts it is `failed` (default: as
-        its type or the configuration says). `compression="gzip"` stores the data compressed.
+        The task runs at `run_at` (unix seconds; default: at once). At most `max_running` tasks of one `user` run at a
+        time, those with a higher `priority` (-100 to 100) first. After `max_attempts` attempts the task has failed
+        (default: as its type or the configuration says). `compression="gzip"` stores the data compressed.
 
         `connection`: an SQLAlchemy Connection or Session on the queue's database. The task is then written in its
-        transaction, which stays the caller's to commit or roll back, and is as usable afterwards as before.
+        transaction. The caller commits or rolls back. The transaction stays usable, also after AlreadyExistsError.
 
         Raises:
             AlreadyExistsError: a task has this key, perhaps retired and still retained.
@@ -75,18 +75,18 @@ class Queue(PolledTable):
         return self[key]
 
     def submit_many(self, tasks: Iterable[NewTask], connection: Any = None) -> list[str]:
-        """Create many tasks at once, and return the keys that were there before: these tasks are left as they are.
+        """Create many tasks, and return the keys that existed before. Their tasks are not changed.
 
-        All are written in one transaction: the caller's, if `connection` is given as for `submit`. On Redis 5,000 tasks
-        at a time, or 4 MB of their data, are: when a call with more fails midway, the first ones are there. Repeat it
-        as it is then, since keys that exist are left alone. Raises ValueError, NotSupportedError: nothing was written.
+        All are written in one transaction: the caller's, if `connection` is given as for `submit`. On Redis a
+        transaction writes 5,000 tasks, or 4 MB of data, so a call that fails midway has written the first tasks. Repeat
+        the same call then. Raises ValueError and NotSupportedError before anything is written.
         """
         checked = [storable_task(task) for task in tasks]
         check_distinct([task.key for task in checked], "task")
         return self.store.submit(checked, connection) if checked else []
 
     def list(self, status: str | None = None, type: str | None = None, user: str | None = None) -> Iterator[TaskRow]:
-        """Yield the tasks, ordered by key; only those with this status, type and user, where given.
+        """Yield the tasks with this status, type and user (where given), ordered by key.
 
         `status` is waiting, running, finished, failed or cancelled. Raises ValueError for another status, and for an
         unusable type or user.
@@ -101,7 +101,7 @@ class Queue(PolledTable):
 
 
 class QueuedTask:
-    """A reference to one task by its key; nothing is read until a method is called."""
+    """A reference to one task by its key. Nothing is read until a method is called."""
 
     def __init__(self, store: TaskStore, source: Source, key: str, retention: float) -> None:
         self.key = key
@@ -124,9 +124,9 @@ class QueuedTask:
         return row
 
     def cancel_request(self) -> None:
-        """Cancel a waiting task at once; a running handler is asked to stop within a heartbeat.
+        """Cancel a waiting task at once. A running handler is asked to stop within a heartbeat.
 
-        If the handler finishes nevertheless, the task is finished. Raises NotFoundError, AlreadyFinishedError.
+        If the handler finishes all the same, the task is finished. Raises NotFoundError, AlreadyFinishedError.
         """
         self._store.cancel_request(self.key, self._retention)
 
@@ -135,7 +135,7 @@ class QueuedTask:
         self._store.force_finish(self.key, self._retention)
 
     def preempt(self) -> Task:
-        """Acquire the task, due or not, regardless of `max_running`; a run of it elsewhere is preempted.
+        """Acquire the task, due or not, regardless of `max_running`. A run elsewhere is preempted.
 
         The lease lasts `alive_time`. Raises NotFoundError, AlreadyFinishedError.
         """
@@ -143,7 +143,7 @@ class QueuedTask:
         return self._source.adopt(self._store.preempt(self.key, self._source.times.alive_time), asked)
 
     def retry(self) -> None:
-        """Make a failed or cancelled task due now, its attempts counted anew.
+        """Make a failed or cancelled task due now, with its attempts at 0.
 
         Raises NotFoundError, AlreadyFinishedError for a finished one, ScheduleError for one that is not retired, and
         NotSupportedError on `rdb_compat`, where no task fails for good.
@@ -151,18 +151,18 @@ class QueuedTask:
         self._store.retry_failed(self.key)
 
     def delete(self) -> None:
-        """Delete the task, retired or not; a run in progress is preempted. Raises NotFoundError."""
+        """Delete the task, retired or not, and preempt a run in progress. Raises NotFoundError."""
         self._store.delete(self.key)
 
 
 def checked_task(task: NewTask) -> NewTask:
-    """Return `task`, or raise ValueError that says which of its fields cannot be stored, and why."""
+    """Return `task`. Raises ValueError for a field that cannot be stored."""
     encode(object_of(task.data))
     return storable_task(task)
 
 
 def storable_task(task: NewTask) -> NewTask:
-    """Return `task`, checked except for its data: the store refuses data that it cannot encode."""
+    """Return `task`, checked except for its data, which the store checks."""
     if not isinstance(task, NewTask):
         raise ValueError(f"tasks must be of psched.NewTask, got {shown(task)}")
     check_key(task.key)
@@ -190,9 +190,9 @@ def storable_task(task: NewTask) -> NewTask:
 
 
 def open_queue(section: Section, holder: str, prefetch_time: float | None = None) -> Queue:
-    """Return the queue that `section` configures; nothing is connected yet.
+    """Return the queue that `section` configures. Connects to nothing yet.
 
-    `prefetch_time`: length of the lease on tasks acquired ahead of their runs, in seconds (default: `alive_time`).
+    `prefetch_time`: seconds of the lease on prefetched tasks (default: `alive_time`).
     """
     settings = StoreSettings(
         section.url,

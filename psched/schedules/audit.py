@@ -29,18 +29,18 @@ from psched.schedules.transitions import MOST_SECONDS_AHEAD, NEVER, SUPERSEDED, 
 from psched.store.ledger import ADD, DELETE, FAILED, PAUSE, PAUSED, RESUME, RUN_NOW, SKIPPED, UPGRADE, Change, LedgerRow
 
 MOVED = "moved"
-"""The reason of occurrences that were due when `modify --start` moved the schedule past them."""
+"""The reason of due occurrences that `modify --start` moved the schedule past."""
 
 GRACE = 10.0
-"""Seconds for which a due occurrence may wait for a worker: it is pending and not yet missing."""
+"""Seconds for which a due occurrence may wait for a worker: until then it is pending, not missing."""
 _RUN_NOW_TOLERANCE = 60.0
-"""Seconds by which the time of an extra run may come before run-now is on record."""
+"""Seconds by which the time of an extra run may precede the recorded run-now."""
 _BEGIN_TOLERANCE = 1.0
 """Seconds by which the recorded begin of a run may differ from the database's clock."""
 _MAX_RECKONINGS = 20
-"""Changes of the cron dialect or the tz database that are noted."""
+"""The most changes of the cron dialect or the tz database that are noted."""
 _MAX_NEIGHBOURS = 16
-"""Runs with which each run is compared to find those that overlap, besides the one that ended last."""
+"""Earlier runs with which each run is compared, besides the run that ended last."""
 _NOTHING_KNOWN = Why("nothing is on record of it")
 _RECKONED = "times were computed by {} before, by {} from"
 
@@ -50,10 +50,10 @@ class History:
     """The records of one schedule: its definitions, its ledger entries and its present row.
 
     `changes` by version, the oldest first. `rows`: a stream, in the order of occurrences and fences, of the last entry
-    before the question's span by each of `versions_at`, which may cover its beginning, and of the entries in the span.
-    `oldest`: the first entry that is still kept. `present`: the schedule's row as read before `rows`, None when it was
-    deleted. `now`: the database's clock before that. Entries settled before `kept_since` may have been deleted.
-    `reckoning`: cron dialect and tz database of this process; also used for definitions that recorded none.
+    before the question's span by each of `versions_at`, which may cover the beginning of the span, and of the entries
+    in the span. `oldest`: the first entry that is still kept. `present`: the schedule's row as read before `rows`, None
+    if it was deleted. `now`: the database's clock before that. Entries settled before `kept_since` may have been
+    deleted. `reckoning`: cron dialect and tz database of this process, also used for definitions that recorded none.
     """
 
     key: str
@@ -67,7 +67,7 @@ class History:
 
     @property
     def known_from(self) -> float:
-        """The occurrence from which on every entry is still kept."""
+        """The first occurrence from which all entries are kept."""
         if self.oldest is not None:
             return -math.inf if self.oldest.previous is None else self.oldest.scheduled_time
         is_young = bool(self.changes) and self.changes[0].action == ADD and self.changes[0].at >= self.kept_since
@@ -134,9 +134,9 @@ def versions_at(changes: Sequence[Change], time: int) -> Iterator[int]:
 
 
 def _definitions(history: History, question: Question, verdict: Verdict) -> list[_Definition]:
-    """Return the recorded definitions; reports the time before the first one as unknown, unless that was an addition.
+    """Return the recorded definitions. Report the time before the first one as unknown, unless that was an addition.
 
-    The first run of a definition may have been acquired under the definition before it, and so begin earlier.
+    The first run of a definition may have been acquired under the previous definition, and so begin earlier.
     """
     changes, present = list(history.changes), history.present
     if present is not None and (not changes or changes[-1].action == DELETE):
@@ -161,7 +161,7 @@ def _definitions(history: History, question: Question, verdict: Verdict) -> list
 
 
 def _unrecorded_definition(present: ScheduleRow, now: float, changes: Sequence[Change]) -> Change:
-    """Return a definition made from the present row, for a schedule whose addition was not recorded."""
+    """Make a definition from the present row, for a schedule whose addition was not recorded."""
     return Change(
         key=present.key,
         version=changes[-1].version + 1 if changes else 0,
@@ -188,7 +188,7 @@ def _report_unknown_beginning(change: Change, question: Question, verdict: Verdi
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """The inputs and the verdict that all definitions of one audit share."""
+    """The inputs and the verdict, shared by all definitions of one audit."""
 
     history: History
     question: Question
@@ -217,7 +217,7 @@ class _Definition:
         self._check_rule()
 
     def _check_rule(self) -> None:
-        """Report a rule that is invalid now as unknown: its occurrences cannot be computed."""
+        """Report a rule that is now invalid as unknown, as its occurrences cannot be computed."""
         since, until = max(self.change.first, self._question.since), self._question.until
         try:
             cron.validate(self.change.rule.cron, self.change.rule.timezone, self._dialect)
@@ -226,7 +226,7 @@ class _Definition:
                 self._verdict.add_violation(Kind.UNKNOWN, since, f"its rule cannot be used: {error}", until, 0)
 
     def compare(self, row: LedgerRow, is_repeated: bool) -> None:
-        """Compare the next entry of this definition; `is_repeated`: its occurrence was settled before."""
+        """Compare the next entry of this definition. `is_repeated`: its occurrence was settled before."""
         since, time = self._question.since, row.scheduled_time
         if row.end < since or time > self._question.until:
             return
@@ -247,7 +247,7 @@ class _Definition:
         self._due = max(self._due, self._next(row.end))
 
     def end(self) -> None:
-        """Judge the occurrences after the last entry: up to the next change, or up to now."""
+        """Judge the occurrences after the last entry, up to the next change or up to now."""
         following = self._following
         if following is None:
             self._end_at_present()
@@ -262,7 +262,7 @@ class _Definition:
             self._verdict.skip(MOVED, self._count_until(min(following.first, self._end_of_due(following.at))))
 
     def _end_at_present(self) -> None:
-        """Judge the occurrences that are due now, by the present row if there is one."""
+        """Judge the occurrences that are due now by the present row, if any."""
         stored, now, grace = self._context.history.present, self._context.history.now, self._question.grace
         end, fresh = self._end_of_due(now), self._end_of_due(now - grace)
         if stored is None:
@@ -278,9 +278,9 @@ class _Definition:
             self._verdict.notes.append(("it is paused, and nothing of it runs from", present.next_time))
 
     def _report_waiting(self, present: ScheduleRow, end: float, fresh: float) -> None:
-        """Judge due occurrences without an entry before `end`; from `fresh` on they may still wait for a worker.
+        """Judge due occurrences without an entry before `end`. From `fresh` on they may still wait for a worker.
 
-        `present`: the schedule's row with its next regular occurrence, which is the first that can be judged here.
+        `present`: the schedule's row with its next regular occurrence, the first one to judge.
         """
         if self._due >= end:
             return
@@ -293,7 +293,7 @@ class _Definition:
         self._verdict.pending += self._count_until(end)
 
     def _report_next(self, row: ScheduleRow, fresh: float) -> None:
-        """Judge the next occurrence, when the row says more of it than that it is due."""
+        """Judge the next occurrence if the row says more about it than its due time."""
         time, is_leased = row.next_time, row.next_run_time > self._context.history.now
         next_attempt = None
         if row.status == "running" and is_leased:
@@ -316,7 +316,7 @@ class _Definition:
         self._report_missing_until(time + 1, Why(what, next_attempt=next_attempt))
 
     def _why_waiting(self) -> Why:
-        """Return why the due occurrence has no entry: it waits for the run that the row holds now."""
+        """Explain that the due occurrence waits for the run that the row holds now."""
         row, now = self._context.history.present, self._context.history.now
         if row is None or (row.next_time == self._due and not row.is_extra):
             return _NOTHING_KNOWN
@@ -339,13 +339,13 @@ class _Definition:
         return Why(f"it waits behind {run} {what}{error}", row.next_time, next_attempt)
 
     def _is_first_run_later(self, row: ScheduleRow) -> bool:
-        """Return whether the definition itself puts its first run later (`--at`)."""
+        """Return whether the definition itself delays its first run (`--at`)."""
         change = self.change
         at = change.first == row.next_time and change.due == row.next_run_time > self._context.history.now
         return at and row.status != "running" and not row.attempts and not row.paused
 
     def _pauses_of(self, row: ScheduleRow) -> Iterator[tuple[float, float]]:
-        """Yield the begin and the end, not included, of each pause of the row, as occurrences."""
+        """Yield begin and end (not included) of each pause of the row, as occurrences."""
         delay = self.change.rule.delay
         for begin, until in row.ended_pauses:
             yield math.ceil(begin - delay), math.ceil(until - delay)
@@ -353,21 +353,18 @@ class _Definition:
             yield math.ceil(row.paused_from - delay), math.inf
 
     def _end_of_due(self, time: float) -> float:
-        """Return the end, not included, of the audited occurrences that were due at `time`."""
+        """Return the end (not included) of the audited occurrences that were due at `time`."""
         return min(self._question.until, math.floor(time - self.change.rule.delay)) + 1
 
     def _report_missing_until(self, end: float, why: Why = _NOTHING_KNOWN) -> None:
-        """Report the expected occurrences before `end` as missing, and go on to `end`.
-
-        Those before the oldest kept entry are reported as unknown.
-        """
+        """Report the expected occurrences before `end` as missing (as unknown before the oldest kept entry)."""
         known, is_empty = self._context.history.known_from, self._context.history.oldest is None
         gone = "the ledger is not kept for so long" if is_empty else "what the ledger had of it was deleted since"
         self._report_until(min(end, known), Kind.UNKNOWN, Why(gone))
         self._report_until(end, Kind.MISSING, why)
 
     def _report_until(self, end: float, kind: Kind, why: Why) -> None:
-        """Report the expected occurrences before `end`, and go on to `end`."""
+        """Report the expected occurrences before `end`."""
         if self._due < end:
             rule, first = self.change.rule, int(self._due)
             count = self._count_until(end)
@@ -375,7 +372,7 @@ class _Definition:
             self._verdict.add_violation(kind, first, why, last, count)
 
     def _count_until(self, end: float) -> int:
-        """Return how many occurrences are expected before `end`, and go on to `end`."""
+        """Move on to `end`, and return how many expected occurrences that passes."""
         if self._due >= end:
             return 0
         rule, first, count = self.change.rule, int(self._due), 1
@@ -412,10 +409,10 @@ class _Definition:
         rule = self.change.rule
         try:
             count = cron.count(rule.cron, begin - 1, end, rule.timezone, self._dialect)
-        except ConfigError:  # it cannot be used any more
+        except ConfigError:  # the rule is invalid by now
             count = row.count or 1
         if row.scheduled_time == begin == self.change.first and self._next(begin - 1) != begin:
-            count += 1  # a kept occurrence of the rule before, which this rule has not
+            count += 1  # a kept occurrence of the previous rule, which this rule does not have
         why = self._unpermitted(row)
         if why is None:
             self._verdict.skip(row.detail or "", max(count, 1))
@@ -424,7 +421,7 @@ class _Definition:
             self._verdict.add_violation(Kind.UNPERMITTED, begin, why, end, max(count, 1))
 
     def _unpermitted(self, row: LedgerRow) -> str | None:
-        """Return why the definition did not permit to skip this entry for its reason; None when it did."""
+        """Return the violation if the definition does not permit this skip for the entry's reason, else None."""
         policy, delay, reason = self.change.policy, self.change.rule.delay, row.detail
         bound = lateness_bound(policy)
         max_lateness = "no max_lateness" if policy.max_lateness is None else f"max_lateness={policy.max_lateness:g}"
@@ -459,7 +456,7 @@ class _Definition:
             )
 
     def _dialect_of(self, reckoning: str | None) -> str:
-        """Return the cron dialect that computed the recorded times; the present one where none was recorded."""
+        """Return the recorded cron dialect, or the present dialect where none was recorded."""
         known = [(found or "").partition(" ")[0] for found in (reckoning, self._context.history.reckoning)]
         return next((name for name in known if name in cron.DIALECTS), cron.DIALECTS[0])
 
@@ -475,7 +472,7 @@ class _Repeats:
         self._same: deque[LedgerRow] = deque(maxlen=_MAX_NEIGHBOURS)
 
     def settled_before(self, row: LedgerRow) -> LedgerRow | None:
-        """Return the entry that settled the same run as `row`, the next entry, if there is one."""
+        """Return the earlier entry that settled the same run as `row`, or None. Call with the entries in order."""
         if self._same and self._same[-1].scheduled_time != row.scheduled_time:
             self._same.clear()
         before = next((other for other in self._same if self._repeats(other, row)), None)
@@ -483,7 +480,7 @@ class _Repeats:
         return before
 
     def _repeats(self, before: LedgerRow, row: LedgerRow) -> bool:
-        """Return whether both settle the same run: no change between them asked to run it again."""
+        """Return whether no change between the two entries asked to run the occurrence again."""
         time = row.scheduled_time
         between = [change for change in self._changes if before.version < change.version <= row.version]
         if row.extra:
@@ -495,14 +492,14 @@ class _Repeats:
 
 
 class _Overlaps:
-    """Finds runs that overlap in time: compares each with those before it, and with the one that ended last."""
+    """Finds runs that overlap: compares each run with some earlier runs and with the run that ended last."""
 
     def __init__(self) -> None:
         self._runs: deque[tuple[float, float]] = deque(maxlen=_MAX_NEIGHBOURS)
         self._latest = (0.0, 0.0)
 
     def seconds(self, row: LedgerRow) -> float:
-        """Return for how many seconds the run of `row`, the next entry, was in progress beside another one."""
+        """Return how many seconds the run in `row` overlapped an earlier run. Call with the entries in order."""
         if row.started is None:
             return 0.0
         shared = max(min(row.ended, end) - max(row.started, begin) for begin, end in (*self._runs, self._latest))
@@ -524,16 +521,12 @@ def _error(error: str | None, before: str = ": ") -> str:
 
 
 def _next_attempt(row: ScheduleRow) -> float | None:
-    """Return when a run that has failed is tried again; None while its schedule is paused."""
+    """Return the time of a failed run's next attempt, None while the schedule is paused."""
     return None if row.paused else row.next_run_time
 
 
 def _pauses(changes: Sequence[Change]) -> list[tuple[float, float]]:
-    """Return the pauses on record, from when to when, the end not included.
-
-    Each lasts from one `pause` to the `resume` after it. The recorded time of a change counts unless it is before that
-    of the change before it: no pause begins or ends before the previous change.
-    """
+    """Return begin and end (not included) of each recorded pause, which lasts from a `pause` to the next `resume`."""
     found: list[tuple[float, float]] = []
     begin: float | None = None
     for before, change in zip([None, *changes], changes, strict=False):
@@ -546,7 +539,7 @@ def _pauses(changes: Sequence[Change]) -> list[tuple[float, float]]:
 
 
 def _took_effect_at(recorded: float | None, before: Change | None, change: Change) -> float:
-    """Return when a change took effect: `recorded`, if that is between the change `before` it and its own writing."""
+    """Return `recorded` if that is between the change `before` and the writing of this change, else the latter."""
     if recorded is None or recorded > change.at or (before is not None and recorded < before.at):
         return change.at
     return recorded
@@ -556,4 +549,4 @@ def _next(rule: Rule, after: float, dialect: str) -> float:
     try:
         return cron.next_time(rule.cron, int(after), rule.timezone, dialect)
     except ConfigError:
-        return math.inf  # it cannot be used any more, or ends with the calendar
+        return math.inf  # the rule is invalid by now, or has no match before the year 10000

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 _MAX_LISTED = 1000
-"""Violations of one schedule that are listed; the others are counted."""
+"""Violations of one schedule that are listed. Further violations are counted."""
 
 
 class Kind(StrEnum):
@@ -28,8 +28,8 @@ class Kind(StrEnum):
 class Why:
     """The explanation of a violation, in words without times.
 
-    `behind`: the occurrence, or the time of the extra run, that the violating occurrences wait for; None when they wait
-    for no other run. `next_attempt`: when the run they wait for, or else the occurrence itself, is retried.
+    `behind`: the occurrence, or the time of the extra run, that the violating occurrences wait for; None if they wait
+    for no other run. `next_attempt`: when that run is retried, or without one the occurrence itself.
     """
 
     what: str
@@ -49,7 +49,6 @@ class Violation:
 
     @property
     def what(self) -> str:
-        """The explanation in words."""
         return self.why.what
 
 
@@ -57,10 +56,9 @@ class Violation:
 class Verdict:
     """The result of an audit of one schedule. Without violations the ledger proves that all ran as it should.
 
-    `ran`: occurrences that were finished or enqueued, `extra_runs` of these by run-now besides the regular ones.
-    `skipped`: those skipped for a permitted reason. `running`: those that a worker holds now. `pending`: those that no
-    worker could have begun yet. `counts`: occurrences by the kind of their violation; `unlisted`: how many violations
-    `violations` leaves out.
+    `ran`: occurrences that were finished or enqueued, among them `extra_runs` by run-now. `skipped`: those skipped for
+    a permitted reason. `running`: those that a worker holds now. `pending`: those that no worker could have begun yet.
+    `counts`: occurrences by the kind of their violation. `unlisted`: the number of violations not in `violations`.
     """
 
     key: str
@@ -77,28 +75,26 @@ class Verdict:
     counts: Counter[Kind] = field(default_factory=Counter)
     unlisted: int = 0
     notes: list[tuple[str, float]] = field(default_factory=list)
-    """Remarks that are no violations, each with the time it is about."""
+    """Remarks that are no violations, each with a time."""
     _continues: bool = False
     """Whether the next violation may extend the last one: no occurrence was settled since."""
 
     @property
     def missing(self) -> int:
-        """How many occurrences are missing."""
         return self.counts[Kind.MISSING]
 
     @property
     def failed(self) -> int:
-        """How many occurrences failed for good."""
         return self.counts[Kind.FAILED]
 
     @property
     def expected(self) -> int:
-        """How many occurrences are accounted for or missing, extra runs included."""
+        """All occurrences, accounted for or missing, extra runs included."""
         named = sum(self.counts[kind] for kind in (Kind.MISSING, Kind.FAILED, Kind.UNPERMITTED, Kind.UNKNOWN))
         return self.ran + self.skipped + self.running + self.pending + named
 
     def add_violation(self, kind: Kind, time: int, why: Why | str, last: int | None = None, count: int = 1) -> None:
-        """Add a violation; it extends the last one when both have the same kind and explanation."""
+        """Add a violation. It extends the last violation if both have the same kind and explanation."""
         why = Why(why) if isinstance(why, str) else why
         self.counts[kind] += count
         before = self.violations[-1] if self.violations and self._continues else None
@@ -112,13 +108,12 @@ class Verdict:
             self.unlisted += 1
 
     def settled(self, first: int, last: int) -> None:
-        """Note that the occurrences from `first` to `last` were settled as they should be."""
+        """Note that the occurrences from `first` to `last` were settled without a violation."""
         self.first = first if self.first is None else min(self.first, first)
         self.last = last if self.last is None else max(self.last, last)
         self._continues = False
 
     def skip(self, reason: str, count: int) -> None:
-        """Count occurrences that were skipped for a permitted reason."""
         if count:
             self.skipped += count
             self.reasons.add(reason)

@@ -28,9 +28,9 @@ from psched.task import LeaseTimes
 from psched.task_source import PolledTable
 
 _FAILING = 1000
-"""Failing schedules that are listed at once."""
+"""The most failing schedules in one list."""
 _AUDITS = 5
-"""How often one schedule is audited again because it was changed meanwhile."""
+"""The most audits of one schedule when changes come in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Defaults:
     """The configured defaults of schedules.
 
     The time zone of those that name none, the cron dialect, how much of the ledger is kept, how often workers poll,
-    and after how many attempts an occurrence is given up (None: never).
+    and after how many attempts an occurrence has failed (None: never).
     """
 
     timezone: str = "UTC"
@@ -60,7 +60,7 @@ class ScheduleCollection(PolledTable):
         self._defaults = defaults
 
     def __getitem__(self, key: str) -> Schedule:
-        """Return a reference to the schedule with this key, whether it exists or not."""
+        """Return a reference to a schedule, which need not exist."""
         return Schedule(self.store, check_key(key), self._defaults.dialect)
 
     def add(
@@ -82,9 +82,9 @@ class ScheduleCollection(PolledTable):
         seconds later, or at `next_run_time` when that is given. `timezone` defaults to the configured one.
 
         `catch_up` decides about occurrences that are due together: `all` run (the default), only the `latest`, or
-        `none` that is more than a minute late. One that could begin only more than `max_lateness` seconds late is
-        skipped; one that is not finished `alert_after` seconds after its time raises the alarm; one that has failed at
-        `max_attempts` attempts is given up, and the next one comes (docs/ledger.md).
+        `none` that is more than a minute late. An occurrence that would begin more than `max_lateness` seconds late is
+        skipped. An occurrence that is not finished `alert_after` seconds after its time raises the alarm. An occurrence
+        has failed after `max_attempts` attempts, and the next one comes (docs/ledger.md).
 
         Raises:
             AlreadyExistsError: a schedule has this key.
@@ -99,11 +99,10 @@ class ScheduleCollection(PolledTable):
         return self[key]
 
     def add_many(self, schedules: Iterable[NewSchedule]) -> builtins.list[str]:
-        """Create many schedules at once, and return the keys that were there before: these are left as they are.
+        """Create many schedules, and return the keys that existed before. Their schedules are not changed.
 
-        All are written in one transaction (on Redis 500 at a time: a call that failed midway may be repeated as it
-        is), and each expression is parsed once. Raises ConfigError, ValueError and NotSupportedError like `add`:
-        nothing was written then.
+        All are written in one transaction, on Redis 500 at a time; repeat a call that failed midway. Each expression is
+        parsed once. Raises ConfigError, ValueError and NotSupportedError like `add`, before anything is written.
         """
         rows = self._rows(schedules)
         check_distinct([row.key for row in rows], "schedule")
@@ -126,11 +125,11 @@ class ScheduleCollection(PolledTable):
     def history(
         self, key: str | None = None, *, failed: bool = False, since: float | None = None, until: float | None = None
     ) -> Iterator[LedgerRow]:
-        """Yield how occurrences were settled: of one schedule in their order, of all in the order of their ends.
+        """Yield the entries of the ledger: of one schedule by occurrence, of all schedules by the times of the ends.
 
-        `failed`: only those where an attempt failed or was lost, or that were skipped for coming too late. `since` and
-        `until` (unix seconds) are about the occurrences of one schedule, and about the ends for all. Raises
-        NotSupportedError where the store keeps no ledger, ValueError for an unusable time or key.
+        `failed`: only those where an attempt failed or was lost, or that were skipped as too late. `since` and `until`
+        (unix seconds) bound what the order is by. Raises NotSupportedError where the store keeps no ledger, ValueError
+        for an unusable time or key.
         """
         if key is not None:
             check_key(key)
@@ -142,14 +141,13 @@ class ScheduleCollection(PolledTable):
     def audit(
         self, since: int, until: int, *, late: float | None = None, keys: Collection[str] | None = None
     ) -> Iterator[Verdict]:
-        """Yield for each schedule (`keys`: of these) whether the ledger proves that every due occurrence ran.
+        """Yield for each schedule (or each of `keys`) whether the ledger proves that every due occurrence ran.
 
-        The occurrences from `since` to `until` are judged (unix seconds, both included): each that its cron expression
-        and every change of it ask for, and whose time has come, must be finished, skipped for a reason that its policy
-        or a pause permits, or running now, and no other may have run. `late`: a run may begin so many seconds after its
-        time; without it an occurrence may wait for a worker for 10 s, or twice `poll_interval`. Schedules that were
-        deleted are judged for as long as they were there. Raises NotSupportedError where the store keeps no ledger,
-        ValueError.
+        The occurrences from `since` to `until` are judged (unix seconds, both included). Each occurrence that the
+        definition of its time asks for must be finished, running now, or skipped as its policy or a pause permits. No
+        other occurrence may have run. `late`: the most seconds by which a run may begin late; by default an occurrence
+        may wait for a worker for 10 s, or twice `poll_interval`. Deleted schedules are judged up to their deletion.
+        Raises NotSupportedError where the store keeps no ledger, ValueError.
         """
         check_time("since", since)
         check_time("until", until)
@@ -164,10 +162,10 @@ class ScheduleCollection(PolledTable):
         return (self._audit(key, question) for key in (self._audited() if keys is None else keys))
 
     def _audited(self) -> Iterator[str]:
-        """Yield the keys in the ledger, then those of schedules that another program added."""
+        """Yield the keys in the ledger, then the keys of schedules that another program added."""
         recorded = set()
         ledger = self.ledger
-        for key in ledger.keys():  # noqa: SIM118 – it is no mapping
+        for key in ledger.keys():  # noqa: SIM118 – the ledger is no mapping
             recorded.add(key)
             yield key
         for row in self.store.list():
@@ -175,7 +173,7 @@ class ScheduleCollection(PolledTable):
                 yield row.key
 
     def _audit(self, key: str, question: Question) -> Verdict:
-        """Audit one schedule; again when it was changed meanwhile, since its entries are read page by page."""
+        """Audit one schedule. Repeat if it was changed meanwhile, since its entries are read page by page."""
         changes = self.ledger.changes(key)
         for _ in range(_AUDITS):
             verdict = audit(self._history_of(key, question, changes), question)
@@ -188,7 +186,7 @@ class ScheduleCollection(PolledTable):
         return new_rows(schedules, self.store, self._defaults.timezone, self._defaults.dialect)
 
     def _history_of(self, key: str, question: Question, changes: Sequence[Change]) -> History:
-        """Return the records of a schedule. Its entries are read last: they may settle what is due in its row."""
+        """Return the records of a schedule. Entries are read after the row, as they may settle its occurrence."""
         ledger, now = self.ledger, self.store.now()
         present = self.store.get(key)
         oldest = next(ledger.rows(LedgerFilter(key)), None)
@@ -206,28 +204,28 @@ class ScheduleCollection(PolledTable):
         )
 
     def state(self, row: ScheduleRow, now: float) -> ScheduleState:
-        """Return what `row`, read at `now` by the database's clock, says about its next run, and how late it is."""
+        """Return the state of `row` at `now` (database's clock)."""
         return state_of(row, now, self.overdue_after)
 
     @property
     def overdue_after(self) -> float:
-        """How many seconds late an occurrence is overdue: two of the longest waits for a retry, at least a minute."""
+        """Seconds after which a late occurrence is overdue: two of the longest `retry_wait`, at least a minute."""
         return overdue_after(self._retry_wait)
 
     def overdue(self, limit: int) -> builtins.list[ScheduleRow]:
-        """Return up to `limit` schedules that are overdue, the latest first: they fail, or no worker takes them.
+        """Return up to `limit` overdue schedules, the latest first: they fail, or no worker acquires them.
 
-        Their `data` is left out ({}), and `problem` says nothing of it; `store.get` has both.
-        On `rdb_compat`, whose table does not tell a run from the wait for a retry, only those that no worker takes.
+        Their `data` is {}, and `problem` does not cover it. On `rdb_compat`, whose table does not distinguish a run
+        from the wait for a retry, only those that no worker acquires.
         """
         bound = self.overdue_after
         found = {row.key: row for row in (*self.store.long_due(bound, limit), *self.store.failing(bound, limit))}
         return sorted(found.values(), key=lambda row: row.next_time + row.rule.delay)[:limit]
 
     def failing(self, key: str | None = None) -> Iterator[ScheduleRow]:
-        """Yield the schedules (`key`: that one) whose next occurrence has failed at least once and is tried again.
+        """Yield the schedules (`key`: that one) whose next occurrence has failed at least once and is retried.
 
-        None on `rdb_compat`, whose table does not tell. Their `data` is left out ({}).
+        Their `data` is {}. None on `rdb_compat`, whose table does not count attempts.
         """
         if key is None:
             yield from self.store.failing(0, _FAILING)
@@ -242,9 +240,9 @@ class ScheduleCollection(PolledTable):
 
 
 def open_schedules(section: Section, holder: str, prefetch_time: float | None = None) -> ScheduleCollection:
-    """Return the collection that `section` configures; nothing is connected yet.
+    """Return the collection that `section` configures. Connects to nothing yet.
 
-    `prefetch_time`: length of the lease on runs acquired ahead, in seconds (default: `alive_time`).
+    `prefetch_time`: seconds of the lease on prefetched runs (default: `alive_time`).
     """
     reckoning = f"{section.cron_dialect} {cron.tz_database()}"
     settings = StoreSettings(

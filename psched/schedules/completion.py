@@ -1,4 +1,4 @@
-"""How a run of a schedule ends: the schedule moves on to its next occurrence. In children and clients."""
+"""Settles runs of schedules: the schedule moves on to its next occurrence."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from psched.task import Completion
 log = logging.getLogger(__name__)
 
 _TRIES = 100
-"""How often the next occurrence is computed anew while the schedule keeps being changed."""
+"""How often the next occurrence is computed again while other processes change the schedule."""
 _BATCH = 500
-"""Entries of the ledger that are deleted at a time."""
+"""Ledger entries that are deleted at a time."""
 _TRIM_INTERVAL = 60.0
-"""Seconds between two deletions of old entries of the ledger."""
+"""Seconds between two deletions of old ledger entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """How long entries of the ledger are kept, in seconds, and how many of each schedule."""
+    """How long ledger entries are kept, in seconds, and how many of each schedule."""
 
     retention: float
     count: int
 
 
 LONG = Keeping(retention=400 * 86400.0, count=100_000)
-"""The default, a little more than a year."""
+"""The default: a little more than a year."""
 
 
 class Advance(Completion):
@@ -61,12 +61,12 @@ class Advance(Completion):
         self._trim_at = clock() + _TRIM_INTERVAL * random.random()
         self._last_settled: str | None = None
         self.queue: TaskStore | None = None
-        """Where `finish_by` submits to."""
+        """The queue of `finish_by`."""
 
     def finish(self, claim: Claim, until: float, entry: Entry | None = None, on_commit: OnCommit | None = None) -> None:
-        """Store the next occurrence; by the new definition when the schedule was changed during the run.
+        """Store the next occurrence, by the new definition if the schedule was changed during the run.
 
-        `entry` is for the ledger (default: finished), `on_commit` further work in the same transaction.
+        `entry`: for the ledger (default: finished). `on_commit`: further work in the same transaction.
         """
         row = cast("ScheduleRow", claim.row)
         entry = _run_entry(claim, FINISHED) if entry is None else entry
@@ -79,10 +79,10 @@ class Advance(Completion):
         raise ScheduleError(f"{row.key!r}: it is changed faster than its run can be finished")
 
     def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
-        """Store the next occurrences of several schedules together; each by itself where some were changed."""
+        """Store the next occurrences together, or one by one where some schedules were changed."""
         try:
             steps = [self._step(claim, _run_entry(claim, FINISHED)) for claim in claims]
-        except ConfigError:  # the rule of one of them has no further match; the others are to be finished all the same
+        except ConfigError:  # one rule has no further match; finish the other runs
             return [self._refusal(claim, until) for claim in claims]
         answers = self.store.advance_many(steps, until)
         return [
@@ -91,9 +91,9 @@ class Advance(Completion):
         ]
 
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
-        """Submit `task` and advance: in one transaction where the tables are in one database, else one after another.
+        """Submit `task`, then advance; one transaction where both tables are in one database.
 
-        A task that exists already was submitted for this very occurrence.
+        A task that exists was submitted for this occurrence by an earlier attempt.
         """
         queue = self.queue
         if queue is None:
@@ -120,8 +120,7 @@ class Advance(Completion):
     def pass_over(self, claim: Claim, now: float, until: float) -> bool:
         """Skip occurrences by policy or pause; park a paused schedule.
 
-        The row as it was acquired decides. A schedule that was changed since is due at once instead, to be acquired
-        again as it is now.
+        The row as acquired decides. A schedule that was changed since is due at once instead, to be acquired again.
         """
         row = cast("ScheduleRow", claim.row)
         if self.is_paused(row):
@@ -140,7 +139,7 @@ class Advance(Completion):
         return True
 
     def is_paused(self, row: Row) -> bool:
-        """Return whether the row is paused, unless `run_now` asked for it since the pause began."""
+        """Return whether the row is paused. A `run_now` after the pause began overrides the pause."""
         schedule = cast("ScheduleRow", row)
         return schedule.paused and (schedule.extra_waits or not schedule.is_asked_for)
 
@@ -169,9 +168,9 @@ class Advance(Completion):
         return None
 
     def _step(self, claim: Claim, entry: Entry) -> Step:
-        """Compute the occurrence after the claimed one, by the definition it was claimed with.
+        """Compute the next occurrence, by the definition that the run was claimed with.
 
-        After an extra run that is the regular occurrence which was next before it.
+        After an extra run this is the regular occurrence that was pending before.
         """
         row = cast("ScheduleRow", claim.row)
         self._last_settled = row.key
@@ -198,7 +197,7 @@ def _date(time: int) -> str:
 
 
 def rule_problem(row: Row, dialect: str) -> str | None:
-    """Return what is wrong with the rule of a schedule, and the remedy; None when nothing is."""
+    """Return the error of a schedule's rule, with the remedy, or None."""
     rule = cast("ScheduleRow", row).rule
     try:
         cron.validate(rule.cron, rule.timezone, dialect)

@@ -1,4 +1,4 @@
-"""A reference to one schedule by its key: reads and changes it; and the state of a row as people see it."""
+"""A reference to one schedule by its key, and the state of a schedule for people."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from psched.store import ScheduleStore
 from psched.store.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
 
 _TRIES = 100
-"""How often a compare-and-set is repeated while the row keeps being changed."""
+"""How often a compare-and-set is repeated while other processes change the row."""
 
 
 class Schedule:
-    """A reference to one schedule by its key; nothing is read until a method is called."""
+    """A reference to one schedule by its key. Nothing is read until a method is called."""
 
     def __init__(self, store: ScheduleStore, key: str, dialect: str) -> None:
         self.key = key
@@ -31,7 +31,7 @@ class Schedule:
         return f"<Schedule key={self.key!r}>"
 
     def exists(self) -> bool:
-        """Whether there is such a schedule now."""
+        """Return whether the schedule exists now."""
         return self._store.get(self.key) is not None
 
     def metadata(self) -> ScheduleRow:
@@ -42,7 +42,7 @@ class Schedule:
         return row
 
     def delete(self) -> None:
-        """Delete the schedule; a run in progress is preempted. Raises NotFoundError."""
+        """Delete the schedule and preempt a run in progress. Raises NotFoundError."""
         self._store.delete(self.key)
 
     def modify(
@@ -57,17 +57,18 @@ class Schedule:
         next_run_time: float | None = None,
         **terms: Unpack[Terms],
     ) -> None:
-        """Change the given values at once; None leaves a value as it is.
+        """Change the given values in one write. None leaves a value as it is.
 
-        `catch_up`, `max_lateness`, `alert_after` and `max_attempts` are changed when named; None is no bound for these.
+        `catch_up`, `max_lateness`, `alert_after` and `max_attempts` are changed if given. For these None means no
+        bound.
 
-        A new rule moves the next occurrence to its first match from now on, except that an occurrence that has come
-        already is kept. While a run is leased or waits for a retry only the rule is written, and the run settles by it.
-        An extra run is not changed: the times are those of the regular occurrence that comes after it.
+        A new rule moves the next occurrence to the first match from now on. An occurrence that has come is kept. While
+        a run is leased or waits for a retry, only the rule is written, and the run settles by the new rule. During an
+        extra run the times are those of the regular occurrence that comes next.
 
         Raises:
             NotFoundError: there is no such schedule.
-            ConfigError, ValueError: a value cannot be used; nothing was changed.
+            ConfigError, ValueError: an invalid value; nothing was changed.
             NotSupportedError: the store keeps no policies.
             ScheduleError: `next_time` or `next_run_time` was given while a run is leased or waits for a retry, or
                 `next_run_time` while the schedule is paused.
@@ -101,20 +102,20 @@ class Schedule:
         self._compare_and_set(MODIFY, lambda seen: (change(seen), None))
 
     def pause(self) -> bool:
-        """Make no occurrence due until `resume`; a run in progress goes on, and is not retried meanwhile.
+        """Make no occurrence due until `resume`. A run in progress goes on, and is not retried meanwhile.
 
-        A run that `run_now` asked for waits, too. Return False, and change nothing, when the schedule was paused
-        already. Raises NotFoundError, NotSupportedError, and ScheduleError when it was paused a hundred times since its
-        next occurrence came.
+        A run that `run_now` asked for waits, too. Return False, and change nothing, if the schedule was paused already.
+        Raises NotFoundError, NotSupportedError, and ScheduleError after a hundred pauses since the next occurrence
+        came.
         """
         self._refuse_without_policies("pauses")
         seen = self._compare_and_set(PAUSE, lambda seen: (paused(seen, self._store.now(), self._dialect), None))
         return not seen.paused
 
     def resume(self) -> bool:
-        """End the pause: occurrences that came meanwhile are skipped, those that were due before it are caught up.
+        """End the pause. Occurrences that came meanwhile are skipped; those due before the pause are caught up.
 
-        Return False, and change nothing, when the schedule was not paused. Raises NotFoundError, NotSupportedError.
+        Return False, and change nothing, if the schedule was not paused. Raises NotFoundError, NotSupportedError.
         """
         self._refuse_without_policies("pauses")
         seen = self._compare_and_set(RESUME, lambda seen: resumed(seen, self._store.now(), self._dialect))
@@ -123,8 +124,8 @@ class Schedule:
     def run_now(self) -> None:
         """Make the schedule due now, paused or not.
 
-        If the next occurrence has come, it runs now. Otherwise an extra run begins, whose `scheduled_time` is now; the
-        regular occurrences stay as they are, and one that comes during the extra run runs after it. Raises
+        If the next occurrence has come, it runs now. Otherwise an extra run begins, whose `scheduled_time` is now. The
+        regular occurrences stay as they are; an occurrence that comes during the extra run runs next. Raises
         NotFoundError, NotSupportedError, and ScheduleError while a run is in progress.
         """
         self._refuse_without_policies("extra runs")
@@ -137,7 +138,7 @@ class Schedule:
     def _compare_and_set(
         self, action: str, change: Callable[[ScheduleRow], tuple[ScheduleRow, Entry | None]]
     ) -> ScheduleRow:
-        """Change the row, and return it as it was before."""
+        """Change the row, and return the previous row."""
         for _ in range(_TRIES):
             seen = self.metadata()
             wanted, entry = change(seen)
@@ -150,7 +151,7 @@ class Schedule:
     def _timed(
         self, seen: ScheduleRow, wanted: ScheduleRow, next_time: int | None, next_run_time: float | None
     ) -> ScheduleRow:
-        """Return `wanted` with the times given by the caller, or else computed from its rule."""
+        """Return `wanted` with the caller's times, or times computed from the rule."""
         explicit = next_time is not None or next_run_time is not None
         if explicit and not seen.settled:
             raise ScheduleError(
@@ -179,17 +180,17 @@ DUE = "due"
 WAITING = "waiting"
 
 _SOON = 60.0
-"""Seconds that an occurrence may be late before it is overdue, at the least."""
+"""The least seconds by which an overdue occurrence is late."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleState:
-    """`word` is one of those above; `lateness` how many seconds after its time the occurrence is not finished.
+    """`lateness`: seconds since the time of the unfinished occurrence. `word` is one of those above.
 
-    `broken`: the row cannot be run. `failing`: an attempt has failed and the next one is to come; `retrying`: the same,
-    but no error is known. `leased`: it is running or waits for a retry (`rdb_compat`, whose table does not tell which).
-    `overdue` as a word: no worker has begun it for longer than `overdue_after`; `due`: for less long. `is_overdue`: it
-    is so late and has failed, or no worker holds it.
+    `broken`: the row cannot be run. `failing`: an attempt has failed and is retried. `retrying`: the same, but no error
+    is known. `leased`: running or waiting for a retry (`rdb_compat`, whose table does not distinguish these). `due`: no
+    worker has begun the occurrence. `overdue`: the same, for longer than `overdue_after`. `is_overdue`: the occurrence
+    is later than that, and has failed or is held by no worker.
     """
 
     word: str
@@ -198,17 +199,17 @@ class ScheduleState:
 
 
 def overdue_after(retry_wait: float | Backoff) -> float:
-    """Return how many seconds late an occurrence is overdue: time for two attempts, and at least a minute."""
+    """Return the seconds after which a late occurrence is overdue: two attempts, at least a minute."""
     return max(_SOON, 2 * Backoff.of(retry_wait).limit)
 
 
 def failed_attempts(row: ScheduleRow) -> int:
-    """Return how many attempts of the row's occurrence have failed, or were lost with their worker."""
+    """Return the number of attempts that have failed, or were lost with their worker."""
     return row.attempts - (row.status == RUNNING)
 
 
 def state_of(row: ScheduleRow, now: float, bound: float) -> ScheduleState:
-    """Return the state of a row at `now`; it is overdue when it is more than `bound` seconds late."""
+    """Return the state of a row at `now`. `bound`: the seconds after which it is overdue."""
     is_held = row.status in (RUNNING, LEASED) and row.next_run_time > now
     failed = failed_attempts(row)
     if row.paused and not is_held:

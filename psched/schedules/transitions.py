@@ -13,7 +13,7 @@ from psched.store.ledger import PAUSED, SKIPPED, Entry
 MOST_PAUSES = 100
 """The most pauses before the last one that a row keeps."""
 MOST_SECONDS_AHEAD = 2
-"""Seconds by which the time of an extra run may come after the moment that it was asked for."""
+"""Seconds by which the time of an extra run may come after its `run_now`."""
 NEVER = 253_370_764_800.0
 """When a paused schedule is due: the year 9999."""
 SUPERSEDED = "superseded"
@@ -21,16 +21,16 @@ SUPERSEDED = "superseded"
 TOO_LATE = "late"
 """The reason of occurrences skipped because they would begin too late."""
 _SOON_ENOUGH = 60.0
-"""Seconds by which an occurrence may begin late with `catch_up: none`, unless `max_lateness` is given."""
+"""Seconds by which an occurrence may begin late with `catch_up: none` and no `max_lateness`."""
 _COUNTED = 1000
-"""The most occurrences skipped together that are counted; the number of more is not recorded."""
+"""The most skipped occurrences that one entry counts. A larger number is not recorded."""
 
 
 def paused(row: ScheduleRow, now: float, dialect: str) -> ScheduleRow:
-    """Return `row` paused from `now` on. A run in progress goes on; the pause takes effect after it.
+    """Return `row` paused from `now` on. A run in progress goes on, and the pause begins when the run is settled.
 
     A run that `run_now` asked for waits for the end of the pause. Earlier pauses are kept while they have occurrences
-    to skip. Raises ScheduleError when these are more than a row keeps.
+    to skip. Raises ScheduleError for more of them than a row keeps.
     """
     if row.paused:
         return row
@@ -54,7 +54,7 @@ def paused(row: ScheduleRow, now: float, dialect: str) -> ScheduleRow:
 
 
 def _is_to_come(row: ScheduleRow, pause: tuple[float, float], dialect: str) -> bool:
-    """Return whether `pause` contains the row's next occurrence, or a later one of its rule."""
+    """Return whether the row's next occurrence, or any later one, falls into `pause`."""
     begin, end = pause
     rule, time = row.rule, row.next_time
     if end <= time + rule.delay:
@@ -70,7 +70,7 @@ def _is_to_come(row: ScheduleRow, pause: tuple[float, float], dialect: str) -> b
 def resumed(row: ScheduleRow, now: float, dialect: str) -> tuple[ScheduleRow, Entry | None]:
     """Return `row` with its pause ended at `now`, and the entry of the occurrences that the pause skipped.
 
-    A run that was due before the pause, or asked for by `run_now`, is due now. Later occurrences within a pause are
+    A run that was due before the pause, or asked for by `run_now`, is due now. Occurrences within another pause are
     skipped when they are next.
     """
     if not row.paused:
@@ -92,10 +92,10 @@ def resumed(row: ScheduleRow, now: float, dialect: str) -> tuple[ScheduleRow, En
 
 
 def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
-    """Return `row` due at `now`: for its occurrence when that has come, else for an extra one, whose time is now.
+    """Return `row` due at `now`: for its occurrence if that has come, else for an extra run, whose time is now.
 
-    Two extra runs never have the same time: that of the second is a second later, and the run is not due before. After
-    an extra run comes the regular occurrence. Raises ScheduleError while a run is in progress.
+    Two extra runs never have the same time: the second run has a time one second later, and is due then. After an extra
+    run comes the regular occurrence. Raises ScheduleError while a run is in progress.
     """
     if row.status == "running":
         raise ScheduleError(f"{row.key!r}: a run is in progress; wait for its end")
@@ -111,15 +111,15 @@ def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
 
 
 def _has_come(row: ScheduleRow, now: float) -> bool:
-    """Return whether the occurrence has come, before or after its delay, or was begun already."""
+    """Return whether the occurrence has come, before or after its delay, or was begun."""
     return not row.settled or min(row.next_time, row.next_time + row.rule.delay, row.next_run_time) <= now
 
 
 def passed_over(row: ScheduleRow, now: float, dialect: str) -> Entry | None:
-    """Return the entry of the occurrences to skip at `now`, None when the next one is to be run.
+    """Return the entry of the occurrences to skip at `now`, or None if the next occurrence is to run.
 
-    The entry begins with `row.next_time` and stands for all occurrences up to its `last` one. A run that
-    `run_now` asked for is never skipped, nor is a retry of a run that began in time.
+    The entry covers the occurrences from `row.next_time` to `last`. A run that `run_now` asked for is never skipped,
+    nor is a retry of a run that began in time.
     """
     if row.is_extra or row.is_asked_for:
         return None
@@ -140,12 +140,12 @@ def passed_over(row: ScheduleRow, now: float, dialect: str) -> Entry | None:
 
 
 def lateness_bound(policy: Policy) -> float | None:
-    """Return how many seconds late an occurrence may begin; None for any number."""
+    """Return the most seconds by which an occurrence may begin late, or None for no bound."""
     return _SOON_ENOUGH if policy.max_lateness is None and policy.catch_up == "none" else policy.max_lateness
 
 
 def _until(row: ScheduleRow, end: float, reason: str, dialect: str) -> Entry:
-    """Return the entry of the row's occurrence and those after it that are to run before `end`."""
+    """Return the entry of the row's occurrence and later ones whose run time is before `end`."""
     rule, time, count = row.rule, row.next_time, 1
     last = cron.last_time(rule.cron, time, math.ceil(end - rule.delay) - 1, rule.timezone, dialect)
     if last is None:
@@ -158,8 +158,8 @@ def _until(row: ScheduleRow, end: float, reason: str, dialect: str) -> Entry:
 def moved(row: ScheduleRow, old: Rule, now: float, dialect: str) -> ScheduleRow:
     """Return `row`, which has a new rule, with its next occurrence by that rule at `now`.
 
-    A due occurrence stays as it is. One that has come but waits for its delay is kept, with the new delay. One that has
-    not come is replaced by the first match of the new rule.
+    A due occurrence stays as it is. An occurrence that has come but waits for its delay gets the new delay. Any other
+    occurrence is replaced by the first match of the new rule.
     """
     if row.next_run_time <= now:
         return row
@@ -171,7 +171,7 @@ def moved(row: ScheduleRow, old: Rule, now: float, dialect: str) -> ScheduleRow:
 
 
 def regular_of(row: ScheduleRow) -> ScheduleRow:
-    """Return `row` with its next regular occurrence, which waits until an extra run, if there is one, is settled."""
+    """Return `row` with its next regular occurrence, instead of an extra run."""
     if row.regular_time is None:
         return row
     due = row.regular_time + row.rule.delay if row.regular_run_time is None else row.regular_run_time
@@ -189,7 +189,7 @@ def regular_of(row: ScheduleRow) -> ScheduleRow:
 
 
 def with_regular(row: ScheduleRow, regular: ScheduleRow) -> ScheduleRow:
-    """Return `row`, which is an extra run, with the next occurrence of `regular` to come after it."""
+    """Return `row`, an extra run, with the next occurrence of `regular` as the one that follows."""
     return replace(row, regular_time=regular.next_time, regular_run_time=regular.next_run_time)
 
 

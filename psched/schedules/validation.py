@@ -24,20 +24,20 @@ from psched.store import ScheduleStore
 ENQUEUED = re.compile(r"^enqueue(\.|\Z)")
 """The types of schedules that submit tasks (`psched.handlers.enqueue`)."""
 LAST_TIME = 253_402_300_800
-"""Unix seconds at which the year 9999 ends, and with it the calendar."""
+"""Unix seconds at the end of the year 9999."""
 LONGEST_DELAY = 366 * 86400
-"""Seconds by which a run may come after its occurrence, or before it."""
+"""Seconds by which a run may come before or after its occurrence."""
 MOST_AHEAD = 1000
-"""Occurrences that a negative delay may make due together, ahead of their times."""
+"""Occurrences that a negative delay may make due together before their times."""
 _REFERENCE = 1_704_067_200
-"""The start of 2024: occurrences that a negative delay brings forward are counted from here."""
+"""The start of 2024, from where occurrences that a negative delay brings forward are counted."""
 _DEFAULT_POLICY = Policy()
 _terms_of = attrgetter(*(field.name for field in fields(Policy)))
 _DEFAULT_TERMS = _terms_of(_DEFAULT_POLICY)
 
 
 class Terms(TypedDict, total=False):
-    """The fields of `Policy` as keyword arguments. None is no bound."""
+    """The fields of `Policy` as keyword arguments. None means no bound."""
 
     catch_up: str
     max_lateness: float | None
@@ -48,7 +48,7 @@ class Terms(TypedDict, total=False):
 def new_rows(
     schedules: Iterable[NewSchedule], store: ScheduleStore, default_timezone: str, dialect: str
 ) -> list[ScheduleRow]:
-    """Return the rows of schedules that are added together: all that begin now begin at the same second.
+    """Return the rows of new schedules; all that begin now begin at the same second.
 
     Raises ConfigError, ValueError, NotSupportedError.
     """
@@ -86,7 +86,7 @@ def new_rows(
 
 
 def checked_policy(policy: Policy) -> Policy:
-    """Return `policy`. Raises ValueError for a value that cannot be used."""
+    """Return `policy`. Raises ValueError for an invalid value."""
     if policy.catch_up not in CATCH_UP:
         raise ValueError(f"catch_up must be {' or '.join(CATCH_UP)}, got {shown(policy.catch_up)}")
     if policy.max_attempts is not None:
@@ -99,7 +99,7 @@ def checked_policy(policy: Policy) -> Policy:
 
 
 def checked_rule(rule: Rule, dialect: str) -> Rule:
-    """Return `rule`, or raise ConfigError for its cron or time zone, ValueError for its delay."""
+    """Return `rule`. Raises ConfigError for its cron or time zone, ValueError for its delay."""
     check_texts(rule.cron, rule.timezone)
     cron.validate(rule.cron, rule.timezone, dialect)
     check_delay(rule.delay)
@@ -109,7 +109,7 @@ def checked_rule(rule: Rule, dialect: str) -> Rule:
 
 
 def check_distinct(keys: Sequence[str], what: str) -> None:
-    """Raise ValueError when two of `what` have the same key."""
+    """Raise ValueError if a key occurs twice. `what`: the rows in the message."""
     if len(set(keys)) < len(keys):
         [(twice, _)] = Counter(keys).most_common(1)
         raise ValueError(f"the key {twice!r} is given twice; each {what} needs one of its own")
@@ -124,7 +124,7 @@ def check_texts(cron: object, timezone: object) -> None:
 
 
 def _check_ahead(rule: Rule, dialect: str) -> None:
-    """Raise ValueError for a negative delay that makes too many occurrences due at once, ahead of their times."""
+    """Raise ValueError for a negative delay that makes too many occurrences due before their times."""
     first = first_match(rule, _REFERENCE, dialect)
     ahead = cron.count(rule.cron, first, first + math.ceil(-rule.delay), rule.timezone, dialect)
     if ahead > MOST_AHEAD:
@@ -135,7 +135,7 @@ def _check_ahead(rule: Rule, dialect: str) -> None:
 
 
 def check_enqueued_key(key: str, type: str) -> None:
-    """Raise ValueError for a schedule that submits tasks when its key leaves no room for their keys, `<key>@<time>`."""
+    """Raise ValueError if a schedule that submits tasks has a key too long for the tasks' keys, `<key>@<time>`."""
     longest = MAX_KEY_LENGTH - len(enqueued_key("", int(NEVER), extra=True))
     if ENQUEUED.match(type) and len(key) > longest:
         raise ValueError(
