@@ -1,4 +1,4 @@
-"""Between rows and their values: reading stored rows, and the columns to be written."""
+"""Reads stored rows, and makes the columns to write."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from psched.store.alerts import Overdue, UnreportedFailure
 from psched.store.ledger import FAILED, PAUSED, SKIPPED, Change, Entry, LedgerRow
 
 LAST_SECOND = 253_402_300_799
-"""The end of the year 9999 in unix seconds: what a calendar can show."""
+"""The end of the year 9999 in unix seconds."""
 BATCH = 500
-"""Rows that one statement or script extends, settles or reads, to keep it short."""
+"""Rows that one statement or script extends, settles or reads, so that it is short."""
 LAST_ERROR_LENGTH = 8000
 """Characters kept of an error."""
 _LEDGER_ERROR_LENGTH = 2000
@@ -40,7 +40,7 @@ CLAIMED_OF_SCHEDULE = (
     *("version", "size"),
     "taken_ahead",
 )
-"""What is read of a row that was just leased, in this order."""
+"""The columns that are read of a row just leased, in this order."""
 AHEAD = 1
 """`taken_ahead` of a lease whose run is not recorded as begun."""
 AHEAD_AGAIN = 2
@@ -57,7 +57,7 @@ _LAST_MS = LAST_SECOND * 1000
 _ERRORS = {str, type(None)}
 _SCHEDULE_AHEAD = CLAIMED_OF_SCHEDULE.index("taken_ahead")
 _NOT_APART = [None] * 7
-"""What stands in the columns from `extra` to `extra_waits` of most rows."""
+"""The columns from `extra` to `extra_waits` of most rows."""
 DEFINITION = ("cron", "timezone", "delay_ms", "version")
 """The columns that distinguish definitions: the version, and the rule, which may have been changed by hand."""
 _POLICIES = {catch_up: Policy(catch_up) for catch_up in CATCH_UP}
@@ -68,7 +68,7 @@ _SPANS = re.compile(r"[0-9]{1,15}-[0-9]{1,15}( [0-9]{1,15}-[0-9]{1,15})*")
 
 
 class RowReader:
-    """The columns of one row; `problem` is the first that cannot be used, and why."""
+    """The columns of one row. `problem` names the first invalid column."""
 
     def __init__(self, row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> None:
         """`max_data_size`: the most bytes that data may have as JSON."""
@@ -77,7 +77,6 @@ class RowReader:
         self.problem: str | None = None
 
     def text(self, name: str) -> str:
-        """Return a text column."""
         value = self._row[name]
         if isinstance(value, str):
             return value
@@ -212,7 +211,7 @@ def _plain_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> Sche
 
 
 def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
-    """Return a stored schedule; what cannot be used of it is its `problem`."""
+    """Return a stored schedule. An invalid column becomes its `problem`."""
     fields = RowReader(row, max_data_size)
     key = fields.key("key")
     fields.number("fence")
@@ -245,12 +244,10 @@ def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) ->
 
 
 def read_rule(fields: RowReader) -> Rule:
-    """Return the rule in a row."""
     return Rule(fields.text("cron"), fields.text("timezone"), fields.seconds("delay_ms", 1000))
 
 
 def read_policy(fields: RowReader) -> Policy:
-    """Return the policy in a row."""
     return Policy(
         fields.one_of("catch_up", CATCH_UP),
         fields.optional_seconds("max_lateness_ms", 1000),
@@ -266,17 +263,15 @@ def optional_whole(fields: RowReader, name: str) -> int | None:
 
 
 def rule_columns(rule: Rule) -> dict[str, Any]:
-    """Return the columns of a rule."""
     return {"cron": rule.cron, "timezone": rule.timezone, "delay_ms": milliseconds(rule.delay)}
 
 
 def definition_columns(row: ScheduleRow) -> dict[str, Any]:
-    """Return the columns `DEFINITION`: what must be as it was seen for that to hold which was computed from it."""
+    """Return the columns `DEFINITION`, which must be unchanged for what was computed from them to hold."""
     return {**rule_columns(row.rule), "version": row.version}
 
 
 def policy_columns(policy: Policy) -> dict[str, Any]:
-    """Return the columns of a policy."""
     return {
         "catch_up": policy.catch_up,
         "max_lateness_ms": optional_milliseconds(policy.max_lateness),
@@ -286,26 +281,26 @@ def policy_columns(policy: Policy) -> dict[str, Any]:
 
 
 def alert_at(row: ScheduleRow) -> int | None:
-    """Return when the next regular occurrence is too late, in milliseconds; None for never."""
+    """Return when the next regular occurrence is overdue, in milliseconds, or None for never."""
     if row.policy.alert_after is None or row.paused:
         return None
     return milliseconds(regular_time(row) + row.rule.delay + row.policy.alert_after)
 
 
 def regular_time(row: ScheduleRow) -> int:
-    """Return the next regular occurrence, be there an extra run before it or not."""
+    """Return the next regular occurrence; ignores a pending extra run."""
     return row.next_time if row.regular_time is None else row.regular_time
 
 
 def settled_time(row: ScheduleRow, entry: Entry) -> int | None:
-    """Return the regular occurrence that is the last one settled when `entry` is entered, in milliseconds."""
+    """Return the regular occurrence settled last once `entry` is written, in milliseconds."""
     if entry.extra:
         return optional_milliseconds(row.previous)
     return milliseconds(row.next_time if entry.last is None else entry.last)
 
 
 def changed_columns(seen: ScheduleRow, wanted: ScheduleRow, max_data_size: int) -> dict[str, Any]:
-    """Return what differs between the two, by column."""
+    """Return the columns that differ."""
     before, after = _columns(seen), _columns(wanted)
     changes = {name: value for name, value in after.items() if value != before[name]}
     if wanted.data != seen.data:
@@ -334,17 +329,16 @@ def entry_columns(row: ScheduleRow, entry: Entry) -> dict[str, Any]:
 
 
 def optional_milliseconds(seconds: float | None) -> int | None:
-    """Return seconds as the table keeps them."""
+    """Return seconds as tables keep them."""
     return None if seconds is None else milliseconds(seconds)
 
 
 def all_columns(row: ScheduleRow) -> dict[str, Any]:
-    """Return the columns of what stands in `row`, all but its key and its data."""
+    """Return all columns of `row` but key and data."""
     return _columns(row) | rule_columns(row.rule)
 
 
 def pause_columns(row: ScheduleRow) -> dict[str, Any]:
-    """Return the columns of its pauses."""
     return {
         "paused_from": optional_milliseconds(row.paused_from),
         "paused_until": optional_milliseconds(row.paused_until),
@@ -375,7 +369,7 @@ def _columns(row: ScheduleRow) -> dict[str, Any]:
 _CANCELLED = CLAIMED_OF_TASK.index("cancel_requested")
 _TASK_AHEAD = CLAIMED_OF_TASK.index("taken_ahead")
 _LIMITS = {int, type(None)}
-"""What limits and errors are of."""
+"""The types of limits and errors."""
 
 
 def claimed_task(holder: str, max_data_size: int, row: Sequence[Any]) -> Claim:
@@ -428,7 +422,7 @@ def _plain_task(holder: str, max_data_size: int, row: Sequence[Any]) -> TaskRow 
 
 
 def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> TaskRow:
-    """Return a stored task; what cannot be used of it is its `problem`."""
+    """Return a stored task. An invalid column becomes its `problem`."""
     fields = RowReader(row, max_data_size)
     key = fields.key("key")
     stored = row["data"]
@@ -456,14 +450,14 @@ def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> Tas
 
 
 def milliseconds(seconds: float) -> int:
-    """Return unix seconds as the tables keep them. Raises ValueError for what is no time of this calendar."""
+    """Return unix seconds as tables keep them. Raises ValueError for a time outside the calendar."""
     if not abs(seconds) < 253_402_300_800:
         raise ValueError(f"{seconds!r} is no time that can be stored: the last year is 9999")
     return round(seconds * 1000)
 
 
 def storable(error: str | None) -> str | None:
-    """Return `error` without what PostgreSQL's text cannot hold; of a long one the summary and the end."""
+    """Return `error` without characters that PostgreSQL refuses, shortened to its summary and its end."""
     if error is None:
         return None
     return (
@@ -516,7 +510,7 @@ def read_change(row: Mapping[Any, Any]) -> Change:
 
 
 def read_overdue(row: Mapping[Any, Any]) -> Overdue:
-    """Return what a schedule's row, read at its `now`, says of its occurrence."""
+    """Return the overdue occurrence of a schedule's row, which contains `now`."""
     fields = RowReader(row)
     time = fields.seconds("next_time", 1000)
     return Overdue(

@@ -40,7 +40,7 @@ from psched.backends.sql.statement import BulkUpdate, GivenColumns, rows_in
 from psched.payload import MAX_BATCH_SIZE
 
 _LONGEST_BACKOFF = 30
-"""Doublings of the wait after crashes: beyond that a shift would overflow, and any cap is reached."""
+"""The most doublings of the wait after crashes: more would overflow."""
 
 LEASE_TYPES = {"key": ExactText(255), "fence": BigInteger(), "claim": BigInteger()}
 """Values and types that a bulk statement takes of each lease."""
@@ -55,7 +55,7 @@ _RETRY_TYPES = {
 
 
 def constant(value: str | int) -> ColumnElement[Any]:
-    """Return a word or a number as part of the statement's text: a parameter would be sent at each call."""
+    """Return a value as part of the statement's text, so that it is not sent at each call."""
     return literal_column(f"'{value}'", String) if isinstance(value, str) else literal_column(str(value), BigInteger)
 
 
@@ -65,7 +65,7 @@ def one_more(column: ColumnElement[int], most: int = 2**31 - 1) -> ColumnElement
 
 
 def size_column(table: Table) -> ColumnElement[int]:
-    """Return the bytes of a row's data as `size`; a size that psched never writes counts as a whole batch."""
+    """Return the bytes of a row's data as `size`. An invalid size counts as a whole batch."""
     size = table.c.size
     is_usual = size.between(literal_column("0"), literal_column(str(MAX_BATCH_SIZE)))
     return case((is_usual, size), else_=literal_column(str(MAX_BATCH_SIZE))).label("size")
@@ -89,12 +89,12 @@ def next_fence(table: Table, now: ColumnElement[int] = _NOW) -> ColumnElement[in
 
 
 def begun_attempts(table: Table) -> ColumnElement[int]:
-    """Return `attempts` of a row that is acquired now: one more, unless its last lease ended before its run began."""
+    """Return the new `attempts` of an acquired row: one more, unless its last lease ended before a run began."""
     return case((_has_no_run(table), table.c.attempts), else_=one_more(table.c.attempts))
 
 
 def expired(table: Table) -> dict[str, Any]:
-    """Return the columns to write to a running row whose lease has expired, so that it waits again."""
+    """Return the columns that make a running row with an expired lease wait again."""
     c = table.c
     attempts = case((_has_no_run(table), c.attempts - literal_column("1")), else_=c.attempts)
     return {"attempts": attempts, "taken_ahead": EXPIRED}
@@ -109,16 +109,19 @@ def _has_no_run(table: Table) -> ColumnElement[bool]:
 
 
 def _ahead(table: Table) -> ColumnElement[int]:
-    """Return `taken_ahead` of a row that is acquired now; :ahead is 1 when its run begins later, else 0."""
+    """Return the SQL for the new value of the column `taken_ahead`.
+
+    Parameter :ahead: 1 for a prefetch, 0 if the run begins now.
+    """
     ahead = bindparam("ahead", type_=Integer)
     has_expired = or_(table.c.status == constant(RUNNING), table.c.taken_ahead == literal_column(str(EXPIRED)))
     return case((has_expired, ahead * literal_column(str(AHEAD_AGAIN))), else_=ahead)
 
 
 def held_by(table: Table, holder: ColumnElement[str]) -> ColumnElement[bool]:
-    """Return the condition that `holder` holds the row, written so that no index on holders is used.
+    """Return the condition that `holder` holds the row, using no index.
 
-    The key finds the row. With statistics of an idle table a planner prefers to read all rows of `holder`.
+    The key finds the row. With statistics of an idle table a planner would prefer to read all rows of `holder`.
     """
     return func.coalesce(table.c.holder, literal_column("''")) == holder
 
@@ -132,7 +135,7 @@ class TypesShape:
 
 
 def in_no_index(text: ColumnElement[str]) -> ColumnElement[str]:
-    """Return a text column written so that no index on it is used, since rows are read in another order."""
+    """Return a text column, using no index on it, since rows are read in another order."""
     return text.concat(literal_column("''"))
 
 
@@ -257,7 +260,7 @@ class LeaseStatements:
     def claim(self, *conditions: ColumnElement[bool], now: ColumnElement[int] = _NOW) -> Update:
         """Return the UPDATE that leases due rows that meet `conditions` to :claimer for :alive milliseconds.
 
-        :claim_number is the number of the acquire. :ahead is 1 when the runs begin later and extend their leases then.
+        :claim_number is the number of the acquire. :ahead is 1 for a prefetch.
         """
         c = self._table.c
         return (
@@ -323,7 +326,7 @@ class LeaseStatements:
         return update(self._table).where(*lost).values(undone)
 
     def _giving_back(self) -> Update:
-        """Give back the leases of :dead. The fence grows, so that a holder that still runs loses its leases."""
+        """Release the leases of :dead. The fence grows, so that a holder that still runs loses its leases."""
         c = self._table.c
         suspect = c.key.in_(bindparam("suspects", expanding=True))
         longest = bindparam("longest", type_=BigInteger)

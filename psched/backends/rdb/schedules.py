@@ -159,9 +159,9 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         return answers
 
     def _advance_together(self, steps: Sequence[Step], until: float) -> tuple[bool, bool]:
-        """Advance all `steps` in one transaction, or change nothing when one of the rows was changed.
+        """Advance all `steps` in one transaction. Change nothing if one of the rows was changed.
 
-        Returns whether the rows were advanced, and whether an attempt without an answer may have advanced them.
+        Return whether the rows were advanced, and whether an attempt without an answer may have advanced them.
         """
         rows = [self._step_values(step) for step in steps]
 
@@ -213,7 +213,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         self._records.entries.prepare(connection, one_row=False)
 
     def _is_on_record(self, row: ScheduleRow, lease: Lease, until: float) -> bool:
-        """Return whether the ledger has an entry of the occurrence in `row` under the fence of `lease`."""
+        """Return whether the ledger says that this lease has already settled the occurrence in `row`."""
         return self._database.run(lambda connection, _: self._records.has(connection, row, lease), until)
 
     def _aged(self, statement: Select[Any], age: float, limit: int) -> builtins.list[ScheduleRow]:
@@ -222,7 +222,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         return [read_schedule({**row, "data": "{}"}) for row in rows]
 
     def _unchanged(self, seen: ScheduleRow) -> Update:
-        """Return an UPDATE of the row if it is as `seen`, but for `due` of a running row, which is a lease's end."""
+        """Return an UPDATE on the condition that the row is as `seen`, except the end of a lease (`due`)."""
         c = self._table.c
         same = [c.version == seen.version, c.status == seen.status, c.next_time == milliseconds(seen.next_time)]
         if seen.status != RUNNING:

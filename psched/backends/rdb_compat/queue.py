@@ -54,13 +54,13 @@ _RETIRED = 1_000_000_000
 """Seconds by which the timeouts of finished rows lie back."""
 
 _FIRST_TIMEOUT = 1_300_000_000
-"""No worker acquires rows with this timeout or an earlier one."""
+"""No worker acquires rows with this timeout or earlier."""
 
 
 class CompatTaskStore(CompatLeaseStore, TaskStore):
     """`TaskStore` on a table that Ruby clients and workers may share.
 
-    The occurrence is 1 for a finished row, else 0; a finish leaves no other certain trace.
+    The occurrence is 1 for a finished row, else 0. A finish leaves no other certain trace.
     """
 
     _kind = "task"
@@ -102,7 +102,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
     def retire_many(
         self, claims: Sequence[Claim], status: str, retention: float | None, until: float, error: str | None = None
     ) -> builtins.list[ScheduleError | None]:
-        """Finish the claimed runs; this table does not distinguish cancelled tasks, and has no failed tasks."""
+        """Finish the claimed runs: the table has no other `status`."""
         seconds, leases = _whole_retention(retention), [claim.lease for claim in claims]
         if len(leases) == 1:  # 40 % less processor time than a transaction with a locking read (2026-11-22)
             return [self._settle_one(leases[0], self._retire, {"retention": seconds}, until, {"created_at": None})]
@@ -118,7 +118,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         only([self._settle_one(claim.lease, self._update_data, {"content": content}, until)])
 
     def cancel_request(self, key: str, retention: float) -> None:
-        """Flag the task: psched's workers retire it, newer Ruby workers run it."""
+        """Flag the task. Workers of psched retire a flagged task, newer Ruby workers run it."""
         self._act(key, self._cancel, {})
 
     def force_finish(self, key: str, retention: float) -> None:
@@ -158,7 +158,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         return read_task(row, self.max_data_size)
 
     def _columns(self, task: NewTask) -> dict[str, Any]:
-        """Return the row of a new task. Raises NotSupportedError, ValueError for what does not fit into the table."""
+        """Return the row of a new task. Raises NotSupportedError and ValueError for values that do not fit."""
         if task.priority != 0 or task.max_attempts is not None:
             raise NotSupportedError("rdb_compat keeps neither priority nor max_attempts; type: rdb does")
         check_text("key", task.key)
@@ -176,7 +176,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         }
 
     def _is_there(self, connection: Connection, wanted: Mapping[str, Any]) -> bool:
-        """Return whether the row is one that an attempt whose answer was lost may have written."""
+        """Return whether an attempt whose answer was lost may have written the row."""
         row = self._row(connection, wanted["id"])
         return row is not None and bytes(row["data"]) == wanted["data"] and row["resource"] == wanted["resource"]
 
@@ -210,7 +210,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         return nullcontext(True) if self._table_lock is None else self._table_lock.held(connection)
 
     def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        """Return the rows to be leased: by weight, then by due time, and no more of a resource than may run."""
+        """Return the rows to lease, by weight, then due time; of each resource only as many as may run."""
         running: Counter[str] = Counter()
         keys = []
         for row in self._first_candidates(connection, values["limit"]):
@@ -258,7 +258,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         self._purge = delete(self._table).where(of_keys, *over)
 
     def _due_in_turn(self, now: ColumnElement[int], is_due: Sequence[ColumnElement[bool]]) -> Select[Any]:
-        """Return the due rows whose resource has room; a resource with more room per running row comes first."""
+        """Return the due rows whose resource has room, those with the most room per running row first."""
         c = self._table.c
         t = self._table.alias("others")
         held = (
@@ -291,7 +291,10 @@ def _whole_retention(retention: float | None) -> int:
 
 
 def _lost_run(lease: Lease, row: RowMapping | None, uncertain: bool) -> ScheduleError | None:
-    """Return why a run was not finished; None when an attempt without an answer has finished it."""
+    """Return the error for a finish that changed no row.
+
+    None if an earlier attempt of this call, whose answer was lost, did finish the run.
+    """
     if row is None or row["created_at"] is not None:  # so it is not finished, whatever had no answer
         return refusal(lease, row, uncertain=False)
     return None if uncertain else IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was finished before")
@@ -304,7 +307,7 @@ def _refusal(key: str, row: RowMapping | None) -> NotFoundError | AlreadyFinishe
 
 
 _WAIT = 2.0
-"""Seconds to wait for the lock, at the most; then nothing is claimed until the next poll."""
+"""The most seconds to wait for the lock. Without it nothing is claimed until the next poll."""
 
 _GET = text("SELECT GET_LOCK(:name, :wait)")
 _RELEASE = text("DO RELEASE_LOCK(:name)")
@@ -320,7 +323,7 @@ class TableLock:
 
     @contextmanager
     def held(self, connection: Connection) -> Iterator[bool]:
-        """Hold the lock within it; yield False when others have held it for too long, and nothing may be claimed."""
+        """Hold the lock in the `with` block. Yield False if others hold the lock for too long: claim nothing then."""
         obtained = connection.execute(_GET, self._values).scalar() == 1
         if not obtained and not self._missed:
             log.warning(
@@ -339,7 +342,7 @@ class TableLock:
             self._release(connection)
 
     def _release(self, connection: Connection) -> None:
-        """Release the lock; a session that is lost has released it, and what was committed before stays so."""
+        """Release the lock. A lost session has released it, and keeps what was committed."""
         try:
             connection.execute(_RELEASE, self._values)
         except DBAPIError as error:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _ROW = {"schedules": "schedule", "queue": "task"}
 
 Answer = Sequence[Any]
-"""The answer of a script that settles: `done`, `changed`, `entered`, `lost` or `gone`, and its arguments."""
+"""The answer of a script that settles: `done`, `changed`, `entered`, `lost` or `gone`, then arguments."""
 
 
 class RedisLeaseStore(LeaseStore):
@@ -180,16 +180,16 @@ class RedisLeaseStore(LeaseStore):
     def _settle(
         self, lease: Lease, verb: str, outcome: str | None, arguments: Sequence[Argument], until: float
     ) -> ScheduleError | None:
-        """Run a script that writes one row. `outcome`: how the script ends the lease; None when the lease goes on."""
+        """Run a script that writes one row. `outcome`: how the script ends the lease; None if the lease goes on."""
         answer, uncertain = self._answers(verb, [*self._lease_words(lease), *arguments], until)
         return judged(lease, answer, uncertain, outcome)
 
     def _answers(
         self, verb: str, arguments: Sequence[Argument], until: float | None, tables: Sequence[str] = ()
     ) -> tuple[Any, bool]:
-        """Run a script that settles, and writes `tables` besides.
+        """Run a script that settles, and also writes `tables`.
 
-        Returns its answers, and whether an earlier attempt had no answer.
+        Return the answers, and whether an earlier attempt had no answer.
         """
         script, keys = scripts.compose(self._table.kind, verb), [self._table.meta, *tables]
         return self._server.run(lambda uncertain: (self._server.call(script, keys, arguments), uncertain), until)
@@ -289,9 +289,10 @@ def _renewed(lease: Lease, answer: Answer | None) -> Lease | None:
 
 
 def judged(lease: Lease, answer: Answer | None, uncertain: bool, outcome: str | None) -> ScheduleError | None:
-    """Return why a script did not settle a run; None when it did, or an earlier attempt whose answer was lost.
+    """Turn a script's answer into the error to raise.
 
-    Also None when the row is under `lease` but has another definition.
+    None if the run is settled, by this attempt or by an earlier one whose answer was lost. Also None for "changed": the
+    lease holds, but the definition is new.
     """
     if answer is None or answer[0] in (b"done", b"changed"):
         return None
@@ -325,7 +326,7 @@ class AcquireNumbers:
         forks.register_for_fork(self)
 
     def begin_anew(self) -> None:
-        """Start with a random number; in a child after a fork the parent goes on with its own numbers."""
+        """Start with a random number. Called in a child after a fork, since the parent goes on with its own numbers."""
         self._lock = threading.Lock()
         self._last = secrets.randbits(48)  # Lua compares numbers up to 2 to the 53rd
         self._spans: list[_Span] = []

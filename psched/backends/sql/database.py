@@ -1,8 +1,8 @@
-"""One database: its connections, and retries with a bound.
+"""One database: its connections, and bounded retries.
 
-Idle are one connection at most, or more in a process of many threads. A small overflow lets a heartbeat open a second
-connection beside a long statement. Connections are in autocommit: a statement is a transaction of its own unless
-`transaction` or `change_rows` says otherwise.
+One connection at most stays open while idle, more in a process of many threads. A small overflow lets a heartbeat open
+a second connection beside a long statement. Connections are in autocommit: a statement is a transaction of its own
+unless `transaction` or `change_rows` says otherwise.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _OVERFLOW = 4
 
 T = TypeVar("T")
 Work = Callable[[Connection, bool], T]
-"""Work on one connection. The flag says whether an earlier attempt, whose answer was lost, may have been executed."""
+"""Work on one connection. The flag: whether an earlier attempt, whose answer was lost, may have been executed."""
 
 
 class Database:
     """Runs work on connections to one database.
 
-    Safe to use from several threads, and after a fork in both processes: the new process makes its own connections.
+    Safe to use from several threads, and after a fork in both processes: the child makes its own connections.
     """
 
     def __init__(self, dialect: Dialect, clock: Clock = boottime, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -65,7 +65,7 @@ class Database:
             forks.close_before_fork(self)
 
     def _new_engine(self) -> Engine:
-        """Return an engine of SQLAlchemy's without connections. Raises ConfigError."""
+        """Raises ConfigError."""
         dialect = self.dialect
         try:
             engine = create_engine(
@@ -107,8 +107,8 @@ class Database:
     def run(self, work: Work[T], until: float | None = None) -> T:
         """Return `work(connection, uncertain)`, repeated on a fresh connection when the connection was lost.
 
-        Conflicts are repeated, too; with `until` (boottime seconds) both are repeated up to then. `work` must allow for
-        being repeated, returns its findings, and raises only the driver's errors.
+        Conflicts are repeated, too. With `until` (boottime seconds) both are repeated up to then. `work` must be
+        repeatable, and raise only the driver's errors.
         """
         retries = Retries(until, self._clock)
         uncertain = False
@@ -134,7 +134,7 @@ class Database:
         try:
             yield connection
         except BaseException as error:
-            # A driver interrupted amid an answer would give the rest of it to the next statement.
+            # A driver interrupted amid an answer would pass the rest to the next statement.
             pool.give_back(connection, isinstance(error, DBAPIError) and self.fault(error) is not Fault.LOST)
             if isinstance(error, DBAPIError) and error.connection_invalidated:
                 pool.close_idle()  # they were lost, too
@@ -145,7 +145,7 @@ class Database:
 
     @contextmanager
     def transaction(self, connection: Connection) -> Iterator[None]:
-        """Make the statements within one transaction: READ COMMITTED, on SQLite with the write lock from the start."""
+        """Run the statements in one transaction: READ COMMITTED, on SQLite with the write lock from the start."""
         execute_text(connection, self.dialect.begin)
         try:
             yield
@@ -161,7 +161,7 @@ class Database:
         values: Mapping[str, Any],
         also: Callable[[Connection], object] | None = None,
     ) -> bool:
-        """Change one row, then do `statement.then` and `also` in the same transaction; False without the row."""
+        """Change one row, then do `statement.then` and `also` in the same transaction. Return False without the row."""
         then = statement.then
         if then is None and also is None:
             return statement.execute(connection, values) == 1
@@ -180,21 +180,21 @@ class Database:
     def _joined(
         self, connection: Connection, statement: Statement, then: Statement, values: Mapping[str, Any]
     ) -> bool | None:
-        """Execute both by one statement and return whether the first one changed a row; None where that is not so."""
+        """Execute both as one statement. Return whether the first changed a row, None where that is unsupported."""
         first, second = statement.prepare(connection), then.prepare(connection)
         text = self.dialect.joined(connection, first.text, second.text)
         if text is None or first.places is not None or first.constants.keys() & second.constants.keys():
             return None
         parameters = {**first.constants, **second.constants, **values}
-        with closing(execute_text(connection, text, parameters)) as cursor:  # to close it reads the rest of the answer
+        with closing(execute_text(connection, text, parameters)) as cursor:  # closing reads the rest of the answer
             return bool(cursor.fetchone()[0])
 
     def change_rows(
         self, connection: Connection, count: int, change: Callable[[], int], *steps: Callable[[], object]
     ) -> bool:
-        """Change `count` rows, then take the `steps`, in one transaction; False, without any change, for fewer rows.
+        """Change `count` rows, then take the `steps`, in one transaction. For fewer rows, change nothing; return False.
 
-        `change` returns the number of rows. Without steps it is one statement on one row, and needs no transaction.
+        `change` returns the number of rows. Without steps, `change` is one statement and needs no transaction.
         """
         if not steps:
             return change() == count
@@ -215,7 +215,7 @@ class Database:
             execute_text(connection, "ROLLBACK")
 
     def fault(self, error: Exception) -> Fault | None:
-        """Return the fault that passes by itself and caused `error`; None for others, and for errors of our own."""
+        """Return the temporary fault that caused `error`, or None."""
         if isinstance(error, PoolTimeoutError):
             return Fault.LOST
         driver = self._engine.dialect.loaded_dbapi.Error
@@ -226,26 +226,26 @@ class Database:
         return Fault.LOST if error.connection_invalidated else self.dialect.fault(error)
 
     def is_refused(self, error: Exception) -> bool:
-        """Return whether `error` means that the server refuses our user."""
+        """Return whether the server refuses our user."""
         return self.dialect.is_refused(getattr(error, "orig", None) or error)
 
     def execute(self, statement: TextClause, values: Mapping[str, Any]) -> Any:
-        """Execute a statement and return its first value, or None."""
+        """Return the first value of a statement, or None."""
         return self.run(lambda connection, _: connection.execute(statement, values).scalar())
 
     def dedicated(self) -> Any:
-        """Return a new connection that the caller closes; its `dbapi_connection` is the driver's own."""
+        """Return a new connection, to be closed by the caller. `dbapi_connection` is the driver's own."""
         connection = self._engine.raw_connection()
         connection.detach()
         return connection
 
     def shares_sessions(self) -> bool:
-        """Return whether a pooler is seen to give two connections of ours one session. Opens two connections."""
+        """Return whether a pooler gives two connections one session. Opens two connections."""
         with closing(self.dedicated()) as first, closing(self.dedicated()) as second:
             return self.dialect.shares_sessions(first.dbapi_connection, second.dbapi_connection)
 
     def install_wakeup(self, table: Table) -> None:
-        """Make the database notify listeners of due rows in `table`, where it can; idempotent."""
+        """Make the database notify listeners of due rows in `table`, where possible. Idempotent."""
 
         def work(connection: Connection, uncertain: bool) -> None:
             with self.transaction(connection):
@@ -260,13 +260,13 @@ class Database:
             log.warning(words, table.name, one_line(error))
 
     def open_wakeup(self, table: str, accepts: Accepts | None = None) -> Wakeup | None:
-        """Return the notification of due rows of `table`; None where the database sends none."""
+        """Return a listener for due rows of `table`, or None where the database sends no notifications."""
         if not self.dialect.can_listen:
             return None
         return ListenWakeup(table, self.dedicated, self.execute, self.dialect.timeouts.read, accepts)
 
     def is_same(self, other: Database) -> bool:
-        """Return whether `other` is the same database, reached in the same way."""
+        """Return whether `other` is the same database at the same URL."""
         return not self.dialect.ephemeral and self.dialect.url == other.dialect.url
 
     def of_caller(self, given: Any) -> Connection:
@@ -295,19 +295,22 @@ class Database:
 
     @property
     def fork_patience(self) -> float:
-        """The seconds that a fork waits for a statement: as long as it may wait for a locked row or file, and more."""
+        """Seconds that a fork waits for a statement: a little more than a statement waits for a locked row or file."""
         return self.dialect.timeouts.lock + 1
 
     def close_before_fork(self) -> None:
-        """Close idle connections; a database in memory goes on, in both processes."""
+        """Close idle connections before a fork.
+
+        An in-memory database stays open, and parent and child each have a copy.
+        """
         if not self.dialect.ephemeral:
             self._pool.close_idle()
 
     def begin_anew(self) -> None:
-        """In a forked process: leave the connections to the parent. A database in memory was copied.
+        """In a forked process: leave the connections to the parent. An in-memory database was copied.
 
-        The engine has locks of its own: a thread that connects first holds one meanwhile. SQLAlchemy closes connections
-        when they are freed, which would end the parent's sessions.
+        A new engine is needed, as a thread of the parent may have held a lock of the old one. SQLAlchemy closes
+        connections when they are freed, which would end the parent's sessions.
         """
         if self.dialect.ephemeral:
             return
@@ -319,5 +322,5 @@ class Database:
         self._pool = self._new_pool()
 
     def close(self) -> None:
-        """Close the idle connections, and the others when their work ends; idempotent."""
+        """Close idle connections now, the others when their work ends. Idempotent."""
         self._pool.close()

@@ -23,19 +23,19 @@ from psched.backends.common.retries import Fault
 
 
 class now_ms(FunctionElement[int]):  # noqa: N801 – spelled like the SQL function it stands for
-    """The database's clock inside a statement: unix time in milliseconds, the same all through the statement."""
+    """The database's clock in unix milliseconds, constant within a statement."""
 
     type = BigInteger()
     inherit_cache = True
 
 
 def now_once() -> ScalarSelect[int]:
-    """Return the same clock for a statement on many rows: PostgreSQL and SQLite compute `now_ms` for each of them."""
+    """Return the clock for a statement on many rows: PostgreSQL and SQLite compute `now_ms` for each row."""
     return select(now_ms()).scalar_subquery()
 
 
 class larger_of(FunctionElement[int]):  # noqa: N801 – spelled like the SQL function it stands for
-    """The larger of two integers, neither of them NULL."""
+    """The larger of two integers that are not NULL."""
 
     type = BigInteger()
     inherit_cache = True
@@ -52,11 +52,11 @@ def _larger_of_sqlite(element: larger_of, compiler: SQLCompiler, **options: Any)
 
 
 class ExactText(String):
-    """Text that compares byte by byte: case, accents and trailing spaces make a difference. Four-byte UTF-8 fits."""
+    """Text compared byte by byte: case, accents and trailing spaces differ. Four-byte UTF-8 fits."""
 
 
 class UndecodableText(bytes):
-    """A stored text that is no UTF-8, which SQLite may hold. It differs from a BLOB of the same bytes."""
+    """Stored text of SQLite that is no UTF-8. It differs from a BLOB of the same bytes."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, UndecodableText) and super().__eq__(other)
@@ -77,25 +77,25 @@ def _exact_text(element: ExactText, compiler: DDLCompiler, **options: Any) -> st
 class Dialect:
     """One kind of database behind one URL: how to connect, its SQL, and the kinds of its errors.
 
-    `connections`: how many stay open while they are idle. `pooler`: `session` when each session belongs to one client,
-    in spite of a pooler; see `StoreSettings`.
+    `connections`: how many stay open while idle. `pooler`: `session` if a pooler gives each client its own session; see
+    `StoreSettings`.
     """
 
     name: ClassVar[str]
     driver: ClassVar[str]
     begin: ClassVar[str] = "BEGIN"
     returning: ClassVar[bool] = True
-    """Whether UPDATE can return the rows it changed."""
+    """Whether UPDATE can return changed rows."""
     partial_indexes: ClassVar[bool] = True
     """Whether an index can leave rows out."""
     groups_by_index: ClassVar[bool] = False
-    """Whether GROUP BY reads the first row of each group in an index, and skips the others."""
+    """Whether GROUP BY reads only the first row of each group in an index."""
     crosses_forks: ClassVar[bool] = True
     """Whether a connection may stay open, unused, in a process that forks."""
     keeps_cursors: ClassVar[bool] = False
-    """Whether each connection keeps one cursor of its driver for all compiled statements."""
+    """Whether each connection keeps one driver cursor for all compiled statements."""
     nested_writes: ClassVar[bool] = False
-    """Whether an UPDATE can stand in the WITH of an INSERT: one statement to wait for instead of four."""
+    """Whether an UPDATE can stand in the WITH of an INSERT: one round trip instead of four."""
     compound_statements: ClassVar[bool] = False
     """Whether a server of this kind may execute two changes by one statement; see `joined`."""
     counts_new_rows: ClassVar[bool] = True
@@ -115,7 +115,7 @@ class Dialect:
 
     @property
     def ephemeral(self) -> bool:
-        """Whether the database is gone with its only connection."""
+        """Whether the database ends with its only connection."""
         return False
 
     @property
@@ -128,32 +128,32 @@ class Dialect:
         raise NotImplementedError
 
     def connect(self, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Return a new driver connection; None to let SQLAlchemy's dialect connect with these arguments."""
+        """Return a new driver connection, or None to let SQLAlchemy's dialect connect."""
         return None
 
     def prepare(self, connection: Any) -> None:
         """Set up the session of a new driver connection."""
 
     def abandon_connections(self) -> None:
-        """In a forked process: keep the parent's sessions alive when its connections are freed here."""
+        """In a forked process: keep the parent's sessions alive when the inherited connections are freed."""
 
     def create_database(self) -> None:
-        """Create SQLite's file; other databases are created by their administrators."""
+        """Create the file of SQLite. Administrators create other databases."""
 
     @staticmethod
     def code(error: BaseException) -> Any:
-        """Return the code of a driver's error, or of SQLAlchemy's around it."""
+        """Return the error code of the driver, also of an error that SQLAlchemy wraps."""
         raise NotImplementedError
 
     def fault(self, error: DBAPIError) -> Fault | None:
-        """Return the fault that passes by itself and caused `error`, if any."""
+        """Return the temporary fault that caused `error`, or None."""
         code = self.code(error)
         if code in self.conflict_codes:
             return Fault.CONFLICT
         return Fault.LOST if code in self.lost_codes else None
 
     def is_refused(self, error: BaseException) -> bool:
-        """Return whether a driver's `error` means that the server refuses the login or a privilege of our user."""
+        """Return whether the server refuses the login or a privilege of our user."""
         return False
 
     @classmethod
@@ -166,11 +166,11 @@ class Dialect:
         return self.code(error) in self.missing_table_codes
 
     def missing_file(self, error: DBAPIError) -> str | None:
-        """Return that the database's file or its folder does not exist, with the remedy, if `error` means that."""
+        """If `error` means that the database file or its folder is missing, return a message with the remedy."""
         return None
 
     def is_already_there(self, error: DBAPIError) -> bool:
-        """Return whether a table, column or index that was to be created exists, perhaps since this very moment."""
+        """Return whether a table, column or index to be created exists, perhaps since a moment ago."""
         return self.code(error) in self.existing_codes
 
     @classmethod
@@ -179,19 +179,19 @@ class Dialect:
         return column.in_(keys)
 
     def joined(self, connection: Connection, first: str, second: str) -> str | None:
-        """Return the text of a statement that executes both in a transaction, and selects 1 if `first` changed a row.
+        """Return a statement that executes `first`, and `second` if `first` changed a row, in one transaction.
 
-        `second` is executed only then. None where that takes several statements.
+        The statement selects 1 if `first` changed a row. None where that takes several statements.
         """
         return None
 
     @classmethod
     def insert_new(cls, table: Table) -> Any:
-        """Return an INSERT that leaves rows whose key exists as they are, without an error."""
+        """Return an INSERT that skips existing keys without an error."""
         raise NotImplementedError
 
     def insert_one(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
-        """Insert a row and return whether its key is new. A transaction around it can go on in either case."""
+        """Insert a row and return whether its key is new. A surrounding transaction can go on in either case."""
         if self.counts_new_rows:
             new = self.insert_new(table).values(values).execution_options(preserve_rowcount=True)
             return connection.execute(new).rowcount == 1
@@ -204,25 +204,24 @@ class Dialect:
         return True
 
     def unfit(self, connection: Connection) -> str | None:
-        """Return why this server cannot be used (it is too old), if so."""
+        """Return the error of a server that is too old, or None."""
         return None
 
     def version(self, connection: Connection) -> str:
-        """Return the server's name and version."""
         found = connection.dialect.server_version_info
         return f"{self.name} {'.'.join(str(part) for part in found or ())}"
 
     def install_wakeup(self, connection: Connection, table: Table) -> None:
-        """Make the database notify listeners of due rows in `table`, where it can. In a transaction."""
+        """Make the database notify listeners of due rows in `table`, where possible. Call in a transaction."""
 
     def wakeup_problem(self, connection: Connection, table: str) -> str | None:
-        """Return why due rows of `table` notify no worker although they could, if so."""
+        """Return the problem if notifications of `table` are possible but not set up, else None."""
         return None
 
     def shares_sessions(self, first: Any, second: Any) -> bool:
-        """Return whether two driver connections are seen to speak to one session of the server."""
+        """Return whether two driver connections share a session of the server."""
         return False
 
     def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
-        """Return why keys in `column` do not compare byte by byte, if so."""
+        """Return the problem if keys in `column` are not compared byte by byte, else None."""
         return None

@@ -1,4 +1,4 @@
-"""The ledger of schedules on SQL databases: its tables, reading, trimming and writing.
+"""The ledger of schedules on SQL databases: tables, reading, trimming and writing.
 
 Each statement follows an index: occurrences by key and time, failed runs and other runs by the times of their ends.
 """
@@ -62,8 +62,8 @@ _ALL = 2**62
 def ledger_table(metadata: MetaData, schedules: str) -> Table:
     """Return the table of settled occurrences.
 
-    The primary key has the occurrences of a schedule together. `extra` is 1 for a run besides those. `trouble` is 1
-    when not all went well, so that the index of old entries finds failures, too.
+    The primary key keeps the occurrences of a schedule together. `extra` is 1 for an extra run. `trouble` is 1 if an
+    attempt failed or the occurrence was skipped as too late, so that an index finds such entries.
     """
     table = Table(
         f"{checked_name(schedules)}_ledger",
@@ -259,7 +259,7 @@ def _between(column: Column[Any], wanted: LedgerFilter) -> Iterator[ColumnElemen
 
 
 def _after(columns: Sequence[Column[Any]], place: int = 0) -> ColumnElement[bool]:
-    """Return the condition that a row comes after :after_0, :after_1, …, without a row value, for MariaDB's index."""
+    """Return the condition that a row comes after :after_0, :after_1, …, so that MariaDB uses an index."""
     column = columns[0]
     value: ColumnElement[Any] = bindparam(f"after_{place}", type_=column.type)
     if len(columns) == 1:
@@ -339,7 +339,7 @@ class LedgerWriter:
         self._made_by = select(c.number).where(*this_version)
 
     def settle_and_insert(self, settle: BulkUpdate) -> Statement:
-        """Return the statement that settles one row and inserts its entry."""
+        """Return a statement that settles one row and inserts its entry."""
         update = cast("Update", settle.on_one_row())
         if not self._nested:
             return Statement(update, then=cast("Insert", self.entries.on_one_row()))
@@ -348,17 +348,17 @@ class LedgerWriter:
         return Statement(insert_entry.execution_options(preserve_rowcount=True))  # the row count is that of `settle`
 
     def has(self, connection: Connection, row: ScheduleRow, lease: Lease) -> bool:
-        """Return whether there is an entry of the occurrence in `row` that was settled under the fence of `lease`."""
+        """Return whether the ledger says that this lease has settled the occurrence in `row`."""
         time = milliseconds(row.next_time)
         values = {"of_key": row.key, "of_time": time, "of_fence": lease.fence}
         return connection.execute(self._of_lease, values).first() is not None
 
     def insert_skipped(self, connection: Connection, row: ScheduleRow, entry: Entry) -> None:
-        """Insert the entry of the occurrence in `row`, which the change that was just written skips."""
+        """Insert the entry of the occurrence in `row`, which the change just written skips."""
         self._skipped.execute(connection, [self.values(row, entry)], {})
 
     def last_version(self, key: ColumnElement[Any]) -> ColumnElement[int]:
-        """Return the last recorded version of the schedule `key`, 0 without any."""
+        """Return the last recorded version of the schedule `key`, or 0."""
         c = self._changes.c
         return func.coalesce(select(func.max(c.version)).where(c.key == key).scalar_subquery(), 0)
 
@@ -371,7 +371,10 @@ class LedgerWriter:
         pending: int | None,
         number: int | None = None,
     ) -> None:
-        """Record the definition in the schedule's row; `pending`: the next occurrence before, in milliseconds."""
+        """Copy the present definition from the schedule's row into the table of changes.
+
+        `pending`: the occurrence that was next before this change, in ms.
+        """
         change = self._parameters_of_change(action, node, pending, number)
         connection.execute(self._insert_change, {"lease_key": key, **change})
 
@@ -381,13 +384,13 @@ class LedgerWriter:
         return bool(made == number)
 
     def insert_added(self, connection: Connection, keys: Sequence[str], nonce: int, node: str) -> None:
-        """Record the definitions of the schedules with these keys that were just added under `nonce`."""
+        """Record the definitions of schedules that were just added under `nonce`."""
         for start in range(0, len(keys), _DEFINITIONS_AT_ONCE):
             rows = as_parameter([{"key": key} for key in keys[start : start + _DEFINITIONS_AT_ONCE]], ["key"])
             connection.execute(self._insert_added, {"new_rows": rows, "nonce": nonce, **self.parameters_of_add(node)})
 
     def insert_and_record(self, new: Insert) -> Insert:
-        """Return one statement that executes `new` and records the definitions; its row count is that of `new`."""
+        """Return a statement that executes `new` and records the definitions. Its row count is that of `new`."""
         added = new.returning(*(self._schedules.c[name] for name in (*_OF_DEFINITION, *_OF_TIMES))).cte("added")
         return self._change_of_row(added.c.version, source=added)
 
@@ -396,7 +399,7 @@ class LedgerWriter:
         return self._parameters_of_change(ADD, node, None)
 
     def insert_deleted(self, connection: Connection, key: str, node: str, pending: int) -> None:
-        """Record that the schedule is deleted; its row must still exist."""
+        """Record the deletion of a schedule, whose row must still exist."""
         change = self._parameters_of_change(DELETE, node, pending)
         connection.execute(self._insert_deleted, {"lease_key": key, **change})
 
@@ -417,7 +420,7 @@ class LedgerWriter:
         return {f"change_{name}": value for name, value in change.items()}
 
     def _entry_of_row(self, row: GivenColumns, now: ColumnElement[int], age: int = 0) -> Insert:
-        """Return the INSERT of entries under the versions that the schedules' rows had `age` changes ago."""
+        """Return the INSERT of entries with the version of the schedule's row minus `age`."""
         return self._insert_entry(self._schedules, row, now, self._schedules.c.key == row["key"], age=age)
 
     def _insert_entry(
