@@ -1,8 +1,8 @@
 """The contract between the engine and a database: the methods of every store.
 
-A store holds rows that are due at a time; holding a row means having written a due time in the future together with a
-fence. Only the database's clock decides what is due and when a lease ends, and it is read inside the statement that
-uses it. Every write under a lease compares the fence and checks the row count. No method waits for work.
+A store holds rows that are due at a time. Holding a row means having written a due time in the future together with a
+fence. Only the database's clock decides what is due and when a lease ends, and each statement reads the clock itself.
+Every write under a lease compares the fence and checks the row count. No method waits for work.
 
 Errors: a method raises what it names, or the driver's own error (wrapped by SQLAlchemy, or redis-py's) once the bounded
 retries of transient faults are spent; `is_unavailable` of the store decides whether such an error is transient.
@@ -35,14 +35,13 @@ class StoreSettings:
     """The parameters of a backend's `open_stores(settings) -> Stores`. A table that is None is not opened.
 
     `holder` names one incarnation of one process (`host/pid/random`, at most 255 characters) and is written with each
-    lease, so that a successor can give back what a dead process held. `tls` has the keys ca, cert, key and verify.
-    `max_data_size`: bytes of JSON
-    that the data of a row may have; one with more has a problem when it is read, and raises ValueError when written.
-    `connections`: how many a store keeps open at the most while they are not used, for as many threads of its process.
-    `reckoning`: the cron dialect and tz database of this process, for the ledger. `ledger`: the ledger's table where a
-    store keeps one only on request. `problem` returns why psched cannot run a schedule, None when it can: a store whose
-    table is shared with other programs (`rdb_compat`) acquires no such row. `pooler` is `session` when a
-    connection pooler that gives each client a session of its own may stand before a PostgreSQL; others are refused.
+    lease, so that a successor can release the leases of a dead process. `tls` has the keys ca, cert, key and verify.
+    `max_data_size`: the most bytes of JSON in a row. More is a problem when read, and raises ValueError when written.
+    `connections`: the most idle connections that a store keeps open, one for each thread of its process. `reckoning`:
+    the cron dialect and tz database of this process, for the ledger. `ledger`: the ledger's table where a store keeps
+    one only on request. `problem` returns the error of a schedule that psched cannot run, or None: a store whose table
+    is shared with other programs (`rdb_compat`) acquires no such row. `pooler` is `session` when a connection pooler
+    that gives each client a session of its own may stand before a PostgreSQL; others are refused.
     `disable_resource_limit` and `use_connection_pooling` are PerfectQueue's, for a queue that is shared with it.
     `keeps_failures`: runs that fail for good are kept until they were reported.
     """
@@ -68,7 +67,7 @@ Accepts = Callable[[str], bool]
 
 
 class Finding(NamedTuple):
-    """One line of `psched doctor`: the subject, whether it is in order, and the finding or the remedy.
+    """One line of `psched doctor`: the subject, whether the subject is in order, and the finding or the remedy.
 
     `warning`: the exit code stays 0, but an operator should look at it.
     """
@@ -80,7 +79,7 @@ class Finding(NamedTuple):
 
 
 class AcquireOptions(NamedTuple):
-    """The arguments of `LeaseStore.acquire`, the types each once and in order."""
+    """The arguments of `LeaseStore.acquire`, with distinct, sorted types."""
 
     alive_time: float
     types: tuple[str, ...] | None
@@ -92,7 +91,7 @@ Answer = TypeVar("Answer")
 
 
 def only(answers: Sequence[Answer | ScheduleError]) -> Answer:
-    """Return the answer of a batch of one. Raises it when it is an error."""
+    """Return the answer of a batch of one, or raise an answer that is an error."""
     (answer,) = answers
     if isinstance(answer, ScheduleError):
         raise answer
@@ -109,13 +108,13 @@ class LeaseStore(ABC):
     max_data_size: int
     """Bytes of JSON that the data of a row may have."""
     shows_fence = True
-    """Whether a lease's fence is a number that grows, worth showing to handlers as `task.fence`."""
+    """Whether a lease's fence is a growing number, shown to handlers as `task.fence`."""
     failures: UnreportedFailures | None = None
-    """The runs that failed for good and were not reported yet; None where no run can fail for good."""
+    """The runs that failed for good and are not reported yet; None where no run can fail for good."""
     knows_holders = True
-    """Whether the leases of a dead process can be found by its holder name, and given back by another process."""
+    """Whether another process can find and release the leases of a dead process by its holder name."""
     keeps_types = True
-    """Whether the type of a row is a column of its own, so that `types` limits what is acquired.
+    """Whether the type of a row is a column, so that `types` limits what is acquired.
 
     Where types are in the data (`rdb_compat`), `types` is refused, and `accepts` selects the types.
     """
@@ -123,7 +122,7 @@ class LeaseStore(ABC):
     """The workers that are alive; None where that is not recorded (`rdb_compat`)."""
 
     sent_within: float
-    """Seconds after its begin up to which a call without a deadline may still be sent to the database again."""
+    """Seconds after its begin for which a call without a deadline may still be sent again."""
 
     @abstractmethod
     def create_tables(self) -> None:
@@ -135,7 +134,7 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def prepare(self, types: Collection[str] | None = None) -> None:
-        """Prepare what would delay the first acquire (of `types`) and settlement; changes no data."""
+        """Prepare what would delay the first acquire (of `types`) and settlement. Changes no data."""
 
     @abstractmethod
     def diagnose(self) -> Iterator[Finding]:
@@ -151,7 +150,7 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def is_unavailable(self, error: Exception) -> bool:
-        """Return whether `error` means the database is away, overloaded or read-only, and will pass by itself."""
+        """Return whether `error` is temporary: the database is away, overloaded or read-only."""
 
     def acquire(
         self,
@@ -163,14 +162,14 @@ class LeaseStore(ABC):
     ) -> list[Claim]:
         """Lease up to `limit` due rows for `alive_time` seconds, earliest first, and return those that are ours alone.
 
-        Leases whose time is over are due again. With `types`, only rows of these types, where the store `keeps_types`;
-        elsewhere it raises NotSupportedError, and takes only rows whose type `accepts` accepts. Nothing is written to
-        any other row, and rows of other types that have been due longer delay none of these. The leases are committed
-        on return and last `alive_time` from this call at the least. When the answer was lost they end with the holder's
-        next acquire (in `rdb_compat`, which knows none, by themselves).
+        Rows whose lease has ended are due again. `types`: rows of these types only; raises NotSupportedError unless the
+        store `keeps_types`. Other stores take only rows whose type `accepts` accepts. Nothing is written to other rows,
+        and rows of other types that have been due longer delay no row of these. The leases are committed on return and
+        last at least `alive_time` from this call. If the answer was lost, they end with the holder's next acquire (in
+        `rdb_compat`, which knows no holders, by themselves).
 
-        An acquire counts as an attempt of the row. `ahead`: the runs begin later, and `extend` records that; a lease
-        that ends by itself before that is no attempt. Of a row whose last lease ended by itself the claim then says
+        An acquire counts as an attempt of the row. `ahead`: the runs begin later, which `extend` records. A lease that
+        ends by itself before that is no attempt. The claim on a row whose last lease ended by itself then has
         `records_begin`.
         """
         if limit < 1 or (types is not None and not types):
@@ -184,13 +183,12 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
-        """Return in how many seconds the earliest row is due by the database's clock, None when there is none.
+        """Return the seconds until a row is due by the database's clock, 0.0 if one is due now, None without a row.
 
-        0.0 when one is due now. The end of a lease counts, too: the row is due then unless it is settled before. Of
-        `types` only, or of those that `accepts` accepts (as for `acquire`). It may not be acquirable: another
-        worker may be faster, or its user at the limit of `max_running`. The cost grows with the number of `types`, not
-        with that of the other types.
-        A store may use this result when it next acquires rows of some types.
+        The end of a lease counts, too: the row is due then unless it is settled before. `types` and `accepts` as for
+        `acquire`. A due row may not be acquirable: another worker may be faster, or its user at the limit of
+        `max_running`. The cost grows with the number of `types`, not with the number of other types. A store may use
+        this result when it next acquires rows of some types.
         """
 
     @abstractmethod
@@ -207,16 +205,16 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
-        """Make each lease end `alive_time` seconds from now. Returns a lease for each of `leases`, None where lost.
+        """Make each lease end `alive_time` seconds from now. Return the new leases in order, None for a lost lease.
 
         `begun`: record that their runs have begun, so that these attempts count however the leases end.
         """
 
     def release(self, lease: Lease, until: float) -> None:
-        """Give the row back: due now, the attempt not counted.
+        """Make the row due now, without counting the attempt.
 
-        Raises PreemptedError, NotFoundError, and IdempotentAlreadyFinishedError when an earlier call under this very
-        lease had given it back.
+        Raises PreemptedError, NotFoundError, and IdempotentAlreadyFinishedError if an earlier call under this lease has
+        released the row.
         """
         only(self.release_many([lease], until))
 
@@ -235,8 +233,8 @@ class LeaseStore(ABC):
     ) -> None:
         """Make the row due `wait` seconds from now, keep `error`, and count the attempt if `counted`. As `release`.
 
-        `version`: of the definition because of which it is to wait. The row is due now when it has another one by then
-        (not on `rdb_compat`, which keeps none).
+        `version`: of the definition that makes the row wait. If the row has another version by then, it is due now (not
+        on `rdb_compat`, which keeps no versions).
         """
         only(self.retry_many([Retry(lease, wait, error, version, counted)], until))
 
@@ -246,11 +244,11 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
-        """Give back all rows that a dead `holder` still leases, and return how many they were.
+        """Release all rows that a dead `holder` still leases, and return their number.
 
-        Rows in `suspects` (keys it was running), with `error` as their last one, are due after 1 s, doubling with
-        each crash in a row up to `longest_wait` seconds; all others at once, the attempt not counted. Where a store
-        knows no holders (`rdb_compat`) nothing is given back and the leases end by themselves.
+        Rows in `suspects` (the keys of its runs) get `error` as last error, and are due after 1 s, doubled with each
+        further crash up to `longest_wait` seconds. All others are due at once, without counting the attempt. Where a
+        store knows no holders (`rdb_compat`), nothing is released and the leases end by themselves.
         """
 
     @abstractmethod
@@ -270,7 +268,7 @@ class ScheduleStore(LeaseStore):
 
     @abstractmethod
     def shares_database(self, queue: object) -> bool:
-        """Return whether `on_commit` of `advance` may submit to `queue`: both are in one database."""
+        """Return whether both are in one database, so that `on_commit` of `advance` may submit to `queue`."""
 
     def add(
         self,
@@ -282,10 +280,9 @@ class ScheduleStore(LeaseStore):
         data: Mapping[str, Any],
         policy: Policy = Policy(),  # noqa: B008 – frozen
     ) -> None:
-        """Create a schedule.
+        """Create a schedule. Idempotent if the answer of its own commit was lost.
 
-        Raises AlreadyExistsError, and ValueError for what does not fit into the table. Idempotent when the answer of
-        its own commit was lost.
+        Raises AlreadyExistsError, and ValueError for values that do not fit into the table.
         """
         row = ScheduleRow(
             key, type, dict(data), "waiting", rule=rule, next_time=next_time, next_run_time=next_run_time, policy=policy
@@ -295,11 +292,10 @@ class ScheduleStore(LeaseStore):
 
     @abstractmethod
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
-        """Create schedules, all in one transaction, and return the keys that existed before: these are left alone.
+        """Create schedules in one transaction, and return the keys that existed before. Their rows are not changed.
 
-        On Redis some hundreds are one transaction; a call that failed midway may be repeated. What `add` is told
-        counts, and nothing else of the rows. Idempotent like it. Raises ValueError and NotSupportedError before
-        anything is written.
+        On Redis some hundreds are one transaction; repeat a call that failed midway. Only the fields that `add` takes
+        are used. Idempotent like `add`. Raises ValueError and NotSupportedError before anything is written.
         """
 
     @abstractmethod
@@ -314,25 +310,25 @@ class ScheduleStore(LeaseStore):
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` schedules that have been due for `age` seconds, those due longest first.
 
-        No worker takes them; the leases of those that are running have ended as long ago. Their `data` is left out
-        ({}), and `problem` says nothing of it.
+        No worker acquires them, and the leases of running ones ended as long ago. Their `data` is {}, and `problem`
+        does not cover it.
         """
 
     @abstractmethod
     def failing(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
-        """Return up to `limit` schedules of which an attempt failed, whose occurrence was to run `age` seconds ago.
+        """Return up to `limit` schedules with a failed attempt, whose occurrence was to run `age` seconds ago.
 
-        The oldest first; one of them may be running again. Paused ones are left out, and all are where attempts are not
-        counted (`rdb_compat`). Their `data` is left out, as by `long_due`.
+        The oldest first. A schedule may be running again. Paused schedules are left out, and so are all where attempts
+        are not counted (`rdb_compat`). `data` as for `long_due`.
         """
 
     @abstractmethod
     def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
-        """Write what differs between `seen` and `wanted`: all but their leases, attempts and errors.
+        """Write the differences between `seen` and `wanted`, except leases, attempts and errors.
 
-        The ledger names the change `action`, and has `entry` of the occurrence in `seen`, which is passed over.
-        False, and nothing is written, when the row no longer has the definition, times and lease it was seen with:
-        its `version` is compared, and every column where no version is kept (`rdb_compat`).
+        The ledger records the change as `action`. `entry`: of the occurrence in `seen`, if the change skips it. Return
+        False, and write nothing, if the row no longer has the definition, times and lease of `seen`. The `version` is
+        compared, or every column where no version is kept (`rdb_compat`).
         """
 
     @abstractmethod
@@ -350,14 +346,14 @@ class ScheduleStore(LeaseStore):
     ) -> ScheduleRow | None:
         """Settle the claimed occurrence: store the next one, computed from what `claim.row` says, and end the lease.
 
-        A ledger has `entry` of it, in the same transaction. `on_commit` is called with a `connection` for `submit`:
-        what it submits is there when this is done, and only then. It may be called again, or although nothing comes of
-        it.
+        `entry` is written to the ledger in the same transaction. `on_commit` is called with a `connection` for
+        `submit`, and what it submits is committed with this call. `on_commit` may be called several times, and for
+        attempts that are rolled back.
 
-        Returns None when that is done. When the schedule was changed since it was acquired (`rdb`, `redis`: its
+        Return None if the occurrence is settled. If the schedule was changed since the acquire (`rdb`, `redis`: its
         version or rule is not that of `claim.row`; `rdb_compat`: its rule), nothing is written and the stored row,
-        perhaps without its data, is returned, for the caller to decide anew. Raises PreemptedError, NotFoundError, and
-        IdempotentAlreadyFinishedError when an earlier call under this very lease had settled it.
+        perhaps without its data, is returned. Raises PreemptedError, NotFoundError, and IdempotentAlreadyFinishedError
+        if an earlier call under this lease has settled the occurrence.
         """
         return only(self.advance_many([Step(claim, next_time, next_run_time, entry, on_commit)], until))
 
@@ -367,7 +363,7 @@ class ScheduleStore(LeaseStore):
 
     @abstractmethod
     def park(self, lease: Lease, due: float, until: float) -> None:
-        """Give a paused row back, due at `due` (unix seconds), or now when it is not paused any more. As `release`."""
+        """Release a paused row: due at `due` (unix seconds), or now if it is not paused any more. As `release`."""
 
 
 class TaskStore(LeaseStore):
@@ -375,12 +371,12 @@ class TaskStore(LeaseStore):
 
     @abstractmethod
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> list[str]:
-        """Create tasks, all in one transaction, and return the keys that existed before: of these nothing is changed.
+        """Create tasks in one transaction, and return the keys that existed before. Their rows are not changed.
 
         `connection`: an SQLAlchemy Connection or Session on the same database, in whose transaction the rows are
-        written; it is neither committed nor, when keys exist, spoilt. Or what `on_commit` of `advance` was called
-        with, of the same kind of store. Without it the call is idempotent when the answer of its own commit was lost.
-        Raises NotSupportedError, ValueError.
+        written. The transaction is not committed, and stays usable if keys exist. Or the argument of `on_commit` of
+        `advance`, of the same kind of store. Without `connection` the call is idempotent if the answer of its commit
+        was lost. Raises NotSupportedError, ValueError.
         """
 
     @abstractmethod
@@ -394,9 +390,9 @@ class TaskStore(LeaseStore):
     def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
         """End the claimed run for good as `status` (finished, failed or cancelled), and keep `error` if any.
 
-        The number of attempts that is kept, where they are counted, is the one in `claim.row`.
-        The key is kept for `retention` seconds, None: for ever. Raises PreemptedError, NotFoundError,
-        and IdempotentAlreadyFinishedError when an earlier call under this very lease had settled it.
+        The row keeps the attempts of `claim.row`. The key is kept for `retention` seconds, None: for ever. Raises
+        PreemptedError, NotFoundError, and IdempotentAlreadyFinishedError if an earlier call under this lease has
+        settled the run.
         """
         only(self.retire_many([claim], status, retention, until, error))
 
@@ -408,11 +404,11 @@ class TaskStore(LeaseStore):
 
     @abstractmethod
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
-        """Write the whole data of a claimed row; its lease stays as it is. Raises PreemptedError, NotFoundError."""
+        """Write the whole data of a claimed row. Raises PreemptedError, NotFoundError."""
 
     @abstractmethod
     def cancel_request(self, key: str, retention: float) -> None:
-        """Retire a waiting task as cancelled; flag a running one, so that the next `extend` returns the flag.
+        """Retire a waiting task as cancelled. Flag a running task, so that the next `extend` returns the flag.
 
         Raises NotFoundError, AlreadyFinishedError.
         """
@@ -427,7 +423,7 @@ class TaskStore(LeaseStore):
 
     @abstractmethod
     def retry_failed(self, key: str) -> None:
-        """Make a failed or cancelled task due now, its attempts counted anew.
+        """Make a failed or cancelled task due now, with its attempts at 0.
 
         Raises NotFoundError, AlreadyFinishedError for a finished one, ScheduleError for one that is not retired, and
         NotSupportedError where such tasks are not kept.
@@ -439,7 +435,7 @@ class TaskStore(LeaseStore):
 
     @abstractmethod
     def purge(self, limit: int) -> int:
-        """Delete up to `limit` tasks whose retention is over, and return how many; harmless when concurrent."""
+        """Delete up to `limit` tasks whose retention is over, and return their number. Safe to call concurrently."""
 
 
 class Stores(NamedTuple):

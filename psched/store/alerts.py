@@ -67,11 +67,11 @@ class OverdueAlerts(Protocol):
         ...
 
     def claim(self, overdue: Overdue, seconds: float) -> bool:
-        """Claim the right to report an occurrence within so many seconds; True for one caller at a time."""
+        """Claim the right to report an occurrence within `seconds`. Return True for one caller at a time."""
         ...
 
     def mark_reported(self, overdue: Overdue) -> None:
-        """Record that the occurrence was reported, so that it is not reported again."""
+        """Record that the occurrence was reported."""
         ...
 
 
@@ -79,8 +79,8 @@ class OverdueAlerts(Protocol):
 class UnreportedFailure:
     """A run that has failed for good. Times are unix seconds on the database's clock.
 
-    `scheduled_time` is the occurrence, of a queue task when it was to run first; `fence` tells two failures of one key
-    apart. `error` is that of the last attempt, recorded at `failed_at` by `node`.
+    `scheduled_time` is the occurrence, or when a queue task was first to run. `fence` distinguishes failures of one
+    key. `error` is that of the last attempt, recorded at `failed_at` by `node`.
     """
 
     key: str
@@ -97,9 +97,9 @@ class UnreportedFailures(Protocol):
     """The failures of one table that are still to be reported. Methods may be called from any thread."""
 
     def claim(self, seconds: float) -> UnreportedFailure | None:
-        """Return a failure that no other caller gets for so many seconds; None when there is none to report now."""
+        """Return a failure that no other caller gets for `seconds`, or None."""
         ...
 
     def mark_reported(self, failure: UnreportedFailure) -> None:
-        """Delete a failure that was reported. Harmless when done twice."""
+        """Delete a reported failure. Idempotent."""
         ...

@@ -1,7 +1,6 @@
 """The contract of the ledger: how each occurrence of a schedule was settled, and each change of a definition.
 
-The values are frozen and without behaviour. Times are unix seconds on the database's
-clock unless a field is an occurrence, whose time is its own.
+Times are unix seconds on the database's clock, except occurrences.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ PAUSED = "paused"
 class Entry:
     """How an occurrence is settled, for the ledger.
 
-    `detail`: why it was skipped, the key of the task it was enqueued as, or `run-now` where that asked for the run.
-    `started`: when the run began, None for none. An entry may stand for all occurrences up to `last`, which were
-    skipped together; `count` is how many those are, None when there are more than were counted. `extra`: it was run
-    besides the regular occurrences, as `run_now` asked for it; the definition has no such occurrence.
+    `detail`: the reason of a skip, the key of the enqueued task, or `run-now` if that asked for the run. `started`:
+    when the run began, None without a run. An entry may stand for all occurrences up to `last`, which were skipped
+    together; `count` is their number, None for more than were counted. `extra`: an extra run, which `run_now` asked
+    for.
     """
 
     outcome: str = FINISHED
@@ -51,7 +50,7 @@ class Entry:
 
 
 OnCommit = Callable[[Any], object]
-"""Further work in a store's transaction: calls `TaskStore.submit` with the argument as its `connection`."""
+"""Further work in a store's transaction. Calls `TaskStore.submit` with its argument as `connection`."""
 
 
 class Step(NamedTuple):
@@ -70,9 +69,8 @@ class LedgerRow(Entry):
 
     `scheduled_time`: the occurrence, or the first of those it stands for. `version`: of the definition it ran by.
     `previous`: the last regular occurrence before it that was settled, None for a schedule's first. `attempts` counts
-    all that were begun, and `error` is that of the last failed one, a long one shortened. `ended`: when it was
-    settled, by `node` (`host/pid/…`). `reckoning`: the cron dialect and the version of the tz database there, by which
-    the next occurrence was computed.
+    all that were begun. `error`: of the last failed attempt, shortened. `ended`: when `node` (`host/pid/…`) settled
+    the occurrence. `reckoning`: the cron dialect and tz database version by which the next occurrence was computed.
     """
 
     key: str
@@ -152,13 +150,13 @@ class Ledger(Protocol):
         ...
 
     def keys(self) -> Iterator[str]:
-        """Yield the keys with changes on record, also of schedules that were deleted, in order."""
+        """Yield the keys with recorded changes, also of deleted schedules, in order."""
         ...
 
     def trim(self, retention: float, count: int, limit: int, key: str | None) -> bool:
         """Delete about `limit` entries older than `retention` seconds, and of `key` those before its last `count`.
 
-        Also changes so old that nothing on record was run by them, of one key at each call. True when there may be more
-        to delete. Harmless when concurrent.
+        Also delete changes of one key that are so old that no recorded entry ran by them. Return True if there may be
+        more to delete. Safe to call concurrently.
         """
         ...

@@ -23,7 +23,7 @@ class Nodes(Protocol):
     """The nodes that work on one table. Safe to use from several threads."""
 
     def announce(self, name: str, section: str, types: str) -> None:
-        """Record that a node is alive, with its encoded `TypeFilter`: one statement, but for the first time."""
+        """Record that a node is alive, with its encoded `TypeFilter`. One statement, except for the first call."""
         ...
 
     def withdraw(self, name: str) -> None:
@@ -36,7 +36,7 @@ class Nodes(Protocol):
 
 
 def read_node(name: str, section: str, types: str, age: float) -> Node | None:
-    """Return a stored node; None when another version of psched encoded its types."""
+    """Return a stored node, or None if another version of psched encoded its types."""
     try:
         return Node(name, section, TypeFilter.decode(types), age)
     except ValueError:

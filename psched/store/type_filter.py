@@ -49,19 +49,19 @@ class TypeFilter:
 
     @cached_property
     def is_everything(self) -> bool:
-        """Whether it accepts every type."""
+        """Whether every type is accepted."""
         return self._routes_everything and (not self.served or "*" in self.served)
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The types that it accepts by name, known without a look at the stored rows."""
+        """The types accepted by name, known without a query."""
         routed = [route for route in self.routes or () if isinstance(route, str)]
         served = [glob for glob in self.served if _WILDCARDS.isdisjoint(glob)]
         return frozenset(name for name in (*routed, *served) if self.accepts(name))
 
     @cached_property
     def is_exact(self) -> bool:
-        """Whether it accepts no types but `names`."""
+        """Whether only `names` are accepted."""
         is_routed_by_name = self.routes is not None and not self._expressions
         is_served_by_name = bool(self.served) and all(_WILDCARDS.isdisjoint(glob) for glob in self.served)
         return is_routed_by_name or is_served_by_name
@@ -78,17 +78,17 @@ class TypeFilter:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether it certainly accepts no type, since each of its globs matches none that is routed."""
+        """Whether certainly no type is accepted, as no glob matches a routed type."""
         return bool(self.served) and self.idle_globs == self.served
 
     def encode(self) -> str:
-        """Return it as text for another process; see `decode`."""
+        """Return the filter as text for another process; see `decode`."""
         routes = None if self._routes_everything else [_encoded(route) for route in self.routes or ()]
         return json.dumps({"routes": routes, "served": self.served}, ensure_ascii=False)
 
     @classmethod
     def decode(cls, text: str) -> TypeFilter:
-        """Return the filter that `encode` made this text of. Raises ValueError."""
+        """Return the filter that `encode` encoded. Raises ValueError."""
         try:
             found: Any = json.loads(text)
             routes = found["routes"]
@@ -124,7 +124,7 @@ class TypeFilter:
 
 
 def mismatch(filters: Collection[TypeFilter]) -> str | None:
-    """Return which globs match no routed type of any section, and the remedy; None when each may match one.
+    """Return a message on globs that match no routed type of any section, with the remedy, or None.
 
     `filters`: those of the sections that one worker serves.
     """

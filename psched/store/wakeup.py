@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class Wakeup(Protocol):
-    """Notifies one waiting thread that rows may have become due. A notification may be lost, or be for nothing.
+    """Notifies one waiting thread that rows may have become due. A notification may be lost, or be in vain.
 
-    It has a connection of its own. `listen` and `is_notified` raise the driver's errors of this connection; the waiting
-    thread then polls as without notifications, and may listen again later.
+    A Wakeup has a connection of its own. `listen` and `is_notified` raise the driver's errors of this connection; the
+    waiting thread then polls as without notifications, and may listen again later.
     """
 
     @property
@@ -28,7 +28,7 @@ class Wakeup(Protocol):
     def is_notified(self) -> bool:
         """Return whether a notification came since the last call, or since `listen`. Never waits.
 
-        After a notification it may have to listen again.
+        After a notification, `listen` may have to be called again.
         """
         ...
 
