@@ -54,6 +54,12 @@ def retire(far: TaskStore) -> None:
     assert row_of(far, "waiting").status == "finished"
 
 
+def fail(far: TaskStore) -> None:
+    (claim,) = far.acquire(1, 100)
+    far.retire(claim, "failed", "error", 100, soon())
+    assert row_of(far, "waiting").status == "failed"
+
+
 def update_data(far: TaskStore) -> None:
     (claim,) = far.acquire(1, 100)
     far.update_data(claim, {"n": 7}, soon())
@@ -97,8 +103,11 @@ def purge(far: TaskStore) -> None:
 
 
 VERBS = [
-    submit, acquire, retire, update_data, cancel_request, force_finish, preempt, retry_failed, delete, give_back, purge,
+    submit, acquire, retire, fail, update_data, cancel_request, force_finish, preempt, retry_failed, delete, give_back,
+    purge,
 ]  # fmt: skip
+SCRIPTS = {"retire": "retire_many", "fail": "retire"}
+"""The scripts of verbs that are named otherwise."""
 
 
 @pytest.mark.parametrize("lose", LOSSES, ids=["request", "answer"])
@@ -107,7 +116,7 @@ def test_a_lost_verb_is_done_once(
     lab: Lab, bench: QueueBench, verb: Callable[[TaskStore], None], lose: Callable[[Proxy, bytes], Trap]
 ) -> None:
     server = lab.shared(Redis)
-    script = compose("queue", verb.__name__)
+    script = compose("queue", SCRIPTS.get(verb.__name__, verb.__name__))
     with Proxy(server.port) as proxy:
         url = bench.url.replace(str(server.port), str(proxy.port))
         settings = StoreSettings(url=url, holder="host/2/far", queue=bench.table)

@@ -7,7 +7,7 @@ is a due time, the fences in the holders' hands.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +22,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, multiple, rule, r
 
 from psched.backends.redis import scripts
 from psched.backends.redis.scripts import Script
+from psched.backends.sql.statement import Statement
 from psched.errors import NotFoundError, ScheduleError
 from psched.model import Claim
 from psched.store import ScheduleStore
@@ -206,7 +207,14 @@ def test_a_broken_fence_is_found(bench: Bench) -> None:
 @pytest.mark.parametrize("bare", [("rdb_compat", "sqlite"), ("rdb", "mariadb")], indirect=True, ids="-".join)
 def test_a_broken_row_count_check_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere one statement does it, and counts as it goes."""
+    execute = Statement.execute
+
+    def execute_as_if_one_row(self: Statement, connection: sa.Connection, values: Mapping[str, Any]) -> int:
+        execute(self, connection, values)
+        return 1
+
     monkeypatch.setattr(sa.CursorResult, "rowcount", property(lambda result: 1))
+    monkeypatch.setattr(Statement, "execute", execute_as_if_one_row)
     assert finds_a_fault(bench)
 
 
