@@ -133,7 +133,7 @@ class ScheduleRow:
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether `run_now` asked for the run that is next, or in progress."""
+        """Whether `run_now` asked for the next run, or the run in progress."""
         return self.extra == self.next_time
 
     @property
@@ -152,7 +152,7 @@ class ScheduleRow:
 
 
 class NewSchedule(NamedTuple):
-    """A schedule to be added. None stands for the default of `ScheduleCollection.add`; `data` is a JSON object.
+    """A schedule to be added. None means the default of `ScheduleCollection.add`; `data` is a JSON object.
 
     `delay` is seconds, `next_time` and `next_run_time` are unix seconds; the rest is its policy. A tuple, as thousands
     are made at once: a frozen dataclass takes four times as long.
@@ -229,16 +229,16 @@ class TaskRow(NamedTuple):
 
 
 def version_of(row: Row) -> int | None:
-    """Return the version of a schedule's definition; None for a queue task, which is never redefined."""
+    """Return the version of a schedule's definition, None for a queue task."""
     return row.version if isinstance(row, ScheduleRow) else None
 
 
 Row = ScheduleRow | TaskRow
 """A schedule or a queue task; both have `key` to `problem`, `scheduled_time`, `attempted`.
 
-`attempts` counts acquires since the last finish, the present one included, but none that was given back, and none whose
-lease ended by itself before its run was recorded as begun. `node` is the worker that holds or last held it.
-`problem` says why a row written by another program cannot be run; such a row is never passed to a handler.
+`attempts` counts acquires since the last finish, the present one included. It does not count an acquire that was
+released, or whose lease ended by itself before the run was recorded as begun. `node` is the worker that holds or last
+held the row. `problem` says why a row of another program cannot be run. Such a row is never passed to a handler.
 """
 
 
@@ -253,10 +253,10 @@ def worker_died(end: str) -> str:
 
 
 class Claim(NamedTuple):
-    """A row that was acquired, with the lease that was written for it.
+    """An acquired row and its lease.
 
-    `started`: when its run began, in unix seconds on the database's clock; None when it has not. `records_begin`: the
-    row's last lease ended by itself, so that this run, acquired ahead, is recorded as begun before it begins.
+    `started`: when the run began, in unix seconds on the database's clock, or None. `records_begin`: the row's last
+    lease ended by itself, so this prefetched run is recorded as begun before it begins.
     """
 
     row: Row

@@ -25,14 +25,14 @@ MAX_STORED_BYTES = 8_000_000
 """A statement with it must pass MariaDB's `max_allowed_packet` of 16 MB, each of its bytes perhaps escaped."""
 
 MAX_DATA_SIZE = 16_000_000
-"""The default of `max_data_size`: bytes of JSON that one row may have, be it stored compressed."""
+"""The default of `max_data_size`: the most bytes of JSON in one row, before compression."""
 
 MAX_BATCH_SIZE = 16_000_000
-"""Bytes of JSON that one acquire takes, unless its first row alone has more."""
+"""The most bytes of JSON in one acquire, unless the first row alone has more."""
 
 
 def count_within(sizes: Sequence[int], budget: int, least: int) -> int:
-    """Return how many of the first rows have at most `budget` bytes together, but at least `least`."""
+    """Return how many of the first rows have at most `budget` bytes in total, but at least `least`."""
     total = 0
     for place, size in enumerate(sizes):
         total += size
@@ -44,7 +44,7 @@ def count_within(sizes: Sequence[int], budget: int, least: int) -> int:
 def check_key(key: object, name: str = "key") -> str:
     """Return `key`. Raises ValueError unless it is text of 1 to 255 characters without NUL and lone surrogates.
 
-    `name`: of the value, for the error; types and users are stored like keys.
+    `name`: of the value, for the error. Types and users have the same limits as keys.
     """
     if not isinstance(key, str) or not key:
         raise ValueError(f"{name} must be non-empty text, got {shown(key)}")
@@ -75,9 +75,9 @@ class Packed(NamedTuple):
 
 
 def pack(data: object, compressed: bool = False, max_size: int = MAX_DATA_SIZE) -> Packed:
-    """Return `data` as it is stored in a column of text. Raises ValueError for what cannot be stored, or is too large.
+    """Return `data` as stored in a text column. Raises ValueError for data that cannot be stored, or is too large.
 
-    `max_size`: the most bytes it may have as JSON; stored it may have 8,000,000.
+    `max_size`: the most bytes as JSON. Stored, possibly compressed, the limit is 8,000,000 bytes.
     """
     text = encode(data, max_size)
     size = byte_length(text)
@@ -90,7 +90,7 @@ def pack(data: object, compressed: bool = False, max_size: int = MAX_DATA_SIZE) 
 
 
 def check_stored(size: int, compressed: bool = False) -> None:
-    """Raise ValueError when data has too many bytes, as it is to be stored, for one statement."""
+    """Raise ValueError for stored data with too many bytes for one statement."""
     if size > MAX_STORED_BYTES:
         what, hint = ("compressed", "; store less") if compressed else ("as JSON", "; compress it (compression=gzip)")
         raise ValueError(f"data has {size} bytes {what}, at most {MAX_STORED_BYTES} can be stored{hint}")
@@ -142,7 +142,7 @@ def _check_names(data: Any, *path: Any) -> None:
 
 
 def _fault(data: object) -> str | None:
-    """Return where the first value is that cannot be stored, and what is expected there; None when there is none."""
+    """Return the place of the first value that cannot be stored, and the expected value, or None."""
     try:
         return next(_faults(data, "data"), None)
     except RecursionError:
@@ -179,7 +179,7 @@ def has_too_many_digits(number: int) -> bool:
 
 
 def long_number(text: str) -> str | None:
-    """Return the fault of JSON `text` with a whole number that Python refuses to read; None when it has none."""
+    """Return the fault of JSON `text` with a whole number that Python refuses to read, or None."""
     found = _LONG_NUMBER.search(text)
     if found is None:
         return None
@@ -239,7 +239,7 @@ def _too_large(size: object, max_size: int) -> DataTooLargeError:
 def decode(text: str | bytes, max_size: int = MAX_DATA_SIZE) -> dict[str, Any]:
     """Return the object in `text`, compressed or not. Raises ValueError when it is not JSON or not an object.
 
-    Nor is it read when it has more than `max_size` bytes; compressed data is expanded no further than that.
+    Raises DataTooLargeError above `max_size` bytes. Compressed data is expanded no further than that.
     """
     if len(text) > max_size:
         raise _too_large(len(text), max_size)

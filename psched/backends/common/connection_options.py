@@ -27,12 +27,12 @@ class Timeouts:
 
     @property
     def statement(self) -> float:
-        """When the server gives up a statement: before the client does, so that the connection can be kept."""
+        """Seconds after which the server ends a statement: before the client does, to keep the connection."""
         return self.read * 0.8
 
     @property
     def lock(self) -> float:
-        """How long a statement waits for a row that another session has locked."""
+        """Seconds that a statement waits for a locked row."""
         return self.read * 0.4
 
 
@@ -58,7 +58,7 @@ class Tls:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Tls | None:
-        """Return what the configuration's `tls` mapping says; None when it is empty. Raises ConfigError."""
+        """Read the configuration's `tls` mapping; None if it is empty. Raises ConfigError."""
         if not settings:
             return None
         unknown = sorted(set(settings) - {"ca", "cert", "key", "verify"})
@@ -73,7 +73,7 @@ class Tls:
 
 
 def _see_file(name: str, path: str | None) -> None:
-    """Raise ConfigError unless the file can be read: each driver would say so in its own way, or at the first task."""
+    """Raise ConfigError unless the file can be read. Drivers report this differently, or at the first task."""
     try:
         if path is not None:
             Path(path).open("rb").close()

@@ -1,7 +1,7 @@
-"""How the last leases of a row have ended, as the row itself keeps it.
+"""How the last leases of a row have ended, as stored in the row.
 
-The statement that ends a lease puts the text `<fence>:<number of the acquire>:<outcome>;` before those of the leases
-that ended earlier. What is too long is cut off.
+The statement that ends a lease prepends the text `<fence>:<number of the acquire>:<outcome>;`, and cuts off what is too
+long.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from psched.errors import (
 from psched.model import Lease
 
 MOST_CHARACTERS = 160
-"""Of the leases that are kept: the last four, as a rule."""
+"""Room for the last four leases, as a rule."""
 
 RELEASED = "released"
 RETRIED = "retried"
@@ -32,7 +32,7 @@ _ENDED = re.compile(r"(-?\d+):(-?\d+):(\w+);")
 
 
 class LostRow(NamedTuple):
-    """What became of a row that is not under a lease any more.
+    """The present state of a row whose lease is lost.
 
     `endings`: how its last leases ended. `nonce`: the number of the call that created it. `owner`: words about its
     present holder.
@@ -44,16 +44,16 @@ class LostRow(NamedTuple):
 
 
 def outcome_of(lease: Lease, endings: str) -> str | None:
-    """Return how `lease` was ended by its holder; None when `endings` does not tell."""
+    """Return the outcome with which its holder ended `lease`, or None if `endings` does not have it."""
     found = (outcome for fence, claim, outcome in _parsed(endings) if (fence, claim) == (lease.fence, lease.claim))
     return next(found, None)
 
 
 def refusal(lease: Lease, row: LostRow | None, outcome: str | None, uncertain: bool) -> ScheduleError | None:
-    """Return why a write that was to end `lease` with `outcome` was not done; None when it had been done before.
+    """Return the error for a write that changed no row. None if an earlier attempt, whose answer was lost, succeeded.
 
-    `row`: as it is now; None when it is gone. `outcome` is None for a write that ends no lease. `uncertain`: an
-    attempt of this very call had no answer.
+    The write was to end `lease` with `outcome` (None: the lease goes on). `row`: the present row, None if it is gone.
+    `uncertain`: an attempt of this call had no answer.
     """
     key = lease.key
     if row is None:
@@ -73,12 +73,12 @@ def refusal(lease: Lease, row: LostRow | None, outcome: str | None, uncertain: b
 
 
 def finished_before(lease: Lease) -> ScheduleError:
-    """Return what is raised when `lease` was ended as it is to be ended now."""
+    """Return the error for a lease that an earlier call has ended with the same outcome."""
     return IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was {FINISHED} before")
 
 
 def _was_never_ended(lease: Lease, row: LostRow) -> bool:
-    """Return whether the row would say so if the holder of `lease` had ended it."""
+    """Return whether the row proves that the holder of `lease` has not ended it."""
     if row.nonce != lease.nonce:  # another row, created since
         return False
     fences = [fence for fence, _, _ in _parsed(row.endings)]

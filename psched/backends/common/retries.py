@@ -17,8 +17,8 @@ T = TypeVar("T")
 class LoginBackoff:
     """The logins of one process to one server. Safe to use from several threads.
 
-    A password that is wrong now may be right soon: it was changed on the server or in the configuration first. But
-    servers count logins that fail, and lock accounts and hosts. So a process waits longer after each of them.
+    A wrong password may be right soon, while it is changed on the server and in the configuration. But servers count
+    failed logins, and lock accounts and hosts. So a process waits longer after each failed login.
     """
 
     LONGEST = 45.0
@@ -31,7 +31,7 @@ class LoginBackoff:
         self._refused: tuple[Exception, float] | None = None
 
     def pause(self) -> float:
-        """Return the seconds until the next login may be tried; 0 when it may."""
+        """Return the seconds until the next login may be tried."""
         refused = self._refused
         return 0.0 if refused is None else max(0.0, refused[1] - self._clock())
 
@@ -61,8 +61,7 @@ class LoginBackoff:
 def sent_within(timeouts: Timeouts) -> float:
     """Return for how many seconds a call without a deadline may still reach the database after it began.
 
-    Its last attempt begins when conflicts are not borne any longer. That attempt may lose its connection and be
-    repeated, and each of the two connects first.
+    The last attempt after conflicts may lose its connection and be repeated, and each of the two connects first.
     """
     return Retries.SPAN + 2 * (timeouts.connect + timeouts.read)
 
@@ -72,12 +71,12 @@ class Retries:
 
     CONFLICTS = 10
     SPAN = 10.0
-    """How many conflicts, over how many seconds, a call without a deadline bears."""
+    """The most conflicts, and seconds of conflicts, of a call without a deadline."""
     LONGEST = 0.5
     """Seconds between two attempts under a deadline, which is the end of a lease: it may be near."""
 
     def __init__(self, until: float | None, clock: Clock) -> None:
-        """`until`: a deadline on `clock`; None for calls that their caller repeats by himself."""
+        """`until`: a deadline on `clock`; None for calls that their caller repeats."""
         self._until = until
         self._end = clock() + self.SPAN if until is None else until
         self._clock = clock
@@ -85,7 +84,7 @@ class Retries:
         self._losses = 0
 
     def pause(self, fault: Fault | None) -> float | None:
-        """Return the seconds to wait before the next attempt; None when there shall be none."""
+        """Return the seconds to wait before the next attempt, or None for no further attempt."""
         if fault is Fault.CONFLICT:
             return self._after_conflict()
         if fault is Fault.LOST:
@@ -93,9 +92,9 @@ class Retries:
         return None
 
     def pause_of_login(self, seconds: float) -> float | None:
-        """Return the seconds to wait when a login was refused and may be tried again after `seconds`.
+        """Return the wait after a refused login, which may be tried again after `seconds`.
 
-        None without a deadline, or when that is too late.
+        None without a deadline, or if that is too late.
         """
         return None if self._until is None else self._in_time(seconds)
 

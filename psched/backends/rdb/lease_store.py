@@ -1,4 +1,4 @@
-"""The base class of both `rdb` stores: acquiring, extending, settling and giving back leases on one table.
+"""The base class of both `rdb` stores: acquiring, extending, settling and releasing leases on one table.
 
 The SQL is in lease_statements.py; acquire.py chooses the due rows.
 """
@@ -97,10 +97,10 @@ class RdbLeaseStore(SqlStore):
         return self._database.open_wakeup(self._rows.name, accepts)
 
     def _acquire(self, limit: int, options: AcquireOptions, callers: int = 1) -> list[Claim]:
-        """Acquire for `callers` threads: one row for each of them in any case, and more up to `MAX_BATCH_SIZE` each.
+        """Acquire for `callers` threads: at least one row for each, and more up to `MAX_BATCH_SIZE` each.
 
-        Each acquire writes a number of its own into its rows. When its answer is lost, the next one undoes by this
-        number what it did, so that the rows are due again as they were.
+        Each acquire writes a number of its own into its rows. If its answer is lost, the next acquire finds the rows by
+        this number and restores them.
         """
         types = options.types
         asked = boottime()
@@ -134,10 +134,10 @@ class RdbLeaseStore(SqlStore):
         return list(map(self._read_claim, rows))
 
     def _others_may_be_due(self, types: Collection[str]) -> bool:
-        """Return whether rows of other types were due at the last query for due times, or there was none yet.
+        """Return whether rows of other types were due at the last query for due times, or no query was made yet.
 
-        A worker asks whenever it finds nothing more to do, and every few seconds while it is busy. Rows that are due
-        and not its own are the first rows then, since it has taken those before them.
+        A worker queries when idle, and every few seconds while busy. Due rows of other types are the first rows then,
+        since the worker has taken the rows before them.
         """
         due = self._due_types
         return due is None or not due <= frozenset(types)
@@ -236,10 +236,10 @@ class RdbLeaseStore(SqlStore):
         until: float,
         uncertain: bool = False,
     ) -> tuple[Sequence[RowMapping | ScheduleError | None], bool]:
-        """End `leases` with `outcome` by `settle`, which returns how many rows it has changed.
+        """End `leases` with `outcome` by `settle`, which returns the number of changed rows.
 
-        Returns nothing when all are settled; else for each None, the row if it is under the lease still, or the error.
-        Also returns whether an attempt had no answer, of this call or, when it is `uncertain`, of an earlier one.
+        Return an empty sequence if all are settled, else for each None, the row if the lease still holds, or the error.
+        Also return whether an attempt of this call (if `uncertain`, of an earlier call) had no answer.
         """
 
         def work(connection: Connection, lost: bool) -> tuple[int, dict[str, RowMapping], bool]:
@@ -291,7 +291,7 @@ class RdbLeaseStore(SqlStore):
 
 
 def new_number() -> int:
-    """Return a number that no other call has: it marks the rows of a call, should its answer be lost."""
+    """Return a number that no other call has. It marks the rows of a call in case the answer is lost."""
     return secrets.randbits(62)
 
 

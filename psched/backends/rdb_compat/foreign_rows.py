@@ -14,7 +14,7 @@ from psched.store import Accepts
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 100_000
-"""Foreign rows remembered; more than that are read again at each poll."""
+"""Foreign rows remembered. Further foreign rows are read again at each poll."""
 _FORGOTTEN = 60.0
 """Seconds until a row is read again although its due time is the same: its data or its rule may have changed."""
 _REPORTED = 10_000
@@ -37,7 +37,7 @@ class ForeignRows:
         self._lock = threading.Lock()
 
     def are_known(self, accepts: Accepts | None) -> bool:
-        """Return whether any are remembered; those found by another test of types than `accepts` are forgotten."""
+        """Return whether any are remembered. Forget those that were found with another `accepts`."""
         with self._lock:
             if accepts != self._accepts:
                 self._rows.clear()
@@ -51,12 +51,12 @@ class ForeignRows:
         return len(self._rows)
 
     def has(self, key: Any, timeout: int) -> bool:
-        """Return whether the row is foreign, as far as is remembered."""
+        """Return whether the row is remembered as foreign."""
         known = self._rows.get(key)
         return known is not None and known[0] == timeout
 
     def add(self, key: Any, timeout: int, problem: str | None) -> None:
-        """Remember a foreign row. `problem`: why it cannot be run, None when only its type is not ours."""
+        """Remember a foreign row. `problem`: why it cannot be run; None if only its type is not accepted."""
         with self._lock:
             self._rows[key] = timeout, self._clock() + _FORGOTTEN
             self._rows.move_to_end(key)

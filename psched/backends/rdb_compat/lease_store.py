@@ -1,8 +1,8 @@
 """The base class of both `rdb_compat` stores: leases in the tables of PerfectSched and PerfectQueue.
 
-Holding a row means having written its timeout. The fence is the occurrence and the timeout that was written last: an
-acquire writes a later timeout, a finish a later occurrence. Until a lease ends, only its holder writes the row, so a
-timeout written by an extend without an answer is the holder's.
+Holding a row means having written its timeout. The fence is the occurrence and the timeout written last: an acquire
+writes a later timeout, a finish a later occurrence. Until a lease ends, only its holder writes the row, so a timeout
+written by an extend without an answer is the holder's.
 
 Rows that cannot be run here are left to Ruby workers (foreign rows): nothing is written to them.
 """
@@ -83,7 +83,7 @@ class CompatLeaseStore(SqlStore):
     _kind: str
     """The rows in messages: `schedule` or `task`."""
     _lasting: Collection[str]
-    """Columns that no run changes: they distinguish a row from a later row with the same key."""
+    """Columns that no run changes, to distinguish a row from a later row with the same key."""
 
     def __init__(self, database: Database, table: Table, maker: str, occurrence: ColumnElement[Any]) -> None:
         """Connects to nothing yet.
@@ -99,13 +99,13 @@ class CompatLeaseStore(SqlStore):
         fork_safety.register_for_fork(self)
 
     def begin_anew(self) -> None:
-        """Forget extends without an answer, which are the parent process's."""
+        """Forget the parent's extends without an answer."""
         self._lock = threading.Lock()
         self._unanswered: dict[Lease, float] = {}
 
     @abstractmethod
     def _read_row(self, row: Mapping[Any, Any]) -> Row:
-        """Return a stored row; what cannot be used of it is its `problem`."""
+        """Return a stored row. An invalid column becomes its `problem`."""
 
     def _acquire(self, limit: int, options: AcquireOptions) -> list[Claim]:
         """Lease up to `limit` due rows that can be run here, and write to no other row.
@@ -234,11 +234,10 @@ class CompatLeaseStore(SqlStore):
         outcome: Mapping[str, Any] | None = None,
         on_commit: OnCommit | None = None,
     ) -> RowMapping | ScheduleError | None:
-        """Execute `statement`, one of `_settling`, and with it `on_commit` in one transaction.
+        """Execute `statement`, one of `_settling`, and `on_commit` in one transaction.
 
-        Returns None when it is done, the row when the lease is ours but another condition of the statement does not
-        hold, else the error. `outcome` is what the row then holds where that is known beforehand: a row that holds it
-        was settled before.
+        Return None if that is done, the row if the lease holds but another condition of the statement does not, else
+        the error. `outcome`: columns of the settled row, if known beforehand; a row with these was settled before.
         """
         fence = self._present_fence(lease, until)
         parameters = {"lease_key": lease.key, "seen_timeout": fence.timeout, "seen_occurrence": fence.occurrence}
@@ -288,11 +287,11 @@ class CompatLeaseStore(SqlStore):
         return update(self._table).where(*under_lease, *conditions).values(values)
 
     def _alone(self, connection: Connection) -> AbstractContextManager[bool]:
-        """Keep others from claiming within it, where they ask for that; False when nothing may be claimed now."""
+        """Keep other workers from claiming meanwhile, if needed. Yield False if nothing may be claimed now."""
         return nullcontext(True)
 
     def _acquire_chosen(self, values: Mapping[str, Any], accepts: Accepts | None) -> tuple[list[Claim], int, bool]:
-        """Lease rows; return, too, how many bytes they have, and whether there were foreign rows among the chosen."""
+        """Lease rows. Return the claims, their bytes, and whether foreign rows were among the chosen rows."""
 
         def work(connection: Connection, uncertain: bool) -> tuple[list[Claim], int, bool]:
             with self._alone(connection) as may_claim:
@@ -320,7 +319,7 @@ class CompatLeaseStore(SqlStore):
         return row.problem
 
     def _runnable(self, row: Mapping[Any, Any], timeout: int, accepts: Accepts | None) -> Row | None:
-        """Return a row that can be run here; None of a foreign row, which is remembered with its stored `timeout`."""
+        """Return a row that can be run here. Remember a foreign row with its stored `timeout`, and return None."""
         known = self._read_row(row)
         is_accepted = accepts is None or accepts(known.type)
         problem = self._problem(known) if is_accepted else None
@@ -330,7 +329,7 @@ class CompatLeaseStore(SqlStore):
         return None
 
     def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        """Return rows to be leased, locked, with `lease_end`; of foreign rows those that are not known yet."""
+        """Return rows to lease, locked, with `lease_end`, and foreign rows that are not known yet."""
         if self._foreign:
             return self._take(connection, self._due_keys(connection, values["limit"]), values)
         if values["limit"] == 1 and _takes_any(values):
@@ -364,7 +363,7 @@ class CompatLeaseStore(SqlStore):
             yield from (place for place in page if not self._foreign.has(place["key"], place["due"]))
 
     def _look_behind(self, wanted: int, accepts: Accepts | None) -> bool:
-        """Find out which due rows are foreign, up to the first `wanted` that are not; return whether there are any.
+        """Find foreign rows among the due rows, up to the first `wanted` others. Return whether there are others.
 
         Nothing is locked or written.
         """
@@ -382,7 +381,7 @@ class CompatLeaseStore(SqlStore):
         return {row["id"]: row for row in connection.execute(self._locked, values).mappings()}
 
     def _present(self, lease: Lease, row: RowMapping | None, uncertain: bool) -> Fence | None:
-        """Return the fence under which the row is ours; None when it is not."""
+        """Return the fence under which the row is ours, or None."""
         if row is None:
             return None
         fence, now = Fence.of(lease), Fence.in_row(row)
@@ -393,7 +392,7 @@ class CompatLeaseStore(SqlStore):
         return now if renewed and now.occurrence == fence.occurrence and fence.lasts(row) else None
 
     def _present_fence(self, lease: Lease, until: float) -> Fence:
-        """Return the fence of a lease; after a renewal without an answer it is what stands in the row."""
+        """Return the fence of a lease; after a renewal without an answer, read the fence from the row."""
         with self._lock:
             doubtful = lease in self._unanswered
         if not doubtful:
@@ -464,7 +463,7 @@ _SHIFT = 2**40
 
 
 class Fence(NamedTuple):
-    """What the row must hold for a write under a lease; packed into the integer of `Lease.fence`."""
+    """The columns that a write under a lease compares, packed into the integer `Lease.fence`."""
 
     occurrence: int
     timeout: int
@@ -475,7 +474,7 @@ class Fence(NamedTuple):
 
     @classmethod
     def in_row(cls, row: RowMapping) -> Fence:
-        """Return what a row holds; 0 for what is no integer."""
+        """Read the fence of a row, with 0 for values that are no integers."""
         fields = RowReader(row)
         return cls(fields.number("occurrence"), fields.number("timeout"))
 
@@ -483,7 +482,7 @@ class Fence(NamedTuple):
         return self == Fence.in_row(row)
 
     def lasts(self, row: RowMapping) -> bool:
-        """Return whether the lease has not ended by the clock in `row`: until then only its holder writes the row."""
+        """Return whether the lease still lasts by the clock in `row`: until its end only the holder writes the row."""
         return bool(row["now"] < self.timeout)
 
     def lease(self, row: RowMapping) -> Lease:
@@ -503,19 +502,19 @@ def _refuse(types: Collection[str] | None) -> None:
 
 
 def _takes_any(values: Mapping[str, Any]) -> bool:
-    """Return whether nothing was taken yet, so that one row is taken however large it is."""
+    """Return whether no row was taken yet: the first row is taken whatever its size."""
     return bool(values["budget"] == MAX_BATCH_SIZE)
 
 
 def _rounded_up(wait: float) -> int:
-    """Return the milliseconds of a wait in seconds, with which whole seconds are rounded up."""
+    """Return a wait in milliseconds, such that a later division to whole seconds rounds up."""
     return math.ceil(wait * 1000) + (999 if wait > 0 else 0)
 
 
 def refusal(lease: Lease, row: RowMapping | None, uncertain: bool) -> ScheduleError:
-    """Return why the run of `lease` cannot be settled, `row` being what is there instead.
+    """Return the error for a run that cannot be settled. `row`: the present row, None if it is gone.
 
-    `uncertain`: an attempt, of this call or of one before, had no answer, and the row does not show what it did.
+    `uncertain`: an attempt of this or an earlier call had no answer, and the row does not show its effect.
     """
     if row is None:
         return IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
@@ -528,5 +527,5 @@ def refusal(lease: Lease, row: RowMapping | None, uncertain: bool) -> ScheduleEr
 
 
 def _shows(row: RowMapping, outcome: Mapping[str, Any] | None) -> bool:
-    """Return whether a row holds what a settled run has left there."""
+    """Return whether the row has the columns `outcome` of a settled run."""
     return outcome is not None and all(row[name] == value for name, value in outcome.items())

@@ -82,7 +82,7 @@ _FIELDS = (
 
 
 def ruby_problem(cron: str, timezone: str) -> str | None:
-    """Return why a Ruby worker cannot run this rule, None when it can. psched must accept the rule."""
+    """Return the error of a Ruby worker for this rule, or None. The rule must be valid in psched."""
     try:
         fields = _split(cron)
         _, hours, days, months, weekdays = (field.values(text) for field, text in zip(_FIELDS, fields, strict=True))
