@@ -22,7 +22,7 @@ from sqlalchemy.sql.elements import TextClause
 from psched import fork_safety as forks
 from psched.backends.common.connection_options import Timeouts
 from psched.backends.common.retries import Fault, LoginBackoff, Retries
-from psched.backends.sql.connection_pool import ConnectionPool, execute_text, wrapped
+from psched.backends.sql.connection_pool import ConnectionPool, PooledConnection, execute_text, wrapped
 from psched.backends.sql.dialect import Dialect
 from psched.backends.sql.listen_notify import ListenWakeup
 from psched.backends.sql.statement import Statement
@@ -114,8 +114,16 @@ class Database:
         uncertain = False
         while True:
             try:
-                with self._work, self._connection() as connection:
-                    return work(connection, uncertain)
+                with self._work:
+                    pool = self._pool
+                    connection = pool.take()
+                    try:
+                        result = work(connection, uncertain)
+                    except BaseException as error:
+                        self._give_back_after(error, pool, connection)
+                        raise
+                    pool.give_back(connection)
+                    return result
             except (DBAPIError, PoolTimeoutError) as error:
                 fault = self.fault(error)
                 pause = retries.pause(fault)
@@ -126,22 +134,14 @@ class Database:
                 uncertain = uncertain or fault is Fault.LOST
             self._sleep(pause)
 
-    @contextmanager
-    def _connection(self) -> Iterator[Connection]:
-        """Lend a pooled connection. A driver's error while rows are read is raised as a DBAPIError."""
-        pool = self._pool
-        connection = pool.take()
-        try:
-            yield connection
-        except BaseException as error:
-            # A driver interrupted amid an answer would pass the rest to the next statement.
-            pool.give_back(connection, isinstance(error, DBAPIError) and self.fault(error) is not Fault.LOST)
-            if isinstance(error, DBAPIError) and error.connection_invalidated:
-                pool.close_idle()  # they were lost, too
-            if isinstance(error, self._engine.dialect.loaded_dbapi.Error):  # while rows were fetched
-                raise wrapped(error, self._engine.dialect) from error
-            raise
-        pool.give_back(connection)
+    def _give_back_after(self, error: BaseException, pool: ConnectionPool, connection: PooledConnection) -> None:
+        """Give back or close a connection whose work raised `error`; raise a driver's own error as a DBAPIError."""
+        # A driver interrupted amid an answer would pass the rest to the next statement.
+        pool.give_back(connection, isinstance(error, DBAPIError) and self.fault(error) is not Fault.LOST)
+        if isinstance(error, DBAPIError) and error.connection_invalidated:
+            pool.close_idle()  # they were lost, too
+        if isinstance(error, self._engine.dialect.loaded_dbapi.Error):  # while rows were fetched
+            raise wrapped(error, self._engine.dialect) from error
 
     @contextmanager
     def transaction(self, connection: Connection) -> Iterator[None]:
