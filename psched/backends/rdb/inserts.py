@@ -1,6 +1,6 @@
 """INSERTs of schedules (with their definitions in the ledger) and of queue tasks; existing keys are left alone.
 
-Each call writes a number of its own, the nonce, into its rows, and knows them by it when an answer was lost.
+Each call writes a number of its own, the nonce, into its rows, to recognise them after a lost answer.
 """
 
 from __future__ import annotations

@@ -257,9 +257,9 @@ def _leased_table(
     `size` is how many bytes the data has as JSON, compressed or not. Among `columns` is `due`: when the row is due or
     its lease ends, NULL once it is finished for good. `ready` is what `due` was before the last acquire, `claim` the
     number of that acquire, `nonce` the number of the call that inserted the row, `endings` how its last leases ended;
-    `holder` is NULL unless it is leased. `attempts` counts the present lease and earlier leases that were not given
-    back, but no lease that expired while `taken_ahead` was `AHEAD` or `AHEAD_AGAIN`: no run began under it. This column
-    is 0 once a run is recorded as begun.
+    `holder` is NULL unless it is leased. `attempts` counts the present lease and earlier leases that were not released,
+    but no lease that expired while `taken_ahead` was `AHEAD` or `AHEAD_AGAIN`: no run began under it. `taken_ahead` is
+    0 once a run is recorded as begun.
     """
     return Table(
         checked_name(name),

@@ -36,7 +36,7 @@ from psched.backends.sql.dialect import Dialect, now_ms
 from psched.backends.sql.statement import cached
 
 NO_USER = ""
-"""The user of tasks without one, which together count as one more user."""
+"""The user name of all tasks without user, which together count as one user."""
 
 HAS_ROW = -1
 """A number of tasks that means: the user has a row in the table of users."""

@@ -82,7 +82,7 @@ class Table:
         return None
 
     def _unfit(self) -> str | None:
-        """Return why this server cannot be used, or None."""
+        """Return the error of a server that cannot be used, or None."""
         version = str(self._info("server").get("redis_version", ""))
         numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
         if numbers and numbers < _OLDEST:

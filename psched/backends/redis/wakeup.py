@@ -28,7 +28,7 @@ _TRIAL = 0.05
 
 
 class WakeList:
-    """`Wakeup` of one waiting thread. It is proven when the server has answered a wait on its connection."""
+    """`Wakeup` of one waiting thread; `proven` once the server has answered a wait on its connection."""
 
     def __init__(self, server: RedisServer, table: Table, accepts: Accepts | None, clock: Clock = monotonic) -> None:
         """Connects to nothing yet. `accepts`: the types that this worker takes; None: all."""
@@ -91,7 +91,7 @@ class WakeList:
         return pushed
 
     def stop_listening(self) -> None:
-        """End the wait; an element that was popped meanwhile goes back to the list for another worker."""
+        """End the wait. An element popped meanwhile goes back to the list for another worker."""
         connection = self._connection
         if connection is None or not self._waits:
             return

@@ -79,7 +79,7 @@ class ConnectionPool:
             raise
 
     def give_back(self, connection: PooledConnection, usable: bool = True) -> None:
-        """Keep a connection for the next call; close it when it is not usable, or when enough are idle."""
+        """Keep a connection for the next call. Close the connection if it is unusable, or enough are idle."""
         try:
             if usable and not connection.invalidated and len(self._idle) < self._size:
                 self._idle.append(connection)
@@ -93,7 +93,6 @@ class ConnectionPool:
             self._free.release()
 
     def close_idle(self) -> None:
-        """Close all idle connections."""
         while True:
             try:
                 connection = self._idle.pop()
@@ -102,6 +101,6 @@ class ConnectionPool:
             connection.close()
 
     def close(self) -> None:
-        """Close all idle connections, and the others when they are given back; idempotent."""
+        """Close idle connections now, and the others when they are released. Idempotent."""
         self._size = 0
         self.close_idle()

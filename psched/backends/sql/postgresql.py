@@ -66,7 +66,7 @@ def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> s
 
 
 def _field(compiler: SQLCompiler, value: str, name: str, type_: Any) -> str:
-    """Return a value of a row as a column. A cast to the column's type would cut text to fit."""
+    """Return a value of a row as a column. A cast to the column's type would truncate text."""
     if isinstance(type_, String):
         return f"{value} AS {name}"
     return f"CAST({value} AS {compiler.dialect.type_compiler_instance.process(type_)}) AS {name}"

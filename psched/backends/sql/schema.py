@@ -74,7 +74,7 @@ class Schema:
             raise ConfigError(problem)
 
     def problem(self) -> str | None:
-        """Return why the table cannot be used, with the remedy; None when it can."""
+        """Return the error of a table that cannot be used, with the remedy, or None."""
         dialect = self._database.dialect
         try:
             return self._database.run(lambda connection, _: dialect.unfit(connection) or self._problem(connection))
@@ -84,7 +84,6 @@ class Schema:
             return dialect.missing_file(error) or self._is_missing(self._table)
 
     def diagnose(self) -> Iterator[Finding]:
-        """Yield the findings for `psched doctor`."""
         if self._database.dialect.pooler is not None:
             shared = self._database.shares_sessions()
             yield Finding("pooler", not shared, _SHARED_SESSION if shared else _OWN_SESSION)
@@ -116,7 +115,7 @@ class Schema:
     def _columns(self, connection: Connection, table: Table) -> Collection[str] | None:
         """Return the names of a table's columns; None when there is no such table.
 
-        They come with an answer of no rows. SQLAlchemy would read the catalogue, by statements that take a worker 4 MB.
+        An empty answer has them, too. SQLAlchemy would read the catalogue, by statements that take 4 MB of memory.
         """
         try:
             return connection.execute(select(literal_column("*")).select_from(table).where(false())).keys()
@@ -126,7 +125,7 @@ class Schema:
             return None
 
     def _foreign(self, connection: Connection) -> str | None:
-        """Return that the table is missing, or which columns it lacks, so that it is not psched's; None otherwise."""
+        """Return the error of a table that is missing, or lacks columns of psched's, or None."""
         present = self._columns(connection, self._table)
         if present is None:
             return self._is_missing(self._table)
@@ -158,7 +157,7 @@ class Schema:
         yield Finding("keys", problem is None, "compare byte by byte" if problem is None else problem)
 
     def _writing(self, connection: Connection) -> Finding:
-        """Return whether our user may write, by an UPDATE of no row."""
+        """Test writing by an UPDATE of no row."""
         key = self._table.c[self._key]
         try:
             connection.execute(update(self._table).where(false()).values({key: key}))
@@ -170,7 +169,7 @@ class Schema:
 
 
 NAMED = 10
-"""How many keys of rows that are never due `psched doctor` names."""
+"""The most keys of rows that are never due in one finding of `psched doctor`."""
 
 
 def unusable(keys: Sequence[object]) -> Finding:

@@ -48,8 +48,8 @@ class SQLiteDialect(Dialect):
     driver: ClassVar[str] = "pysqlite"
     begin: ClassVar[str] = "BEGIN IMMEDIATE"
     crosses_forks: ClassVar[bool] = False
-    """SQLite has mutexes for all connections of a process, and remembers there which locks on a file they hold. A
-    forked process would wait for a thread that it does not have, or take its parent's locks for its own."""
+    """SQLite has mutexes for all connections of a process, and remembers which file locks they hold. A
+    forked process would wait for a thread that it does not have, or take the locks of its parent for its own."""
 
     conflict_codes = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
     lost_codes = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM)
@@ -77,7 +77,7 @@ class SQLiteDialect(Dialect):
         self._connect("rwc").close()
 
     def _folder_problem(self) -> str | None:
-        """Return why the folder cannot hold the file, with the remedy; None when it can."""
+        """Return the error of a folder that cannot hold the file, with the remedy, or None."""
         folder = Path(str(self.url.database)).parent
         if folder.is_dir():
             return None
