@@ -68,7 +68,7 @@ class WantedTypes:
 
     @property
     def too_many(self) -> Sequence[str]:
-        """The types, if one statement does not read so many apart; else none."""
+        """The types, if they are read apart and are too many for one statement; else none."""
         return self.types if self.types is not None and self.apart and len(self.types) > TYPES_AT_ONCE else ()
 
     def each(self) -> Sequence[WantedTypes]:

@@ -111,7 +111,7 @@ class WaitingUsersQuery:
     ) -> list[WaitingUser]:
         """Return users with due rows in `bands` that may run more tasks; some of them when many rows are due.
 
-        `enough`: the number of wanted tasks; when the users found may run so many, few other users are read. `seen`:
+        `enough`: the number of wanted tasks. Once the users found may run as many, few other users are read. `seen`:
         users that had due rows in the last acquire, and need not be found again.
         """
         first_rows: dict[str, Mapping[Any, Any]] = {}
