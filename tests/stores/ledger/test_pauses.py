@@ -158,8 +158,7 @@ def test_what_run_now_asked_for_runs_after_a_pause_that_comes_before_its_end(
     assert schedules.poll() is None
     found.append(resume(schedules, begin))
     ran = work(schedules, found[-1][1])
-    assert ran[0] == start
-    assert ran[1:] == outside(range(start, ran[-1] + 1), found)
+    assert ran == [start, *outside(range(start + 1, ran[-1] + 1), found)]
     assert judge(schedules, found, start, ran[-1])[0].detail == "run-now"
 
 

@@ -17,7 +17,7 @@ def test_what_stands_in_the_place_of_a_holders_set_stops_no_run(
 
     def spoil() -> None:
         for prefix in prefixes:
-            for name in client.scan_iter(f"{prefix}held:*"):
+            for name in client.keys(f"{prefix}held:*"):
                 client.set(name, "spoilt")
 
     bench.add(store, "key")
