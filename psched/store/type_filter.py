@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cached_property
 from typing import Any
 
 Pattern = str | re.Pattern[str]
@@ -33,11 +32,23 @@ class TypeFilter:
     """Accepts a type that some route takes, if it is also one to be served.
 
     `routes`: of the application; None: it may take any type. `served`: globs as `video.*`, of which a type must match
-    one (`fnmatch`, case-sensitive); none: every type is served.
+    one (`fnmatch`, case-sensitive); none: every type is served. `names` are the types accepted by name, known
+    without a query.
     """
 
     routes: tuple[Pattern, ...] | None = None
     served: tuple[str, ...] = ()
+    names: frozenset[str] = field(init=False, repr=False, compare=False)
+    _exact: frozenset[str] = field(init=False, repr=False, compare=False)
+    _expressions: tuple[re.Pattern[str], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        routes = self.routes or ()
+        exact = frozenset(route for route in routes if isinstance(route, str))
+        object.__setattr__(self, "_exact", exact)
+        object.__setattr__(self, "_expressions", tuple(route for route in routes if isinstance(route, re.Pattern)))
+        named = exact.union(glob for glob in self.served if _WILDCARDS.isdisjoint(glob))
+        object.__setattr__(self, "names", frozenset(filter(self.accepts, named)))
 
     def accepts(self, type: str) -> bool:
         """Return whether rows of this type are acquired."""
@@ -47,19 +58,12 @@ class TypeFilter:
         """Return this filter restricted to types that match one of `globs`; none restricts nothing."""
         return TypeFilter(self.routes, tuple(globs))
 
-    @cached_property
+    @property
     def is_everything(self) -> bool:
         """Whether every type is accepted."""
         return self._routes_everything and (not self.served or "*" in self.served)
 
-    @cached_property
-    def names(self) -> frozenset[str]:
-        """The types accepted by name, known without a query."""
-        routed = [route for route in self.routes or () if isinstance(route, str)]
-        served = [glob for glob in self.served if _WILDCARDS.isdisjoint(glob)]
-        return frozenset(name for name in (*routed, *served) if self.accepts(name))
-
-    @cached_property
+    @property
     def is_exact(self) -> bool:
         """Whether only `names` are accepted."""
         is_routed_by_name = self.routes is not None and not self._expressions
@@ -71,7 +75,7 @@ class TypeFilter:
         routes = ["any type"] if self._routes_everything else sorted(map(_shown, self.routes or ()))
         return ", ".join(routes or ["no type"]) + (f" (only {', '.join(self.served)})" if self.served else "")
 
-    @cached_property
+    @property
     def idle_globs(self) -> tuple[str, ...]:
         """The globs of `served` that certainly match no routed type. A glob and an expression may always agree."""
         return tuple(glob for glob in self.served if not self._may_match(glob))
@@ -110,15 +114,7 @@ class TypeFilter:
     def _is_served(self, type: str) -> bool:
         return not self.served or any(fnmatchcase(type, glob) for glob in self.served)
 
-    @cached_property
-    def _exact(self) -> frozenset[str]:
-        return frozenset(route for route in self.routes or () if isinstance(route, str))
-
-    @cached_property
-    def _expressions(self) -> tuple[re.Pattern[str], ...]:
-        return tuple(route for route in self.routes or () if isinstance(route, re.Pattern))
-
-    @cached_property
+    @property
     def _routes_everything(self) -> bool:
         return self.routes is None or any(route.pattern in _MATCHES_ANYTHING for route in self._expressions)
 

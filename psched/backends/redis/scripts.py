@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).with_name("scripts")
@@ -22,10 +22,7 @@ class Script:
     """One operation: the text that the server runs, and the SHA-1 digest that EVALSHA takes."""
 
     text: str
-
-    @cached_property
-    def digest(self) -> str:
-        return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+    digest: str
 
 
 @cache
@@ -34,7 +31,8 @@ def compose(kind: str, verb: str) -> Script:
     sections = _sections()
     needed, text = sections.get(f"{kind}/{verb}") or sections[f"leases/{verb}"]
     parts = [sections[kind if name == "KIND" else name][1] for name in needed]
-    return Script("\n".join([*parts, text]))
+    whole = "\n".join([*parts, text])
+    return Script(whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest())
 
 
 @cache
