@@ -12,18 +12,18 @@ from psched.backends import is_driver_error
 from psched.clock import monotonic
 from psched.error_text import one_line
 from psched.errors import ConfigError
-from psched.execution.alerts import open_alert_threads
+from psched.execution.alert_hooks import open_alert_threads
 from psched.execution.batch_size import batch_sizer_for
 from psched.execution.forced_exit import ForcedExit
 from psched.execution.handler_thread import ActiveRuns, Runner, give_back
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.node_heartbeat import NodeHeartbeat
-from psched.execution.open_sections import FIRST_SLOT, open_sections
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
+from psched.execution.section_sources import FIRST_SLOT, open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process import child_protocol as pipes
-from psched.process.child_role import ChildRole, ChildSpec, DeadChild
+from psched.process.child_interface import ChildRole, ChildSpec, DeadChild
 from psched.process.logs import log_runs
 from psched.process.poll_election import ElectionMember
 from psched.store.type_filter import mismatch

@@ -11,8 +11,8 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from psched.error_text import one_line
-from psched.execution.open_sections import OpenSection
 from psched.execution.periodic_thread import PeriodicThread
+from psched.execution.section_sources import OpenSection
 from psched.store.type_filter import TypeFilter
 
 log = logging.getLogger(__name__)

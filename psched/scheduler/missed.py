@@ -14,7 +14,7 @@ from psched.clock import Clock, local_time, monotonic
 from psched.errors import IdempotentError, OutcomeUnknownError, PreemptedError
 from psched.execution.stop_event import StopEvent
 from psched.model import ScheduleRow
-from psched.scheduler.instance_registry import Instance, InstanceRegistry
+from psched.scheduler.instance_heartbeat import Instance, InstanceRegistry
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.transitions import first_match
 

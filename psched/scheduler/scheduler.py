@@ -18,7 +18,7 @@ from psched.errors import ConfigError, IdempotentError, NotFoundError, ScheduleE
 from psched.model import Rule, TaskFilter
 from psched.payload import encode
 from psched.queue.queue import storable_task
-from psched.scheduler.handlers import Function, check_function, current
+from psched.scheduler.function_handlers import Function, check_function, current
 from psched.scheduler.jobs import Registration, check_positive, checked_name, job_data, refuse_options
 from psched.scheduler.stores import OpenStores, open_scheduler_stores, scheduler_settings
 from psched.scheduler.threads import SchedulerThreads

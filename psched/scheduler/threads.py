@@ -24,8 +24,8 @@ from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.stop_event import StopEvent
 from psched.process.child_protocol import RunningTable
 from psched.process.logs import log_runs
-from psched.scheduler.handlers import Function, FunctionRouter, OccurrenceRouter
-from psched.scheduler.instance_registry import InstanceRegistry
+from psched.scheduler.function_handlers import Function, FunctionRouter, OccurrenceRouter
+from psched.scheduler.instance_heartbeat import InstanceRegistry
 from psched.scheduler.jobs import Registration, store_registrations
 from psched.scheduler.missed import MissedOccurrences
 from psched.scheduler.stores import OpenStores

@@ -11,8 +11,8 @@ from functools import partial
 from psched.application import ApplicationSpec, load
 from psched.config import Settings
 from psched.errors import ConfigError
+from psched.process.child_interface import ChildRole
 from psched.process.child_protocol import ChildPipe
-from psched.process.child_role import ChildRole
 from psched.process.escalation import Escalation, Limits, Order
 from psched.process.logs import Log
 from psched.supervisor.child import ChildProcess

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from psched.backends import open_stores
-from psched.backends.rdb_compat.foreign_rows import ForeignRows
+from psched.backends.rdb_compat.ruby_only_rows import ForeignRows
 from psched.config import from_mapping
 from psched.model import NewTask
 from psched.schedules.collection import open_schedules
@@ -177,7 +177,7 @@ def test_a_row_is_read_again_after_a_while() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psched.backends.rdb_compat.foreign_rows._REMEMBERED", 3)
+    monkeypatch.setattr("psched.backends.rdb_compat.ruby_only_rows._REMEMBERED", 3)
     rows = ForeignRows()
     for n in range(5):
         rows.add(f"key{n}", n, "a problem")

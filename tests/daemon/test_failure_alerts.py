@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from psched.backends import open_stores
-from psched.execution.alerts import FailureReporter, failure_facts
+from psched.execution.alert_hooks import FailureReporter, failure_facts
 from psched.model import NewTask
 from psched.store import StoreSettings
 from psched.store.alerts import UnreportedFailure, UnreportedFailures
@@ -52,7 +52,7 @@ def test_the_hook_is_run_once_and_no_shell(failures: UnreportedFailures, tmp_pat
 def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
     failures: UnreportedFailures, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.execution.alerts._CLAIM", 0.0)
+    monkeypatch.setattr("psched.execution.alert_hooks._CLAIM", 0.0)
     broken = (sys.executable, "-c", "print('no pager'); raise SystemExit(3)")
     with caplog.at_level(logging.ERROR):
         assert FailureReporter("queue", failures, broken, 10).check()

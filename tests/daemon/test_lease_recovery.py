@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from psched.config import coerce
-from psched.process.child_role import DeadChild
+from psched.process.child_interface import DeadChild
 from psched.supervisor.lease_recovery import LeaseRecovery
 
 SETTINGS = coerce({"app": "a:b", "schedules": {"type": "rdb", "url": "sqlite://"}})

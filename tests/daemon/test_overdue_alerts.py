@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from psched.backends import open_stores
-from psched.execution.alerts import OverdueAlerter
+from psched.execution.alert_hooks import OverdueAlerter
 from psched.model import Policy, Rule
 from psched.store import StoreSettings
 from psched.store.alerts import OverdueAlerts
@@ -56,7 +56,7 @@ def test_the_hook_is_run_once_with_the_occurrence_and_no_shell(
 def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
     alerts: OverdueAlerts, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.execution.alerts._CLAIM", 0.0)
+    monkeypatch.setattr("psched.execution.alert_hooks._CLAIM", 0.0)
     with caplog.at_level(logging.ERROR):
         OverdueAlerter(alerts, (sys.executable, "-c", "print('no pager'); raise SystemExit(3)"), 10).check()
         OverdueAlerter(alerts, ("/no/such/program",), 10).check()
@@ -67,7 +67,7 @@ def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
 
 
 def test_a_hook_that_hangs_is_ended(alerts: OverdueAlerts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psched.execution.alerts._HOOK_SECONDS", 0.2)
+    monkeypatch.setattr("psched.execution.alert_hooks._HOOK_SECONDS", 0.2)
     begun = time.monotonic()
     OverdueAlerter(alerts, (sys.executable, "-c", "import time; time.sleep(60)"), 10).check()
     assert time.monotonic() - begun < 20

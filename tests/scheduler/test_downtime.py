@@ -14,7 +14,7 @@ from psched import Scheduler
 from psched.clock import local_time
 from psched.execution.stop_event import StopEvent
 from psched.model import NewTask, ScheduleRow
-from psched.scheduler.instance_registry import InstanceRegistry
+from psched.scheduler.instance_heartbeat import InstanceRegistry
 from psched.scheduler.jobs import INSTANCE
 from psched.scheduler.missed import MissedOccurrences
 from psched.scheduler.stores import OpenStores

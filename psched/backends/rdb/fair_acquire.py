@@ -23,10 +23,10 @@ from psched.backends.rdb.acquire import (
     ordered_acquire,
     takes_more,
 )
+from psched.backends.rdb.fair_acquire_statements import NO_USER, UserStatements
 from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.schema import USER_BAND, has_users
-from psched.backends.rdb.user_statements import NO_USER, UserStatements
 from psched.backends.rdb.waiting_users import WaitingUser, WaitingUsersQuery, least_of, turns
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect

@@ -32,7 +32,7 @@ from sqlalchemy import (
     update,
 )
 
-from psched.backends.common.lease_endings import MOST_CHARACTERS, RELEASED, RETRIED
+from psched.backends.common.lease_history import MOST_CHARACTERS, RELEASED, RETRIED
 from psched.backends.common.rows import AHEAD, AHEAD_AGAIN, EXPIRED, RUNNING, WAITING
 from psched.backends.rdb.schema import by_type, has_wanted_type
 from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of, now_ms
@@ -204,7 +204,7 @@ class LeaseStatements:
         return self.writing(row, now, **{**self._ended, "endings": self._endings(outcome), **values})
 
     def _endings(self, outcome: Outcome) -> ColumnElement[str]:
-        """Return the column `endings` of a row whose lease ends; see `backends.common.lease_endings`."""
+        """Return the column `endings` of a row whose lease ends; see `backends.common.lease_history`."""
         c = self._table.c
         between, end = constant(":"), constant(";")
         named = constant(outcome) if isinstance(outcome, str) else outcome

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, MetaData, RowMapping, Table
 
 from psched import fork_safety
-from psched.backends.common.lease_endings import RELEASED, RETRIED, LostRow, refusal
+from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, refusal
 from psched.backends.common.rows import AHEAD, BATCH, RUNNING, storable
 from psched.backends.rdb.acquire import AcquireStrategy, WantedTypes, ordered_acquire
 from psched.backends.rdb.lease_statements import LeaseStatements

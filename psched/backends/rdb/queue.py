@@ -34,8 +34,8 @@ from psched.backends.common.rows import (
     read_task,
     storable,
 )
+from psched.backends.rdb.acquire_batching import BatchedAcquire
 from psched.backends.rdb.alerts import RdbFailures
-from psched.backends.rdb.combined_acquire import CombinedAcquire
 from psched.backends.rdb.fair_acquire import FairAcquire
 from psched.backends.rdb.inserts import TaskInserts
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, after, begun_attempts, next_fence
@@ -71,7 +71,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
             partial(claimed_task, holder, settings.max_data_size),
             *(self._table, users, failures),
         )
-        self._combined_acquire = CombinedAcquire(self._acquire)
+        self._batched_acquire = BatchedAcquire(self._acquire)
         self._inserts = TaskInserts(database, self._table, settings.max_data_size)
         self._statements = cached(QueueStatements, self.lease_statements, self._table, users)
 
@@ -81,7 +81,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
 
     def _acquire(self, limit: int, options: AcquireOptions, callers: int = 0) -> builtins.list[Claim]:
         if not callers:
-            return self._combined_acquire.acquire(limit, options._replace(accepts=None))
+            return self._batched_acquire.acquire(limit, options._replace(accepts=None))
         return super()._acquire(limit, options, callers)
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:

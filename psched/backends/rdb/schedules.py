@@ -24,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from psched.backends.common.lease_endings import FINISHED, RELEASED, finished_before
+from psched.backends.common.lease_history import FINISHED, RELEASED, finished_before
 from psched.backends.common.rows import (
     BATCH,
     DEFINITION,

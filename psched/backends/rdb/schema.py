@@ -23,7 +23,7 @@ from sqlalchemy import (
     text,
 )
 
-from psched.backends.common.lease_endings import MOST_CHARACTERS
+from psched.backends.common.lease_history import MOST_CHARACTERS
 from psched.backends.common.rows import CLAIMED_OF_SCHEDULE, CLAIMED_OF_TASK, WAITING
 from psched.backends.common.table_names import checked_name
 from psched.backends.sql.dialect import ExactText, LongText

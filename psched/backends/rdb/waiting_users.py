@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from psched.backends.rdb.acquire import WantedTypes
+from psched.backends.rdb.fair_acquire_statements import HAS_ROW, NO_USER, UserStatements
 from psched.backends.rdb.schema import has_users
-from psched.backends.rdb.user_statements import HAS_ROW, NO_USER, UserStatements
 
 _WINDOW = 100
 """Rows read, those that have been due longest, to find users with due rows."""

@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import Any, ClassVar
 
 from psched import fork_safety as forks
-from psched.backends.common.lease_endings import RELEASED, RETRIED, LostRow, finished_before, refusal
+from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, finished_before, refusal
 from psched.backends.common.retries import sent_within
 from psched.backends.common.rows import BATCH, storable
 from psched.backends.redis import scripts
@@ -20,7 +20,7 @@ from psched.backends.redis.alerts import RedisFailures
 from psched.backends.redis.client import Argument, RedisServer, T, is_refused, passes
 from psched.backends.redis.node_registry import RedisNodes
 from psched.backends.redis.rows import stored
-from psched.backends.redis.schema import Table
+from psched.backends.redis.table_checks import Table
 from psched.backends.redis.wakeup import WakeList
 from psched.clock import boottime
 from psched.errors import IdempotentNotFoundError, ScheduleError

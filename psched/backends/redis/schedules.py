@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from psched.backends.common.lease_endings import FINISHED, RELEASED
+from psched.backends.common.lease_history import FINISHED, RELEASED
 from psched.backends.common.rows import (
     all_columns,
     changed_columns,
@@ -22,7 +22,7 @@ from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.lease_store import Answer, RedisLeaseStore, SubmitOnAdvance, judged, new_number, parts
 from psched.backends.redis.ledger import RedisLedger
 from psched.backends.redis.rows import claimed_schedule, entry_words, read_row, stored
-from psched.backends.redis.schema import Table
+from psched.backends.redis.table_checks import Table
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import Lease, ScheduleRow
 from psched.payload import pack

@@ -17,6 +17,7 @@ from setproctitle import setproctitle
 from psched.clock import monotonic
 from psched.config import Settings
 from psched.execution.forced_exit import kill_descendants
+from psched.process.child_interface import ChildRole
 from psched.process.child_protocol import (
     BEAT,
     BYE,
@@ -29,7 +30,6 @@ from psched.process.child_protocol import (
     TROUBLE,
     ChildPipe,
 )
-from psched.process.child_role import ChildRole
 from psched.process.escalation import RELEASE
 from psched.process.linux import KillTimer
 from psched.process.logs import Log
@@ -99,7 +99,7 @@ class HeartbeatThread(threading.Thread):
         try:
             was_idle = self._report()
         except Exception:
-            log.exception("an error in the heartbeat thread; it goes on")
+            log.exception("an error in the heartbeat thread; the thread continues")
         self._pipe.beat(monotonic())
         if not was_idle:
             self._pipe.send(BEAT)
@@ -148,7 +148,7 @@ class HeartbeatThread(threading.Thread):
                 elif order in _STOPS:
                     self._stop(_STOPS[order])
         except Exception:
-            log.exception("an error in the heartbeat thread; it goes on")
+            log.exception("an error in the heartbeat thread; the thread continues")
 
     def _stop(self, immediate: bool, grace: float | None = None) -> None:
         """Stop the role; without a role nothing is leased, and the process just ends."""

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from psched.clock import local_time
 from psched.error_text import error_summary, one_line
-from psched.execution.open_sections import FIRST_SLOT, OpenSection
+from psched.execution.section_sources import FIRST_SLOT, OpenSection
 from psched.handlers.process_group import Program
 from psched.store.alerts import Overdue, OverdueAlerts, UnreportedFailure, UnreportedFailures
 
