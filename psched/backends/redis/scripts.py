@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -22,7 +22,11 @@ class Script:
     """One operation: the text that the server runs, and the SHA-1 digest that EVALSHA takes."""
 
     text: str
-    digest: str
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+        object.__setattr__(self, "digest", digest)
 
 
 @cache
@@ -31,8 +35,7 @@ def compose(kind: str, verb: str) -> Script:
     sections = _sections()
     needed, text = sections.get(f"{kind}/{verb}") or sections[f"leases/{verb}"]
     parts = [sections[kind if name == "KIND" else name][1] for name in needed]
-    whole = "\n".join([*parts, text])
-    return Script(whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest())
+    return Script("\n".join([*parts, text]))
 
 
 @cache
