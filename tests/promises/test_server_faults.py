@@ -78,10 +78,10 @@ def test_a_server_that_is_away_for_15_s_needs_nobody_s_help(lab: Lab, tmp_path: 
             for key in single:
                 cluster.wait_for_end(key)
             assert workers(cluster) == before, "some worker was replaced"
+            check_complaints(cluster)
             cluster.stop()
             assert cluster.judge({**required(cluster, since), **single}) == []
             assert {run.outcome for run in cluster.runs()} == {"finished"}, "what ended in the outage waits for its end"
-            check_complaints(cluster)
 
 
 def away_and_back(servers: list[Server]) -> None:
