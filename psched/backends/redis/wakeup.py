@@ -23,6 +23,8 @@ _SHORTEST = 0.001
 """Seconds; to Redis 0 means for ever."""
 _OVERDUE = 5.0
 """Seconds by which an answer may be late before its connection counts as lost."""
+_LOOK_UP = 60.0
+"""Seconds after which a waiting worker looks up the known types again: the database may have been emptied."""
 _TRIAL = 0.05
 """Seconds of the first wait on a connection: a proxy may not support blocking commands."""
 
@@ -45,14 +47,18 @@ class WakeList:
         self._clock = clock
         self._connection: Connection | None = None
         self._waits = False
-        self._until = self._answer_at = 0.0
+        self._until = self._answer_at = self._look_up_at = 0.0
 
     def listen(self, seconds: float) -> None:
         """Start or prolong a wait of `seconds`. Raises redis-py's errors."""
-        self._until = self._clock() + seconds
-        keys = self._keys if self._accepts is None else self._keys_of(self._accepts)
-        if self._waits and not self._is_overdue() and keys == self._keys:
+        now = self._clock()
+        self._until = now + seconds
+        if self._waits and now < self._look_up_at and not self._is_overdue():
             return  # `is_notified` continues the wait when the server ends this one
+        keys = self._keys if self._accepts is None else self._keys_of(self._accepts)
+        self._look_up_at = now + _LOOK_UP
+        if self._waits and not self._is_overdue() and keys == self._keys:
+            return
         if self._connection is not None and not self._waits:
             self._read_answers(self._connection)
         if self._connection is not None and (self._waits or not self._is_open(self._connection)):
@@ -161,7 +167,6 @@ class WakeList:
 
     def _keys_of(self, accepts: Accepts) -> list[str]:
         """Return the list of new types, and those of the known types that this worker takes."""
-        # Each time, since the database may have been emptied.
         node = self._server.node(self._table.meta)
         node.hset(self._table.meta, "selective", "1")
         known: list[bytes] = node.zrange(f"{self._table.prefix}types", 0, -1)
