@@ -53,7 +53,7 @@ def doctor(chosen: Chosen) -> int:
 
 def findings_of(chosen: Chosen) -> Iterator[Finding]:
     try:
-        settings = chosen.settings().with_application((), chosen.include, chosen.require, chosen.types)
+        settings = chosen.settings()
     except ConfigError as error:
         yield from (Finding("config", False, line) for line in str(error).splitlines())
         return

@@ -38,7 +38,7 @@ def run(chosen: Chosen, app: tuple[str, ...]) -> int:
     for each type of task. Without APP, the configuration's `app` runs. Folders and modules of the configuration are
     loaded too.
     """
-    return run_master(None, chosen.settings_loader(app, Chosen.settings))
+    return run_master(None, partial(chosen.absolute().settings, app=app))
 
 
 for command in (

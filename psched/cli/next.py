@@ -31,7 +31,7 @@ def next_(chosen: Chosen, cron: str, timezone: str | None, number: int, start: i
 
     --json prints one array of objects with time (unix seconds), local and utc (ISO 8601) and note (often empty).
     """
-    section = chosen.settings().schedules if chosen.has_config else None
+    section = chosen.settings().schedules if chosen.config or chosen.file.exists() else None
     zone, dialect = ("UTC", "vixie") if section is None else (section.timezone, section.cron_dialect)
     zone = zone if timezone is None else timezone
     found = crons.occurrences(cron, int(time.time()) if start is None else start, zone, number, dialect)

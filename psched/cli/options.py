@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import click
 
 from psched.application.loader import load_modules
 from psched.config import Reader, Settings, load
 from psched.config.urls import is_in_memory
-from psched.config.validators import MAX_SECONDS
+from psched.config.validators import MAX_SECONDS, folders, required
 from psched.error_text import shown
 from psched.errors import ConfigError
 from psched.schedules.validation import LAST_TIME, LONGEST_DELAY
@@ -28,19 +28,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class TypeGlobs(click.ParamType[str]):
-    """Globs for types of tasks, separated by commas; none is refused, because it would restrict nothing."""
-
-    name = "globs"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
-        if not str(value).replace(",", "").strip():
-            problem = "--types is empty; give a type, a glob such as video.*, or leave the option out"
-            raise click.UsageError(problem, context)
-        return str(value)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chosen:
     """The values of the common options. `config`: None without -c."""
 
@@ -51,29 +39,28 @@ class Chosen:
     require: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
 
-    def settings(self, reader: Reader = "schedules") -> Settings:
-        """Return the configuration. `reader`: the section of a file without sections. Raises ConfigError."""
-        return refuse_in_memory(load(DEFAULT_CONFIG if self.config is None else self.config, self.environment, reader))
-
-    def settings_loader(self, app: tuple[str, ...], read: Callable[[Chosen], Settings]) -> Callable[[], Settings]:
-        """Return a function that reads the configuration from any folder, and adds the application to run."""
-        chosen = replace(self, config=(DEFAULT_CONFIG if self.config is None else self.config).absolute())
-        return lambda: read(chosen).with_application(app, self.include, self.require, self.types)
-
     @property
-    def has_config(self) -> bool:
-        return self.config is not None or DEFAULT_CONFIG.exists()
+    def file(self) -> Path:
+        return DEFAULT_CONFIG if self.config is None else self.config
 
+    def settings(self, reader: Reader = "schedules", app: tuple[str, ...] = ()) -> Settings:
+        """Return the configuration with the options of an application.
 
-def refuse_in_memory(settings: Settings) -> Settings:
-    """Return `settings`. Raises ConfigError for a database in memory, which no other process could use."""
-    for section in (settings.schedules, settings.queue):
-        if section is not None and is_in_memory(section.url):
-            raise ConfigError(
-                f"{settings.path}:{settings.environment}: url: {section.url} is in memory, and so each process "
-                "would have its own and lose it; name a file, as in sqlite:///psched.db"
-            )
-    return settings
+        `reader`: the section of a file without sections. Raises ConfigError, also for a database in memory.
+        """
+        settings = load(self.file, self.environment, reader)
+        for section in settings.sections:
+            if is_in_memory(section.url):
+                raise ConfigError(
+                    f"{settings.path}:{settings.environment}: url: {section.url} is in memory, and so each process "
+                    "would have its own and lose it; name a file, as in sqlite:///psched.db"
+                )
+        return settings.with_application(app, self.include, self.require, self.types)
+
+    def absolute(self) -> Self:
+        """Return the options with absolute paths, for a process that may change its folder."""
+        include, require = folders(self.include, Path.cwd()), required(self.require, Path.cwd())
+        return replace(self, config=self.file.absolute(), include=include, require=require)
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -86,36 +73,32 @@ def _remember(context: click.Context, parameter: click.Parameter, value: Any) ->
     context.obj = replace(chosen, **{name: value})
 
 
-ENVIRONMENT = partial(
-    click.option,
-    "-e",
-    "--environment",
-    metavar="ENV",
-    help="Environment in the file (default: $PSCHED_ENV, or development).",
+def _type_globs(value: str) -> str:
+    """Refuse globs that would restrict nothing."""
+    if not value.replace(",", "").strip():
+        raise click.UsageError("--types is empty; give a type, a glob such as video.*, or leave the option out")
+    return value
+
+
+_option = partial(click.option, expose_value=False, callback=_remember)
+ENVIRONMENT = _option(
+    "-e", "--environment", metavar="ENV", help="Environment in the file (default: $PSCHED_ENV, or development)."
 )
-CONFIG = partial(
-    click.option, "-c", "--config", type=click.Path(path_type=Path), metavar="PATH", help=f"Default: {DEFAULT_CONFIG}."
+CONFIG = _option("-c", "--config", type=click.Path(path_type=Path), help=f"Default: {DEFAULT_CONFIG}.")
+INCLUDE = _option("-I", "--include", multiple=True, metavar="DIR", help="Folder to import from; may be repeated.")
+REQUIRE = _option(
+    "-r", "--require", multiple=True, metavar="MODULE|FILE.py", help="Module to load first; may be repeated."
 )
-INCLUDE = partial(
-    click.option, "-I", "--include", multiple=True, metavar="DIR", help="Folder to import from; may be repeated."
-)
-REQUIRE = partial(
-    click.option,
-    "-r",
-    "--require",
-    multiple=True,
-    metavar="MODULE|FILE.py",
-    help="Module to load first; may be repeated.",
-)
-TYPES = partial(
-    click.option,
+TYPES = _option(
     "--types",
-    type=TypeGlobs(),
+    type=_type_globs,
     multiple=True,
     metavar="GLOB,…",
     help="Run only these of the types that the application routes; replaces `types:` of the configuration.",
 )
-_JSON = partial(click.option, "--json", is_flag=True, help="Print JSON.")
+_JSON = _option("--json", is_flag=True, help="Print JSON.")
+
+pass_chosen = click.make_pass_decorator(Chosen, ensure=True)
 
 
 def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chosen, P], R]], Callable[P, R]]:
@@ -130,11 +113,9 @@ def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chos
             load_modules(chosen.include, chosen.require)
             return function(chosen, *args, **kwargs)
 
-        decorated: Callable[..., R] = click.make_pass_decorator(Chosen, ensure=True)(
-            function if loading else load_first
-        )
+        decorated: Callable[..., R] = pass_chosen(function if loading else load_first)
         for option in (ENVIRONMENT, CONFIG, _JSON, *((INCLUDE, REQUIRE, TYPES) if loading else ())):
-            decorated = option(expose_value=False, callback=_remember)(decorated)
+            decorated = option(decorated)
         return decorated
 
     return decorate

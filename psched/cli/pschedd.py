@@ -17,10 +17,10 @@ import click
 import psutil
 
 from psched.cli.errors import run_command
-from psched.cli.options import CONFIG, DEFAULT_CONFIG, ENVIRONMENT, INCLUDE, REQUIRE, TYPES, refuse_in_memory
+from psched.cli.formatting import fields_of
+from psched.cli.options import CONFIG, ENVIRONMENT, INCLUDE, REQUIRE, TYPES, Chosen, pass_chosen
 from psched.clock import attempts, monotonic
-from psched.config import Settings, load
-from psched.config.validators import is_file
+from psched.config import Settings
 from psched.errors import ConfigError
 from psched.process.signals import UPGRADE_NOW
 from psched.supervisor.binary_upgrade import ExecCommand, hold_pid_file
@@ -63,13 +63,8 @@ class NotRunningError(Exception):
     """There is no master to signal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Invocation:
-    environment: str | None
-    config: Path
-    include: tuple[str, ...]
-    require: tuple[str, ...]
-    types: tuple[str, ...]
+@dataclass(frozen=True, kw_only=True)
+class Invocation(Chosen):
     pid_file: Path | None
     immediate: bool
     timeout: float | None
@@ -77,32 +72,19 @@ class Invocation:
     """Whether output goes to the log: after `start`, also in the new master of an upgrade."""
     app: tuple[str, ...]
 
-    @classmethod
-    def resolved(cls, **options: Any) -> Invocation:
-        """Make every path absolute: the daemon works in another folder."""
-        invocation = cls(**options)
-        return replace(
-            invocation,
-            config=invocation.config.absolute(),
-            pid_file=None if invocation.pid_file is None else invocation.pid_file.absolute(),
-            include=tuple(str(Path(folder).absolute()) for folder in invocation.include),
-            require=tuple(str(Path(name).absolute()) if is_file(name) else name for name in invocation.require),
-        )
-
-    def settings(self) -> Settings:
-        settings = refuse_in_memory(load(self.config, self.environment))
-        return settings.with_application(self.app, self.include, self.require, self.types)
+    def configured(self) -> Settings:
+        return self.settings(app=self.app)
 
     def pid_path(self) -> Path | None:
-        return self.settings().pid_file if self.pid_file is None else self.pid_file
+        """With --pid-file the configuration need not be readable."""
+        return self.configured().pid_file if self.pid_file is None else self.pid_file
+
+    def needed_pid_path(self) -> Path:
+        return needed(self.pid_path(), "pid_file", self)
 
     @property
     def request_timeout(self) -> float:
         return _REQUEST_TIMEOUT if self.timeout is None else self.timeout
-
-    def needed_pid_path(self) -> Path:
-        """With --pid-file the configuration need not be readable."""
-        return needed(self.pid_path(), "pid_file", self)
 
     def upgrade_command(self) -> ExecCommand:
         """Return the command that runs this daemon again, in the foreground and from any folder."""
@@ -129,7 +111,7 @@ def needed(value: T | None, key: str, invocation: Invocation) -> T:
 
 
 def log_path(invocation: Invocation) -> Path:
-    return needed(invocation.settings().log, "log", invocation)
+    return needed(invocation.configured().log, "log", invocation)
 
 
 def start(invocation: Invocation) -> int:
@@ -176,7 +158,7 @@ def run(invocation: Invocation) -> int:
 
 
 def serve(invocation: Invocation, pid_file: PidFile | None, ready: Callable[[], None]) -> int:
-    settings = invocation.settings()
+    settings = invocation.configured()
     identity = Identity.look_up(settings.user, settings.group)
     if identity is not None:
         if pid_file is not None:
@@ -184,7 +166,7 @@ def serve(invocation: Invocation, pid_file: PidFile | None, ready: Callable[[], 
         identity.assume()
     return run_master(
         None,
-        invocation.settings,
+        invocation.configured,
         pid_file=pid_file,
         ready=ready,
         background=invocation.background,
@@ -287,7 +269,7 @@ def _request(
 
 def _known_log(invocation: Invocation) -> Path | None:
     try:
-        return invocation.settings().log
+        return invocation.configured().log
     except ConfigError:  # with --pid-file the configuration of the daemon may be elsewhere
         return None
 
@@ -372,25 +354,19 @@ class LogTail:
 
 
 _ACTIONS: dict[str, Callable[[Invocation], int]] = {
-    "start": start,
-    "stop": stop,
-    "restart": restart,
-    "reload": reload,
-    "reopen-logs": reopen_logs,
-    "upgrade": upgrade,
-    "status": status,
-    "run": run,
+    action.__name__.replace("_", "-"): action
+    for action in (start, stop, restart, reload, reopen_logs, upgrade, status, run)
 }
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="psched", prog_name="pschedd")
-@ENVIRONMENT()
-@CONFIG(default=DEFAULT_CONFIG)
-@INCLUDE()
-@REQUIRE()
-@TYPES()
-@click.option("--pid-file", type=click.Path(path_type=Path), metavar="PATH", help="Instead of the configuration's.")
+@ENVIRONMENT
+@CONFIG
+@INCLUDE
+@REQUIRE
+@TYPES
+@click.option("--pid-file", type=click.Path(path_type=Path), help="Instead of the configuration's.")
 @click.option("--immediate", is_flag=True, help="Do not wait for running tasks: give them back.")
 @click.option(
     "--timeout",
@@ -401,7 +377,8 @@ _ACTIONS: dict[str, Callable[[Invocation], int]] = {
 @click.option("--background", is_flag=True, hidden=True)  # passed by a binary upgrade of a daemon that `start` began
 @click.argument("action", type=click.Choice(list(_ACTIONS)), metavar="ACTION")
 @click.argument("app", nargs=-1)
-def pschedd(action: str, **options: Any) -> int:
+@pass_chosen
+def pschedd(chosen: Chosen, /, action: str, pid_file: Path | None, **options: Any) -> int:
     """Control the psched daemon, or run it in the foreground.
 
     \b
@@ -417,7 +394,8 @@ def pschedd(action: str, **options: Any) -> int:
     APP is what to run, module:NAME, instead of the configuration's app.
     """  # noqa: D301 – click's mark of a paragraph that is not to be wrapped
     try:
-        return _ACTIONS[action](Invocation.resolved(**options))
+        path = None if pid_file is None else pid_file.absolute()
+        return _ACTIONS[action](Invocation(**fields_of(chosen.absolute()), pid_file=path, **options))
     except NotRunningError:
         click.echo("pschedd is not running", err=True)
         return NOT_RUNNING

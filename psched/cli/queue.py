@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -190,10 +191,10 @@ def run(chosen: Chosen, app: tuple[str, ...]) -> int:
 
     APP is as for `psched run`.
     """
-    return run_master(None, chosen.settings_loader(app, only_queue))
+    return run_master(None, partial(_only_queue, chosen.absolute(), app))
 
 
-def only_queue(chosen: Chosen) -> Settings:
-    settings = chosen.settings("queue")
+def _only_queue(chosen: Chosen, app: tuple[str, ...]) -> Settings:
+    settings = chosen.settings("queue", app)
     required_section(settings, "queue")
     return evolve(settings, schedules=None)

@@ -133,7 +133,7 @@ def warn_unless_routed(chosen: Chosen, name: Reader, store: LeaseStore, type_: s
 
 def _routed_types(chosen: Chosen, name: Reader) -> TypeFilter | None:
     """None without an application, or if it cannot be loaded (`doctor` reports why)."""
-    settings = chosen.settings(name).with_application((), chosen.include, chosen.require, chosen.types)
+    settings = chosen.settings(name)
     application = configured_application(settings)
     try:
         loaded = load(application) if application.names else None
