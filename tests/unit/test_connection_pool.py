@@ -102,7 +102,7 @@ def open_connections(database: Database, count: int) -> Iterator[list[Any]]:
     taken = [database._pool.take() for _ in range(count)]
     yield [each.connection.dbapi_connection for each in taken]
     for each in taken:
-        database._pool.give_back(each)
+        database._pool.release(each)
 
 
 def test_who_listens_to_sqlalchemy_hears_of_each_statement(database: Database) -> None:
@@ -165,7 +165,7 @@ def test_a_thread_that_finds_all_connections_busy_is_refused_after_the_read_time
         connection = alone._pool.take()
         with pytest.raises(sa.exc.TimeoutError, match=r"no connection became free within 0\.1 s"):
             alone.run(count)
-        alone._pool.give_back(connection)
+        alone._pool.release(connection)
         assert alone.run(lambda connection, _: connection.exec_driver_sql("SELECT 1").scalar()) == 1
 
 
@@ -219,16 +219,16 @@ class Interrupted(deque[PooledConnection]):
         super().append(connection)
 
 
-def test_a_connection_that_is_given_back_while_the_database_is_closed_is_closed_too(database: Database) -> None:
+def test_a_connection_that_is_released_while_the_database_is_closed_is_closed_too(database: Database) -> None:
     connection = database._pool.take()
     driver: Any = connection.connection.dbapi_connection
     database._pool._idle = Interrupted(database.close)
-    database._pool.give_back(connection)
+    database._pool.release(connection)
     with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
         driver.execute("SELECT 1")
 
 
-def test_a_thread_that_begins_to_wait_while_a_connection_is_given_back_gets_it(alone: Database) -> None:
+def test_a_thread_that_begins_to_wait_while_a_connection_is_released_gets_it(alone: Database) -> None:
     found: list[PooledConnection] = []
     waiter = threading.Thread(target=lambda: found.append(alone._pool.take()))
 
@@ -238,6 +238,6 @@ def test_a_thread_that_begins_to_wait_while_a_connection_is_given_back_gets_it(a
 
     connection = alone._pool.take()
     alone._pool._idle = Interrupted(wait_for_the_pool)
-    alone._pool.give_back(connection)
+    alone._pool.release(connection)
     waiter.join(20)
     assert found == [connection]

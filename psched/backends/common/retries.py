@@ -75,28 +75,26 @@ class Retries:
     LONGEST = 0.5
     """Seconds between two attempts under a deadline, which is the end of a lease: it may be near."""
 
-    def __init__(self, until: float | None, clock: Clock) -> None:
+    def __init__(self, until: float | None, clock: Clock, logins: LoginBackoff | None = None) -> None:
         """`until`: a deadline on `clock`; None for calls that their caller repeats."""
         self._until = until
+        self._logins = logins
         self._end = clock() + self.SPAN if until is None else until
         self._clock = clock
         self._conflicts = 0
         self._losses = 0
 
-    def pause(self, fault: Fault | None) -> float | None:
-        """Return the seconds to wait before the next attempt, or None for no further attempt."""
+    def pause(self, fault: Fault | None, is_refused: bool = False) -> float | None:
+        """Return the seconds to wait before the next attempt, or None for no further attempt.
+
+        A refused login is repeated only under a deadline, and when `logins` allows the next one.
+        """
         if fault is Fault.CONFLICT:
             return self._after_conflict()
         if fault is Fault.LOST:
             return self._after_loss()
-        return None
-
-    def pause_of_login(self, seconds: float) -> float | None:
-        """Return the wait after a refused login, which may be tried again after `seconds`.
-
-        None without a deadline, or if that is too late.
-        """
-        return None if self._until is None else self._in_time(seconds)
+        wait = self._logins.pause() if is_refused and self._logins is not None else 0
+        return self._in_time(wait) if wait and self._until is not None else None
 
     def _after_conflict(self) -> float | None:
         self._conflicts += 1

@@ -23,6 +23,7 @@ from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.node_registry import RdbNodes, nodes_table
 from psched.backends.sql.database import Database
+from psched.backends.sql.listen_notify import ListenWakeup, create_triggers, has_triggers
 from psched.backends.sql.schema import NAMED, HashedSchema, meta_table, unusable
 from psched.backends.sql.statement import BulkUpdate, cached
 from psched.backends.sql.store import SqlStore
@@ -82,19 +83,21 @@ class RdbLeaseStore(SqlStore):
 
     def create_tables(self) -> None:
         super().create_tables()
-        self._database.install_wakeup(self._rows)
+        if self._database.dialect.notifies:
+            create_triggers(self._database, self._rows)
 
     def diagnose(self) -> Iterator[Finding]:
         yield from super().diagnose()
         if self._layout.problem() is None:
-            name, dialect = self._rows.name, self._database.dialect
             yield unusable(self._due_times.never_due(NAMED + 1))
-            problem = self._database.run(lambda connection, _: dialect.wakeup_problem(connection, name))
-            if problem is not None:
-                yield Finding("calls", False, problem)
+            name = self._rows.name
+            if self._database.dialect.notifies and not has_triggers(self._database, name):
+                yield Finding(
+                    "calls", False, f"the triggers of {name} that call idle workers are missing: run psched init"
+                )
 
     def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
-        return self._database.open_wakeup(self._rows.name, accepts)
+        return ListenWakeup(self._database, self._rows.name, accepts) if self._database.dialect.can_listen else None
 
     def _acquire(self, limit: int, options: AcquireOptions, callers: int = 1) -> list[Claim]:
         """Acquire for `callers` threads: at least one row for each, and more up to `MAX_BATCH_SIZE` each.

@@ -169,15 +169,13 @@ class RedisServer:
         With `until` (boottime seconds) it is repeated until then. `uncertain` is true when the server may have
         executed an earlier attempt. `work` must be safe to execute twice.
         """
-        retries = Retries(until, boottime)
+        retries = Retries(until, boottime, self._logins)
         uncertain = False
         while True:
             try:
                 return work(uncertain)
             except DriverError as error:
-                pause = retries.pause(Fault.LOST if passes(error) else None)
-                if is_refused(error) and (left := self._logins.pause()):
-                    pause = retries.pause_of_login(left)
+                pause = retries.pause(Fault.LOST if passes(error) else None, is_refused(error))
                 if passes(error):
                     self._drop_idle()
                 if pause is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import Connection, Engine
@@ -78,7 +79,7 @@ class ConnectionPool:
             self._free.release()
             raise
 
-    def give_back(self, connection: PooledConnection, usable: bool = True) -> None:
+    def release(self, connection: PooledConnection, usable: bool = True) -> None:
         """Keep a connection for the next call. Close the connection if it is unusable, or enough are idle."""
         try:
             if usable and not connection.invalidated and len(self._idle) < self._size:
@@ -93,12 +94,9 @@ class ConnectionPool:
             self._free.release()
 
     def close_idle(self) -> None:
-        while True:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                return
-            connection.close()
+        while self._idle:
+            with suppress(IndexError):  # another thread may have taken it
+                self._idle.pop().close()
 
     def close(self) -> None:
         """Close idle connections now, and the others when they are released. Idempotent."""

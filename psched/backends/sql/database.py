@@ -7,14 +7,14 @@ unless `transaction` or `change_rows` says otherwise.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, NullPool, Table, create_engine, event
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.sql.elements import TextClause
@@ -24,14 +24,9 @@ from psched.backends.common.connection_options import Timeouts
 from psched.backends.common.retries import Fault, LoginBackoff, Retries
 from psched.backends.sql.connection_pool import ConnectionPool, PooledConnection, execute_text, wrapped
 from psched.backends.sql.dialect import Dialect
-from psched.backends.sql.listen_notify import ListenWakeup
 from psched.backends.sql.statement import Statement
-from psched.clock import Clock, boottime
-from psched.error_text import one_line
+from psched.clock import boottime
 from psched.errors import ConfigError, NotSupportedError
-from psched.store import Accepts, Wakeup
-
-log = logging.getLogger(__name__)
 
 _PACKAGES = {"MySQLdb": "'psched[mysqlclient]'"}
 """Module of a driver → the package that has it, where their names differ."""
@@ -49,11 +44,10 @@ class Database:
     Safe to use from several threads, and after a fork in both processes: the child makes its own connections.
     """
 
-    def __init__(self, dialect: Dialect, clock: Clock = boottime, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, dialect: Dialect) -> None:
         """Connects to nothing yet. Raises ConfigError when the URL or the driver cannot be used."""
         self.dialect = dialect
-        self._clock = clock
-        self._sleep = sleep
+        self._sleep = time.sleep
         self._parents: list[Any] = []
         self._logins = LoginBackoff()
         self._engine = self._new_engine()
@@ -105,12 +99,11 @@ class Database:
         return self._logins.log_in(connect, self.dialect.is_refused)
 
     def run(self, work: Work[T], until: float | None = None) -> T:
-        """Return `work(connection, uncertain)`, repeated on a fresh connection when the connection was lost.
+        """Return `work(connection, uncertain)`, repeated after conflicts and lost connections; see `Retries`.
 
-        Conflicts are repeated, too. With `until` (boottime seconds) both are repeated up to then. `work` must be
-        repeatable, and raise only the driver's errors.
+        `until`: boottime seconds. `work` must be repeatable, and raise only the driver's errors.
         """
-        retries = Retries(until, self._clock)
+        retries = Retries(until, boottime, self._logins)
         uncertain = False
         while True:
             try:
@@ -120,24 +113,22 @@ class Database:
                     try:
                         result = work(connection, uncertain)
                     except BaseException as error:
-                        self._give_back_after(error, pool, connection)
+                        self._release_after(error, pool, connection)
                         raise
-                    pool.give_back(connection)
+                    pool.release(connection)
                     return result
             except (DBAPIError, PoolTimeoutError) as error:
                 fault = self.fault(error)
-                pause = retries.pause(fault)
-                if pause is None and (left := self._logins.pause()) and self.is_refused(error):
-                    pause = retries.pause_of_login(left)
+                pause = retries.pause(fault, self.is_refused(error))
                 if pause is None:
                     raise
                 uncertain = uncertain or fault is Fault.LOST
             self._sleep(pause)
 
-    def _give_back_after(self, error: BaseException, pool: ConnectionPool, connection: PooledConnection) -> None:
-        """Give back or close a connection whose work raised `error`; raise a driver's own error as a DBAPIError."""
+    def _release_after(self, error: BaseException, pool: ConnectionPool, connection: PooledConnection) -> None:
+        """Release or close a connection whose work raised `error`; raise a driver's own error as a DBAPIError."""
         # A driver interrupted amid an answer would pass the rest to the next statement.
-        pool.give_back(connection, isinstance(error, DBAPIError) and self.fault(error) is not Fault.LOST)
+        pool.release(connection, isinstance(error, DBAPIError) and self.fault(error) is not Fault.LOST)
         if isinstance(error, DBAPIError) and error.connection_invalidated:
             pool.close_idle()  # they were lost, too
         if isinstance(error, self._engine.dialect.loaded_dbapi.Error):  # while rows were fetched
@@ -163,19 +154,14 @@ class Database:
     ) -> bool:
         """Change one row, then do `statement.then` and `also` in the same transaction. Return False without the row."""
         then = statement.then
-        if then is None and also is None:
-            return statement.execute(connection, values) == 1
         if then is not None and also is None and self.dialect.compound_statements:
             joined = self._joined(connection, statement, then, values)
             if joined is not None:
                 return joined
-        with self.transaction(connection):
-            done = statement.execute(connection, values) == 1
-            if done and then is not None:
-                then.execute(connection, values)
-            if done and also is not None:
-                also(connection)
-        return done
+        steps: list[Callable[[], object]] = [] if then is None else [partial(then.execute, connection, values)]
+        if also is not None:
+            steps.append(partial(also, connection))
+        return self.change_rows(connection, 1, partial(statement.execute, connection, values), *steps)
 
     def _joined(
         self, connection: Connection, statement: Statement, then: Statement, values: Mapping[str, Any]
@@ -238,36 +224,6 @@ class Database:
         connection = self._engine.raw_connection()
         connection.detach()
         return connection
-
-    def shares_sessions(self) -> bool:
-        """Return whether a pooler gives two connections one session. Opens two connections."""
-        with closing(self.dedicated()) as first, closing(self.dedicated()) as second:
-            return self.dialect.shares_sessions(first.dbapi_connection, second.dbapi_connection)
-
-    def install_wakeup(self, table: Table) -> None:
-        """Make the database notify listeners of due rows in `table`, where possible. Idempotent."""
-
-        def work(connection: Connection, uncertain: bool) -> None:
-            with self.transaction(connection):
-                self.dialect.install_wakeup(connection, table)
-
-        try:
-            self.run(work)
-        except DBAPIError as error:
-            if self.fault(error) is not None:
-                raise
-            words = "table %s: LISTEN/NOTIFY triggers could not be created: %s; workers find due rows by polling only"
-            log.warning(words, table.name, one_line(error))
-
-    def open_wakeup(self, table: str, accepts: Accepts | None = None) -> Wakeup | None:
-        """Return a listener for due rows of `table`, or None where the database sends no notifications."""
-        if not self.dialect.can_listen:
-            return None
-        return ListenWakeup(table, self.dedicated, self.execute, self.dialect.timeouts.read, accepts)
-
-    def is_same(self, other: Database) -> bool:
-        """Return whether `other` is the same database at the same URL."""
-        return not self.dialect.ephemeral and self.dialect.url == other.dialect.url
 
     def of_caller(self, given: Any) -> Connection:
         """Return the caller's Connection, or the Connection of the caller's Session.

@@ -96,6 +96,8 @@ class Dialect:
     """Whether each connection keeps one driver cursor for all compiled statements."""
     nested_writes: ClassVar[bool] = False
     """Whether an UPDATE can stand in the WITH of an INSERT: one round trip instead of four."""
+    notifies: ClassVar[bool] = False
+    """Whether triggers can notify listeners of due rows; see listen_notify.py."""
     compound_statements: ClassVar[bool] = False
     """Whether a server of this kind may execute two changes by one statement; see `joined`."""
     counts_new_rows: ClassVar[bool] = True
@@ -120,7 +122,7 @@ class Dialect:
 
     @property
     def can_listen(self) -> bool:
-        """Whether `ListenWakeup` works here; see `install_wakeup`."""
+        """Whether the driver can listen to notifications; see `ListenWakeup`."""
         return False
 
     def engine_options(self) -> dict[str, Any]:
@@ -210,13 +212,6 @@ class Dialect:
     def version(self, connection: Connection) -> str:
         found = connection.dialect.server_version_info
         return f"{self.name} {'.'.join(str(part) for part in found or ())}"
-
-    def install_wakeup(self, connection: Connection, table: Table) -> None:
-        """Make the database notify listeners of due rows in `table`, where possible. Call in a transaction."""
-
-    def wakeup_problem(self, connection: Connection, table: str) -> str | None:
-        """Return the problem if notifications of `table` are possible but not set up, else None."""
-        return None
 
     def shares_sessions(self, first: Any, second: Any) -> bool:
         """Return whether two driver connections share a session of the server."""

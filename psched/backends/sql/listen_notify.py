@@ -6,6 +6,7 @@ payload is an equals sign and the row's type. PostgreSQL commits transactions th
 
 from __future__ import annotations
 
+import logging
 import secrets
 import select
 import time
@@ -14,9 +15,13 @@ from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import DDL, Connection, Table, text
-from sqlalchemy.sql.elements import TextClause
+from sqlalchemy.exc import DBAPIError
 
+from psched.backends.sql.database import Database
+from psched.error_text import one_line
 from psched.store import Accepts
+
+log = logging.getLogger(__name__)
 
 HORIZON = 10_000
 """Milliseconds. Listeners poll this often anyway, so rows that are due later need no notification."""
@@ -64,17 +69,29 @@ def channel_of(table: str) -> str:
     return f"psched_{table}"[:_LONGEST_CHANNEL]
 
 
-def has_triggers(connection: Connection, table: str) -> bool:
-    return bool(connection.execute(_HAS_TRIGGER, {"table": table, "name": _TRIGGER}).scalar())
+def has_triggers(database: Database, table: str) -> bool:
+    return bool(database.execute(_HAS_TRIGGER, {"table": table, "name": _TRIGGER}))
 
 
-def create_triggers(connection: Connection, table: Table) -> None:
-    """Create the triggers that are missing. In a transaction: two processes that do so at once take turns."""
-    connection.execute(_LOCK)
-    if not has_triggers(connection, table.name):
-        for step in _STEPS:
-            ddl = DDL(step, context={"channel": channel_of(table.name)})  # type: ignore[no-untyped-call]
-            connection.execute(ddl.against(table))
+def create_triggers(database: Database, table: Table) -> None:
+    """Create the triggers of `table` unless they exist. Logs a warning if the user lacks the privilege."""
+
+    def work(connection: Connection, _: bool) -> None:
+        with database.transaction(connection):
+            connection.execute(_LOCK)  # two processes that create them at once take turns
+            if connection.execute(_HAS_TRIGGER, {"table": table.name, "name": _TRIGGER}).scalar():
+                return
+            for step in _STEPS:
+                ddl = DDL(step, context={"channel": channel_of(table.name)})  # type: ignore[no-untyped-call]
+                connection.execute(ddl.against(table))
+
+    try:
+        database.run(work)
+    except DBAPIError as error:
+        if database.fault(error) is not None:
+            raise
+        words = "table %s: LISTEN/NOTIFY triggers could not be created: %s; workers find due rows by polling only"
+        log.warning(words, table.name, one_line(error))
 
 
 class ListenWakeup:
@@ -84,33 +101,20 @@ class ListenWakeup:
     transaction another session accepts LISTEN and never delivers anything.
     """
 
-    def __init__(
-        self,
-        table: str,
-        connect: Callable[[], Any],
-        execute: Callable[[TextClause, dict[str, Any]], object],
-        patience: float,
-        accepts: Accepts | None = None,
-    ) -> None:
-        """Connects to nothing yet.
-
-        `connect` makes the connection to listen on; `execute` executes a statement on another one. `patience`: seconds
-        the server may take for an answer. `accepts`: whether to wake for a type; None: for all types.
-        """
+    def __init__(self, database: Database, table: str, accepts: Accepts | None = None) -> None:
+        """Connects to nothing yet. `accepts`: whether to wake for a type; None: for all types."""
         self._accepts = accepts
         self.proven = False
         self._table = table
         self._channel = channel_of(table)
-        self._connect = connect
-        self._execute = execute
-        self._patience = patience
+        self._database = database
         self._token = secrets.token_hex(8)
         self._connection: Any = None
         self._listening = self._asked = self._notified = False
 
     def listen(self, seconds: float) -> None:
         if self._connection is None:
-            self._connection = self._connect()
+            self._connection = self._database.dedicated()
             self.proven = self._asked = False
         if not self._listening:
             self._notified = False
@@ -118,7 +122,7 @@ class ListenWakeup:
             self._listening = True
         if not self._asked:
             names = {"channel": self._channel, "token": self._token, "table": self._table, "name": _TRIGGER}
-            self._execute(_NOTIFY_OURSELVES, names)
+            self._database.execute(_NOTIFY_OURSELVES, names)
             self._asked = True
 
     def fileno(self) -> int:
@@ -166,13 +170,14 @@ class ListenWakeup:
 
     def _await_answers(self) -> None:
         """Read the answers to all commands. Raises the driver's OperationalError."""
-        end = time.monotonic() + self._patience
+        seconds = self._database.dialect.timeouts.read
+        end = time.monotonic() + seconds
         self._collect()
         while self._pgconn.is_busy():
             self._pgconn.flush()
             left = end - time.monotonic()
             if left <= 0:
-                raise self._error(f"the server has not answered for {self._patience:g} s")
+                raise self._error(f"the server has not answered for {seconds:g} s")
             poll = select.poll()
             poll.register(self._pgconn.socket, select.POLLIN)
             poll.poll(left * 1000)

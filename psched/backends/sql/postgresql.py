@@ -24,7 +24,6 @@ from sqlalchemy.sql.selectable import Select
 
 from psched.backends.common.retries import Fault
 from psched.backends.sql.dialect import Dialect, ExactText, now_ms
-from psched.backends.sql.listen_notify import create_triggers, has_triggers
 from psched.backends.sql.statement import given_rows
 from psched.errors import ConfigError, PoolerError
 
@@ -80,6 +79,7 @@ class PostgreSQLDialect(Dialect):
     keeps_cursors: ClassVar[bool] = True
     """A new psycopg cursor looks up how to convert each type: a third of its share of a statement (2026-11)."""
     nested_writes: ClassVar[bool] = True
+    notifies: ClassVar[bool] = True
     conflict_codes = ("40001", "40P01", "55P03", "57014")
     lost_codes = ("25006", "25P03", "26000", "42P05", "57P01", "57P02", "57P03", "57P05")
     """25006: a primary that was demoted refuses to write; 26000, 42P05: a pooler gave us another session, which lacks a
@@ -174,14 +174,6 @@ class PostgreSQLDialect(Dialect):
     def unfit(self, connection: Connection) -> str | None:
         found = connection.dialect.server_version_info or (0,)
         return None if found >= (12,) else f"{self.version(connection)} is too old: PostgreSQL 12 or later is needed"
-
-    def install_wakeup(self, connection: Connection, table: Table) -> None:
-        create_triggers(connection, table)
-
-    def wakeup_problem(self, connection: Connection, table: str) -> str | None:
-        if has_triggers(connection, table):
-            return None
-        return f"the triggers of {table} that call idle workers are missing: run psched init"
 
     def shares_sessions(self, first: Any, second: Any) -> bool:
         return any(_session_of(first) == _session_of(second) for _ in range(_ASKED))

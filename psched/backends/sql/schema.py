@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
 
 from sqlalchemy import (
     CheckConstraint,
@@ -84,13 +85,15 @@ class Schema:
             return dialect.missing_file(error) or self._is_missing(self._table)
 
     def diagnose(self) -> Iterator[Finding]:
-        if self._database.dialect.pooler is not None:
-            shared = self._database.shares_sessions()
+        database = self._database
+        if database.dialect.pooler is not None:
+            with closing(database.dedicated()) as first, closing(database.dedicated()) as second:
+                shared = database.dialect.shares_sessions(first.dbapi_connection, second.dbapi_connection)
             yield Finding("pooler", not shared, _SHARED_SESSION if shared else _OWN_SESSION)
         problem = self.problem()
         yield Finding("table", problem is None, f"{self._table.name} is there" if problem is None else problem)
         if problem is None:
-            yield from self._database.run(lambda connection, _: list(self._findings(connection)))
+            yield from database.run(lambda connection, _: list(self._findings(connection)))
 
     def _create(self, connection: Connection) -> str | None:
         self._create_table(connection, self._table)

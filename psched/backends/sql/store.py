@@ -51,7 +51,10 @@ class SqlStore(LeaseStore):
         return None
 
     def shares_database(self, other: object) -> bool:
-        return isinstance(other, SqlStore) and self._database.is_same(other._database)
+        if not isinstance(other, SqlStore):
+            return False
+        ours, theirs = self._database.dialect, other._database.dialect
+        return not ours.ephemeral and ours.url == theirs.url
 
     def close(self) -> None:
         self._database.close()
