@@ -106,7 +106,7 @@ VERBS = [
     submit, acquire, retire, fail, update_data, cancel_request, force_finish, preempt, retry_failed, delete, give_back,
     purge,
 ]  # fmt: skip
-SCRIPTS = {"retire": "retire_many", "fail": "retire"}
+SCRIPTS = {"retire": "retire_many", "fail": "retire_many"}
 """The scripts of verbs that are named otherwise."""
 
 

@@ -8,7 +8,8 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from functools import partial
+from itertools import chain, islice, repeat
 from typing import Any, ClassVar
 
 from psched import fork_safety as forks
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 _ROW = {"schedules": "schedule", "queue": "task"}
 
 Answer = Sequence[Any]
-"""The answer of a script that settles: `done`, `changed`, `entered`, `lost` or `gone`, then arguments."""
+"""The answer of a script that settles, unless it is done: `changed`, `entered`, `lost` or `gone`, then arguments."""
 
 
 class RedisLeaseStore(LeaseStore):
@@ -124,11 +125,11 @@ class RedisLeaseStore(LeaseStore):
 
     def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
         given = math.ceil(alive_time * 1000), int(begun)
-        answers = self._answers_in_batches("extend", map(self._lease_words, leases), None, given)
+        answers = self._answers("extend", map(self._lease_words, leases), None, given)
         return [_renewed(lease, answer) for lease, (answer, _) in zip(leases, answers, strict=True)]
 
     def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
-        return self._settle_many("release_many", RELEASED, leases, until)
+        return self._settle_many("release_many", RELEASED, leases, until, common=[""])
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
         words: list[list[Argument]] = [
@@ -177,50 +178,45 @@ class RedisLeaseStore(LeaseStore):
         found = self._run("get", key)
         return stored(key, found) if found else None
 
-    def _settle(
-        self, lease: Lease, verb: str, outcome: str | None, arguments: Sequence[Argument], until: float
-    ) -> ScheduleError | None:
-        """Run a script that writes one row. `outcome`: how the script ends the lease; None if the lease goes on."""
-        answer, uncertain = self._answers(verb, [*self._lease_words(lease), *arguments], until)
-        return judged(lease, answer, uncertain, outcome)
-
     def _answers(
-        self, verb: str, arguments: Sequence[Argument], until: float | None, tables: Sequence[str] = ()
-    ) -> tuple[Any, bool]:
-        """Run a script that settles, and also writes `tables`.
+        self,
+        verb: str,
+        rows: Iterable[Sequence[Argument]],
+        until: float | None,
+        common: Sequence[Argument] = (),
+        tables: Sequence[str] = (),
+    ) -> Iterator[tuple[Answer | None, bool]]:
+        """Run a script on `BATCH` rows at a time; yield each row's answer and whether an earlier attempt had none.
 
-        Return the answers, and whether an earlier attempt had no answer.
+        `rows`: the arguments of each row. `common`: the arguments before those. `tables`: other tables that it writes.
         """
         script, keys = scripts.compose(self._table.kind, verb), [self._table.meta, *tables]
-        return self._server.run(lambda uncertain: (self._server.call(script, keys, arguments), uncertain), until)
 
-    def _answers_in_batches(
-        self, verb: str, rows: Iterable[Sequence[Argument]], until: float | None, common: Sequence[Argument] = ()
-    ) -> Iterator[tuple[Answer | None, bool]]:
-        """Run a script on `BATCH` rows at a time; yield for each row what `_answers` returns.
+        def work(arguments: Sequence[Argument], uncertain: bool) -> tuple[Sequence[Answer | None], bool]:
+            return self._server.call(script, keys, arguments), uncertain
 
-        `rows`: the arguments of each row. `common`: arguments before those.
-        """
         rest = iter(rows)
         while batch := list(islice(rest, BATCH)):
-            answers, uncertain = self._answers(verb, [*common, *chain.from_iterable(batch)], until)
-            for answer in answers:
-                yield answer, uncertain
+            arguments = [*common, *chain.from_iterable(batch)]
+            answers, uncertain = self._server.run(partial(work, arguments), until)
+            yield from zip(answers, repeat(uncertain))
 
     def _settle_many(
         self,
         verb: str,
-        outcome: str,
+        outcome: str | None,
         leases: Sequence[Lease],
         until: float,
         rows: Iterable[Sequence[Argument]] | None = None,
         common: Sequence[Argument] = (),
     ) -> list[ScheduleError | None]:
-        """Run a script that settles many. `rows`: the arguments of each row; None: its key and lease."""
-        given = map(self._lease_words, leases) if rows is None else rows
-        answers = self._answers_in_batches(verb, given, until, common)
+        """Run a script that ends leases with `outcome` (None: they go on).
+
+        `rows` and `common`: as for `_answers`; `rows` are the keys and leases by default.
+        """
+        answers = self._answers(verb, map(self._lease_words, leases) if rows is None else rows, until, common)
         return [
-            None if answer is None else judged(lease, answer, uncertain, outcome)
+            None if answer is None else refused(lease, answer, uncertain, outcome)
             for lease, (answer, uncertain) in zip(leases, answers, strict=True)
         ]
 
@@ -288,14 +284,8 @@ def _renewed(lease: Lease, answer: Answer | None) -> Lease | None:
     )
 
 
-def judged(lease: Lease, answer: Answer | None, uncertain: bool, outcome: str | None) -> ScheduleError | None:
-    """Turn a script's answer into the error to raise.
-
-    None if the run is settled, by this attempt or by an earlier one whose answer was lost. Also None for "changed": the
-    lease holds, but the definition is new.
-    """
-    if answer is None or answer[0] in (b"done", b"changed"):
-        return None
+def refused(lease: Lease, answer: Answer, uncertain: bool, outcome: str | None) -> ScheduleError | None:
+    """Return the error for a script's `answer`; None if an earlier attempt, whose answer was lost, settled the run."""
     word = answer[0]
     if word == b"gone":
         return refusal(lease, None, outcome, uncertain)

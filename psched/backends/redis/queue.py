@@ -79,24 +79,22 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
     def retire_many(
         self, claims: Sequence[Claim], status: str, retention: float | None, until: float, error: str | None = None
     ) -> builtins.list[ScheduleError | None]:
-        """Tasks with an error are retired one by one, since each may have a failure to be reported."""
-        ending = [status, _milliseconds(retention)]
-        if status == TASK_FAILED or error is not None:
-            return [self._retire(claim, ending, error, until) for claim in claims]
-        return self._settle_many("retire_many", status, [claim.lease for claim in claims], until, common=ending)
-
-    def _retire(
-        self, claim: Claim, ending: Sequence[Argument], error: str | None, until: float
-    ) -> ScheduleError | None:
-        has_failure = ending[0] == TASK_FAILED and self._keeps_failures
-        failure = failure_words(claim, error, self._holder) if has_failure else NO_FAILURE
-        given = [*ending, claim.row.attempts, *failure, storable(error) or ""]
-        return self._settle(claim.lease, "retire", str(ending[0]), given, until)
+        """Tasks with an error are retired one by one, since each has its own attempts and failure to be reported."""
+        common = [status, _milliseconds(retention), "", "", *NO_FAILURE]
+        if status != TASK_FAILED and error is None:
+            return self._settle_many("retire_many", status, [claim.lease for claim in claims], until, common=common)
+        answers: builtins.list[ScheduleError | None] = []
+        for claim in claims:
+            common[2:4] = claim.row.attempts, storable(error) or ""
+            if status == TASK_FAILED and self._keeps_failures:
+                common[4:] = failure_words(claim, error, self._holder)
+            answers += self._settle_many("retire_many", status, [claim.lease], until, common=common)
+        return answers
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         is_compressed = cast("TaskRow", claim.row).compression is not None
         text, size = pack(dict(data), is_compressed, self.max_data_size)
-        only([self._settle(claim.lease, "update_data", None, [text, size], until)])
+        only(self._settle_many("update_data", None, [claim.lease], until, common=[text, size]))
 
     def cancel_request(self, key: str, retention: float) -> None:
         self._act("cancel_request", key, [_milliseconds(retention)], b"cancelled")

@@ -19,7 +19,7 @@ from psched.backends.common.rows import (
 )
 from psched.backends.redis.alerts import NO_FAILURE, RedisOverdueAlerts, failure_words
 from psched.backends.redis.client import Argument, RedisServer
-from psched.backends.redis.lease_store import Answer, RedisLeaseStore, SubmitOnAdvance, judged, new_number, parts
+from psched.backends.redis.lease_store import Answer, RedisLeaseStore, SubmitOnAdvance, new_number, parts, refused
 from psched.backends.redis.ledger import RedisLedger
 from psched.backends.redis.rows import claimed_schedule, entry_words, read_row, stored
 from psched.backends.redis.table_checks import Table
@@ -120,7 +120,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         """Advance some hundreds by one script; a schedule that submits a task by a script of its own."""
         if any(step.on_commit for step in steps):
             return [self._advance_and_submit(step, until) for step in steps]
-        answers = self._answers_in_batches("advance_many", map(self._step, steps), until)
+        answers = self._answers("advance_many", map(self._step, steps), until)
         return [self._advanced(step, *answer) for step, answer in zip(steps, answers, strict=True)]
 
     def _advance_and_submit(self, step: Step, until: float) -> ScheduleRow | ScheduleError | None:
@@ -128,18 +128,20 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         if step.on_commit is not None:
             step.on_commit(submission)
         if not submission.tables:
-            (answer,) = self.advance_many([step._replace(on_commit=None)], until)
-            return answer
+            return self.advance_many([step._replace(on_commit=None)], until)[0]
         words = [*self._step(step), *submission.arguments]
-        return self._advanced(step, *self._answers("advance_and_submit", words, until, submission.tables))
+        ((answer, uncertain),) = self._answers("advance_and_submit", [words], until, tables=submission.tables)
+        return self._advanced(step, answer, uncertain)
 
     def _advanced(self, step: Step, answer: Answer | None, uncertain: bool) -> ScheduleRow | ScheduleError | None:
-        if answer is not None and answer[0] == b"changed":
+        if answer is None:
+            return None
+        if answer[0] == b"changed":
             return self._read_row(stored(step.claim.row.key, answer[1]))
-        return judged(step.claim.lease, answer, uncertain, FINISHED)
+        return refused(step.claim.lease, answer, uncertain, FINISHED)
 
     def park(self, lease: Lease, due: float, until: float) -> None:
-        only([self._settle(lease, "release_paused", RELEASED, [milliseconds(due)], until)])
+        only(self._settle_many("release_many", RELEASED, [lease], until, common=[milliseconds(due)]))
 
     def _step(self, step: Step) -> builtins.list[Argument]:
         """Return the arguments of `advance_row` in schedule_runs.lua."""

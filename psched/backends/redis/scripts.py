@@ -1,8 +1,8 @@
-"""The Lua scripts: each operation is one script, composed from sections of the files in `scripts/`.
+"""The Lua scripts in `scripts/`. Each operation on a table runs one of them.
 
-A file begins with the functions of its topic. A line such as `--- script queue/retire: common, queue, leases` begins a
-script and names the files and parts that come before it; `--- part advance_row` begins a function that only such lines
-name. `KIND` stands for the kind of the table, `schedules` or `queue`.
+A file begins with the functions of its topic. Scripts follow, each after a line like `--- script queue/purge: common,
+queue`: this is the script `purge` of queues, and it needs the functions of common.lua and queue.lua. `KIND` stands for
+`schedules` or `queue`, in scripts that both have.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).with_name("scripts")
-_HEADER = re.compile(r"^--- (?:part|script) ([\w/]+)(?:: (.*))?\n", re.MULTILINE)
+_HEADER = re.compile(r"^--- script ([\w/]+): (.*)\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -31,20 +31,18 @@ class Script:
 
 @cache
 def compose(kind: str, verb: str) -> Script:
-    """Return the script of `verb` for tables of `kind`: their own, or the one in leases.lua that both kinds share."""
-    sections = _sections()
-    needed, text = sections.get(f"{kind}/{verb}") or sections[f"leases/{verb}"]
-    parts = [sections[kind if name == "KIND" else name][1] for name in needed]
-    return Script("\n".join([*parts, text]))
+    """Return the script of `verb` for tables of `kind`: the functions that it needs, then its own lines."""
+    functions, scripts = _files()
+    needed, lines = scripts.get(f"{kind}/{verb}") or scripts[f"KIND/{verb}"]
+    return Script("\n".join([*(functions[name] for name in needed.replace("KIND", kind).split(", ")), lines]))
 
 
 @cache
-def _sections() -> dict[str, tuple[list[str], str]]:
-    """Return each section's text with the names of what it needs; the beginning of a file has the file's name."""
-    sections: dict[str, tuple[list[str], str]] = {}
+def _files() -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+    """Return the functions of each file, and for each script the files that it needs and its lines."""
+    functions: dict[str, str] = {}
+    scripts: dict[str, tuple[str, str]] = {}
     for path in _FOLDER.glob("*.lua"):
-        beginning, *rest = _HEADER.split(path.read_text(encoding="utf-8"))
-        sections[path.stem] = ([], beginning)
-        for name, needed, text in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
-            sections[name] = (needed.split(", ") if needed else [], text)
-    return sections
+        functions[path.stem], *rest = _HEADER.split(path.read_text(encoding="utf-8"))
+        scripts.update(zip(rest[::3], zip(rest[1::3], rest[2::3], strict=True), strict=True))
+    return functions, scripts

@@ -1,4 +1,36 @@
---- script schedules/overdue: common, schedules, leases
+-- Overdue alerts, and failures that are not reported yet. `alert` has the watched schedules by the time at which they
+-- are overdue, `alerted` those whose alert was sent. `failures` has runs that failed for good, `unreported` their names
+-- by the time until which a report is claimed.
+
+-- Keeps a run that failed for good until its failure is reported. `name`: '' when no run failed. `members`: members of
+-- a JSON object.
+local function keep_failure(name, members)
+  if name ~= '' then
+    call('HSET', T .. 'failures', name, '{"failed":' .. integer(now) .. ',' .. members .. '}')
+    call('ZADD', T .. 'unreported', 0, name)
+  end
+end
+
+-- Fails, before anything is written, where alerts cannot be written: a row that has advanced while its lease goes on
+-- would run too early.
+local function check_alerts_writable()
+  call('ZCARD', T .. 'alert')
+  call('ZCARD', T .. 'alerted')
+end
+
+-- Puts a row into `alert` or `alerted` by its field `alert_at`, or takes it out of both.
+local function update_alert(key)
+  local fields = call('HMGET', row_of(key), 'alert_at', 'alerted', 'next_time', 'regular_time')
+  local is_alerted = fields[2] and fields[2] == (fields[4] or fields[3])
+  call('ZREM', T .. (is_alerted and 'alert' or 'alerted'), key)
+  if tonumber(fields[1]) then
+    call('ZADD', T .. (is_alerted and 'alerted' or 'alert'), fields[1], key)
+  else
+    call('ZREM', T .. (is_alerted and 'alerted' or 'alert'), key)
+  end
+end
+
+--- script schedules/overdue: common, schedules
 -- Returns overdue schedules, the longest overdue first, as {key, row without its data, now}.
 -- ARGV: the most rows, and 1 for those without a sent or claimed alert (else 0).
 local limit, found = tonumber(ARGV[1]), {}
@@ -34,7 +66,7 @@ for at = 1, math.min(limit, #found) do
 end
 return rows
 
---- script schedules/claim_alert: common, schedules, leases
+--- script schedules/claim_alert: common, schedules
 -- Claims the alert about an overdue occurrence. ARGV: key, occurrence, milliseconds for which the claim holds.
 -- Returns 1; 0 when the occurrence is not overdue, or its alert was sent or is claimed.
 local row = row_of(ARGV[1])
@@ -46,7 +78,7 @@ end
 call('HSET', row, 'alert_claimed_until', integer(now + tonumber(ARGV[3])))
 return 1
 
---- script schedules/record_alert: common, schedules, ledger
+--- script schedules/record_alert: common, schedules, alerts
 -- Records that the alert about an occurrence was sent. ARGV: key, occurrence.
 local row = row_of(ARGV[1])
 if (call('HGET', row, 'regular_time') or call('HGET', row, 'next_time')) == ARGV[2] then
@@ -55,7 +87,7 @@ if (call('HGET', row, 'regular_time') or call('HGET', row, 'next_time')) == ARGV
   update_alert(ARGV[1])
 end
 
---- script leases/claim_failure: common, KIND, leases
+--- script KIND/claim_failure: common, KIND
 -- Claims the report of a failed run. ARGV: milliseconds for which the claim holds.
 -- Returns the failure as JSON, nothing when there is no unclaimed one.
 for _, name in ipairs(call('ZRANGEBYSCORE', T .. 'unreported', '-inf', integer(now), 'LIMIT', 0, 20)) do
@@ -68,7 +100,7 @@ for _, name in ipairs(call('ZRANGEBYSCORE', T .. 'unreported', '-inf', integer(n
 end
 return false
 
---- script leases/delete_failure: common, KIND, leases
+--- script KIND/delete_failure: common, KIND
 -- Deletes a reported failure. ARGV: its name.
 call('ZREM', T .. 'unreported', ARGV[1])
 call('HDEL', T .. 'failures', ARGV[1])

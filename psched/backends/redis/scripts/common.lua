@@ -2,7 +2,7 @@
 -- KEYS[1] is the `meta` key of a table, KEYS[2] that of a second table; the other keys of a table have the same
 -- prefix.
 
-local LAYOUTS = {schedules = '6', queue = '4'}  -- the same as LAYOUTS in schema.py
+local LAYOUTS = {schedules = '6', queue = '4'}  -- the same as LAYOUTS in table_checks.py
 local MAX_BATCH_BYTES = 16000000  -- bytes of data per acquire, unless its first row alone is larger
 local MAX_WAKEUPS = 16  -- elements of a wake list, so at most this many waiting workers wake at once
 local NEW_TYPE_WAKEUPS = 4  -- elements for a new type; waiters pass them on, so this many waiters may fail to do that
@@ -173,15 +173,6 @@ end
 -- script, and HDEL is always allowed.
 local function allow_writes_when_full(row)
   call('HDEL', row, '')
-end
-
--- Keeps a run that failed for good until its failure is reported. `name`: '' when no run failed. `members`: members of
--- a JSON object.
-local function keep_failure(prefix, name, members)
-  if name ~= '' then
-    call('HSET', prefix .. 'failures', name, '{"failed":' .. integer(now) .. ',' .. members .. '}')
-    call('ZADD', prefix .. 'unreported', 0, name)
-  end
 end
 
 -- Runs a command on a set of leased rows. A key of another type is deleted first, since an error there would leave the

@@ -1,12 +1,5 @@
--- Leases of schedules and tasks. Needs `row_of`, `end_lease`, `extend_lease`, `lease_row` and `delete_row` of
+-- Leases of schedules and tasks. Needs `row_of`, `end_lease`, `extend_lease`, `delete_row`, DUE_SETS and LINES of
 -- schedules.lua or queue.lua.
-
--- Returns the wait of a row in milliseconds: 0 when the row has another version than `version` by now ('' for any
--- version).
-local function retry_wait(row, wait, version)
-  local is_other = version ~= '' and version_in(row) ~= version
-  return is_other and 0 or tonumber(wait)
-end
 
 -- Undoes acquires whose answers were lost: their rows become due as they were before. `spans`: pairs of the first and
 -- last number of consecutive acquires of `holder`.
@@ -55,43 +48,70 @@ end
 local TYPE_REFRESH = 600000  -- milliseconds after which the time of a type with rows is refreshed
 local TYPE_EXPIRY = 3600000  -- milliseconds after which a type without rows is removed
 
--- Returns each type that has rows, followed by the milliseconds until its earliest row is due. `sets`: prefixes of the
--- sorted sets of rows by due time. A type that has a set `waiting` is due now; so is every type if `all_due`.
-local function due_by_type(sets, waiting, all_due)
+-- Returns the milliseconds until the earliest row of a type is due, nil when there is none.
+local function wait_of(type)
+  if LINES and call('EXISTS', T .. LINES .. type) == 1 then
+    return 0
+  end
+  local earliest = math.huge
+  for _, set in ipairs(DUE_SETS) do
+    local head = call('ZRANGE', T .. set .. type, 0, 0, 'WITHSCORES')
+    earliest = math.min(earliest, tonumber(head[2]) or math.huge)
+  end
+  return earliest < math.huge and math.max(0, earliest - now) or nil
+end
+
+-- Returns the milliseconds until the earliest row is due, nothing when there is none. ARGV: types (a list; -1 for any).
+local function least_wait()
+  local types, least = read_list(1), math.huge
+  for _, type in ipairs(ARGV[1] == '-1' and {''} or types) do
+    least = math.min(least, wait_of(type) or math.huge)
+  end
+  return least < math.huge and integer(least) or false
+end
+
+-- Returns each type that has rows, followed by the milliseconds until its earliest row is due: 0 if `all_due`.
+local function due_by_type(all_due)
   local found, types = {}, call('ZRANGE', T .. 'types', 0, -1, 'WITHSCORES')
   for place = 1, #types, 2 do
-    local type, noted, earliest, names = types[place], tonumber(types[place + 1]), nil, {}
-    for number, name in ipairs(sets) do
-      names[number] = T .. name .. type
+    local type, noted = types[place], tonumber(types[place + 1])
+    local wait = wait_of(type)
+    if wait then
+      found[#found + 1], found[#found + 2] = type, all_due and '0' or integer(wait)
     end
-    if waiting and call('EXISTS', T .. waiting .. type) == 1 then
-      earliest = 0
-    elseif call('EXISTS', unpack(names)) > 0 then
-      for _, name in ipairs(names) do
-        local head = call('ZRANGE', name, 0, 0, 'WITHSCORES')
-        if head[1] then
-          earliest = math.min(earliest or math.huge, tonumber(head[2]))
-        end
-      end
-    end
-    if earliest then
-      found[#found + 1], found[#found + 2] = type, all_due and '0' or integer(math.max(0, earliest - now))
-    end
-    if earliest and noted < now - TYPE_REFRESH then
+    if wait and noted < now - TYPE_REFRESH then
       call('ZADD', T .. 'types', 'XX', integer(now), type)
-    elseif not earliest and noted < now - TYPE_EXPIRY then
+    elseif not wait and noted < now - TYPE_EXPIRY then
       call('ZREM', T .. 'types', type)
     end
   end
   return found
 end
 
---- script leases/get: common, KIND, leases
+-- Calls `settle` with key, row, lease and place for each leased row in ARGV: from ARGV[first] on, `step` arguments for
+-- each, the first of which are key and lease. Returns for each nothing when it is done, else the answer of
+-- `lease_error`.
+local function settle_each(first, step, settle)
+  local answers = {}
+  for place = first, #ARGV, step do
+    local key, lease = ARGV[place], ARGV[place + 1]
+    local row = row_of(key)
+    local refused = lease_error(row, lease)
+    if not refused then
+      allow_writes_when_full(row)
+      settle(key, row, lease, place)
+    end
+    answers[#answers + 1] = refused or false
+  end
+  return answers
+end
+
+--- script KIND/get: common, KIND, leases
 -- Returns a row as fields and values, empty when there is none or the key is no hash. ARGV: key.
 local found = redis.pcall('HGETALL', row_of(ARGV[1]))
 return found.err and {} or found
 
---- script leases/row_identity: common, KIND, leases
+--- script KIND/row_identity: common, KIND, leases
 -- Returns a row's creation number and its fence, nothing when there is no row. ARGV: key.
 local row = row_of(ARGV[1])
 if call('EXISTS', row) == 0 then
@@ -100,7 +120,7 @@ end
 local fence = redis.pcall('HGET', row, 'fence')
 return {nonce_of(row), type(fence) == 'string' and fence or ''}
 
---- script leases/delete: common, KIND, leases
+--- script KIND/delete: common, KIND, leases
 -- Deletes a row, leased or not. ARGV: key, creation number.
 -- Returns 1; 0 when there is no row, or a row with another creation number.
 if call('EXISTS', row_of(ARGV[1])) == 0 or nonce_of(row_of(ARGV[1])) ~= ARGV[2] then
@@ -109,7 +129,7 @@ end
 delete_row(ARGV[1])
 return 1
 
---- script leases/extend: common, KIND, leases
+--- script KIND/extend: common, KIND, leases
 -- Extends leases. ARGV: milliseconds, 1 when the runs are recorded as begun (else 0), then pairs of key and lease.
 -- Returns for each {end of the lease, 1 when its run is to be cancelled, 1 when its schedule is paused}; nothing when
 -- it is lost.
@@ -127,51 +147,34 @@ for place = 3, #ARGV, 2 do
 end
 return renewed
 
---- script leases/release_many: common, KIND, leases
--- Makes leased rows due now and does not count the attempts. ARGV: pairs of key and lease.
--- Returns for each {'done'}, or the answer of `lease_error`.
-local answers = {}
-for place = 1, #ARGV, 2 do
-  local key = ARGV[place]
-  local row = row_of(key)
-  local answer = lease_error(row, ARGV[place + 1])
-  if not answer then
-    allow_writes_when_full(row)
-    increment(row, 'attempts', -1)
-    end_lease(key, now, lease_history(row, ARGV[place + 1], 'released'))
-    answer = {'done'}
-  end
-  answers[#answers + 1] = answer
-end
-return answers
+--- script KIND/release_many: common, KIND, leases
+-- Makes leased rows due now and does not count the attempts. ARGV: the due time of a schedule that is paused by now (''
+-- for now), then pairs of key and lease. Returns the answers of `settle_each`.
+local due_when_paused = tonumber(ARGV[1])
+return settle_each(2, 2, function(key, row, lease)
+  increment(row, 'attempts', -1)
+  local pause = due_when_paused and call('HMGET', row, 'paused_from', 'paused_until') or {}
+  end_lease(key, pause[1] and not pause[2] and due_when_paused or now, lease_history(row, lease, 'released'))
+end)
 
---- script leases/retry_many: common, KIND, leases
+--- script KIND/retry_many: common, KIND, leases
 -- Makes leased rows due later. ARGV: for each row key, lease, the wait in milliseconds, 1 when the attempt does not
--- count (else 0), the version that causes the wait (or ''), and the error ('' for none).
--- Returns for each {'done'}, or the answer of `lease_error`.
-local answers = {}
-for place = 1, #ARGV, 6 do
-  local key, problem = ARGV[place], ARGV[place + 5]
-  local row = row_of(key)
-  local answer = lease_error(row, ARGV[place + 1])
-  if not answer then
-    allow_writes_when_full(row)
-    call('HSET', row, 'crashes', '0')
-    if ARGV[place + 3] == '1' then
-      increment(row, 'attempts', -1)
-    end
-    if problem ~= '' then
-      call('HSET', row, 'last_error', problem)
-    end
-    end_lease(key, now + retry_wait(row, ARGV[place + 2], ARGV[place + 4]),
-      lease_history(row, ARGV[place + 1], 'retried'))
-    answer = {'done'}
+-- count (else 0), the version that causes the wait ('' for any: a row of another version is due now), and the error
+-- ('' for none). Returns the answers of `settle_each`.
+return settle_each(1, 6, function(key, row, lease, place)
+  local wait, uncounted, version, problem = unpack(ARGV, place + 2, place + 5)
+  call('HSET', row, 'crashes', '0')
+  if uncounted == '1' then
+    increment(row, 'attempts', -1)
   end
-  answers[#answers + 1] = answer
-end
-return answers
+  if problem ~= '' then
+    call('HSET', row, 'last_error', problem)
+  end
+  local is_other = version ~= '' and version_in(row) ~= version
+  end_lease(key, is_other and now or now + tonumber(wait), lease_history(row, lease, 'retried'))
+end)
 
---- script leases/give_back: common, KIND, leases
+--- script KIND/give_back: common, KIND, leases
 -- Ends the leases of a dead holder. ARGV: holder, the longest wait in milliseconds, the most rows, the error of the
 -- rows that it was running, then the keys of these rows, which wait. Returns the number of rows.
 local held = T .. 'held:' .. ARGV[1]
@@ -200,28 +203,3 @@ for _, key in ipairs(members_of(held)) do
 end
 return count
 
---- script leases/announce: common, KIND, leases
--- Records that a node is alive. ARGV: its name, section and types; with the name alone the node is removed.
-if #ARGV == 1 then
-  call('HDEL', T .. 'nodes', ARGV[1])
-else
-  call('HSET', T .. 'nodes', ARGV[1], cjson.encode({ARGV[2], ARGV[3], integer(now)}))
-end
-return 1
-
---- script leases/alive_nodes: common, KIND, leases
--- Returns the nodes that are alive as {name, section, types, milliseconds since the last sign}; removes nodes after a
--- day of silence.
--- ARGV: milliseconds for which a node counts as alive.
-local NODE_EXPIRY = 86400000
-local nodes, alive = call('HGETALL', T .. 'nodes'), {}
-for place = 1, #nodes, 2 do
-  local node = cjson.decode(nodes[place + 1])
-  local age = math.max(0, now - tonumber(node[3]))
-  if age > NODE_EXPIRY then
-    call('HDEL', T .. 'nodes', nodes[place])
-  elseif age <= tonumber(ARGV[1]) then
-    alive[#alive + 1] = {nodes[place], node[1], node[2], integer(age)}
-  end
-end
-return alive

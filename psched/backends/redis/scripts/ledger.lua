@@ -1,8 +1,7 @@
 -- The ledger of schedules, on top of schedules.lua.
 -- `entries:<key>` has an entry for each settled occurrence, ordered by occurrence. `settled:0` and `settled:1`
 -- (trouble) have the entries of all schedules in the order of their settlement. `changes:<key>` has each definition by
--- its version, `recorded` the keys with changes. `alert` has the watched schedules by the time at which they are
--- overdue, `alerted` those whose alert was sent.
+-- its version, `recorded` the keys with changes.
 
 -- Formats a number of a row for JSON; null when it is no valid number.
 local function json_number(text)
@@ -86,25 +85,6 @@ local function find_entry(key, occurrence, fence)
     if entry:sub(1, #begins) == begins then
       return entry
     end
-  end
-end
-
--- Fails, before anything is written, where alerts cannot be written: a row that has advanced while its lease goes on
--- would run too early.
-local function check_alerts_writable()
-  call('ZCARD', T .. 'alert')
-  call('ZCARD', T .. 'alerted')
-end
-
--- Puts a row into `alert` or `alerted` by its field `alert_at`, or takes it out of both.
-local function update_alert(key)
-  local fields = call('HMGET', row_of(key), 'alert_at', 'alerted', 'next_time', 'regular_time')
-  local is_alerted = fields[2] and fields[2] == (fields[4] or fields[3])
-  call('ZREM', T .. (is_alerted and 'alert' or 'alerted'), key)
-  if tonumber(fields[1]) then
-    call('ZADD', T .. (is_alerted and 'alerted' or 'alert'), fields[1], key)
-  else
-    call('ZREM', T .. (is_alerted and 'alerted' or 'alert'), key)
   end
 end
 

@@ -14,6 +14,7 @@ do
 end
 
 local T = prefix_of(KEYS[#KEYS])
+local DUE_SETS, LINES = {'later:', 'leases:'}, 'turn:'  -- prefixes of the sets by due time; of those with rows due now
 local SPAN = 2 ^ 44  -- milliseconds; separates priorities, and tells due times before the year 2527 apart
 
 local function row_of(key)
@@ -260,50 +261,32 @@ for _, key in ipairs(keys) do
 end
 return {last, rows}
 
---- script queue/retire: common, queue, leases
--- Retires a leased row. ARGV: key, lease, status, retention in milliseconds ('' for ever), the number of attempts,
--- name and members for `keep_failure`, and the error ('' for none). Returns {'done'}, or the answer of `lease_error`.
-local key = ARGV[1]
-local refused = lease_error(row_of(key), ARGV[2])
-if refused then
-  return refused
-end
-allow_writes_when_full(row_of(key))
-keep_failure(T, ARGV[6], ARGV[7])
-take_out(key)
-retire_row(key, ARGV[3], ARGV[4], lease_history(row_of(key), ARGV[2], ARGV[3]))
-call('HSET', row_of(key), 'attempts', ARGV[5])
-if ARGV[8] ~= '' then
-  call('HSET', row_of(key), 'last_error', ARGV[8])
-end
-return {'done'}
-
---- script queue/retire_many: common, queue, leases
--- Retires leased rows. ARGV: status, retention in milliseconds ('' for ever), then pairs of key and lease.
--- Returns for each nothing when it is done, else the answer of `lease_error`.
-local outcome, retention, answers = ARGV[1], ARGV[2], {}
-for place = 3, #ARGV, 2 do
-  local key = ARGV[place]
-  local row = row_of(key)
-  local refused = lease_error(row, ARGV[place + 1])
-  if not refused then
-    allow_writes_when_full(row)
-    release_lease(key)
-    retire_row(key, outcome, retention, lease_history(row, ARGV[place + 1], outcome))
+--- script queue/retire_many: common, queue, leases, alerts
+-- Retires leased rows. ARGV: status, retention in milliseconds ('' for ever), the number of attempts ('' as it is), the
+-- error ('' for none), name and members for `keep_failure`, then pairs of key and lease. Returns the answers of
+-- `settle_each`.
+local status, retention, attempts, problem, failure, members = unpack(ARGV, 1, 6)
+return settle_each(7, 2, function(key, row, lease)
+  keep_failure(failure, members)
+  release_lease(key)
+  retire_row(key, status, retention, lease_history(row, lease, status))
+  if attempts ~= '' then
+    call('HSET', row, 'attempts', attempts)
   end
-  answers[#answers + 1] = refused or false
-end
-return answers
+  if problem ~= '' then
+    call('HSET', row, 'last_error', problem)
+  end
+end)
 
 --- script queue/update_data: common, queue, leases
--- Writes the data of a leased row. ARGV: key, lease, data, its size. Returns {'done'}, or the answer of `lease_error`.
-local row = row_of(ARGV[1])
-local refused = lease_error(row, ARGV[2])
-if refused then
-  return refused
+-- Writes the data of a leased row. ARGV: data, its size, key, lease. Returns the answer of `settle_each` as its only
+-- one; a server whose memory is full refuses.
+local row = row_of(ARGV[3])
+local refused = lease_error(row, ARGV[4])
+if not refused then
+  call('HSET', row, 'data', ARGV[1], 'size', ARGV[2], 'updated', integer(now))
 end
-call('HSET', row, 'data', ARGV[3], 'size', ARGV[4], 'updated', integer(now))
-return {'done'}
+return {refused or false}
 
 --- script queue/cancel_request: common, queue, leases
 -- Retires a waiting row as cancelled, or asks the run of a running one to stop. ARGV: key, creation number, retention

@@ -298,26 +298,9 @@ end
 return rows
 
 --- script queue/next_due: common, queue, leases
--- Returns the milliseconds until the earliest row is due, nothing when there is none. ARGV: types (a list; -1 for
--- any).
-local types, earliest = read_list(1), nil
 -- An expired run of any type may have kept other rows of its user waiting; an acquire finds out.
 local ended = call('ZRANGE', T .. 'leases:', 0, 0, 'WITHSCORES')[2]
-if ended and tonumber(ended) <= now then
-  return '0'
-end
-for _, type in ipairs(ARGV[1] == '-1' and {''} or types) do
-  if call('EXISTS', T .. 'turn:' .. type) == 1 then
-    return '0'
-  end
-  for _, name in ipairs({'later:', 'leases:'}) do
-    local head = call('ZRANGE', T .. name .. type, 0, 0, 'WITHSCORES')
-    if head[1] then
-      earliest = math.min(earliest or math.huge, tonumber(head[2]))
-    end
-  end
-end
-return earliest and integer(math.max(0, earliest - now)) or false
+return ended and tonumber(ended) <= now and '0' or least_wait()
 
 --- script queue/due_by_type: common, queue, leases
 -- Returns each type with rows that are not retired, followed by the milliseconds until its earliest row is due. An
@@ -325,7 +308,7 @@ return earliest and integer(math.max(0, earliest - now)) or false
 local MAX_EXPIRED = 1000  -- expired runs whose users are looked at
 
 local ended = call('ZRANGEBYSCORE', T .. 'leases:', '-inf', integer(now), 'LIMIT', 0, MAX_EXPIRED)
-local found = due_by_type({'later:', 'leases:'}, 'turn:', #ended > 0)
+local found = due_by_type(#ended > 0)
 
 -- Rows that are blocked by an expired run are in none of the sets above.
 local listed = {['']=true}

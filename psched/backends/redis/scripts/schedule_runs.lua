@@ -1,3 +1,52 @@
+-- Runs of schedules: acquiring due rows, and advancing leased rows to their next occurrences.
+
+-- Advances a leased row to its next occurrence and writes the ledger's entry. From ARGV[first] on: key, lease; the
+-- definition that the caller has used (cron, timezone, delay_ms, version); the next occurrence, when that is due, the
+-- last regular occurrence that is settled now ('' for none); of the entry the occurrence, the start of its run (or
+-- ''), trouble (0 or 1) and further members; of a failed run the name and members for `keep_failure`.
+-- Returns nothing when it is done; {'changed', row} when the row has another definition now; {'entered'} when an earlier
+-- call has settled the occurrence; else the answer of `lease_error`.
+local ADVANCE = 15  -- arguments of one row
+
+local function advance_row(first)
+  local key, fence = ARGV[first], fence_of(ARGV[first + 1])
+  local row = row_of(key)
+  local refused = lease_error(row, ARGV[first + 1])
+  if refused then
+    if find_entry(key, ARGV[first + 9], fence) then  -- by an earlier call whose answer was lost
+      return {'entered'}
+    end
+    return refused
+  end
+  local fields = call('HMGET', row, 'cron', 'timezone', 'delay_ms', 'node', 'version', 'alert_at', 'alert_after_ms',
+    'paused_from', 'paused_until', 'attempts')
+  if fields[1] ~= ARGV[first + 2] or fields[2] ~= ARGV[first + 3] or fields[3] ~= ARGV[first + 4]
+    or (tonumber(fields[5]) and fields[5] or '0') ~= ARGV[first + 5] then
+    return {'changed', call('HGETALL', row)}
+  end
+  local after = tonumber(fields[7])
+  if after or fields[6] then
+    check_alerts_writable()
+  end
+  allow_writes_when_full(row)
+  keep_failure(ARGV[first + 13], ARGV[first + 14])
+  local version = tonumber(fields[5]) or version_of(key)
+  write_entry(key, ARGV[first + 9], fence, version, fields[4], ARGV[first + 10], ARGV[first + 11], ARGV[first + 12])
+  call('HDEL', row, 'last_error', 'alert_at', 'regular_time', 'regular_due')
+  local settled = ARGV[first + 8] ~= '' and {'last_time', ARGV[first + 8]} or {}
+  call('HSET', row, 'next_time', ARGV[first + 6], 'attempts', '0', 'crashes', '0', unpack(settled))
+  if after and not (fields[8] and not fields[9]) then
+    call('HSET', row, 'alert_at', integer(ARGV[first + 6] + fields[3] + after))
+  end
+  if after or fields[6] then
+    update_alert(key)
+  end
+  if (tonumber(fields[10]) or 0) > 1 then
+    call_repairing('ZREM', T .. 'failing', key)
+  end
+  end_lease(key, tonumber(ARGV[first + 7]), lease_history(row, ARGV[first + 1], 'finished'))
+end
+
 --- script schedules/acquire: common, schedules, leases
 -- Leases the rows that have been due longest. ARGV: the most rows, the lease in milliseconds, 1 when the runs begin
 -- later (else 0), holder, number of this acquire, spans of acquires to undo (a list), types (a list; -1 for any).
@@ -65,90 +114,15 @@ end
 return rows
 
 --- script schedules/next_due: common, schedules, leases
--- Returns the milliseconds until the earliest row is due, nothing when there is none. ARGV: types (a list; -1 for
--- any).
-local types, earliest = read_list(1), nil
-for _, type in ipairs(ARGV[1] == '-1' and {''} or types) do
-  local head = call('ZRANGE', T .. 'due:' .. type, 0, 0, 'WITHSCORES')
-  if head[1] then
-    earliest = math.min(earliest or math.huge, tonumber(head[2]))
-  end
-end
-return earliest and integer(math.max(0, earliest - now)) or false
+return least_wait()
 
 --- script schedules/due_by_type: common, schedules, leases
--- Returns each type that has rows, followed by the milliseconds until its earliest row is due.
-return due_by_type({'due:'})
+return due_by_type(false)
 
---- part advance_row
--- Advances a leased row to its next occurrence and writes the ledger's entry. From ARGV[first] on: key, lease; the
--- definition that the caller has used (cron, timezone, delay_ms, version); the next occurrence, when that is due, the
--- last regular occurrence that is settled now ('' for none); of the entry the occurrence, the start of its run (or
--- ''), trouble (0 or 1) and further members; of a failed run the name and members for `keep_failure`.
--- Returns {'done'}; {'changed', row} when the row has another definition now; {'entered'} when an earlier call has
--- settled the occurrence; else the answer of `lease_error`.
-local ADVANCE = 15  -- arguments of one row
-
-local function advance_row(first)
-  local key, fence = ARGV[first], fence_of(ARGV[first + 1])
-  local row = row_of(key)
-  local refused = lease_error(row, ARGV[first + 1])
-  if refused then
-    if find_entry(key, ARGV[first + 9], fence) then  -- by an earlier call whose answer was lost
-      return {'entered'}
-    end
-    return refused
-  end
-  local fields = call('HMGET', row, 'cron', 'timezone', 'delay_ms', 'node', 'version', 'alert_at', 'alert_after_ms',
-    'paused_from', 'paused_until', 'attempts')
-  if fields[1] ~= ARGV[first + 2] or fields[2] ~= ARGV[first + 3] or fields[3] ~= ARGV[first + 4]
-    or (tonumber(fields[5]) and fields[5] or '0') ~= ARGV[first + 5] then
-    return {'changed', call('HGETALL', row)}
-  end
-  local after = tonumber(fields[7])
-  if after or fields[6] then
-    check_alerts_writable()
-  end
-  allow_writes_when_full(row)
-  keep_failure(T, ARGV[first + 13], ARGV[first + 14])
-  local version = tonumber(fields[5]) or version_of(key)
-  write_entry(key, ARGV[first + 9], fence, version, fields[4], ARGV[first + 10], ARGV[first + 11], ARGV[first + 12])
-  call('HDEL', row, 'last_error', 'alert_at', 'regular_time', 'regular_due')
-  local settled = ARGV[first + 8] ~= '' and {'last_time', ARGV[first + 8]} or {}
-  call('HSET', row, 'next_time', ARGV[first + 6], 'attempts', '0', 'crashes', '0', unpack(settled))
-  if after and not (fields[8] and not fields[9]) then
-    call('HSET', row, 'alert_at', integer(ARGV[first + 6] + fields[3] + after))
-  end
-  if after or fields[6] then
-    update_alert(key)
-  end
-  if (tonumber(fields[10]) or 0) > 1 then
-    call_repairing('ZREM', T .. 'failing', key)
-  end
-  end_lease(key, tonumber(ARGV[first + 7]), lease_history(row, ARGV[first + 1], 'finished'))
-  return {'done'}
-end
-
---- script schedules/advance_many: common, schedules, ledger, advance_row
+--- script schedules/advance_many: common, schedules, ledger, alerts, schedule_runs
 -- Advances many rows. ARGV: for each the arguments of `advance_row`. Returns the answer for each.
 local answers = {}
 for first = 1, #ARGV, ADVANCE do
-  answers[#answers + 1] = advance_row(first)
+  answers[#answers + 1] = advance_row(first) or false
 end
 return answers
-
---- script schedules/release_paused: common, schedules, leases
--- Releases a paused row and does not count the attempt. ARGV: key, lease, its due time while it is paused; else it is
--- due now.
--- Returns {'done'}, or the answer of `lease_error`.
-local row = row_of(ARGV[1])
-local refused = lease_error(row, ARGV[2])
-if refused then
-  return refused
-end
-allow_writes_when_full(row)
-increment(row, 'attempts', -1)
-local pause = call('HMGET', row, 'paused_from', 'paused_until')
-end_lease(ARGV[1], pause[1] and not pause[2] and tonumber(ARGV[3]) or now,
-  lease_history(row, ARGV[2], 'released'))
-return {'done'}

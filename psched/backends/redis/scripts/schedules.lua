@@ -9,6 +9,7 @@ do
 end
 
 local T = prefix_of(KEYS[1])
+local DUE_SETS, LINES = {'due:'}, nil  -- prefixes of the sets by due time; of the sets whose rows are all due
 
 local function row_of(key)
   return T .. 'row:' .. key
@@ -156,7 +157,7 @@ local function delete_row(key)
   keep_fence(T, was[1])
 end
 
---- script schedules/add: common, schedules, ledger
+--- script schedules/add: common, schedules, ledger, alerts
 -- Creates schedules. ARGV: creation number, node, reckoning, then for each its key, a count of words, and the words:
 -- fields and values. Returns the keys that exist already, without those that this call has written in an earlier
 -- attempt.
@@ -194,7 +195,7 @@ for_each(function(key, first, last)
 end)
 return present
 
---- script schedules/modify: common, schedules, ledger
+--- script schedules/modify: common, schedules, ledger, alerts
 -- Writes fields of a row that is as the caller has read it, and records the change. ARGV: key; as read: version,
 -- status, next_time and due ('' for any); node, action, the occurrence that was next before, reckoning, number of this
 -- call; of an occurrence that the change skips: whether that is trouble (0 or 1; '' for no such occurrence) and the

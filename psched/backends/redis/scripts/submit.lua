@@ -133,13 +133,13 @@ if ARGV[3] == 'many' then  -- one row cannot leave others half done, and should 
 end
 return submit_tasks(1)
 
---- script schedules/advance_and_submit: common, schedules, ledger, advance_row, queue, submit
+--- script schedules/advance_and_submit: common, schedules, ledger, alerts, schedule_runs, queue, submit
 -- Advances a schedule and submits tasks in one step. ARGV: the arguments of `advance_row`, then those of
 -- `submit_tasks`.
--- Returns the answer of `advance_row`; nothing is submitted unless that is {'done'}.
+-- Returns the answer of `advance_row` as its only one; nothing is submitted unless the row is advanced.
 check_queue_writable(1 + ADVANCE)
-local answer = advance_row(1)
-if answer[1] == 'done' then
+local refused = advance_row(1)
+if not refused then
   submit_tasks(1 + ADVANCE)
 end
-return answer
+return {refused or false}
