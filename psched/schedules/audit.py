@@ -1,13 +1,10 @@
 """The audit: compares the occurrences that a schedule should have run with the ledger of those that it ran. Pure.
 
-`audit(history, question)` is the entry point; its result is a `Verdict`.
-
-A schedule has one definition (rule and policy) after another. Each definition holds from one occurrence up to the
-occurrence that was next when it was changed. Within that span it asks for its first occurrence and every later match of
-its rule. The ledger has one entry for each of them, or one entry for several that were skipped together. An occurrence
-without an entry is running, pending or missing. Entries are read as a stream in the order of occurrences, and
-occurrences without an entry are counted, not listed: memory is bounded, and a schedule of every second for a year takes
-no longer than its entries do. Occurrences are unix seconds.
+A schedule has one definition (rule and policy) after another. Each definition holds from its first occurrence up to the
+occurrence that was next when the definition was changed, and asks for every match of its rule in between. The ledger
+has one entry for each of these occurrences, or one entry for several that were skipped together. An occurrence without
+an entry is running, pending or missing. Entries are read as a stream in the order of occurrences, and occurrences
+without an entry are counted, not listed, so memory is bounded. Occurrences are unix seconds.
 """
 
 from __future__ import annotations
@@ -15,16 +12,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from operator import itemgetter
 
 from psched import cron
 from psched.error_text import error_summary
 from psched.errors import ConfigError
-from psched.model import Rule, ScheduleRow
+from psched.model import ScheduleRow
 from psched.schedules.audit_result import Kind, Verdict, Why
-from psched.schedules.schedule import failed_attempts
+from psched.schedules.schedule import LEASED, RUNNING, failed_attempts
 from psched.schedules.transitions import MOST_SECONDS_AHEAD, NEVER, SUPERSEDED, TOO_LATE, lateness_bound, regular_of
 from psched.store.ledger import ADD, DELETE, FAILED, PAUSE, PAUSED, RESUME, RUN_NOW, SKIPPED, UPGRADE, Change, LedgerRow
 
@@ -49,11 +46,11 @@ _RECKONED = "times were computed by {} before, by {} from"
 class History:
     """The records of one schedule: its definitions, its ledger entries and its present row.
 
-    `changes` by version, the oldest first. `rows`: a stream, in the order of occurrences and fences, of the last entry
-    before the question's span by each of `versions_at`, which may cover the beginning of the span, and of the entries
-    in the span. `oldest`: the first entry that is still kept. `present`: the schedule's row as read before `rows`, None
-    if it was deleted. `now`: the database's clock before that. Entries settled before `kept_since` may have been
-    deleted. `reckoning`: cron dialect and tz database of this process, also used for definitions that recorded none.
+    `changes` by version, the oldest first. `rows`: a stream, in the order of occurrences and fences: first the last
+    entry before the question's span by each of `versions_at`, which may cover the beginning of the span, then the
+    entries in the span. `oldest`: the first entry that is still kept. `present`: the schedule's row as read before
+    `rows`, None if it was deleted. `now`: the database's clock before that read. Entries settled before `kept_since`
+    may have been deleted. `reckoning`: of this process, also used for definitions that recorded none.
     """
 
     key: str
@@ -72,6 +69,19 @@ class History:
             return -math.inf if self.oldest.previous is None else self.oldest.scheduled_time
         is_young = bool(self.changes) and self.changes[0].action == ADD and self.changes[0].at >= self.kept_since
         return -math.inf if is_young else self.kept_since
+
+    @property
+    def pauses(self) -> Sequence[tuple[float, float]]:
+        """Begin and end (not included) of each recorded pause, which lasts from a `pause` to the next `resume`."""
+        found: list[tuple[float, float]] = []
+        begin: float | None = None
+        for before, change in zip([None, *self.changes], self.changes, strict=False):
+            if change.action == PAUSE and begin is None:
+                begin = _took_effect_at(change.paused_from, before, change)
+            elif change.action in (RESUME, DELETE, ADD) and begin is not None:
+                found.append((begin, _took_effect_at(change.paused_until, before, change)))
+                begin = None
+        return found if begin is None else [*found, (begin, math.inf)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,17 +144,13 @@ def versions_at(changes: Sequence[Change], time: int) -> Iterator[int]:
 
 
 def _definitions(history: History, question: Question, verdict: Verdict) -> list[_Definition]:
-    """Return the recorded definitions. Report the time before the first one as unknown, unless that was an addition.
-
-    The first run of a definition may have been acquired under the previous definition, and so begin earlier.
-    """
+    """Return the definitions, the oldest first. Report the occurrences before all of them as unknown."""
     changes, present = list(history.changes), history.present
     if present is not None and (not changes or changes[-1].action == DELETE):
         changes.append(_unrecorded_definition(regular_of(present), history.now, changes))
-    context = _Context(history, question, verdict, _pauses(changes), [c for c in changes if c.action == RUN_NOW])
     found: list[_Definition] = []
     before: Change | None = None
-    earliest = math.inf
+    earliest = math.inf  # a worker may have acquired the first run by an earlier definition with a shorter delay
     for change, following in zip_longest(changes, changes[1:]):
         if change.action == DELETE:
             continue
@@ -153,9 +159,9 @@ def _definitions(history: History, question: Question, verdict: Verdict) -> list
         elif change.first != before.first:
             earliest = change.first + before.rule.delay
         earliest = min(change.first + change.rule.delay, change.due, earliest)
-        found.append(_Definition(context, change, following, earliest))
+        found.append(_Definition(history, question, verdict, change, following, earliest))
         before = change
-    if found:
+    if found and found[0].change.action != ADD:
         _report_unknown_beginning(found[0].change, question, verdict)
     return found
 
@@ -180,35 +186,32 @@ def _unrecorded_definition(present: ScheduleRow, now: float, changes: Sequence[C
 
 def _report_unknown_beginning(change: Change, question: Question, verdict: Verdict) -> None:
     begin = change.first if change.pending is None else min(change.first, change.pending)
-    if change.action != ADD and question.since < begin:
+    if question.since < begin:
         older = "the schedule is older than its ledger" if change.action == UPGRADE else "it was deleted since"
         end = min(begin - 1, question.until)
         verdict.add_violation(Kind.UNKNOWN, question.since, f"nothing is on record before: {older}", end, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Context:
-    """The inputs and the verdict, shared by all definitions of one audit."""
-
-    history: History
-    question: Question
-    verdict: Verdict
-    pauses: Sequence[tuple[float, float]]
-    run_nows: Sequence[Change]
-
-
 class _Definition:
-    """One definition of a schedule: walks through its occurrences beside its ledger entries.
+    """One definition of a schedule: compares its occurrences with its ledger entries, and reports to the verdict.
 
     `compare` is called with each entry, then `end`. `_due` is the next occurrence without an entry yet.
     """
 
-    def __init__(self, context: _Context, change: Change, following: Change | None, earliest: float) -> None:
+    def __init__(
+        self,
+        history: History,
+        question: Question,
+        verdict: Verdict,
+        change: Change,
+        following: Change | None,
+        earliest: float,
+    ) -> None:
         """`following`: the next change, if any. `earliest`: when the first run may begin."""
         self.change = change
-        self._context = context
-        self._question = context.question
-        self._verdict = context.verdict
+        self._history = history
+        self._question = question
+        self._verdict = verdict
         self._following = following
         self._earliest = earliest
         self._dialect = self._dialect_of(change.reckoning)
@@ -263,86 +266,53 @@ class _Definition:
 
     def _end_at_present(self) -> None:
         """Judge the occurrences that are due now by the present row, if any."""
-        stored, now, grace = self._context.history.present, self._context.history.now, self._question.grace
-        end, fresh = self._end_of_due(now), self._end_of_due(now - grace)
-        if stored is None:
+        row, now = self._history.present, self._history.now
+        end, fresh = self._end_of_due(now), self._end_of_due(now - self._question.grace)
+        if row is None:
             self._report_missing_until(fresh, Why("nothing is on record of it, and the schedule is gone"))
             return
-        present = regular_of(stored)
+        present = regular_of(row)
         self._report_missing_until(min(present.next_time, self._question.until + 1))
-        for begin, until in self._pauses_of(present):
-            self._report_waiting(present, min(begin, end), fresh)
+        for begin, until in self._pauses_of(row):
+            self._report_waiting(row, min(begin, end), fresh)
             self._verdict.skip(PAUSED, self._count_until(min(until, end)))
-        self._report_waiting(present, end, fresh)
-        if present.paused and self._question.since <= present.next_time <= self._question.until:
+        self._report_waiting(row, end, fresh)
+        if row.paused and self._question.since <= present.next_time <= self._question.until:
             self._verdict.notes.append(("it is paused, and nothing of it runs from", present.next_time))
 
-    def _report_waiting(self, present: ScheduleRow, end: float, fresh: float) -> None:
-        """Judge due occurrences without an entry before `end`. From `fresh` on they may still wait for a worker.
-
-        `present`: the schedule's row with its next regular occurrence, the first one to judge.
-        """
+    def _report_waiting(self, row: ScheduleRow, end: float, fresh: float) -> None:
+        """Judge due occurrences without an entry before `end`. From `fresh` on they may still wait for a worker."""
         if self._due >= end:
             return
+        present, state = regular_of(row), _state_of_run(row, self._history.now)
         if not self._is_first_run_later(present):
-            if present.next_time == self._due:
-                self._report_next(present, fresh)
+            if present.next_time == self._due and not row.is_extra and state is not None:
+                self._report_next(row, state, fresh)
             # The policy passes over occurrences that wait for a run in progress.
-            if present.status != "running" or present.policy.catch_up == "all" or self._due <= present.next_time:
-                self._report_missing_until(min(fresh, end), self._why_waiting())
+            if present.status != RUNNING or present.policy.catch_up == "all" or self._due <= present.next_time:
+                why = _NOTHING_KNOWN
+                if state is not None and (row.next_time != self._due or row.is_extra):
+                    run = "an extra run" if row.is_extra else "an occurrence"
+                    why = replace(state, what=f"it waits behind {run} that {state.what}", behind=row.next_time)
+                self._report_missing_until(min(fresh, end), why)
         self._verdict.pending += self._count_until(end)
 
-    def _report_next(self, row: ScheduleRow, fresh: float) -> None:
-        """Judge the next occurrence if the row says more about it than its due time."""
-        time, is_leased = row.next_time, row.next_run_time > self._context.history.now
-        next_attempt = None
-        if row.status == "running" and is_leased:
-            self._verdict.running += self._count_until(time + 1)
-            return
-        if time >= fresh:
-            return
-        if row.status == "leased" and is_leased:
-            what = "it is running, or waits for a retry: the table does not tell which"
-            self._report_until(time + 1, Kind.UNKNOWN, Why(what))
-            return
-        if row.problem is not None:
-            what = f"it cannot be run: {row.problem}"
-        elif row.status == "running":
-            what = f"the lease of its run has ended, at attempt {row.attempts}"
-        elif row.attempts:
-            what, next_attempt = f"attempt {row.attempts} failed{_error(row.last_error)}", _next_attempt(row)
-        else:
-            return
-        self._report_missing_until(time + 1, Why(what, next_attempt=next_attempt))
-
-    def _why_waiting(self) -> Why:
-        """Explain that the due occurrence waits for the run that the row holds now."""
-        row, now = self._context.history.present, self._context.history.now
-        if row is None or (row.next_time == self._due and not row.is_extra):
-            return _NOTHING_KNOWN
-        next_attempt = None
-        if row.problem is not None:
-            what = f"that cannot be run: {row.problem}"
-        elif row.status == "running" and row.next_run_time > now:
-            failed = failed_attempts(row)
-            what = f"that is running{f', after it failed {_times(failed)}' if failed else ''}"
-        elif row.status == "running":
-            what = f"whose lease has ended, at attempt {row.attempts}"
-        elif row.status == "leased" and row.next_run_time > now:
-            what = "that is running, or waits for a retry"
-        elif row.attempts:
-            what, next_attempt = f"that failed {_times(row.attempts)}", _next_attempt(row)
-        else:
-            return _NOTHING_KNOWN
-        run = "an extra run" if row.is_extra else "an occurrence"
-        error = _error(row.last_error, ", the last error: ")
-        return Why(f"it waits behind {run} {what}{error}", row.next_time, next_attempt)
+    def _report_next(self, row: ScheduleRow, state: Why, fresh: float) -> None:
+        """Judge the row's occurrence, which is leased, was retried or cannot be run."""
+        end, is_leased = row.next_time + 1, row.next_run_time > self._history.now
+        why = replace(state, what=f"it {state.what}")
+        if row.status == RUNNING and is_leased:
+            self._verdict.running += self._count_until(end)
+        elif row.next_time < fresh and row.status == LEASED and is_leased:
+            self._report_until(end, Kind.UNKNOWN, why)
+        elif row.next_time < fresh:
+            self._report_missing_until(end, why)
 
     def _is_first_run_later(self, row: ScheduleRow) -> bool:
         """Return whether the definition itself delays its first run (`--at`)."""
         change = self.change
-        at = change.first == row.next_time and change.due == row.next_run_time > self._context.history.now
-        return at and row.status != "running" and not row.attempts and not row.paused
+        at = change.first == row.next_time and change.due == row.next_run_time > self._history.now
+        return at and row.status != RUNNING and not row.attempts and not row.paused
 
     def _pauses_of(self, row: ScheduleRow) -> Iterator[tuple[float, float]]:
         """Yield begin and end (not included) of each pause of the row, as occurrences."""
@@ -358,7 +328,7 @@ class _Definition:
 
     def _report_missing_until(self, end: float, why: Why = _NOTHING_KNOWN) -> None:
         """Report the expected occurrences before `end` as missing (as unknown before the oldest kept entry)."""
-        known, is_empty = self._context.history.known_from, self._context.history.oldest is None
+        known, is_empty = self._history.known_from, self._history.oldest is None
         gone = "the ledger is not kept for so long" if is_empty else "what the ledger had of it was deleted since"
         self._report_until(min(end, known), Kind.UNKNOWN, Why(gone))
         self._report_until(end, Kind.MISSING, why)
@@ -384,7 +354,8 @@ class _Definition:
     def _count_extra(self, row: LedgerRow) -> None:
         """Count an extra run, if the ledger has the run-now that asked for it."""
         since, until = row.scheduled_time - MOST_SECONDS_AHEAD, row.scheduled_time + _RUN_NOW_TOLERANCE
-        if any(change.version <= row.version and since <= change.at <= until for change in self._context.run_nows):
+        changes = [change for change in self._history.changes if change.version <= row.version]
+        if any(change.action == RUN_NOW and since <= change.at <= until for change in changes):
             if row.outcome != FAILED:
                 self._verdict.extra_runs += 1
             self._count(row)
@@ -429,14 +400,14 @@ class _Definition:
         if (reason == SUPERSEDED and policy.catch_up == "all") or (reason == TOO_LATE and bound is None):
             return f"skipped as {reason}, which the policy then in force does not permit: {terms}"
         if reason == SUPERSEDED:
-            later = _next(self.change.rule, row.end, self._dialect_of(row.reckoning)) + delay
+            later = self._next(row.end, self._dialect_of(row.reckoning)) + delay
             return None if later <= row.ended else f"skipped as {reason}, but no later occurrence was due"
         if reason == TOO_LATE and bound is not None:
             is_late = row.end + delay < row.ended - bound
             return None if is_late else f"skipped as {reason}, but it was in time: {terms}"
         if reason == PAUSED:
             begin, end = row.scheduled_time + delay, row.end + delay
-            in_pause = any(since <= begin and end < until for since, until in self._context.pauses)
+            in_pause = any(since <= begin and end < until for since, until in self._history.pauses)
             return None if in_pause else f"skipped as {reason}, but the schedule was not paused then"
         return f"skipped for no reason that a policy or a pause gives: {reason}"
 
@@ -457,11 +428,15 @@ class _Definition:
 
     def _dialect_of(self, reckoning: str | None) -> str:
         """Return the recorded cron dialect, or the present dialect where none was recorded."""
-        known = [(found or "").partition(" ")[0] for found in (reckoning, self._context.history.reckoning)]
+        known = [(found or "").partition(" ")[0] for found in (reckoning, self._history.reckoning)]
         return next((name for name in known if name in cron.DIALECTS), cron.DIALECTS[0])
 
-    def _next(self, after: float) -> float:
-        return _next(self.change.rule, after, self._dialect)
+    def _next(self, after: float, dialect: str | None = None) -> float:
+        rule = self.change.rule
+        try:
+            return cron.next_time(rule.cron, int(after), rule.timezone, self._dialect if dialect is None else dialect)
+        except ConfigError:
+            return math.inf  # the rule is invalid by now, or has no match before the year 10000
 
 
 class _Repeats:
@@ -520,22 +495,23 @@ def _error(error: str | None, before: str = ": ") -> str:
     return "" if error is None else f"{before}{error_summary(error)}"
 
 
-def _next_attempt(row: ScheduleRow) -> float | None:
-    """Return the time of a failed run's next attempt, None while the schedule is paused."""
-    return None if row.paused else row.next_run_time
-
-
-def _pauses(changes: Sequence[Change]) -> list[tuple[float, float]]:
-    """Return begin and end (not included) of each recorded pause, which lasts from a `pause` to the next `resume`."""
-    found: list[tuple[float, float]] = []
-    begin: float | None = None
-    for before, change in zip([None, *changes], changes, strict=False):
-        if change.action == PAUSE and begin is None:
-            begin = _took_effect_at(change.paused_from, before, change)
-        elif change.action in (RESUME, DELETE, ADD) and begin is not None:
-            found.append((begin, _took_effect_at(change.paused_until, before, change)))
-            begin = None
-    return found if begin is None else [*found, (begin, math.inf)]
+def _state_of_run(row: ScheduleRow, now: float) -> Why | None:
+    """Return why the run that the row is about is not settled, as a predicate, or None without a reason."""
+    next_attempt = None
+    if row.problem is not None:
+        what = f"cannot be run: {row.problem}"
+    elif row.status == RUNNING and row.next_run_time > now:
+        failed = failed_attempts(row)
+        what = "is running" + (f", after it failed {_times(failed)}" if failed else "")
+    elif row.status == RUNNING:
+        what = f"has an expired lease, at attempt {row.attempts}"
+    elif row.status == LEASED and row.next_run_time > now:
+        what = "is running, or waits for a retry"
+    elif row.attempts:
+        what, next_attempt = f"failed {_times(row.attempts)}", None if row.paused else row.next_run_time
+    else:
+        return None
+    return Why(f"{what}{_error(row.last_error, ', the last error: ')}", next_attempt=next_attempt)
 
 
 def _took_effect_at(recorded: float | None, before: Change | None, change: Change) -> float:
@@ -543,10 +519,3 @@ def _took_effect_at(recorded: float | None, before: Change | None, change: Chang
     if recorded is None or recorded > change.at or (before is not None and recorded < before.at):
         return change.at
     return recorded
-
-
-def _next(rule: Rule, after: float, dialect: str) -> float:
-    try:
-        return cron.next_time(rule.cron, int(after), rule.timezone, dialect)
-    except ConfigError:
-        return math.inf  # the rule is invalid by now, or has no match before the year 10000

@@ -177,7 +177,7 @@ def test_an_error_of_several_lines_is_summed_up_and_shown_by_its_lines(psched: C
     [(_, message)] = findings(psched("doctor", "--json"))
     assert f"; the last error: {summary}; " in message
     audited = psched("audit", "--from", str(LONG_AGO), "--to", str(LONG_AGO)).out
-    assert f"attempt 1 failed: {summary} (the next attempt is due " in audited
+    assert f"it failed once, the last error: {summary} (the next attempt is due " in audited
     shown_lines = psched.ok("show", "fails").out.splitlines()
     begin = shown_lines.index(f"{'last_error':<14} {kept.splitlines()[0]}")
     wanted = [f"{'' if number else 'last_error':<14} {line}" for number, line in enumerate(kept.rstrip().split("\n"))]

@@ -259,7 +259,7 @@ def test_an_occurrence_is_running_until_its_lease_ends() -> None:
     past.row = replace(past.row, next_run_time=past.now - 1)
     verdict = past.judged()
     assert (verdict.running, verdict.missing) == (0, 3)
-    assert verdict.violations[0].what == "the lease of its run has ended, at attempt 3"
+    assert verdict.violations[0].what == "it has an expired lease, at attempt 3"
 
 
 @pytest.mark.parametrize("catch_up", ["latest", "none"])
@@ -278,7 +278,7 @@ def test_an_occurrence_that_keeps_failing_is_missing_with_its_error() -> None:
     first, behind = past.judged().violations
     assert (first.count, first.why) == (
         1,
-        Why("attempt 4 failed: ValueError: it broke", next_attempt=past.now + 5),
+        Why("it failed 4 times, the last error: ValueError: it broke", next_attempt=past.now + 5),
     )
     assert (behind.count, behind.why) == (
         2,
@@ -298,7 +298,7 @@ BEHIND = {
         "attempts": 2,
         "next_run_time": 1e10,
     },
-    "it waits behind an occurrence whose lease has ended, at attempt 1": {"status": "running", "attempts": 1},
+    "it waits behind an occurrence that has an expired lease, at attempt 1": {"status": "running", "attempts": 1},
     "it waits behind an occurrence that is running, or waits for a retry": {"status": "leased", "next_run_time": 1e10},
     "it waits behind an occurrence that cannot be run: no cron": {"problem": "no cron"},
     "nothing is on record of it": {},

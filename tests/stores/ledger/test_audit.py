@@ -109,7 +109,7 @@ def test_a_run_in_progress_is_no_violation_and_a_failure_is(
         return
     assert (verdict.running, verdict.expected, verdict.violations) == (1, 1, [])
     assert found(failing) == [("missing", time, 1)]
-    assert failing.violations[0].what == "attempt 1 failed: ValueError: it broke"
+    assert failing.violations[0].what == "it failed once, the last error: ValueError: it broke"
 
 
 def test_what_waits_behind_a_failing_occurrence_says_so(bare: Bench, schedules: ScheduleCollection, begin: int) -> None:
