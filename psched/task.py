@@ -37,12 +37,12 @@ class LeaseTimes:
     """How long leases and waits are, in seconds.
 
     `alive_time`: the lease of a run that has begun. `prefetch_time`: the lease of a prefetched task, short so that the
-    task is soon due again if the worker dies. `retry_wait`: from a failure to the next attempt.
+    task is soon due again if the worker dies (default: `alive_time`). `retry_wait`: from a failure to the next attempt.
     """
 
     alive_time: float
     retry_wait: float | Backoff
-    prefetch_time: float
+    prefetch_time: float | None = None
 
     @property
     def backoff(self) -> Backoff:
@@ -50,8 +50,8 @@ class LeaseTimes:
         return Backoff.of(self.retry_wait)
 
     def lease_time(self, started: bool) -> float:
-        """Return `alive_time` if the run has begun, else `prefetch_time`."""
-        return self.alive_time if started else self.prefetch_time
+        """Return the lease of a run that has begun, or of a prefetched task."""
+        return self.alive_time if started or self.prefetch_time is None else self.prefetch_time
 
 
 class Completion(ABC):

@@ -15,8 +15,9 @@ from psched.backoff import Backoff
 from psched.config import validators as checks
 from psched.config.structuring import Check
 from psched.config.urls import masked_url
-from psched.cron import DIALECTS
+from psched.cron import DIALECTS, reckoning
 from psched.payload import MAX_DATA_SIZE
+from psched.store import StoreSettings
 
 Names = Annotated[tuple[str, ...], Check(checks.names)]
 Folders = Annotated[tuple[str, ...], Check(checks.folders, located=True)]
@@ -82,6 +83,22 @@ class Section(_Loading):
     @property
     def masked_url(self) -> str:
         return masked_url(self.url)
+
+    def store_settings(self, holder: str, connections: int = 1) -> StoreSettings:
+        """Return the parameters of the store, except the name of its table."""
+        return StoreSettings(
+            self.url,
+            holder,
+            tls=self.tls,
+            reckoning=reckoning(self.cron_dialect),
+            connections=connections,
+            max_data_size=self.max_data_size,
+            ledger=self.ledger,
+            pooler=self.pooler,
+            disable_resource_limit=self.disable_resource_limit,
+            use_connection_pooling=self.use_connection_pooling,
+            keeps_failures=bool(self.on_failure),
+        )
 
 
 @frozen(kw_only=True)

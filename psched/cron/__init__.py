@@ -13,7 +13,7 @@ from psched.cron.occurrences import (
     occurrences,
     validate,
 )
-from psched.cron.zones import check_timezone, tz_database
+from psched.cron.zones import check_timezone, reckoning, tz_database
 
 __all__ = [
     "DIALECTS",
@@ -26,6 +26,7 @@ __all__ = [
     "last_time",
     "next_time",
     "occurrences",
+    "reckoning",
     "tz_database",
     "validate",
 ]

@@ -25,6 +25,11 @@ def tz_database() -> str:
     return str(tzdata.IANA_VERSION)
 
 
+def reckoning(dialect: str) -> str:
+    """Return the cron dialect and tz database of this process, as the ledger records them."""
+    return f"{dialect} {tz_database()}"
+
+
 def check_timezone(name: str) -> None:
     """Raise ConfigError unless `name` is a zone of the database. `localtime`, `posixrules` and paths are none."""
     names = _names()

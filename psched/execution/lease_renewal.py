@@ -113,7 +113,7 @@ class LeaseRenewer(PeriodicThread):
         That is the short prefetch lease while the run is new or waits to be settled, else the full `lease_time`.
         """
         if task.started and (task.concluded or now < task.begun_at + min(self._renewal_interval, _BRIEF)):
-            return min(task.lease_time, source.times.prefetch_time)
+            return min(task.lease_time, source.times.lease_time(started=False))
         return task.lease_time
 
     def _interval_of(self, task: Task) -> float:

@@ -50,7 +50,7 @@ def open_sections(settings: Settings, holder: str) -> list[OpenSection]:
         queue = open_queue(settings.queue, holder, short_lease(settings, settings.queue))
         opened.append(OpenSection("queue", settings.queue, queue.source))
         if collection is not None:
-            collection.feed(queue.store)
+            collection.submit_to(queue.store)
     return opened
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from psched.backends import open_stores
@@ -15,7 +16,7 @@ from psched.model import NewTask, TaskFilter, TaskRow
 from psched.payload import check_key, encode, object_of
 from psched.queue.completion import CANCELLED, FAILED, FINISHED, Retire
 from psched.schedules.validation import check_distinct, check_time
-from psched.store import StoreSettings, TaskStore
+from psched.store import TaskStore
 from psched.task import LeaseTimes, Task
 from psched.task_source import PolledTable, Source
 
@@ -30,9 +31,16 @@ class Queue(PolledTable):
 
     store: TaskStore
 
-    def __init__(self, store: TaskStore, times: LeaseTimes, retention: float = 300, max_attempts: int | None = None):
-        """`retention`: the least seconds for which the key of a finished task is kept."""
-        retire = Retire(store, retention, max_attempts)
+    def __init__(
+        self,
+        store: TaskStore,
+        times: LeaseTimes,
+        retention: float = 300,
+        max_attempts: int | None = None,
+        failed_retention: float | None = None,
+    ) -> None:
+        """`retention`, `failed_retention`: as in `Retire`."""
+        retire = Retire(store, retention, max_attempts, failed_retention)
         super().__init__(store, retire, times)
         self._retention = retire.retention
 
@@ -189,26 +197,21 @@ def storable_task(task: NewTask) -> NewTask:
     return task
 
 
-def open_queue(section: Section, holder: str, prefetch_time: float | None = None) -> Queue:
+def open_queue(
+    section: Section,
+    holder: str,
+    prefetch_time: float | None = None,
+    connections: int = 1,
+    failed_retention: float | None = None,
+) -> Queue:
     """Return the queue that `section` configures. Connects to nothing yet.
 
-    `prefetch_time`: seconds of the lease on prefetched tasks (default: `alive_time`).
+    `prefetch_time`: seconds of the lease on prefetched tasks (default: `alive_time`). `connections`: as in
+    `StoreSettings`. `failed_retention`: as in `Retire`.
     """
-    settings = StoreSettings(
-        section.url,
-        holder,
-        queue=section.table,
-        tls=section.tls,
-        max_data_size=section.max_data_size,
-        pooler=section.pooler,
-        disable_resource_limit=section.disable_resource_limit,
-        use_connection_pooling=section.use_connection_pooling,
-        keeps_failures=bool(section.on_failure),
-    )
+    settings = replace(section.store_settings(holder, connections), queue=section.table)
     store = open_stores(section.type, settings).queue
     if store is None:
         raise ConfigError(f"the store type {section.type!r} keeps no queue")
-    times = LeaseTimes(
-        section.alive_time, section.retry_wait, section.alive_time if prefetch_time is None else prefetch_time
-    )
-    return Queue(store, times, section.retention_time, section.max_attempts)
+    times = LeaseTimes(section.alive_time, section.retry_wait, prefetch_time)
+    return Queue(store, times, section.retention_time, section.max_attempts, failed_retention)

@@ -9,25 +9,19 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from psched.backends import open_stores
-from psched.backoff import Backoff
 from psched.config import Settings, from_mapping
-from psched.cron import tz_database
 from psched.errors import ConfigError
-from psched.queue.completion import Retire
+from psched.queue.queue import open_queue
 from psched.scheduler.local_wakeup import LocalWakeup
-from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.schedules.completion import Keeping
-from psched.store import StoreSettings, TaskStore, holder_name
-from psched.task import LeaseTimes
+from psched.schedules.collection import ScheduleCollection, open_schedules
+from psched.store import TaskStore, holder_name
 from psched.task_source import Source
 
 _OCCURRENCE_LEASE = 3.0
 """Seconds by which an instance that dies while it submits a task delays the occurrence."""
 _TASK_LEASE = 10.0
 """Seconds of lease on a task without retry."""
-_UNRUNNABLE_WAIT = Backoff()
-_LEDGER = Keeping(retention=7 * 86400.0, count=1000)
+_LEDGER = {"ledger_retention": 7 * 86400, "ledger_count": 1000}
 _MAX_CONNECTIONS = 10
 """Connections that stay open, however many threads there are."""
 _MAX_STEM = 36
@@ -86,32 +80,15 @@ class OpenStores:
 
 def open_scheduler_stores(settings: Settings, threads: int = 1) -> OpenStores:
     """Return the stores, for this number of threads; connects to nothing yet. Raises ConfigError."""
-    schedules, queue = settings.schedules, settings.queue
-    assert schedules is not None and queue is not None
-    stores = open_stores(
-        schedules.type,
-        StoreSettings(
-            schedules.url,
-            holder_name(str(os.getpid())),
-            schedules.table,
-            queue.table,
-            schedules.tls,
-            f"{schedules.cron_dialect} {tz_database()}",
-            min(threads, _MAX_CONNECTIONS),
-            pooler=schedules.pooler,
-        ),
-    )
-    if stores.schedules is None or stores.queue is None:
-        raise ConfigError(f"the store type {schedules.type!r} keeps no schedules or no queue")
-    defaults = Defaults(schedules.timezone, schedules.cron_dialect, _LEDGER)
-    occurrence_times = LeaseTimes(_OCCURRENCE_LEASE, _UNRUNNABLE_WAIT, _OCCURRENCE_LEASE)
-    collection = ScheduleCollection(stores.schedules, occurrence_times, defaults)
-    collection.feed(stores.queue)
-    completion = Retire(stores.queue, queue.retention_time, None, failed_retention=queue.retention_time)
-    tasks = Source(stores.queue, completion, LeaseTimes(_TASK_LEASE, _UNRUNNABLE_WAIT, _TASK_LEASE))
-    wakeup = LocalWakeup(stores.queue)
-    tasks.open_wakeup = wakeup.open_wakeup
-    return OpenStores(collection, stores.queue, tasks, wakeup)
+    assert settings.schedules is not None and settings.queue is not None
+    holder, connections = holder_name(str(os.getpid())), min(threads, _MAX_CONNECTIONS)
+    retention = settings.queue.retention_time
+    schedules = open_schedules(settings.schedules, holder, connections=connections)
+    queue = open_queue(settings.queue, holder, connections=connections, failed_retention=retention)
+    schedules.submit_to(queue.store)
+    wakeup = LocalWakeup(queue.store)
+    queue.source.open_wakeup = wakeup.open_wakeup
+    return OpenStores(schedules, queue.store, queue.source, wakeup)
 
 
 def scheduler_settings(
@@ -129,8 +106,9 @@ def scheduler_settings(
             "tls": dict(tls),
             "pooler": pooler,
             "retention_time": retention,
-            "schedules": {"table": f"{stem}_schedules"},
-            "queue": {"table": f"{stem}_queue"},
+            "retry_wait": {"first": 1},
+            "schedules": {"table": f"{stem}_schedules", "alive_time": _OCCURRENCE_LEASE, **_LEDGER},
+            "queue": {"table": f"{stem}_queue", "alive_time": _TASK_LEASE},
         }
     )
 

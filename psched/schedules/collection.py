@@ -22,7 +22,7 @@ from psched.schedules.audit_result import Verdict
 from psched.schedules.completion import LONG, Advance, Keeping, rule_problem
 from psched.schedules.schedule import Schedule, ScheduleState, failed_attempts, overdue_after, state_of
 from psched.schedules.validation import Terms, check_distinct, check_time, new_rows
-from psched.store import ScheduleStore, StoreSettings, TaskStore
+from psched.store import ScheduleStore, TaskStore
 from psched.store.ledger import Change, Ledger, LedgerFilter, LedgerRow
 from psched.task import LeaseTimes
 from psched.task_source import PolledTable
@@ -200,7 +200,7 @@ class ScheduleCollection(PolledTable):
             present=present,
             now=now,
             kept_since=now - self._defaults.keeping.retention,
-            reckoning=f"{self._defaults.dialect} {cron.tz_database()}",
+            reckoning=cron.reckoning(self._defaults.dialect),
         )
 
     def state(self, row: ScheduleRow, now: float) -> ScheduleState:
@@ -234,35 +234,25 @@ class ScheduleCollection(PolledTable):
             if row is not None and failed_attempts(row) > 0:
                 yield replace(row, data={})
 
-    def feed(self, queue: TaskStore) -> None:
-        """Let runs finish by submitting to `queue` (`Task.finish_by_submitting`)."""
+    def submit_to(self, queue: TaskStore) -> None:
+        """Make `queue` the target of `Task.finish_by_submitting`."""
         self._advance.queue = queue
 
 
-def open_schedules(section: Section, holder: str, prefetch_time: float | None = None) -> ScheduleCollection:
+def open_schedules(
+    section: Section, holder: str, prefetch_time: float | None = None, connections: int = 1
+) -> ScheduleCollection:
     """Return the collection that `section` configures. Connects to nothing yet.
 
-    `prefetch_time`: seconds of the lease on prefetched runs (default: `alive_time`).
+    `prefetch_time`: seconds of the lease on prefetched runs (default: `alive_time`). `connections`: as in
+    `StoreSettings`.
     """
-    reckoning = f"{section.cron_dialect} {cron.tz_database()}"
-    settings = StoreSettings(
-        section.url,
-        holder,
-        schedules=section.table,
-        tls=section.tls,
-        max_data_size=section.max_data_size,
-        reckoning=reckoning,
-        ledger=section.ledger,
-        pooler=section.pooler,
-        problem=partial(rule_problem, dialect=section.cron_dialect),
-        keeps_failures=bool(section.on_failure),
-    )
+    problem = partial(rule_problem, dialect=section.cron_dialect)
+    settings = replace(section.store_settings(holder, connections), schedules=section.table, problem=problem)
     store = open_stores(section.type, settings).schedules
     if store is None:
         raise ConfigError(f"the store type {section.type!r} keeps no schedules")
-    times = LeaseTimes(
-        section.alive_time, section.retry_wait, section.alive_time if prefetch_time is None else prefetch_time
-    )
+    times = LeaseTimes(section.alive_time, section.retry_wait, prefetch_time)
     keeping = Keeping(section.ledger_retention, section.ledger_count)
     return ScheduleCollection(
         store,

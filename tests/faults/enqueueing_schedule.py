@@ -40,7 +40,7 @@ class Feed:
         tasks = QueueBench(self.tasks.type, self.tasks.url if url is None else url, self.tasks.table)
         schedules = self.schedules.open(url=url)
         with closing(tasks), ScheduleCollection(schedules, LeaseTimes(100, 1, 100), Defaults()) as collection:
-            collection.feed(tasks.queue())
+            collection.submit_to(tasks.queue())
             task = collection.poll()
             assert task is not None, "nothing is due"
             handler = Enqueue.route(task.type)

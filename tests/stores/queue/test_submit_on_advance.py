@@ -34,7 +34,7 @@ class Feed:
         self.schedules.store.create_tables()
         self.queue = Queue(queues.queue(), TIMES)
         self.queue.store.create_tables()
-        self.schedules.feed(self.queue.store)
+        self.schedules.submit_to(self.queue.store)
 
     def task(self, type_: str = "enqueue.report", **data: object) -> Task:
         """Return a run of a new schedule `s`."""
@@ -85,7 +85,7 @@ def test_an_occurrence_that_is_lost_leaves_no_task(feed: Feed) -> None:
     time = feed.occurrence()
     feed.bench.write("s", **{feed.bench.columns.due: (LONG_AGO - 77) * feed.bench.columns.per_second})
     others = ScheduleCollection(feed.bench.open(), replace(TIMES, alive_time=200), Defaults())
-    others.feed(feed.queue.store)
+    others.submit_to(feed.queue.store)
     other = others.poll()
     assert other is not None
     with pytest.raises(PreemptedError):
